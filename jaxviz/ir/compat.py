@@ -1,0 +1,368 @@
+"""The one file that imports `jax._src` and knows JAX versions.
+
+For each name: why the public API does not serve, and what would replace it.
+
+| from `jax._src` | why | would be replaced by |
+| --- | --- | --- |
+| `partial_eval.DynamicJaxprTrace` | `make_jaxpr` inlines jitted `jnp` functions and forgets which scalars crossed into them, and it cannot run on values | a tracing hook in `jax.extend` |
+| `ad.linearize_jaxpr`, `ad.backward_pass3`, `ad.ValAccum` | the rules that `jax.vjp` really uses, `primitive_linearizations` and `fancy_transposes`, are not public | their export from `jax.interpreters.ad` |
+| `core.current_jaxpr_eqn_context`, `core.JaxprEqn(ctx=...)` | equations written out keep mesh, compute type and random number layout | `jax.extend.core.JaxprEqn` as a public constructor |
+| `source_info_util` | user frames of an equation | `jax.extend.source_info_util` with `user_frames` |
+| `effects.JaxprInputEffect` | an effect that names a variable must be renamed with it | effects by position |
+| `api_util.debug_info` | argument names and source of a function | `jax.extend` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax._src import api_util, custom_derivatives, dtypes, pjit
+from jax._src import core as _core
+from jax._src import effects as _effects
+from jax._src import source_info_util as _source
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import partial_eval as _pe
+
+JAX_VERSION: str = jax.__version__
+
+DropVar: Any = jax.core.DropVar
+jit_p: Any = pjit.jit_p
+add_any_p: Any = jax.interpreters.ad.add_jaxvals_p
+ConcretizationTypeErrors = (
+    jax.errors.ConcretizationTypeError,  # parent of the tracer errors for bool, int and float
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+UNSPECIFIED: Any = pjit.UNSPECIFIED
+custom_jvp_call_p: Any = custom_derivatives.custom_jvp_call_p
+
+
+# --- jaxprs -----------------------------------------------------------------------------------------------------------
+
+
+def new_jaxpr(
+    constvars: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any],
+    effects: Iterable[Any], debug_info: Any, is_high: bool,
+) -> Any:  # fmt: skip
+    """An open `Jaxpr`."""
+    debug_info = debug_info if debug_info is not None else unknown_debug_info(len(invars), len(outvars))
+    return _core.Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), debug_info, is_high)
+
+
+def new_eqn(
+    invars: Sequence[Any], outvars: Sequence[Any], primitive: Any, params: dict[str, Any],
+    effects: Any, source: Any, context: Any,
+) -> Any:  # fmt: skip
+    """A `JaxprEqn`; the caller answers for its types."""
+    source = source if source is not None else _source.new_source_info()
+    return _core.JaxprEqn(invars, outvars, primitive, params, effects, source, context)
+
+
+def current_context() -> Any:
+    """The equation context in force: mesh, compute type, random number layout."""
+    return _core.current_jaxpr_eqn_context()
+
+
+def is_high(jaxpr: Any) -> bool:
+    return bool(getattr(jaxpr, "is_high", False))
+
+
+def is_array(x: Any) -> bool:
+    """Whether x is an array on a device, which JAX's linearize always keeps as it is."""
+    return isinstance(x, jax.Array)
+
+
+def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
+    return _core.DebugInfo("jaxviz", "derived", ("",) * num_inputs, ("",) * num_outputs)
+
+
+def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Name, source and argument paths of a function, as JAX's tracing errors name them."""
+    return api_util.debug_info("jaxviz", fun, args, kwargs)
+
+
+def derived_debug_info(debug_info: Any, arg_names: Sequence[str], num_outputs: int) -> Any:
+    """The debug info of a program derived from one that has `debug_info`."""
+    if debug_info is None:
+        return unknown_debug_info(len(arg_names), num_outputs)
+    return debug_info._replace(arg_names=tuple(arg_names), result_paths=("",) * num_outputs)
+
+
+def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozenset[Any]:
+    """Effects with each input they concern given by its position."""
+    if not effects:
+        return frozenset()
+    where = {id(v): i for i, v in enumerate(inputs)}
+    by_position = set()
+    for e in effects:
+        if isinstance(e, _effects.JaxprInputEffect) and not isinstance(e.input, int):
+            if id(e.input) not in where:
+                continue  # an effect on a closed-over reference, which jaxprs of this kind carry themselves
+            e = e.replace(where[id(e.input)])
+        by_position.add(e)
+    return frozenset(by_position)
+
+
+def resolved_effects(effects: frozenset[Any], inputs: Sequence[Any]) -> frozenset[Any]:
+    """The inverse of `positional_effects`."""
+    return frozenset(_core.resolve_input_effects(effects, inputs)) if effects else effects
+
+
+# --- source lines -----------------------------------------------------------------------------------------------------
+
+
+def user_frames(traceback: Any) -> Iterator[Any]:
+    """The frames of a traceback outside jax and the standard library, innermost first."""
+    return _source.user_frames(traceback)
+
+
+# --- tracing ----------------------------------------------------------------------------------------------------------
+
+
+class _Trace(_pe.DynamicJaxprTrace):
+    """JAX's own tracing, which also notes the scalars that `jax.linearize` would keep as arrays.
+
+    Called outside `jit`, a jitted `jnp` function gets its Python scalar converted inside it, and the converted array is
+    then a residual like any other. In tracing the call is inlined and the conversion folded into a literal, which is
+    the one place where JAX makes a constant with a type given from outside: that is what is noted.
+    """
+
+    __slots__ = ("held",)
+
+    def __init__(self, debug_info: Any, parent: Any):
+        super().__init__(debug_info, parent_trace=parent)
+        self.held: list[Any] = []
+
+    def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
+        tracer = super().new_const(c, source_info, aval)
+        if aval is not None and isinstance(tracer.val, _core.Literal):
+            self.held.append(tracer.val)
+        return tracer
+
+
+class _PathTracer(_pe.DynamicJaxprTracer):
+    """A tracer that knows its value, and says so when Python asks."""
+
+    __slots__ = ()
+
+    def to_concrete_value(self) -> Any:
+        return self._trace.value_of(self.val)
+
+    def __bool__(self) -> bool:
+        return self._seen("bool", super().__bool__)
+
+    def __int__(self) -> int:
+        return self._seen("int", super().__int__)
+
+    def __float__(self) -> float:
+        return self._seen("float", super().__float__)
+
+    def __complex__(self) -> complex:
+        return self._seen("complex", super().__complex__)
+
+    def __index__(self) -> int:
+        return self._seen("index", super().__index__)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        value = _jnp_value(self.to_concrete_value())
+        self._trace.note("value", value)
+        return value.__array__(*args, **kwargs)
+
+    def tolist(self) -> Any:
+        return self.__array__().tolist()
+
+    def item(self, *args: int) -> Any:
+        return self.__array__().item(*args)
+
+    def _seen(self, kind: str, ask: Callable[[], Any]) -> Any:
+        answer = ask()
+        self._trace.note(kind, answer)
+        return answer
+
+
+def _jnp_value(x: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(x)
+
+
+class _PathTrace(_Trace):
+    """Tracing that also evaluates each equation as it is written, so that Python can branch on values."""
+
+    __slots__ = ("looks", "values")
+
+    def __init__(self, debug_info: Any, parent: Any):
+        super().__init__(debug_info, parent)
+        self.values: dict[Any, Any] = {}
+        self.looks: list[tuple[Any, str, Any]] = []
+
+    def note(self, kind: str, value: Any) -> None:
+        self.looks.append((_source.current(), kind, value))
+
+    def value_of(self, atom: Any) -> Any:
+        """The concrete value of a variable or literal, or None where there is none (under an outer jit)."""
+        if isinstance(atom, _core.Literal):
+            return atom.val
+        if atom not in self.values and atom in self.frame.constvar_to_val:
+            self.values[atom] = concrete_value(self.frame.constvar_to_val[atom])
+        return self.values.get(atom)
+
+    def var_to_tracer(self, var: Any, source_info: Any, parent: Any = None) -> Any:
+        return _PathTracer(self, _type_with_state(var), var, source_info, parent)
+
+    def new_arg(self, aval: Any, source_info: Any) -> Any:
+        tracer = super().new_arg(aval, source_info)
+        return _PathTracer(self, aval, tracer.val, source_info)
+
+    def emit_eqn(self, *args: Any, **kwargs: Any) -> Any:
+        out = super().emit_eqn(*args, **kwargs)
+        self._catch_up()
+        return out
+
+    def default_process_primitive(self, *args: Any, **kwargs: Any) -> Any:
+        out = super().default_process_primitive(*args, **kwargs)
+        self._catch_up()
+        return out
+
+    def _catch_up(self) -> None:
+        """Evaluates the newest equation, if it has not been."""
+        eqns = self.frame.tracing_eqns
+        if not eqns:
+            return
+        eqn = eqns[-1]
+        if eqn.outvars and eqn.outvars[0] in self.values:
+            return
+        ins = [self.value_of(t.val) for t in eqn.in_tracers]
+        if any(x is None for x in ins):
+            return
+        with _core.set_current_trace(_core.eval_trace), eqn.ctx.manager:
+            outs = eqn.primitive.bind(*ins, **eqn.primitive.get_bind_params(eqn.params))
+        self.values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
+
+
+def _type_with_state(var: Any) -> Any:
+    return _core.AvalQDD(var.aval, var.initial_qdd) if var.aval.has_qdd else var.aval
+
+
+def concrete_value(x: Any) -> Any:
+    """The value behind x, or None if x is abstract."""
+    return x.to_concrete_value() if isinstance(x, _core.Tracer) else x
+
+
+def trace_to_jaxpr(
+    fun: Callable[..., Sequence[Any]], avals: Sequence[Any], debug_info: Any, values: Sequence[Any] | None = None
+) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
+    """Traces a function of flat arguments.
+
+    Args:
+      fun: takes one tracer for each aval, returns a flat sequence of results.
+      avals: types of the arguments.
+      debug_info: see `function_debug_info`.
+      values: concrete arguments; if given, the function is run on them, and may branch on values.
+
+    Returns:
+      the ClosedJaxpr; its literals that linearize keeps as arrays; and, where values were given, the points at which
+      Python looked at one, as (source, what it asked for, the answer).
+    """
+    parent = _core.trace_ctx.trace
+    trace = _Trace(debug_info, parent) if values is None else _PathTrace(debug_info, parent)
+    with _source.reset_name_stack(), _source_scope():
+        source = _source.current()
+        tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
+        if isinstance(trace, _PathTrace):
+            trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
+        with _core.set_current_trace(trace):
+            results = fun(*tracers)
+        debug_info = debug_info._replace(result_paths=("",) * len(results))
+        outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
+        jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
+    looks = trace.looks if isinstance(trace, _PathTrace) else []
+    held = trace.held
+    trace.invalidate()
+    return _core.ClosedJaxpr(jaxpr, consts), held, looks
+
+
+def _source_scope() -> Any:
+    return _pe.TracebackScope()
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, _core.Tracer)
+
+
+# --- JAX's rules ------------------------------------------------------------------------------------------------------
+
+
+def one_equation(primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], context: Any) -> Any:
+    """A ClosedJaxpr of a single equation that applies a primitive to its inputs."""
+
+    def apply(*args: Any) -> Any:
+        with context.manager:
+            out = primitive.bind(*args, **primitive.get_bind_params(params))
+        return out if primitive.multiple_results else [out]
+
+    closed, _, _ = trace_to_jaxpr(apply, in_avals, unknown_debug_info(len(in_avals), 0))
+    return closed
+
+
+def has_linearize_rule(primitive: Any) -> bool:
+    return primitive in _ad.primitive_linearizations or primitive in _ad.primitive_jvps
+
+
+def has_transpose_rule(primitive: Any) -> bool:
+    return primitive in _ad.fancy_transposes or primitive in _ad.primitive_transposes
+
+
+def linearize_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, int, Sequence[bool], Sequence[int | None], Any]:
+    """JAX's linearization of a ClosedJaxpr, as `jax.vjp` does it.
+
+    Returns:
+      (primal, n, nonzeros_out, forwarded, linear): `primal` gives the results and then `n` residuals; `linear` takes
+      all residuals and then the nonzero tangents; `forwarded[i]` is the position of residual i among the inputs, or None for
+      one that `primal` gives.
+    """
+    return _ad.linearize_jaxpr(jaxpr, nonzeros, is_vjp=True)
+
+
+def transpose_jaxpr(
+    jaxpr: Any, linear: Sequence[bool], nonzero_cts: Sequence[bool]
+) -> tuple[Any, list[bool]]:
+    """JAX's transposition of a ClosedJaxpr.
+
+    Args:
+      jaxpr: without constants.
+      linear: which inputs it is linear in.
+      nonzero_cts: which results have a cotangent that is not a symbolic zero.
+
+    Returns:
+      a ClosedJaxpr from the other inputs and the nonzero cotangents to the nonzero cotangents of the linear inputs, and
+      which of those are nonzero.
+    """
+    inner = jaxpr.jaxpr
+    ct_avals = [v.aval.to_ct_aval() for v in inner.outvars]
+    nonzero_out: list[bool] = []
+
+    def backward(*args: Any) -> list[Any]:
+        given = iter(args)
+        inputs = [
+            _ad.ValAccum(v.aval.to_ct_aval()) if is_linear else next(given)
+            for v, is_linear in zip(inner.invars, linear, strict=True)
+        ]
+        cts = [next(given) if nz else _ad.Zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
+        _ad.backward_pass3(inner, False, jaxpr.consts, inputs, cts)
+        out = [x.freeze() for x, is_linear in zip(inputs, linear, strict=True) if is_linear]
+        nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
+        return [ct for ct in out if type(ct) is not _ad.Zero]
+
+    avals = [v.aval for v, is_linear in zip(inner.invars, linear, strict=True) if not is_linear]
+    avals += [a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz]
+    closed, _, _ = trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0))
+    return closed, nonzero_out
+
+
+def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, Sequence[bool]]:
+    """JAX's JVP of a ClosedJaxpr: (inputs, nonzero tangents) to (results, nonzero tangents), and which are nonzero."""
+    return _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)

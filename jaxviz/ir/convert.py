@@ -1,0 +1,191 @@
+"""Reading a JAX jaxpr into a `Program`, and writing a `Program` out as a jaxpr."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jax.extend import core as jex_core
+
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Branch, DropVar, Equation, Literal, Operation, Program, Var
+
+_programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
+"""id of a jaxpr -> the Program read from it. The Program holds the jaxpr, so the id stays its own as long as it is here."""
+
+_operations: OrderedDict[Any, Operation] = OrderedDict()
+"""(primitive, params, types, effects, context) -> the one Operation for it; least recently made dropped first."""
+
+MAX_OPERATIONS = 65536
+
+
+def operation(
+    primitive: Any,
+    params: Mapping[str, Any],
+    in_avals: tuple[Any, ...],
+    out_avals: tuple[Any, ...],
+    effects: frozenset[Any],
+    context: Any,
+) -> Operation:
+    """The Operation for these, the same object each time; a fresh one where a param has no hash."""
+    key = (primitive, tuple(params.items()), in_avals, out_avals, effects, context)
+    try:
+        found = _operations.get(key)
+    except TypeError:
+        return Operation(primitive, params, in_avals, out_avals, effects, context)
+    if found is None:
+        found = _operations[key] = Operation(primitive, params, in_avals, out_avals, effects, context)
+        if len(_operations) > MAX_OPERATIONS:
+            _operations.popitem(last=False)
+    return found
+
+
+def clear_operations() -> None:
+    """Forgets the shared Operations; programs that hold them keep them."""
+    _operations.clear()
+
+
+def read_jaxpr(
+    jaxpr: Any,
+    held: Collection[int] = (),
+    branches: tuple[Branch, ...] = (),
+    is_path: bool = False,
+) -> Program:
+    """The Program of a jaxpr, and of every jaxpr nested in its params.
+
+    Args:
+      jaxpr: a `ClosedJaxpr`, or an open `Jaxpr` as some params hold.
+      held: ids of the jaxpr's literals that JAX's linearize keeps as arrays; see `Literal.held`.
+      branches, is_path: how it was recorded; see `Program`.
+    """
+    known = _programs.get(id(jaxpr))
+    if known is not None:
+        return known
+    closed = isinstance(jaxpr, jex_core.ClosedJaxpr)
+    inner = jaxpr.jaxpr if closed else jaxpr
+    program = _Reader(held).read(inner, tuple(jaxpr.consts) if closed else (), closed, branches, is_path)
+    program.__dict__["jaxpr"] = jaxpr  # written back, it is the very object that JAX's own caches know
+    _programs[id(jaxpr)] = program
+    return program
+
+
+class _Reader:
+    def __init__(self, held: Collection[int]):
+        self.held = held
+        self.env: dict[Any, Var] = {}
+        self.literals: dict[int, Literal] = {}
+
+    def read(
+        self, jaxpr: Any, consts: tuple[Any, ...], closed: bool, branches: tuple[Branch, ...], is_path: bool
+    ) -> Program:
+        constvars = tuple(self.bind(v) for v in jaxpr.constvars)
+        invars = tuple(self.bind(v) for v in jaxpr.invars)
+        equations = tuple(self.equation(e) for e in jaxpr.eqns)
+        outvars = tuple(self.atom(a) for a in jaxpr.outvars)
+        effects = compat.positional_effects(jaxpr.effects, jaxpr.invars)
+        return Program(
+            constvars, invars, outvars, equations, consts, effects, jaxpr.debug_info,
+            branches, is_path, closed, compat.is_high(jaxpr),
+        )  # fmt: skip
+
+    def bind(self, var: Any) -> Var:
+        made = DropVar(var.aval) if isinstance(var, jex_core_DropVar) else _bound_var(var)
+        self.env[var] = made
+        return made
+
+    def atom(self, atom: Any) -> Atom:
+        if not isinstance(atom, jex_core.Literal):
+            return self.env[atom]
+        made = self.literals.get(id(atom))
+        if made is None:
+            held = id(atom) in self.held or compat.is_array(atom.val)
+            made = self.literals[id(atom)] = Literal(atom.val, atom.aval, held)
+        return made
+
+    def equation(self, eqn: Any) -> Equation:
+        invars = tuple([self.atom(a) for a in eqn.invars])
+        outvars = tuple([self.bind(v) for v in eqn.outvars])
+        op = operation(
+            eqn.primitive,
+            read_params(eqn.params),
+            tuple([a.aval for a in invars]),
+            tuple([v.aval for v in outvars]),
+            compat.positional_effects(eqn.effects, eqn.invars),
+            eqn.ctx,
+        )
+        return Equation(op, invars, outvars, eqn.source_info)
+
+
+jex_core_DropVar = compat.DropVar
+
+
+class _StatefulVar(Var):
+    """A variable of a mutable type, with the state that JAX records where it is bound."""
+
+    __slots__ = ("final_state", "initial_state")
+
+
+def _bound_var(var: Any) -> Var:
+    if var.initial_qdd is None and var.final_qdd is None:
+        return Var(var.aval)
+    made = _StatefulVar(var.aval)
+    made.initial_state, made.final_state = var.initial_qdd, var.final_qdd
+    return made
+
+
+def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Params with every jaxpr in them read into a Program."""
+    return {name: _map_param(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr), read_jaxpr) for name, value in params.items()}
+
+
+def write_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Params with every Program in them written out as the jaxpr it stands for."""
+    return {name: _map_param(value, Program, lambda program: program.jaxpr) for name, value in params.items()}
+
+
+def _map_param(value: Any, kind: Any, change: Any) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if type(value) in (tuple, list) and any(isinstance(item, kind) for item in value):
+        return type(value)(change(item) if isinstance(item, kind) else item for item in value)
+    return value
+
+
+def write_program(program: Program) -> Any:
+    """The jaxpr of a Program, made anew: closed, or open where it was read from an open one."""
+    env: dict[Var, Any] = {}
+    literals: dict[int, Any] = {}
+
+    def bind(var: Var) -> Any:
+        made = compat.DropVar(var.aval) if isinstance(var, DropVar) else jex_core.Var(var.aval)
+        if isinstance(var, _StatefulVar):
+            made.initial_qdd, made.final_qdd = var.initial_state, var.final_state
+        env[var] = made
+        return made
+
+    def atom(a: Atom) -> Any:
+        if isinstance(a, Var):
+            return env[a]
+        made = literals.get(id(a))
+        if made is None:
+            made = literals[id(a)] = jex_core.Literal(a.val, a.aval)
+        return made
+
+    constvars = [bind(v) for v in program.constvars]
+    invars = [bind(v) for v in program.invars]
+    eqns = []
+    params: dict[int, dict[str, Any]] = {}  # one dict for each Operation: equations that share it, share it here too
+    for e in program.equations:
+        op = e.operation
+        ins = [atom(a) for a in e.invars]
+        outs = [bind(v) for v in e.outvars]
+        if id(op) not in params:
+            params[id(op)] = write_params(op.params)
+        effects = compat.resolved_effects(op.effects, ins)
+        eqns.append(compat.new_eqn(ins, outs, op.primitive, params[id(op)], effects, e.source, op.context))
+    effects = compat.resolved_effects(program.effects, invars)
+    outvars = [atom(a) for a in program.outvars]
+    jaxpr = compat.new_jaxpr(constvars, invars, outvars, eqns, effects, program.debug_info, program.is_high)
+    return jex_core.ClosedJaxpr(jaxpr, program.consts) if program.closed else jaxpr

@@ -1,0 +1,68 @@
+"""From an equation to the user's line, and along the chain of equations that it came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Equation, Origin
+
+_OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+__all__ = ["Location", "Origin", "ancestors", "definition", "locate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's source; `str()` gives `file:line`.
+
+    Args:
+      file: path of the file, or IPython's name for a cell.
+      line: line number, from 1.
+      function: qualified name of the function.
+      column: column of the call, from 0, where Python recorded one.
+    """
+
+    file: str
+    line: int
+    function: str
+    column: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def locate(source: Any) -> Location | None:
+    """The innermost line of the user's that led to an equation, or None where it has none of its own.
+
+    Args:
+      source: an equation's `source`. Frames inside jax, jaxviz and the standard library are passed over.
+    """
+    traceback = source.traceback if source is not None else None
+    return None if traceback is None else _locate(traceback)
+
+
+@lru_cache(maxsize=65536)
+def _locate(traceback: Any) -> Location | None:
+    for frame in compat.user_frames(traceback):
+        if not frame.file_name.startswith(_OWN_CODE):
+            return Location(frame.file_name, frame.start_line, frame.function_name, frame.start_column)
+    return None
+
+
+def definition(debug_info: Any) -> Location | None:
+    """Where the traced function is defined, from its debug info; None for a builtin."""
+    if debug_info is None or debug_info.func_filename is None or debug_info.func_lineno is None:
+        return None
+    return Location(debug_info.func_filename, debug_info.func_lineno, debug_info.func_name)
+
+
+def ancestors(equation: Equation) -> Iterator[Equation]:
+    """The equation it came from, the one that came from, and so on to the user's program."""
+    while equation.origin is not None and equation.origin.equation is not None:
+        equation = equation.origin.equation
+        yield equation

@@ -1,0 +1,31 @@
+"""Programs as text, in JAX's own notation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxviz.ir.syntax import Equation, Program
+
+
+def format_program(program: Program) -> str:
+    """The program as JAX prints a jaxpr; a recorded path is headed by its branch points.
+
+    >>> print(jaxviz.trace(jnp.sin)(1.0))
+    { lambda ; a:f32[]. let b:f32[] = sin a in (b,) }
+    """
+    text = str(program.jaxpr)
+    if not program.is_path:
+        return text
+    seen = [f"#   {b.kind} was {b.value} at {b.location or 'an unknown line'}" for b in program.branches]
+    return "\n".join(["# one path, recorded on concrete values:", *seen, text])
+
+
+def describe_equation(equation: Equation, index: int | None = None) -> str:
+    """`sin (equation 12, model.py:41)`: how error messages name an equation."""
+    from jaxviz.ir.origin import locate
+
+    location = locate(equation.source)
+    where = [f"equation {index}"] if index is not None else []
+    where += [str(location)] if location is not None else []
+    return f"`{equation.primitive.name}`" + (f" ({', '.join(where)})" if where else "")

@@ -1,0 +1,234 @@
+"""Programs as plain data: `Program`, `Equation`, `Operation`, `Var`, `Literal`, `Origin`, `Branch`.
+
+The shape is JAX's jaxpr, with two differences. What equations of the same kind share (the primitive, its params, the
+types it works on) stands once, in an `Operation`, so that a rule found for it is found again by identity. And every
+equation of a derived program says which equation it came from, in its `Origin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal as OneOf, Union
+
+if TYPE_CHECKING:
+    from jax.extend.core import ClosedJaxpr, Primitive
+
+    from jaxviz.ir.origin import Location
+
+Aval = Any
+"""A JAX abstract value, such as `ShapedArray(float32[3])`."""
+
+Role = OneOf[
+    "primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy"
+]
+
+
+class Var:
+    """A variable: bound once in its program, known by identity, typed by its `aval`."""
+
+    __slots__ = ("__weakref__", "aval")
+
+    def __init__(self, aval: Aval):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var({self.aval.str_short(short_dtypes=True)})"
+
+
+class DropVar(Var):
+    """A result that nothing reads; printed as `_`."""
+
+    __slots__ = ()
+
+
+class Literal:
+    """A constant written in place.
+
+    Args:
+      val: the value, a scalar.
+      aval: its type.
+      held: whether JAX's `linearize` keeps this value in memory as an array. It does so for a scalar that crossed into
+        a jitted function (`x * 2.0` calls the jitted `jnp.multiply`), though the jaxpr prints it in place.
+    """
+
+    __slots__ = ("aval", "held", "val")
+
+    def __init__(self, val: Any, aval: Aval, held: bool = False):
+        self.val = val
+        self.aval = aval
+        self.held = held
+
+    def __repr__(self) -> str:
+        return f"Literal({self.val}:{self.aval.str_short(short_dtypes=True)})"
+
+
+Atom = Union[Var, Literal]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Operation:
+    """What an equation does, without saying to which values: a primitive, its params and the types in and out.
+
+    Args:
+      primitive: the JAX primitive.
+      params: its parameters, where nested jaxprs are Programs.
+      in_avals, out_avals: types of the operands and results.
+      effects: JAX effects; one that concerns an operand names it by position.
+      context: JAX's equation context (mesh, compute type, random number layout).
+    """
+
+    primitive: Primitive
+    params: Mapping[str, Any]
+    in_avals: tuple[Aval, ...]
+    out_avals: tuple[Aval, ...]
+    effects: frozenset[Any]
+    context: Any
+
+    @property
+    def programs(self) -> tuple[tuple[str, Program], ...]:
+        """The programs nested in the params, each with a label such as `jaxpr` or `branches[1]`."""
+        return tuple(_nested_programs(self.params))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a derived equation came from.
+
+    Args:
+      equation: the equation of the program before, or None for one that stands for no single equation.
+      transform: 'jvp', 'linearize' or 'transpose'.
+      rule: the rule that wrote it, such as 'jvp rule of sin'.
+      role: what it computes.
+    """
+
+    equation: Equation | None
+    transform: str
+    rule: str
+    role: Role
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Equation:
+    """`outvars = operation invars`, with the user's source line and, in a derived program, its origin."""
+
+    operation: Operation
+    invars: tuple[Atom, ...]
+    outvars: tuple[Var, ...]
+    source: Any = None
+    origin: Origin | None = None
+
+    @property
+    def primitive(self) -> Primitive:
+        return self.operation.primitive
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self.operation.params
+
+    @property
+    def effects(self) -> frozenset[Any]:
+        return self.operation.effects
+
+    @property
+    def programs(self) -> tuple[tuple[str, Program], ...]:
+        return self.operation.programs
+
+    def __repr__(self) -> str:
+        types = ", ".join(aval.str_short(short_dtypes=True) for aval in self.operation.out_avals)
+        return f"Equation({self.primitive.name} -> {types})"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A point where Python looked at a value, so that the program is one path through the function.
+
+    Args:
+      location: the user's line.
+      kind: what Python asked for: 'bool', 'int', 'float', 'index' or 'value'.
+      value: what it was told.
+    """
+
+    location: Location | None
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A typed program: `lambda constvars; invars. let equations in outvars`.
+
+    Args:
+      constvars, consts: closed-over arrays and the variables that stand for them.
+      invars, outvars: inputs and results.
+      equations: in order of evaluation.
+      effects: JAX effects; one that concerns an input names it by position.
+      debug_info: JAX's record of the function's name, source and argument names.
+      branches: where Python looked at a value; such a program was recorded on concrete values and is one path.
+      closed: whether it is written out as a ClosedJaxpr (always, but for the params that hold an open jaxpr).
+    """
+
+    constvars: tuple[Var, ...]
+    invars: tuple[Var, ...]
+    outvars: tuple[Atom, ...]
+    equations: tuple[Equation, ...]
+    consts: tuple[Any, ...] = ()
+    effects: frozenset[Any] = frozenset()
+    debug_info: Any = None
+    branches: tuple[Branch, ...] = ()
+    is_path: bool = False
+    closed: bool = True
+    is_high: bool = field(default=False, repr=False)
+
+    @cached_property
+    def jaxpr(self) -> ClosedJaxpr:
+        """The program as a JAX `ClosedJaxpr`."""
+        from jaxviz.ir.convert import write_program
+
+        return write_program(self)
+
+    @property
+    def in_avals(self) -> tuple[Aval, ...]:
+        return tuple(v.aval for v in self.invars)
+
+    @property
+    def out_avals(self) -> tuple[Aval, ...]:
+        return tuple(v.aval for v in self.outvars)
+
+    @property
+    def arg_names(self) -> tuple[str, ...]:
+        """A path such as `params['w']` for each input, '' where it has none."""
+        names = self.debug_info.arg_names if self.debug_info is not None else None
+        return tuple(names) if names and len(names) == len(self.invars) else ("",) * len(self.invars)
+
+    @property
+    def name(self) -> str:
+        """The name of the function that was traced."""
+        return str(self.debug_info.func_name) if self.debug_info is not None else "program"
+
+    def walk(self) -> Iterator[tuple[int, Equation]]:
+        """Every equation with its depth, nested ones after the equation that holds them."""
+        for equation in self.equations:
+            yield 0, equation
+            for _, program in equation.programs:
+                for depth, inner in program.walk():
+                    yield depth + 1, inner
+
+    def __str__(self) -> str:
+        from jaxviz.ir.pretty import format_program
+
+        return format_program(self)
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}, {len(self.equations)} equations)"
+
+
+def _nested_programs(params: Mapping[str, Any]) -> Iterator[tuple[str, Program]]:
+    for name, value in params.items():
+        if isinstance(value, Program):
+            yield name, value
+        elif isinstance(value, tuple):
+            for i, item in enumerate(value):
+                if isinstance(item, Program):
+                    yield f"{name}[{i}]", item

@@ -1,0 +1,1 @@
+"""Program transforms, one module each: its typed rule table and its interpreter."""

@@ -1,0 +1,183 @@
+"""What the transforms share: rules as small programs, the bounded tables that keep them, and splicing.
+
+A rule is found once for an `Operation` and what is known of its operands, as a program; to apply it is to copy its
+equations into the program under construction with the variables renamed. The driver, not the rule, records where each
+copied equation came from.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Var
+
+R = TypeVar("R")
+Mask = tuple[bool, ...]
+
+MAX_RULES = 16384
+"""Rules kept in each table; the one not used for longest is dropped first."""
+
+
+class Template:
+    """A rule's program, prepared for splicing.
+
+    Args:
+      program: from the rule's inputs to its outputs.
+      roles: what each of its equations computes.
+    """
+
+    __slots__ = ("constants", "outs", "program", "steps")
+
+    def __init__(self, program: Program, roles: Sequence[Role]):
+        slots: dict[int, int] = {}
+
+        def slot(atom: Atom) -> int:
+            return slots.setdefault(id(atom), len(slots))
+
+        for v in program.invars:
+            slot(v)
+        fixed = [*program.constvars, *(a for a in _atoms_read(program) if isinstance(a, Literal))]
+        for a in fixed:
+            slot(a)
+        values = dict(zip(map(id, program.constvars), program.consts, strict=True))
+        self.constants: tuple[tuple[Atom, Any], ...] = tuple(
+            {id(a): (a, values.get(id(a))) for a in fixed}.values()
+        )
+        self.steps: list[tuple[Operation, tuple[int, ...], Role]] = []
+        for equation, role in zip(program.equations, roles, strict=True):
+            ins = tuple([slot(a) for a in equation.invars])
+            for v in equation.outvars:
+                slot(v)
+            self.steps.append((equation.operation, ins, role))
+        self.outs = tuple(slot(a) for a in program.outvars)
+        self.program = program
+
+
+def _atoms_read(program: Program) -> list[Atom]:
+    return [*(a for e in program.equations for a in e.invars), *program.outvars]
+
+
+class Builder:
+    """A program under construction."""
+
+    def __init__(self, constvars: Sequence[Var] = (), consts: Sequence[Any] = ()):
+        self.equations: list[Equation] = []
+        self.constvars = list(constvars)
+        self.consts = list(consts)
+        self._constant: dict[int, Var] = dict(zip(map(id, consts), constvars, strict=True))
+
+    def constant(self, var: Var, value: Any) -> Var:
+        """The variable that stands for a closed-over array, the same for the same array."""
+        found = self._constant.get(id(value))
+        if found is None:
+            found = self._constant[id(value)] = Var(var.aval)
+            self.constvars.append(found)
+            self.consts.append(value)
+        return found
+
+    def splice(
+        self, template: Template, inputs: Sequence[Atom], equation: Equation, transform: str, rule: str
+    ) -> list[Atom]:
+        """Copies a rule's equations in, applied to `inputs`; returns what its outputs became."""
+        env: list[Atom] = list(inputs)
+        for atom, value in template.constants:
+            env.append(atom if isinstance(atom, Literal) else self.constant(atom, value))
+        source = equation.source
+        append = self.equations.append
+        origins: dict[str, Origin] = {}
+        for operation, ins, role in template.steps:
+            outvars = tuple([Var(aval) for aval in operation.out_avals])
+            origin = origins.get(role)
+            if origin is None:
+                origin = origins[role] = Origin(equation, transform, rule, role)
+            append(Equation(operation, tuple([env[i] for i in ins]), outvars, source, origin))
+            env += outvars
+        return [env[i] for i in template.outs]
+
+    def program(
+        self, invars: Sequence[Var], outvars: Sequence[Atom], debug_info: Any, like: Program | None = None
+    ) -> Program:
+        """The finished program; `like` gives the branch points and the kind of jaxpr."""
+        effects = frozenset(e for equation in self.equations for e in equation.effects)
+        return Program(
+            tuple(self.constvars), tuple(invars), tuple(outvars), tuple(self.equations), tuple(self.consts),
+            effects, debug_info, like.branches if like else (), like.is_path if like else False,
+        )  # fmt: skip
+
+
+class RuleTable(Generic[R]):
+    """Rules by operation and by what is known of its operands.
+
+    Key: an `Operation` and one or two masks, say which operands carry a tangent. Value: the rule. Look-up order: what was
+    found before; then the function registered for the primitive; then `default`, which asks JAX. On a miss the
+    function's own error is raised, and nothing is kept.
+    """
+
+    def __init__(self, name: str, default: Callable[..., R]):
+        self.name = name
+        self.default = default
+        self.registered: dict[Any, Callable[..., R]] = {}
+        self.found: OrderedDict[Any, R] = OrderedDict()
+
+    def register(self, primitive: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
+        """Decorates the function that finds the rules of one primitive."""
+
+        def decorate(find: Callable[..., R]) -> Callable[..., R]:
+            self.registered[primitive] = find
+            return find
+
+        return decorate
+
+    def __call__(self, operation: Operation, *masks: Mask) -> R:
+        key = (operation, *masks)
+        rule = self.found.get(key)
+        if rule is None:
+            find = self.registered.get(operation.primitive, self.default)
+            rule = self.found[key] = find(operation, *masks)
+            if len(self.found) > MAX_RULES:
+                self.found.popitem(last=False)
+        return rule
+
+    def clear(self) -> None:
+        """Forgets what was found; what was registered stays."""
+        self.found.clear()
+
+
+def no_rule(operation: Operation, kind: str, what_to_do: str) -> NoRuleError:
+    """The error for an operation that a transform cannot take; `located` adds the user's line."""
+    return NoRuleError(f"{kind} rule for '{operation.primitive.name}' not implemented. {what_to_do}")
+
+
+def located(error: NoRuleError, equation: Equation, index: int) -> NoRuleError:
+    """The same error, saying which equation and which line of the user's."""
+    if getattr(error, "located", False):
+        return error
+    made = NoRuleError(f"{error} Reached at {describe_equation(equation, index)}.")
+    made.located = True  # type: ignore[attr-defined]
+    return made
+
+
+def roles_by_use(program: Program, n_results: int, result: Role, other: Role) -> list[Role]:
+    """For each equation `result` if one of the first `n_results` outputs needs it, else `other`."""
+    needed: set[Atom] = {a for a in program.outvars[:n_results] if isinstance(a, Var)}
+    roles: list[Role] = []
+    for equation in reversed(program.equations):
+        used = any(v in needed for v in equation.outvars) or bool(equation.effects)
+        if used:
+            needed.update(a for a in equation.invars if isinstance(a, Var))
+        roles.append(result if used else other)
+    return roles[::-1]
+
+
+def replaced(params: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Params with some of them changed."""
+    return {**params, **changes}
+
+
+def select(mask: Sequence[bool], items: Sequence[Any]) -> tuple[Any, ...]:
+    """The items where the mask is true."""
+    return tuple([x for x, keep in zip(items, mask, strict=True) if keep])

@@ -1,0 +1,104 @@
+"""JVP: `a → b` becomes `(a, T a) → (b, T b)`, primal and tangent work interleaved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule, roles_by_use
+
+
+@dataclass(frozen=True, slots=True)
+class JvpRule:
+    """How one operation is pushed forward.
+
+    Args:
+      pushed: operands, nonzero tangents → results, nonzero tangents of the results.
+      nonzeros_out: which results have a tangent that is not a symbolic zero.
+      name: for people.
+    """
+
+    pushed: Template
+    nonzeros_out: Mask
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Jvp:
+    """A program pushed forward.
+
+    Args:
+      program: inputs, nonzero tangents → results, nonzero tangents.
+      nonzeros_out: which results have a tangent that is not a symbolic zero.
+    """
+
+    program: Program
+    nonzeros_out: Mask
+
+
+def jax_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
+    """The rule that JAX registers in `jax.interpreters.ad.primitive_jvps`, as a program."""
+    one = compat.one_equation(
+        operation.primitive, write_params(operation.params), operation.in_avals, operation.context
+    )
+    jaxpr, nonzeros_out = compat.jvp_jaxpr(one, nonzeros)
+    program, _ = dce_program(read_jaxpr(jaxpr))
+    roles = roles_by_use(program, len(operation.out_avals), "primal", "tangent")
+    return JvpRule(Template(program, roles), tuple(nonzeros_out), f"jvp rule of {operation.primitive.name}")
+
+
+def _default_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
+    if operation.programs:
+        raise no_rule(operation, "JVP", "Equations that hold programs need a rule of their own.")
+    if not compat.has_linearize_rule(operation.primitive):
+        raise no_rule(operation, "Differentiation", "Define one with jax.interpreters.ad.primitive_jvps.")
+    return jax_rule(operation, nonzeros)
+
+
+jvp_rules: RuleTable[JvpRule] = RuleTable("jvp", _default_rule)
+"""Key: operation, which operands carry a nonzero tangent."""
+
+
+def jvp_program(program: Program, nonzeros: Sequence[bool]) -> Jvp:
+    """Pushes tangents through a program, for the inputs that `nonzeros` marks.
+
+    Raises:
+      NoRuleError: names the primitive, the equation and the user's line.
+    """
+    builder = Builder(program.constvars, program.consts)
+    primal: dict[Atom, Atom] = {}
+    tangent: dict[Atom, Atom] = {}
+    tangents_in: list[Var] = []
+    for v, nonzero in zip(program.invars, nonzeros, strict=True):
+        if nonzero:
+            tangents_in.append(Var(v.aval.to_tangent_aval()))
+            tangent[v] = tangents_in[-1]
+    for index, equation in enumerate(program.equations):
+        nonzero_in = tuple([a in tangent for a in equation.invars])
+        ins = [primal.get(a, a) for a in equation.invars]
+        if True not in nonzero_in:
+            origin = Origin(equation, "jvp", "no tangent reaches it", "primal")
+            builder.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
+            continue
+        try:
+            rule = jvp_rules(equation.operation, nonzero_in)
+        except NoRuleError as error:
+            raise located(error, equation, index) from error.__cause__
+        ins += [tangent[a] for a in equation.invars if a in tangent]
+        outs = builder.splice(rule.pushed, ins, equation, "jvp", rule.name)
+        primal.update(zip(equation.outvars, outs, strict=False))
+        tangents = iter(outs[len(equation.outvars) :])
+        for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
+            if nonzero:
+                tangent[v] = next(tangents)
+    nonzeros_out = tuple(a in tangent for a in program.outvars)
+    results = [primal.get(a, a) for a in program.outvars] + [tangent[a] for a in program.outvars if a in tangent]
+    names = [*program.arg_names, *([""] * len(tangents_in))]
+    info = compat.derived_debug_info(program.debug_info, names, len(results))
+    made = builder.program([*program.invars, *tangents_in], results, info, like=program)
+    return Jvp(made, nonzeros_out)

@@ -1,0 +1,161 @@
+"""Linearize: `a → b` becomes forward `a → (b, residuals)` and linear `(residuals, T a) ⊸ T b`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule, roles_by_use
+
+
+@dataclass(frozen=True, slots=True)
+class LinearizeRule:
+    """How one operation is linearized.
+
+    Args:
+      primal: operands → results, then residuals that are neither operands nor results.
+      linear: residuals, nonzero tangents of operands → nonzero tangents of results.
+      residuals: for each residual that `linear` takes, its place in `(*operands, *outputs of primal)`.
+      nonzeros_out: which results have a tangent that is not a symbolic zero.
+      name: for people.
+    """
+
+    primal: Template
+    linear: Template
+    residuals: tuple[int, ...]
+    nonzeros_out: Mask
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Linearized:
+    """A linearized program.
+
+    Args:
+      forward: inputs → results, residuals.
+      linear: residuals, nonzero tangents → nonzero tangents of the results.
+      residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or intermediates.
+      nonzeros_out: which results have a tangent that is not a symbolic zero.
+    """
+
+    forward: Program
+    linear: Program
+    residuals: tuple[Atom, ...]
+    nonzeros_out: Mask
+
+
+def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    """The rule that `jax.vjp` uses for a primitive, as two programs."""
+    primitive = operation.primitive
+    one = compat.one_equation(primitive, write_params(operation.params), operation.in_avals, operation.context)
+    primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one, nonzeros)
+    primal, linear = read_jaxpr(primal), read_jaxpr(linear)
+    n_in, n_out = len(operation.in_avals), len(primal.outvars) - n_res
+    computed = iter(range(n_in + n_out, n_in + n_out + n_res))
+    residuals = tuple(next(computed) if i is None else i for i in forwarded)
+    results = {v: n_in + i for i, v in enumerate(primal.outvars[:n_out]) if isinstance(v, Var)}
+    residuals = tuple(
+        results.get(primal.outvars[i - n_in], i) if i >= n_in else i for i in residuals
+    )  # a residual that is also a result is one value
+    return LinearizeRule(
+        Template(primal, roles_by_use(primal, n_out, "primal", "residual")),
+        Template(linear, ["tangent"] * len(linear.equations)),
+        residuals,
+        tuple(nonzeros_out),
+        f"jvp rule of {primitive.name}",
+    )
+
+
+def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    if operation.programs:
+        raise no_rule(operation, "Linearize", "Equations that hold programs need a rule of their own.")
+    if not compat.has_linearize_rule(operation.primitive):
+        raise no_rule(operation, "Differentiation", "Define one with jax.interpreters.ad.primitive_jvps.")
+    return jax_rule(operation, nonzeros)
+
+
+linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule)
+"""Key: operation, which operands carry a nonzero tangent."""
+
+
+def linearize_program(program: Program, nonzeros: Sequence[bool]) -> Linearized:
+    """Linearizes a program in the inputs that `nonzeros` marks, at any point.
+
+    Args:
+      program: the function.
+      nonzeros: for each input, whether it carries a tangent. An input of integer or boolean type must not.
+
+    Raises:
+      NoRuleError: names the primitive, the equation and the user's line.
+    """
+    forward, linear = Builder(program.constvars, program.consts), Builder()
+    primal: dict[Atom, Atom] = {}
+    tangent: dict[Atom, Var] = {}
+    residuals: dict[Atom, Var] = {}
+    tangents_in: list[Var] = []
+    for v, nonzero in zip(program.invars, nonzeros, strict=True):
+        if nonzero:
+            tangent[v] = Var(v.aval.to_tangent_aval())
+            tangents_in.append(tangent[v])
+
+    def residual(atom: Atom, made_by_rule: bool) -> Atom:
+        if isinstance(atom, Literal):
+            if made_by_rule:  # JAX makes such a constant afresh, as an array, each time the rule runs
+                atom = Literal(atom.val, atom.aval, held=True)
+            elif not atom.held:
+                return atom
+        found = residuals.get(atom)
+        if found is None:
+            found = residuals[atom] = Var(atom.aval)
+        return found
+
+    read = primal.get
+    for index, equation in enumerate(program.equations):
+        nonzero_in = tuple([a in tangent for a in equation.invars])
+        ins = [read(a, a) for a in equation.invars]
+        if True not in nonzero_in:
+            origin = Origin(equation, "linearize", "known: no tangent reaches it", "primal")
+            forward.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
+            continue
+        try:
+            rule = linearize_rules(equation.operation, nonzero_in)
+        except NoRuleError as error:
+            raise located(error, equation, index) from error.__cause__
+        outs = forward.splice(rule.primal, ins, equation, "linearize", rule.name)
+        primal.update(zip(equation.outvars, outs, strict=False))
+        n_in = len(ins)
+        values = ins + outs
+        taken = [residual(values[i], i >= n_in) for i in rule.residuals]
+        taken += [tangent[a] for a in equation.invars if a in tangent]
+        tangents_out = iter(linear.splice(rule.linear, taken, equation, "linearize", rule.name))
+        for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
+            if nonzero:
+                tangent[v] = next(tangents_out)  # type: ignore[assignment]
+
+    nonzeros_out = tuple(a in tangent for a in program.outvars)
+    return _finish(
+        program, forward, linear, [read(a, a) for a in program.outvars], residuals, tangents_in,
+        [tangent[a] for a in program.outvars if a in tangent], nonzeros_out,
+    )  # fmt: skip
+
+
+def _finish(
+    program: Program, forward: Builder, linear: Builder, results: list[Atom], residuals: dict[Atom, Var],
+    tangents_in: list[Var], tangents_out: list[Var], nonzeros_out: Mask,
+) -> Linearized:  # fmt: skip
+    """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
+    names = [""] * (len(residuals) + len(tangents_in))
+    info = compat.derived_debug_info(program.debug_info, names, len(tangents_out))
+    whole = linear.program([*residuals.values(), *tangents_in], tangents_out, info, like=program)
+    keep = [False] * len(residuals) + [True] * len(tangents_in)
+    linear_program, kept = dce_program(whole, keep_inputs=keep)
+    saved = tuple(a for a, k in zip(residuals, kept, strict=False) if k)
+    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
+    forward_program = forward.program(program.invars, [*results, *saved], info, like=program)
+    forward_program, _ = dce_program(forward_program)
+    return Linearized(forward_program, linear_program, saved, nonzeros_out)

@@ -1,0 +1,152 @@
+"""Transpose: a program linear in some inputs, `(res, a) ⊸ b`, becomes `(res, CT b) → CT a`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeRule:
+    """How one operation is transposed.
+
+    Args:
+      backward: operands it is not linear in, nonzero cotangents of the results → nonzero cotangents of linear operands.
+      nonzeros_out: which linear operands have a cotangent that is not a symbolic zero.
+      name: for people.
+    """
+
+    backward: Template
+    nonzeros_out: Mask
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """A transposed program.
+
+    Args:
+      backward: nonlinear inputs, nonzero cotangents of results → nonzero cotangents of linear inputs.
+      nonzeros_out: which linear inputs have a cotangent that is not a symbolic zero.
+    """
+
+    backward: Program
+    nonzeros_out: Mask
+
+
+def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    primitive = operation.primitive
+    if operation.programs:
+        raise no_rule(operation, "Transpose", "Equations that hold programs need a rule of their own.")
+    if not compat.has_transpose_rule(primitive):
+        types = ", ".join(a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin)
+        what = f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
+        raise no_rule(operation, "Transpose", what)
+    one = compat.one_equation(primitive, write_params(operation.params), operation.in_avals, operation.context)
+    jaxpr, nonzeros_out = compat.transpose_jaxpr(one, linear, nonzero_cts)
+    program = read_jaxpr(jaxpr)
+    return TransposeRule(
+        Template(program, ["cotangent"] * len(program.equations)),
+        tuple(nonzeros_out),
+        f"transpose rule of {primitive.name}",
+    )
+
+
+transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule)
+"""Key: operation, which operands it is linear in, which results have a nonzero cotangent."""
+
+
+def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> Transposed:
+    """Transposes a program in the inputs that `linear` marks.
+
+    Each cotangent is read once, by the equation that made the value, so it is taken out of the environment as it is read.
+
+    Args:
+      program: linear in those inputs taken together.
+      linear: for each input, whether it is one of them.
+      nonzero_cts: for each result, whether a cotangent comes in for it.
+
+    Raises:
+      NoRuleError: names the primitive, the equation and the user's line.
+    """
+    builder = Builder(program.constvars, program.consts)
+    is_linear: set[Atom] = {v for v, lin in zip(program.invars, linear, strict=True) if lin}
+    linear_equations: list[tuple[int, Equation]] = []
+    for index, equation in enumerate(program.equations):
+        if is_linear.isdisjoint(equation.invars):
+            origin = Origin(equation, "transpose", "reads residuals only", "primal")
+            builder.equations.append(
+                Equation(equation.operation, equation.invars, equation.outvars, equation.source, origin)
+            )
+        else:
+            is_linear.update(equation.outvars)
+            linear_equations.append((index, equation))
+
+    cotangents: dict[Atom, Atom] = {}
+
+    def accumulate(to: Atom, ct: Atom, equation: Equation | None) -> None:
+        before = cotangents.get(to)
+        cotangents[to] = ct if before is None else _add(builder, before, ct, equation)
+
+    cts_in: list[Var] = []
+    for result, nonzero in zip(program.outvars, nonzero_cts, strict=True):
+        if nonzero:
+            cts_in.append(Var(result.aval.to_ct_aval()))
+            if result in is_linear:
+                accumulate(result, cts_in[-1], None)
+
+    for index, equation in reversed(linear_equations):
+        cts = [cotangents.pop(v, None) for v in equation.outvars]
+        nonzero = tuple([ct is not None for ct in cts])
+        if True not in nonzero:
+            continue
+        mask = tuple([a in is_linear for a in equation.invars])
+        try:
+            rule = transpose_rules(equation.operation, mask, nonzero)
+        except NoRuleError as error:
+            raise located(error, equation, index) from error.__cause__
+        given: list[Atom] = [a for a in equation.invars if a not in is_linear]
+        given += [ct for ct in cts if ct is not None]
+        outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
+        operands = [a for a in equation.invars if a in is_linear]
+        for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
+            if nonzero_out:
+                accumulate(operand, next(outs), equation)
+
+    linear_inputs = [v for v, lin in zip(program.invars, linear, strict=True) if lin]
+    outs = [cotangents.get(v) for v in linear_inputs]
+    invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
+    results = [ct for ct in outs if ct is not None]
+    info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
+    backward = builder.program(invars, results, info, like=program)
+    return Transposed(backward, tuple(ct is not None for ct in outs))
+
+
+def _add(builder: Builder, x: Atom, y: Atom, equation: Equation | None) -> Var:
+    operation = _add_operation(x.aval, y.aval)
+    out = Var(operation.out_avals[0])
+    source = equation.source if equation is not None else None
+    origin = Origin(equation, "transpose", "sum of cotangents of a value used more than once", "accumulation")
+    builder.equations.append(Equation(operation, (x, y), (out,), source, origin))
+    return out
+
+
+_adds: dict[tuple[object, object], Operation] = {}
+
+
+def _add_operation(x: object, y: object) -> Operation:
+    found = _adds.get((x, y))
+    if found is None:
+        one = compat.one_equation(compat.add_any_p, {}, (x, y), compat.current_context())
+        found = read_jaxpr(one).equations[0].operation
+        found = _adds[(x, y)] = make_operation(
+            found.primitive, found.params, found.in_avals, found.out_avals, found.effects, found.context
+        )
+    return found
