@@ -1,0 +1,23 @@
+"""jaxviz: see, step through and debug what JAX's transformations do to your own program."""
+
+from jaxviz.api import (
+    grad as grad,
+    hessian as hessian,
+    jacfwd as jacfwd,
+    jacrev as jacrev,
+    jvp as jvp,
+    linear_transpose as linear_transpose,
+    linearize as linearize,
+    value_and_grad as value_and_grad,
+    vjp as vjp,
+)
+from jaxviz.derivation import Check as Check, Derivation as Derivation, derive as derive
+from jaxviz.ir.errors import (
+    JaxvizError as JaxvizError,
+    NoRuleError as NoRuleError,
+    ProgramTypeError as ProgramTypeError,
+)
+from jaxviz.ir.syntax import Equation as Equation, Program as Program
+from jaxviz.trace import trace as trace
+
+__version__ = "0.1.0"

@@ -14,16 +14,20 @@ For each name: why the public API does not serve, and what would replace it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import api_util, custom_derivatives, dtypes, pjit
+import numpy as np
+from jax._src import api_util, custom_derivatives, dispatch, dtypes, pjit
+from jax._src import api as _api
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax import lax as _lax
 
 JAX_VERSION: str = jax.__version__
 
@@ -82,6 +86,11 @@ def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
 def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Name, source and argument paths of a function, as JAX's tracing errors name them."""
     return api_util.debug_info("jaxviz", fun, args, kwargs)
+
+
+def name_function(fun: Callable[..., Any], debug_info: Any) -> None:
+    """Has errors and debug info name a wrapper as the function that it wraps."""
+    api_util.save_wrapped_fun_debug_info(fun, debug_info._replace(result_paths=None))
 
 
 def derived_debug_info(debug_info: Any, arg_names: Sequence[str], num_outputs: int) -> Any:
@@ -144,7 +153,11 @@ class _Trace(_pe.DynamicJaxprTrace):
 
 
 class _PathTracer(_pe.DynamicJaxprTracer):
-    """A tracer that knows its value, and says so when Python asks."""
+    """A tracer that knows its value, and gives it to Python as far as JAX does outside `jit`.
+
+    A value that carries a tangent may decide a branch (`bool`, `int`, an index), but may not leave as a `float` or a NumPy
+    array, since its derivative would be lost; one that carries none may.
+    """
 
     __slots__ = ()
 
@@ -152,55 +165,58 @@ class _PathTracer(_pe.DynamicJaxprTracer):
         return self._trace.value_of(self.val)
 
     def __bool__(self) -> bool:
-        return self._seen("bool", super().__bool__)
+        return bool(self._trace.note("bool", super().__bool__()))
 
     def __int__(self) -> int:
-        return self._seen("int", super().__int__)
-
-    def __float__(self) -> float:
-        return self._seen("float", super().__float__)
-
-    def __complex__(self) -> complex:
-        return self._seen("complex", super().__complex__)
+        return int(self._trace.note("int", super().__int__()))
 
     def __index__(self) -> int:
-        return self._seen("index", super().__index__)
+        return int(self._trace.note("index", super().__index__()))
+
+    def __float__(self) -> float:
+        value = self._free_value()
+        return super().__float__() if value is None else float(self._trace.note("float", float(value)))
+
+    def __complex__(self) -> complex:
+        value = self._free_value()
+        return super().__complex__() if value is None else complex(self._trace.note("complex", complex(value)))
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        value = _jnp_value(self.to_concrete_value())
-        self._trace.note("value", value)
-        return value.__array__(*args, **kwargs)
+        value = self._free_value()
+        if value is None:
+            return super().__array__(*args, **kwargs)
+        return np.asarray(self._trace.note("value", value)).__array__(*args, **kwargs)
 
     def tolist(self) -> Any:
-        return self.__array__().tolist()
+        return super().tolist() if self._free_value() is None else self.__array__().tolist()
 
     def item(self, *args: int) -> Any:
-        return self.__array__().item(*args)
+        return super().item(*args) if self._free_value() is None else self.__array__().item(*args)
 
-    def _seen(self, kind: str, ask: Callable[[], Any]) -> Any:
-        answer = ask()
-        self._trace.note(kind, answer)
-        return answer
-
-
-def _jnp_value(x: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(x)
+    def _free_value(self) -> Any:
+        return None if self._trace.carries_tangent(self.val) else self.to_concrete_value()
 
 
 class _PathTrace(_Trace):
     """Tracing that also evaluates each equation as it is written, so that Python can branch on values."""
 
-    __slots__ = ("looks", "values")
+    __slots__ = ("active", "looks", "values")
 
     def __init__(self, debug_info: Any, parent: Any):
         super().__init__(debug_info, parent)
         self.values: dict[Any, Any] = {}
+        self.active: set[Any] = set()
         self.looks: list[tuple[Any, str, Any]] = []
 
-    def note(self, kind: str, value: Any) -> None:
+    def note(self, kind: str, value: Any) -> Any:
         self.looks.append((_source.current(), kind, value))
+        return value
+
+    def carries_tangent(self, atom: Any) -> bool:
+        """Whether a derivative would be lost if Python took the value away."""
+        if isinstance(atom, _core.Literal):
+            return False
+        return atom in self.active or isinstance(self.frame.constvar_to_val.get(atom), _core.Tracer)
 
     def value_of(self, atom: Any) -> Any:
         """The concrete value of a variable or literal, or None where there is none (under an outer jit)."""
@@ -241,6 +257,17 @@ class _PathTrace(_Trace):
         with _core.set_current_trace(_core.eval_trace), eqn.ctx.manager:
             outs = eqn.primitive.bind(*ins, **eqn.primitive.get_bind_params(eqn.params))
         self.values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
+        mask = tuple(self.carries_tangent(t.val) for t in eqn.in_tracers)
+        if any(mask):
+            avals = tuple(t.aval for t in eqn.in_tracers)
+            reaches = nonzero_results(eqn.primitive, tuple(eqn.params.items()), avals, mask, eqn.ctx)
+            self.active.update(v for v, nonzero in zip(eqn.outvars, reaches, strict=True) if nonzero)
+
+
+@functools.lru_cache(maxsize=4096)
+def nonzero_results(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...], ctx: Any) -> Sequence[bool]:
+    """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
+    return linearize_jaxpr(one_equation(primitive, dict(params), avals, ctx), mask)[2]
 
 
 def _type_with_state(var: Any) -> Any:
@@ -253,7 +280,8 @@ def concrete_value(x: Any) -> Any:
 
 
 def trace_to_jaxpr(
-    fun: Callable[..., Sequence[Any]], avals: Sequence[Any], debug_info: Any, values: Sequence[Any] | None = None
+    fun: Callable[..., Sequence[Any]], avals: Sequence[Any], debug_info: Any,
+    values: Sequence[Any] | None = None, active: Sequence[bool] = (),
 ) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
     """Traces a function of flat arguments.
 
@@ -262,6 +290,7 @@ def trace_to_jaxpr(
       avals: types of the arguments.
       debug_info: see `function_debug_info`.
       values: concrete arguments; if given, the function is run on them, and may branch on values.
+      active: with `values`, which arguments carry a tangent.
 
     Returns:
       the ClosedJaxpr; its literals that linearize keeps as arrays; and, where values were given, the points at which
@@ -274,6 +303,7 @@ def trace_to_jaxpr(
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
         if isinstance(trace, _PathTrace):
             trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
+            trace.active.update(t.val for t, is_active in zip(tracers, active, strict=True) if is_active)
         with _core.set_current_trace(trace):
             results = fun(*tracers)
         debug_info = debug_info._replace(result_paths=("",) * len(results))
@@ -287,6 +317,26 @@ def trace_to_jaxpr(
 
 def _source_scope() -> Any:
     return _pe.TracebackScope()
+
+
+def canonicalize(x: Any) -> Any:
+    """A leaf as JAX takes it as an argument: NumPy and Python values in JAX's types, tracers as they are."""
+    return x if isinstance(x, _core.Tracer) else dtypes.canonicalize_value(x)
+
+
+def aval_of(x: Any) -> Any:
+    """The type of an argument: an array, a Python number, a tracer or a ShapeDtypeStruct."""
+    return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+
+
+def checked_argument(x: Any) -> Any:
+    """x, if JAX takes it as an argument.
+
+    Raises:
+      TypeError: jax's, saying what it is.
+    """
+    dispatch.check_arg(x)
+    return x
 
 
 def is_tracer(x: Any) -> bool:
@@ -366,3 +416,45 @@ def transpose_jaxpr(
 def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, Sequence[bool]]:
     """JAX's JVP of a ClosedJaxpr: (inputs, nonzero tangents) to (results, nonzero tangents), and which are nonzero."""
     return _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
+
+
+# --- JAX's own derivation, and its checks of arguments ----------------------------------------------------------------
+
+# Bound when jaxviz is imported, so that a program may put jaxviz.grad in the place of jax.grad and nothing turns in a circle.
+jax_vjp = jax.vjp
+jax_make_jaxpr = jax.make_jaxpr
+jax_vmap = jax.vmap
+
+check_callable = _api.check_callable
+check_scalar = _api._check_scalar
+check_input_dtype_reverse = _api._check_input_dtype_revderiv
+check_output_dtype_reverse = _api._check_output_dtype_revderiv
+check_input_dtype_jacfwd = _api._check_input_dtype_jacfwd
+check_output_dtype_jacfwd = _api._check_output_dtype_jacfwd
+check_cotangent_types = _api._vjp_check_ct_avals
+raise_cotangent_tree_error = _api._vjp_ct_tree_error
+too_many_cotangents = _api._vjp_too_many_args
+standard_basis = _api._std_basis
+unravel_jacfwd = _api._jacfwd_unravel
+unravel_jacrev = _api._jacrev_unravel
+one_cotangent = _lax._one_vjp
+
+
+def is_float0(aval: Any) -> bool:
+    """Whether values of this tangent type are the trivial ones of integers and booleans."""
+    return getattr(aval, "dtype", None) == dtypes.float0
+
+
+def zeros(aval: Any) -> Any:
+    """An array of zeros of a tangent or cotangent type."""
+    return _ad.instantiate_zeros(_ad.Zero(aval))
+
+
+def types_compatible(expected: Any, given: Any) -> bool:
+    """Whether a value of type `given` can stand where `expected` is asked for, weak types aside."""
+    return bool(_core.typecompat(expected, given))
+
+
+def index_or_indices(argnums: Any) -> Any:
+    """argnums as an int or a tuple of ints, as jax checks them."""
+    return _core.concrete_or_error(api_util._ensure_index, argnums)

@@ -147,9 +147,9 @@ class RuleTable(Generic[R]):
         self.found.clear()
 
 
-def no_rule(operation: Operation, kind: str, what_to_do: str) -> NoRuleError:
-    """The error for an operation that a transform cannot take; `located` adds the user's line."""
-    return NoRuleError(f"{kind} rule for '{operation.primitive.name}' not implemented. {what_to_do}")
+def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
+    """The error for an operation that a transform cannot take, in JAX's words; `located` adds the user's line."""
+    return NoRuleError(f"{what} '{operation.primitive.name}' not implemented. {advice}")
 
 
 def located(error: NoRuleError, equation: Equation, index: int) -> NoRuleError:

@@ -54,9 +54,9 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
     if operation.programs:
-        raise no_rule(operation, "JVP", "Equations that hold programs need a rule of their own.")
+        raise no_rule(operation, "Differentiation rule for", "Equations that hold programs need a rule of their own.")
     if not compat.has_linearize_rule(operation.primitive):
-        raise no_rule(operation, "Differentiation", "Define one with jax.interpreters.ad.primitive_jvps.")
+        raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
     return jax_rule(operation, nonzeros)
 
 
@@ -64,8 +64,13 @@ jvp_rules: RuleTable[JvpRule] = RuleTable("jvp", _default_rule)
 """Key: operation, which operands carry a nonzero tangent."""
 
 
-def jvp_program(program: Program, nonzeros: Sequence[bool]) -> Jvp:
+def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | None = None) -> Jvp:
     """Pushes tangents through a program, for the inputs that `nonzeros` marks.
+
+    Args:
+      program: the function.
+      nonzeros: for each input, whether it carries a tangent. An input of integer or boolean type must not.
+      n_results: how many of its results, from the first on, are differentiated; all by default.
 
     Raises:
       NoRuleError: names the primitive, the equation and the user's line.
@@ -96,8 +101,9 @@ def jvp_program(program: Program, nonzeros: Sequence[bool]) -> Jvp:
         for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
             if nonzero:
                 tangent[v] = next(tangents)
-    nonzeros_out = tuple(a in tangent for a in program.outvars)
-    results = [primal.get(a, a) for a in program.outvars] + [tangent[a] for a in program.outvars if a in tangent]
+    differentiated = program.outvars[:n_results]
+    nonzeros_out = tuple(a in tangent for a in differentiated)
+    results = [primal.get(a, a) for a in program.outvars] + [tangent[a] for a in differentiated if a in tangent]
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)

@@ -73,9 +73,9 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     if operation.programs:
-        raise no_rule(operation, "Linearize", "Equations that hold programs need a rule of their own.")
+        raise no_rule(operation, "Differentiation rule for", "Equations that hold programs need a rule of their own.")
     if not compat.has_linearize_rule(operation.primitive):
-        raise no_rule(operation, "Differentiation", "Define one with jax.interpreters.ad.primitive_jvps.")
+        raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
     return jax_rule(operation, nonzeros)
 
 
@@ -83,12 +83,13 @@ linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule
 """Key: operation, which operands carry a nonzero tangent."""
 
 
-def linearize_program(program: Program, nonzeros: Sequence[bool]) -> Linearized:
+def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int | None = None) -> Linearized:
     """Linearizes a program in the inputs that `nonzeros` marks, at any point.
 
     Args:
       program: the function.
       nonzeros: for each input, whether it carries a tangent. An input of integer or boolean type must not.
+      n_results: how many of its results, from the first on, are differentiated; all by default.
 
     Raises:
       NoRuleError: names the primitive, the equation and the user's line.
@@ -137,10 +138,11 @@ def linearize_program(program: Program, nonzeros: Sequence[bool]) -> Linearized:
             if nonzero:
                 tangent[v] = next(tangents_out)  # type: ignore[assignment]
 
-    nonzeros_out = tuple(a in tangent for a in program.outvars)
+    differentiated = program.outvars[:n_results]
+    nonzeros_out = tuple(a in tangent for a in differentiated)
     return _finish(
         program, forward, linear, [read(a, a) for a in program.outvars], residuals, tangents_in,
-        [tangent[a] for a in program.outvars if a in tangent], nonzeros_out,
+        [tangent[a] for a in differentiated if a in tangent], nonzeros_out,
     )  # fmt: skip
 
 

@@ -44,11 +44,11 @@ class Transposed:
 def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     primitive = operation.primitive
     if operation.programs:
-        raise no_rule(operation, "Transpose", "Equations that hold programs need a rule of their own.")
+        raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", "Equations that hold programs need a rule of their own.")
     if not compat.has_transpose_rule(primitive):
         types = ", ".join(a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin)
         what = f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
-        raise no_rule(operation, "Transpose", what)
+        raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", what)
     one = compat.one_equation(primitive, write_params(operation.params), operation.in_avals, operation.context)
     jaxpr, nonzeros_out = compat.transpose_jaxpr(one, linear, nonzero_cts)
     program = read_jaxpr(jaxpr)

@@ -1,0 +1,438 @@
+"""Functions that stand in for jax's: pytrees in, transforms, evaluation out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
+
+import jax
+from jax.tree_util import Partial
+
+import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Program
+from jaxviz.runtime.evaluate import evaluate
+from jaxviz.trace import Traced, trace_call
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.jvp import jvp_program
+from jaxviz.transforms.linearize import linearize_program
+from jaxviz.transforms.transpose import transpose_program
+
+Argnums = int | Sequence[int]
+
+
+def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """Jacobian-vector product, as `jax.jvp`: `(a, T a) → (b, T b)`.
+
+    >>> jaxviz.jvp(jnp.sin, (0.1,), (0.2,))
+    (Array(0.09983342, dtype=float32, weak_type=True), Array(0.19900084, dtype=float32, weak_type=True))
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them.
+      primals, tangents: tuples or lists of the same structure, shapes and dtypes; float0 tangents for integers.
+      has_aux: whether `fun` returns a pair whose second element is not differentiated.
+
+    Returns:
+      (primals out, tangents out), and the auxiliary output if there is one.
+
+    Raises:
+      TypeError, ValueError: jax's, for structures, dtypes or shapes that do not match; the message gives the argument's path.
+    """
+    compat.check_callable(fun)
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp must be tuples or lists; "
+            f"found {type(primals).__name__} and {type(tangents).__name__}."
+        )
+    primals, tangents = tuple(primals), tuple(tangents)
+    leaves, tree = jax.tree.flatten(primals)
+    tangent_leaves, tangent_tree = jax.tree.flatten(tangents)
+    if tree != tangent_tree:
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp must have the same tree structure; "
+            f"primals have tree structure {tree} whereas tangents have tree structure {tangent_tree}."
+        )
+    names = _argument_names(fun, primals)
+    for p, t, name in zip(leaves, tangent_leaves, names, strict=True):
+        _check_tangent(p, t, name)
+    traced = trace_call(fun, primals, has_aux=has_aux)
+    nonzeros = _differentiable(traced.program)
+    pushed = jvp_program(traced.program, nonzeros, traced.n_results)
+    given = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
+    outs = evaluate(pushed.program, [*traced.leaves, *given])
+    n = len(traced.program.outvars)
+    results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], iter(outs[n:])
+    avals = [v.aval.to_tangent_aval() for v in traced.program.outvars[: traced.n_results]]
+    full = [next(tangents_out) if nz else compat.zeros(a) for nz, a in zip(pushed.nonzeros_out, avals, strict=True)]
+    pair = jax.tree.unflatten(traced.out_tree, results), jax.tree.unflatten(traced.out_tree, full)
+    return (*pair, traced.rebuild_aux(aux)) if has_aux else pair
+
+
+def _check_tangent(p: Any, t: Any, name: str) -> None:
+    primal, tangent = jax.typeof(compat.canonicalize(p)), jax.typeof(compat.canonicalize(t))
+    expected = primal.to_tangent_aval()
+    if getattr(expected, "dtype", None) != getattr(tangent, "dtype", None):
+        raise TypeError(
+            "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of int/bool primal "
+            f"dtype the tangent dtype must be float0. Got primal dtype {primal.dtype} and so expected tangent dtype "
+            f"{expected.dtype}, but got tangent dtype {tangent.dtype} instead{_at(name)}."
+        )
+    if primal.shape != tangent.shape:
+        raise ValueError(
+            "jvp called with different primal and tangent shapes; "
+            f"Got primal shape {primal.shape} and tangent shape as {tangent.shape}{_at(name)}"
+        )
+
+
+def _at(name: str) -> str:
+    return f", for the argument {name}" if name else ""
+
+
+def _argument_names(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, ...]:
+    """A path such as `params['w']` for each leaf of the arguments, '' where there is none."""
+    n = len(jax.tree.leaves(args))
+    names = compat.function_debug_info(fun, args, {}).arg_names
+    return tuple(names) if names is not None and len(names) == n else ("",) * n
+
+
+def _differentiable(program: Program) -> list[bool]:
+    return [not compat.is_float0(v.aval.to_tangent_aval()) for v in program.invars]
+
+
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """Linear approximation at a point, as `jax.linearize`: `a → (b, T a ⊸ T b)`.
+
+    >>> y, f_jvp = jaxviz.linearize(jnp.sin, 0.1)
+    >>> f_jvp(0.2)
+    Array(0.19900084, dtype=float32, weak_type=True)
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them.
+      *primals: the point.
+      has_aux: whether `fun` returns a pair whose second element is not differentiated.
+
+    Returns:
+      (value, linear function), and the auxiliary output if there is one. The linear function is a pytree whose leaves are
+      the residuals.
+    """
+    compat.check_callable(fun)
+    traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux)
+    n = len(traced.program.outvars)
+    in_avals = [v.aval for v in traced.program.invars]
+    out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
+    in_tree = jax.tree.structure(primals)
+    push = partial(_push_forward, linear, in_tree, in_avals, nonzeros, traced.out_tree, out_avals, nonzeros_out)
+    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
+    lin = Partial(push, outs[n:])
+    return (value, lin, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, lin)
+
+
+def _linearized(
+    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool
+) -> tuple[Traced, list[Any], Program, list[bool], tuple[bool, ...]]:
+    traced = trace_call(fun, primals, has_aux=has_aux)
+    nonzeros = _differentiable(traced.program)
+    parts = linearize_program(traced.program, nonzeros, traced.n_results)
+    outs = evaluate(parts.forward, traced.leaves)
+    return traced, outs, parts.linear, nonzeros, parts.nonzeros_out
+
+
+def _push_forward(
+    linear: Program, in_tree: Any, in_avals: list[Any], nonzeros: list[bool], out_tree: Any, out_avals: list[Any],
+    nonzeros_out: tuple[bool, ...], residuals: list[Any], *tangents: Any,
+) -> Any:  # fmt: skip
+    leaves, tree = jax.tree.flatten(tangents)
+    if tree != in_tree:
+        raise TypeError(f"expected {in_tree}, got {tree}")
+    leaves = [compat.canonicalize(t) for t in leaves]
+    for aval, t in zip(in_avals, leaves, strict=True):
+        expected, got = aval.to_tangent_aval(), jax.typeof(t)
+        if not compat.types_compatible(expected, got):
+            raise ValueError(
+                "linearized function called on tangent values inconsistent with the original primal values:\n"
+                f"Got tangent aval {got} for primal aval {aval} but expected {expected}."
+            )
+    given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]
+    outs = iter(evaluate(linear, [*residuals, *given]))
+    full = [
+        next(outs) if nz else compat.zeros(a.to_tangent_aval())
+        for a, nz in zip(out_avals, nonzeros_out, strict=True)
+    ]
+    return jax.tree.unflatten(out_tree, full)
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """Vector-Jacobian product, as `jax.vjp`.
+
+    >>> y, f_vjp = jaxviz.vjp(jnp.sin, 0.5)
+    >>> f_vjp(1.0)
+    (Array(0.87758255, dtype=float32, weak_type=True),)
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them.
+      *primals: the point.
+      has_aux: whether `fun` returns a pair whose second element is not differentiated.
+
+    Returns:
+      (value, function from a cotangent of the value to a tuple of cotangents of the primals), and the auxiliary output if
+      there is one. The function is a pytree whose leaves are the residuals.
+
+    Raises:
+      TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
+    """
+    compat.check_callable(fun)
+    traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux)
+    n = len(traced.program.outvars)
+    residuals = outs[n:]
+    backward = transpose_program(
+        linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out)
+    )
+    pull = partial(
+        _pull_back, _PullBack(traced, backward.backward, jax.tree.structure(primals), nonzeros, backward.nonzeros_out, nonzeros_out)
+    )
+    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
+    f_vjp = Partial(pull, residuals)
+    return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
+
+
+class _PullBack:
+    """What a function returned by `vjp` knows beside its residuals."""
+
+    def __init__(
+        self, traced: Traced, backward: Program, in_tree: Any, nonzeros: list[bool],
+        nonzero_cts: tuple[bool, ...], nonzeros_out: tuple[bool, ...],
+    ):  # fmt: skip
+        self.program = traced.program
+        self.out_tree = traced.out_tree
+        self.out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
+        self.backward = backward
+        self.in_tree = in_tree
+        self.nonzeros = nonzeros
+        self.nonzero_cts = nonzero_cts
+        self.nonzeros_out = nonzeros_out
+
+
+def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tuple[Any, ...]:
+    if len(cotangents) != 1:
+        raise TypeError(compat.too_many_cotangents(known.program.name, len(cotangents)))
+    cts, tree = jax.tree.flatten(cotangents[0])
+    if tree != known.out_tree:
+        compat.raise_cotangent_tree_error(known.program.jaxpr, known.out_tree, tree)
+    cts = [compat.canonicalize(ct) for ct in cts]
+    compat.check_cotangent_types(cts, known.out_avals)
+    given = [ct for ct, nz in zip(cts, known.nonzeros_out, strict=True) if nz]
+    outs = iter(evaluate(known.backward, [*residuals, *given]))
+    nonzero = iter(known.nonzero_cts)
+    full = [
+        next(outs) if differentiated and next(nonzero) else compat.zeros(v.aval.to_ct_aval())
+        for differentiated, v in zip(known.nonzeros, known.program.invars, strict=True)
+    ]
+    result: tuple[Any, ...] = jax.tree.unflatten(known.in_tree, full)
+    return result
+
+
+def grad(
+    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[..., Any]:
+    """Gradient of a scalar function, as `jax.grad`.
+
+    >>> jaxviz.grad(jnp.tanh)(0.2)
+    Array(0.961043, dtype=float32, weak_type=True)
+
+    Args:
+      fun: returns a scalar, or a pair of a scalar and an auxiliary output.
+      argnums: the positional argument or arguments to differentiate in.
+      has_aux: whether `fun` returns such a pair.
+      holomorphic: whether `fun` is promised to be holomorphic; inputs and outputs must be complex then.
+      allow_int: whether integer arguments are let through, with float0 gradients.
+
+    Raises:
+      TypeError: jax's, for a result that is not a scalar or an argument that is not a float; the message gives its path.
+    """
+    both = value_and_grad(fun, argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+
+    @_named(fun, "Gradient", argnums)
+    def grad_f(*args: Any, **kwargs: Any) -> Any:
+        value, g = both(*args, **kwargs)
+        return (g, value[1]) if has_aux else g
+
+    return grad_f
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """Value and gradient of a scalar function, as `jax.value_and_grad`; see `grad` for the arguments."""
+    compat.check_callable(fun)
+    argnums = compat.index_or_indices(argnums)
+
+    @_named(fun, "Value and gradient", argnums)
+    def value_and_grad_f(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
+        _check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
+        ans, f_vjp, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux)
+        compat.check_scalar(ans)
+        jax.tree.map(partial(compat.check_output_dtype_reverse, "grad", holomorphic), ans)
+        g = f_vjp(compat.one_cotangent(ans))
+        return (ans, *aux) if has_aux else ans, g[0] if isinstance(argnums, int) else g
+
+    return value_and_grad_f
+
+
+def _partial_in(
+    fun: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function of the arguments to differentiate in, the others fixed; and those arguments."""
+    wanted = (argnums,) if isinstance(argnums, int) else argnums
+    if wanted and max(wanted) >= len(args):
+        raise TypeError(
+            f"differentiating with respect to argnums={argnums} requires at least {max(wanted) + 1} positional arguments "
+            f"to be passed by the caller, but got only {len(args)} positional arguments."
+        )
+    wanted = tuple(i % len(args) if -len(args) <= i else compat.index_or_indices(i) for i in wanted)
+
+    def in_argnums(*dyn_args: Any) -> Any:
+        given = dict(zip(wanted, dyn_args, strict=True))
+        return fun(*(given.get(i, a) for i, a in enumerate(args)), **kwargs)
+
+    dyn_args = tuple(args[i] for i in wanted)
+    info = compat.function_debug_info(fun, args, kwargs)
+    if info.arg_names is not None and len(info.arg_names) == len(jax.tree.leaves((args, kwargs))):
+        names = iter(info.arg_names)
+        by_argument = [[next(names) for _ in jax.tree.leaves(a)] for a in args]
+        info = info._replace(arg_names=tuple(n for i in wanted for n in by_argument[i]))
+    else:
+        info = info._replace(arg_names=None)
+    compat.name_function(in_argnums, info)
+    return in_argnums, dyn_args
+
+
+def _check_inputs(check: Callable[[Any], None], args: tuple[Any, ...], fun: Callable[..., Any]) -> None:
+    for x, name in zip(jax.tree.leaves(args), _argument_names(fun, args), strict=True):
+        try:
+            check(x)
+        except TypeError as error:
+            raise TypeError(f"{error}{_argument(name)}") from None
+
+
+def _argument(name: str) -> str:
+    return f" The argument is {name}." if name else ""
+
+
+def _named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a wrapper the wrapped function's name and a docstring of its own."""
+
+    def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        name = getattr(fun, "__name__", "the function")
+        made = wraps(fun)(wrapper) if hasattr(fun, "__name__") else wrapper
+        made.__doc__ = f"{what} of {name} with respect to positional argument(s) {argnums}."
+        return made
+
+    return decorate
+
+
+def jacfwd(
+    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """Jacobian column by column in forward mode, as `jax.jacfwd`; see `grad` for the arguments."""
+    compat.check_callable(fun)
+    argnums = compat.index_or_indices(argnums)
+
+    @_named(fun, "Jacobian", argnums)
+    def jacfun(*args: Any, **kwargs: Any) -> Any:
+        in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
+        _check_inputs(partial(compat.check_input_dtype_jacfwd, holomorphic), dyn_args, in_argnums)
+        push = partial(jvp, in_argnums, dyn_args, has_aux=has_aux)
+        out_axes = (None, -1, None) if has_aux else (None, -1)
+        y, jac, *aux = compat.jax_vmap(push, out_axes=out_axes)(compat.standard_basis(dyn_args))
+        jax.tree.map(partial(compat.check_output_dtype_jacfwd, holomorphic), y)
+        example = dyn_args[0] if isinstance(argnums, int) else dyn_args
+        jac_tree = jax.tree.map(partial(compat.unravel_jacfwd, example), y, jac)
+        return (jac_tree, *aux) if has_aux else jac_tree
+
+    return jacfun
+
+
+def jacrev(
+    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+) -> Callable[..., Any]:
+    """Jacobian row by row in reverse mode, as `jax.jacrev`; see `grad` for the arguments."""
+    compat.check_callable(fun)
+    argnums = compat.index_or_indices(argnums)
+
+    @_named(fun, "Jacobian", argnums)
+    def jacfun(*args: Any, **kwargs: Any) -> Any:
+        in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
+        _check_inputs(partial(compat.check_input_dtype_reverse, "jacrev", holomorphic, allow_int), dyn_args, in_argnums)
+        y, pull, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux)
+        jax.tree.map(partial(compat.check_output_dtype_reverse, "jacrev", holomorphic), y)
+        jac = compat.jax_vmap(pull)(compat.standard_basis(y))
+        jac = jac[0] if isinstance(argnums, int) else jac
+        example = dyn_args[0] if isinstance(argnums, int) else dyn_args
+        jac_tree = jax.tree.map(partial(compat.unravel_jacrev, y), example, jac)
+        jac_tree = jax.tree.transpose(jax.tree.structure(example), jax.tree.structure(y), jac_tree)
+        return (jac_tree, *aux) if has_aux else jac_tree
+
+    return jacfun
+
+
+def hessian(
+    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Callable[..., Any]:
+    """Hessian, forward over reverse, as `jax.hessian`; see `grad` for the arguments."""
+    inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
+    return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)
+
+
+def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
+    """Transpose of a function that is promised to be linear, as `jax.linear_transpose`.
+
+    >>> jaxviz.linear_transpose(lambda x, y: 0.5 * x - 0.5 * y, 1.0, 1.0)(1.0)
+    (Array(0.5, dtype=float32), Array(-0.5, dtype=float32))
+
+    Args:
+      fun: the linear function.
+      *primals: values of the types that it takes; only shapes and dtypes are looked at.
+
+    Returns:
+      a function from a cotangent of the result to a tuple of cotangents of the primals.
+
+    Raises:
+      TypeError: integer types mixed with inexact ones, or a cotangent that does not fit.
+      NoRuleError: the function is not linear; the message names the equation and the user's line.
+    """
+    compat.check_callable(fun)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jax.numpy.shape(x), jax.dtypes.result_type(x)), primals)
+    traced = trace_call(fun, shapes)
+    program, _ = dce_program(traced.program)
+    in_dtypes, out_dtypes = [v.aval.dtype for v in program.invars], [v.aval.dtype for v in program.outvars]
+    dtypes = in_dtypes + out_dtypes
+    if not (all(_is(jax.numpy.inexact, d) for d in dtypes) or all(_is(jax.numpy.integer, d) for d in dtypes)):
+        raise TypeError(
+            "linear_transpose only supports [float or complex] -> [float or complex], and integer -> integer functions, "
+            f"but got {in_dtypes} -> {out_dtypes}."
+        )
+    backward = transpose_program(program, [True] * len(program.invars), [True] * len(program.outvars))
+
+    def transposed(consts: tuple[Any, ...], out_cotangent: Any) -> Any:
+        del consts  # leaves of the returned pytree, as in JAX; the program holds them too
+        cts, tree = jax.tree.flatten(out_cotangent)
+        if tree != traced.out_tree:
+            raise TypeError(f"cotangent tree does not match function output, expected {traced.out_tree} but got {tree}")
+        cts = [compat.canonicalize(ct) for ct in cts]
+        out_avals = [v.aval for v in program.outvars]
+        if not all(compat.types_compatible(a, jax.typeof(ct)) for a, ct in zip(out_avals, cts, strict=True)):
+            raise TypeError(f"cotangent type does not match function output, expected {out_avals} but got {cts}")
+        outs = iter(evaluate(backward.backward, cts))
+        full = [
+            next(outs) if nz else compat.zeros(v.aval.to_ct_aval())
+            for v, nz in zip(program.invars, backward.nonzeros_out, strict=True)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(primals), full)
+
+    return Partial(transposed, program.consts)
+
+
+def _is(kind: Any, dtype: Any) -> bool:
+    return bool(jax.numpy.issubdtype(dtype, kind))

@@ -1,0 +1,264 @@
+"""`Derivation`: the linked programs of one function, each made when first asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
+from jaxviz.emit import as_function
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.trace import trace_call
+from jaxviz.transforms.jvp import Jvp, jvp_program
+from jaxviz.transforms.linearize import Linearized, linearize_program
+from jaxviz.transforms.transpose import Transposed, transpose_program
+
+STAGES = ("primal", "jvp", "forward", "linear", "backward")
+"""Names of a Derivation's programs, in the order of the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How a derivation compares with JAX's own derivation of the same function.
+
+    Args:
+      agrees: whether the residuals are the same, as a multiset of types.
+      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433'.
+      differences: one line for each type held a different number of times.
+    """
+
+    agrees: bool
+    summary: str
+    differences: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.summary, *self.differences])
+
+
+@dataclass(frozen=True, eq=False)
+class Derivation:
+    """The linked programs of one function.
+
+    Args:
+      primal: the function's program, from its flat inputs to its flat results.
+      nonzeros: for each input, whether it is differentiated.
+    """
+
+    primal: Program
+    nonzeros: tuple[bool, ...]
+    reference: Callable[[], Counter[str]]
+    """Counts, by type, what `jax.vjp` of the same function holds."""
+
+    @cached_property
+    def pushed(self) -> Jvp:
+        return jvp_program(self.primal, self.nonzeros)
+
+    @cached_property
+    def linearized(self) -> Linearized:
+        return linearize_program(self.primal, self.nonzeros)
+
+    @cached_property
+    def transposed(self) -> Transposed:
+        linear = [False] * self.n_residuals + [True] * sum(self.nonzeros)
+        return transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
+
+    @property
+    def jvp(self) -> Program:
+        """Inputs, tangents → results, tangents of results."""
+        return self.pushed.program
+
+    @property
+    def forward(self) -> Program:
+        """Inputs → results, residuals."""
+        return self.linearized.forward
+
+    @property
+    def linear(self) -> Program:
+        """Residuals, tangents → tangents of results."""
+        return self.linearized.linear
+
+    @property
+    def backward(self) -> Program:
+        """Residuals, cotangents of results → cotangents of inputs."""
+        return self.transposed.backward
+
+    @property
+    def n_residuals(self) -> int:
+        return len(self.linearized.residuals)
+
+    @cached_property
+    def residuals(self) -> Any:
+        """What the forward program keeps for the backward one, each value with its reason: a `ResidualSet`."""
+        from jaxviz.analysis.residuals import find_residuals
+
+        return find_residuals(self)
+
+    @cached_property
+    def links(self) -> Mapping[Equation, tuple[Equation, ...]]:
+        """For each equation, the equations of the other programs that were made from it."""
+        made: dict[Equation, list[Equation]] = {}
+        for stage in STAGES[1:]:
+            for _, equation in getattr(self, stage).walk():
+                origin = equation.origin
+                if origin is not None and origin.equation is not None:
+                    made.setdefault(origin.equation, []).append(equation)
+        return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in made.items()})
+
+    def check(self) -> Check:
+        """Holds the residuals against those of `jax.vjp` on the same function.
+
+        JAX traces and derives the function anew for it; nothing is computed, unless the program is one recorded path.
+        """
+        ours = Counter(type_name(a.aval) for a in self.linearized.residuals)
+        theirs = self.reference()
+        same = sum((ours & theirs).values())
+        total = sum(theirs.values())
+        agrees = ours == theirs
+        what = "residuals as in" if agrees else "residuals differ from"
+        types = sorted(set(ours) | set(theirs))
+        differences = tuple(
+            f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in types if ours[t] != theirs[t]
+        )
+        return Check(agrees, f"{what} JAX {compat.JAX_VERSION}: {same} of {total}", differences)
+
+    def __repr__(self) -> str:
+        return f"Derivation({self.primal.name}, {len(self.primal.equations)} equations)"
+
+
+def type_name(aval: Any) -> str:
+    """A type as text, weak ones marked: `~float32[3]`."""
+    return ("~" if getattr(aval, "weak_type", False) else "") + str(aval.str_short())
+
+
+def derive(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Derivation:
+    """Derives the JVP, forward, linear and backward programs of a function, linked equation by equation.
+
+    >>> d = jaxviz.derive(lambda x: jnp.sin(x) * 2.0, 1.0)
+    >>> print(d.backward)
+    { lambda ; a:f32[] b:f32[] c:f32[]. let d:f32[] = mul c b; e:f32[] = mul d a in (e,) }
+
+    Args:
+      f: a function; or a Program or ClosedJaxpr, and then no args.
+      *args, **kwargs: what to call it with: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
+        differentiated may be anything.
+      argnums: the positional argument or arguments to differentiate in (of a Program: its flat inputs).
+
+    Raises:
+      TypeError: an argument to differentiate in is missing or is not an array.
+      NoRuleError: when a program is asked for that some equation has no rule for; the message names it and the user's line.
+    """
+    argnums = compat.index_or_indices(argnums)
+    wanted = (argnums,) if isinstance(argnums, int) else argnums
+    if isinstance(f, Derivation):
+        return f
+    if isinstance(f, (Program, ClosedJaxpr)):
+        if args or kwargs:
+            raise TypeError(f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}")
+        program = f if isinstance(f, Program) else read_jaxpr(f)
+        wanted = _in_bounds(wanted, len(program.invars))
+        nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
+        return Derivation(program, nonzeros, lambda: _jax_residuals_of_program(program, nonzeros))
+    compat.check_callable(f)
+    return _derive_call(f, args, kwargs, _in_bounds(wanted, len(args)))
+
+
+def _derive_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...]) -> Derivation:
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    n_leaves = [len(jax.tree.leaves(a)) for a in args]
+    differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
+    differentiated += [False] * (len(leaves) - len(differentiated))
+    is_input = [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
+    fixed = [None if given else x for given, x in zip(is_input, leaves, strict=True)]
+    info = compat.function_debug_info(f, args, kwargs)
+    if info.arg_names is not None and len(info.arg_names) == len(leaves):
+        info = info._replace(arg_names=tuple(n for n, given in zip(info.arg_names, is_input, strict=True) if given))
+
+    def call(*inputs: Any) -> Any:
+        given = iter(inputs)
+        all_leaves = [next(given) if is_in else x for is_in, x in zip(is_input, fixed, strict=True)]
+        call_args, call_kwargs = jax.tree.unflatten(tree, all_leaves)
+        return f(*call_args, **call_kwargs)
+
+    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+    active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
+    program = trace_call(call, inputs, active=active, debug_info=info).program
+    nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
+    return Derivation(program, nonzeros, lambda: _jax_residuals_of_call(call, inputs, active, program.is_path))
+
+
+def _in_bounds(argnums: Sequence[int], n: int) -> tuple[int, ...]:
+    for i in argnums:
+        if not -n <= i < n:
+            raise TypeError(
+                f"differentiating with respect to argnums={i} requires at least {i + 1 if i >= 0 else -i} positional "
+                f"arguments to be passed by the caller, but got only {n} positional arguments."
+            )
+    return tuple(i % n for i in argnums)
+
+
+def _has_tangent(aval: Any) -> bool:
+    return not compat.is_float0(aval.to_tangent_aval())
+
+
+def _is_array(x: Any) -> bool:
+    """Whether an argument that is not differentiated is an input, and not a fixed value that JAX would write in place."""
+    return compat.is_array(x) or isinstance(x, jax.ShapeDtypeStruct) or (hasattr(x, "ndim") and x.ndim > 0)
+
+
+def _jax_residuals_of_call(
+    call: Callable[..., Any], inputs: tuple[Any, ...], active: Sequence[bool], on_values: bool
+) -> Counter[str]:
+    """What `jax.vjp` holds, by type. A function that branches on values is run; any other is only traced."""
+    found: list[Any] = []
+
+    def hold(*given: Any) -> None:
+        def in_active(*xs: Any) -> Any:
+            it = iter(xs)
+            return call(*(next(it) if a else x for a, x in zip(active, given, strict=True)))
+
+        _, pull_back = compat.jax_vjp(in_active, *(x for a, x in zip(active, given, strict=True) if a))
+        found.extend(jax.typeof(x) for x in jax.tree.leaves(pull_back))
+
+    if on_values:
+        hold(*inputs)
+    else:
+        compat.jax_make_jaxpr(hold)(*inputs)
+    return Counter(type_name(aval) for aval in found)
+
+
+def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool]) -> Counter[str]:
+    fun = as_function(_held_as_constants(program))
+    return _jax_residuals_of_call(
+        fun, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.in_avals), nonzeros, False
+    )
+
+
+def _held_as_constants(program: Program) -> Program:
+    """The program with the literals that JAX would hold as arrays made constants, which is what holding them means."""
+    constants: dict[Atom, Var] = {}
+
+    def atom(a: Atom) -> Atom:
+        return constants.setdefault(a, Var(a.aval)) if isinstance(a, Literal) and a.held else a
+
+    equations = tuple(replace(e, invars=tuple(atom(a) for a in e.invars)) for e in program.equations)
+    if not constants:
+        return program
+    values = tuple(jax.numpy.asarray(a.val, a.aval.dtype) for a in constants if isinstance(a, Literal))
+    return replace(
+        program,
+        equations=equations,
+        constvars=(*program.constvars, *constants.values()),
+        consts=(*program.consts, *values),
+    )

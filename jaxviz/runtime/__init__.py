@@ -1,0 +1,1 @@
+"""What runs programs, and knows no user function."""

@@ -1,0 +1,21 @@
+"""Running a Program on values, by JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxviz.emit import as_function
+from jaxviz.ir.syntax import Program
+
+
+def evaluate(program: Program, inputs: Sequence[Any]) -> list[Any]:
+    """Runs a program, one equation after the other, as JAX runs a function outside `jit`.
+
+    Inside `jax.jit`, `jax.vmap` or `jax.grad` its equations become part of what those trace.
+
+    Args:
+      program: to be run.
+      inputs: one value for each of its inputs.
+    """
+    return list(as_function(program)(*inputs))

@@ -1,0 +1,159 @@
+"""From a user's Python function to a `Program`, with a source line on every equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.origin import locate
+from jaxviz.ir.syntax import Branch, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A traced call.
+
+    Args:
+      program: from the flat arguments to the flat results, then to the arrays of the auxiliary output.
+      leaves: the flat arguments, in JAX's types.
+      in_tree: of the arguments.
+      out_tree: of the result.
+      n_results: how many of the program's results are results, not auxiliary.
+      rebuild_aux: from the values of the remaining results to the auxiliary output.
+    """
+
+    program: Program
+    leaves: tuple[Any, ...]
+    in_tree: Any
+    out_tree: Any
+    n_results: int
+    rebuild_aux: Callable[[Sequence[Any]], Any]
+
+
+def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
+    """Makes the Program of a function, as `jax.make_jaxpr` makes its jaxpr.
+
+    >>> print(trace(jnp.sin)(1.0))
+    { lambda ; a:f32[]. let b:f32[] = sin a in (b,) }
+
+    A function whose Python branches on values is run on the arguments instead, and its Program is the one path that it took:
+    `program.is_path` says so and `program.branches` lists the points where Python looked.
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them.
+
+    Returns:
+      a function of the same arguments that returns the Program.
+
+    Raises:
+      TypeError: an argument is not an array; the message gives its path.
+      jax's tracer errors: Python needs a value that an enclosing `jit` or `vmap` keeps abstract.
+    """
+
+    def traced(*args: Any, **kwargs: Any) -> Program:
+        return trace_call(fun, args, kwargs).program
+
+    return traced
+
+
+def trace_call(
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    active: Sequence[bool] | None = None,
+    has_aux: bool = False,
+    debug_info: Any = None,
+) -> Traced:
+    """Traces one call.
+
+    Args:
+      fun: the function.
+      args, kwargs: its arguments, pytrees of arrays (or of ShapeDtypeStructs, where no value is needed).
+      active: for each flat argument, whether it is differentiated; all by default. It matters only where Python looks at values.
+      has_aux: whether the function returns a pair whose second element is not differentiated and may hold anything.
+      debug_info: name and argument paths, if they are not those of `fun`.
+    """
+    kwargs = kwargs or {}
+    leaves, in_tree = jax.tree.flatten((args, kwargs))
+    info = debug_info if debug_info is not None else compat.function_debug_info(fun, args, kwargs)
+    leaves = [_checked(x, i, info) for i, x in enumerate(leaves)]
+    avals = [compat.aval_of(x) for x in leaves]
+    seen: dict[str, Any] = {}
+
+    def flat(*tracers: Any) -> list[Any]:
+        call_args, call_kwargs = jax.tree.unflatten(in_tree, tracers)
+        out = fun(*call_args, **call_kwargs)
+        aux: list[Any] = []
+        if has_aux:
+            out, aux_out = _pair(out)
+            aux, seen["aux_tree"] = jax.tree.flatten(aux_out)
+        results, seen["out_tree"] = jax.tree.flatten(out)
+        for path, x in jax.tree_util.tree_leaves_with_path(out):
+            _check_result(x, path, info)
+        seen["n_results"] = len(results)
+        seen["aux"] = aux
+        return [*results, *(x for x in aux if compat.is_tracer(x))]
+
+    program = _trace_flat(flat, avals, info, leaves, [True] * len(leaves) if active is None else active)
+
+    def rebuild_aux(values: Sequence[Any]) -> Any:
+        given = iter(values)
+        aux_leaves = [next(given) if is_traced else x for x, is_traced in zip(seen["aux"], traced_aux, strict=True)]
+        return jax.tree.unflatten(seen["aux_tree"], aux_leaves)
+
+    traced_aux = [compat.is_tracer(x) for x in seen["aux"]]
+    seen["aux"] = [None if is_traced else x for x, is_traced in zip(seen["aux"], traced_aux, strict=True)]
+    return Traced(program, tuple(leaves), in_tree, seen["out_tree"], seen["n_results"], rebuild_aux)
+
+
+def _trace_flat(
+    flat: Callable[..., list[Any]], avals: list[Any], info: Any, leaves: list[Any], active: Sequence[bool]
+) -> Program:
+    try:
+        jaxpr, held, _ = compat.trace_to_jaxpr(flat, avals, info)
+        return read_jaxpr(jaxpr, {id(x) for x in held})
+    except compat.ConcretizationTypeErrors:
+        values = [compat.concrete_value(x) for x in leaves]
+        if any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in values):
+            raise  # under an outer jit or vmap there is no value to look at: the error is jax's
+    keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
+    jaxpr, held, looks = compat.trace_to_jaxpr(flat, avals, info, values, keeps)
+    branches = tuple(Branch(locate(source), kind, value) for source, kind, value in looks)
+    return read_jaxpr(jaxpr, {id(x) for x in held}, branches, is_path=True)
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, (list, tuple)) or len(out) != 2:
+        raise TypeError(
+            f"expected function with aux output to return a two-element tuple, but got type {type(out)} with value {out!r}"
+        )
+    return out[0], out[1]
+
+
+def _checked(x: Any, index: int, info: Any) -> Any:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x
+    try:
+        return compat.canonicalize(compat.checked_argument(x))
+    except TypeError as error:
+        names = info.arg_names or ()
+        path = names[index] if index < len(names) and names[index] else f"number {index}"
+        raise TypeError(f"{error} It is the argument {path} of {info.func_src_info}.") from None
+
+
+def _check_result(x: Any, path: Any, info: Any) -> None:
+    try:
+        compat.aval_of(x)
+    except TypeError:
+        where = jax.tree_util.keystr(path)
+        at = f" at output component {where}" if where else ""
+        raise TypeError(
+            f"function {info.func_src_info} traced for {info.traced_for} returned a value of type {type(x)}{at}, "
+            "which is not a valid JAX type"
+        ) from None
