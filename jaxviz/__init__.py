@@ -1,5 +1,10 @@
 """jaxviz: see, step through and debug what JAX's transformations do to your own program."""
 
+from jaxviz.analysis.residuals import (
+    Residual as Residual,
+    ResidualSet as ResidualSet,
+    residuals as residuals,
+)
 from jaxviz.api import (
     grad as grad,
     hessian as hessian,

@@ -120,6 +120,11 @@ def resolved_effects(effects: frozenset[Any], inputs: Sequence[Any]) -> frozense
     return frozenset(_core.resolve_input_effects(effects, inputs)) if effects else effects
 
 
+def is_user_file(name: str) -> bool:
+    """Whether a file is the user's: neither jax's nor the standard library's."""
+    return bool(_source.is_user_filename(name))
+
+
 # --- source lines -----------------------------------------------------------------------------------------------------
 
 
@@ -411,6 +416,33 @@ def transpose_jaxpr(
     avals += [a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz]
     closed, _, _ = trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0))
     return closed, nonzero_out
+
+
+def result_types(primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], context: Any) -> tuple[Any, ...] | None:
+    """The types that a primitive gives for operands of these types, or None where only its nested program can tell."""
+    try:
+        with context.manager:
+            out, _ = primitive.abstract_eval(*in_avals, **params)
+    except NotImplementedError:
+        return None
+    return tuple(out) if primitive.multiple_results else (out,)
+
+
+def types_match(x: Any, y: Any) -> bool:
+    """Whether two types are the same but for weakness."""
+    return bool(_core.typematch(x, y))
+
+
+def is_linear(primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], mask: Sequence[bool], context: Any) -> bool:
+    """Whether an operation is linear in the operands that `mask` marks, taken together: whether JAX can transpose it so."""
+    if not has_transpose_rule(primitive):
+        return False
+    one = one_equation(primitive, params, in_avals, context)
+    try:
+        transpose_jaxpr(one, mask, [True] * len(one.jaxpr.outvars))
+    except Exception:  # JAX's rules refuse in many ways, most by a failed assertion; each means no
+        return False
+    return True
 
 
 def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, Sequence[bool]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxviz.ir.syntax import Equation, Program
+    from jaxviz.ir.syntax import Equation, Program, Var
 
 
 def format_program(program: Program) -> str:
@@ -19,6 +19,37 @@ def format_program(program: Program) -> str:
         return text
     seen = [f"#   {b.kind} was {b.value} at {b.location or 'an unknown line'}" for b in program.branches]
     return "\n".join(["# one path, recorded on concrete values:", *seen, text])
+
+
+def variable_names(program: Program) -> dict[Var, str]:
+    """A name for every variable, in JAX's way: a, b, ..., z, ba, bb, ...; those of a nested program after its equation's.
+
+    A result that nothing reads is named `_`.
+    """
+    names: dict[Var, str] = {}
+    _name(program, names)
+    return names
+
+
+def _name(program: Program, names: dict[Var, str]) -> None:
+    read: set[object] = {a for e in program.equations for a in e.invars}
+    read.update(program.outvars)
+    for v in (*program.constvars, *program.invars):
+        names.setdefault(v, _letters(len(names)))
+    for equation in program.equations:
+        for v in equation.outvars:
+            names.setdefault(v, _letters(len(names)) if v in read else "_")
+        for _, nested in equation.programs:
+            _name(nested, names)
+
+
+def _letters(i: int) -> str:
+    digits = ""
+    while True:
+        i, rest = divmod(i, 26)
+        digits = chr(ord("a") + rest) + digits
+        if i == 0:
+            return digits
 
 
 def describe_equation(equation: Equation, index: int | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxviz.ir import compat
@@ -41,12 +41,14 @@ class Linearized:
       linear: residuals, nonzero tangents → nonzero tangents of the results.
       residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or intermediates.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
+      tangent_of: from a variable of `linear` to the value of `forward` that it is the tangent of.
     """
 
     forward: Program
     linear: Program
     residuals: tuple[Atom, ...]
     nonzeros_out: Mask
+    tangent_of: Mapping[Var, Atom]
 
 
 def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
@@ -142,13 +144,13 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
     nonzeros_out = tuple(a in tangent for a in differentiated)
     return _finish(
         program, forward, linear, [read(a, a) for a in program.outvars], residuals, tangents_in,
-        [tangent[a] for a in differentiated if a in tangent], nonzeros_out,
+        primal, tangent, [tangent[a] for a in differentiated if a in tangent], nonzeros_out,
     )  # fmt: skip
 
 
 def _finish(
     program: Program, forward: Builder, linear: Builder, results: list[Atom], residuals: dict[Atom, Var],
-    tangents_in: list[Var], tangents_out: list[Var], nonzeros_out: Mask,
+    tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Var], nonzeros_out: Mask,
 ) -> Linearized:  # fmt: skip
     """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
     names = [""] * (len(residuals) + len(tangents_in))
@@ -160,4 +162,6 @@ def _finish(
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
     forward_program = forward.program(program.invars, [*results, *saved], info, like=program)
     forward_program, _ = dce_program(forward_program)
-    return Linearized(forward_program, linear_program, saved, nonzeros_out)
+    # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
+    tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
+    return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of)

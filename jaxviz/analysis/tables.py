@@ -1,0 +1,63 @@
+"""Plain text and HTML tables, and sizes as people read them; shared by the reports."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+
+def format_bytes(n: int) -> str:
+    """`1.5 KiB`, `12 B`.
+
+    >>> format_bytes(1536)
+    '1.5 KiB'
+    """
+    size = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int = 100) -> str:
+    """A table for a terminal.
+
+    Args:
+      heads: of the columns.
+      rows: their cells.
+      align: '<' or '>' for each column.
+      width: what the whole is kept to; the last column is wrapped for it.
+    """
+    columns = list(zip(heads, *rows, strict=True)) if rows else [(h,) for h in heads]
+    widths = [max(map(len, c)) for c in columns]
+    widths[-1] = max(20, min(widths[-1], width - sum(widths[:-1]) - 2 * (len(widths) - 1)))
+    lines = []
+    for row in (heads, ["-" * w for w in widths], *rows):
+        wrapped = _wrap(row[-1], widths[-1])
+        cells = [f"{c:{a}{w}}" for c, a, w in zip(row[:-1], align, widths, strict=False)]
+        lines.append("  ".join([*cells, wrapped[0]]).rstrip())
+        indent = " " * (sum(widths[:-1]) + 2 * (len(widths) - 1))
+        lines += [indent + rest for rest in wrapped[1:]]
+    return "\n".join(lines)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width, break_long_words=False) or [""]
+
+
+def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
+    """A table for a notebook; every cell is escaped."""
+    styles = ["text-align:right;white-space:nowrap" if n else "text-align:left" for n in numeric]
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        made = (f'<{tag} style="{s}">{html.escape(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(row(r, "td") for r in rows)
+    return (
+        f'<table><caption style="text-align:left;caption-side:top">{html.escape(caption)}</caption>'
+        f"<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
+    )
