@@ -15,12 +15,13 @@ from jax.extend.core import ClosedJaxpr
 import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.convert import clear_operations, read_jaxpr
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.trace import trace_call
-from jaxviz.transforms.jvp import Jvp, jvp_program
-from jaxviz.transforms.linearize import Linearized, linearize_program
-from jaxviz.transforms.transpose import Transposed, transpose_program
+from jaxviz.transforms.dce import dce_rules
+from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
+from jaxviz.transforms.linearize import Linearized, linearize_program, linearize_rules
+from jaxviz.transforms.transpose import Transposed, transpose_program, transpose_rules
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
 """Names of a Derivation's programs, in the order of the work."""
@@ -262,3 +263,10 @@ def _held_as_constants(program: Program) -> Program:
         constvars=(*program.constvars, *constants.values()),
         consts=(*program.consts, *values),
     )
+
+
+def clear_caches() -> None:
+    """Forgets every rule and operation found so far; they are found again when next needed."""
+    for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules):
+        table.clear()
+    clear_operations()

@@ -1,0 +1,7 @@
+"""`python -m benchmarks [--quick]`."""
+
+import sys
+
+from benchmarks import derivation
+
+derivation.main(quick="--quick" in sys.argv)

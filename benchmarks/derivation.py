@@ -1,0 +1,128 @@
+"""Derivation of forward and backward programs, against `jax.vjp` traced over the same jaxpr."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+
+import jaxviz
+from benchmarks.models import mlp, transformer
+from jaxviz.ir.syntax import Program
+from jaxviz.transforms.linearize import linearize_program
+from jaxviz.transforms.transpose import transpose_program
+
+
+def derive_programs(program: Program) -> tuple[Program, ...]:
+    """The forward, linear and backward program, in all inputs that have a tangent."""
+    nonzeros = [jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in program.invars]
+    parts = linearize_program(program, nonzeros)
+    linear = [False] * len(parts.residuals) + [True] * sum(nonzeros)
+    backward = transpose_program(parts.linear, linear, [True] * len(parts.linear.outvars))
+    return parts.forward, parts.linear, backward.backward
+
+
+def jax_derives(fun: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """`jax.vjp` and its pull-back, traced: the same work, by JAX."""
+
+    def both(*xs: Any) -> Any:
+        differentiated = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for leaf in xs for x in jax.tree.leaves(leaf)]
+        flat, tree = jax.tree.flatten(xs)
+
+        def in_floats(*floats: Any) -> Any:
+            it = iter(floats)
+            return fun(*jax.tree.unflatten(tree, [next(it) if d else x for d, x in zip(differentiated, flat, strict=True)]))
+
+        out, pull = jax.vjp(in_floats, *(x for d, x in zip(differentiated, flat, strict=True) if d))
+        return out, pull(jax.tree.map(jnp.ones_like, out))
+
+    return jax.make_jaxpr(both)(*args)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    finally:
+        gc.enable()
+
+
+def compare(ours: Callable[[], Any], theirs: Callable[[], Any], before: Callable[[], None], repeats: int) -> tuple[float, float, float]:
+    """Medians of both, taken in turn, and the median of their ratio."""
+    pairs = []
+    for _ in range(repeats):
+        before()
+        t_theirs = seconds(theirs)
+        before()
+        pairs.append((seconds(ours), t_theirs))
+    ratio = statistics.median(b / a for a, b in pairs)
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), ratio
+
+
+def forget() -> None:
+    jax.clear_caches()
+    jaxviz.clear_caches()
+
+
+def speed(name: str, fun: Callable[..., Any], args: tuple[Any, ...], repeats: int) -> list[tuple[str, float, float, float]]:
+    program = jaxviz.trace(fun)(*args)
+    over_jaxpr = jaxpr_as_fun(program.jaxpr)
+    flat = tuple(jax.tree.leaves(args))
+
+    def warm() -> None:
+        pass
+
+    rows = []
+    for label, before in (("cold", forget), ("warm", warm)):
+        derive_programs(program)
+        rows.append((f"{name}, from the jaxpr, {label}",
+                     *compare(lambda: derive_programs(program), lambda: jax_derives(over_jaxpr, flat), before, repeats)))  # fmt: skip
+    fresh: Callable[[], Callable[..., Any]] = lambda: (lambda *xs: fun(*xs))  # noqa: E731  a new function, as JAX caches traces by it
+    for label, before in (("cold", forget), ("warm", warm)):
+        rows.append((f"{name}, from Python, {label}",
+                     *compare(lambda: derive_programs(jaxviz.trace(fresh())(*args)),
+                              lambda: jax_derives(fresh(), args), before, repeats)))  # fmt: skip
+    return rows
+
+
+def growth(sizes: tuple[int, ...]) -> list[tuple[int, float, float]]:
+    """Seconds and bytes of derivation for programs of more and more layers: (derived equations, s, bytes an equation)."""
+    rows = []
+    for n_layers in sizes:
+        fun, args = transformer(n_layers)
+        program = jaxviz.trace(fun)(*args)
+        derive_programs(program)
+        t = min(seconds(lambda: derive_programs(program)) for _ in range(3))
+        gc.collect()
+        tracemalloc.start()
+        derived = derive_programs(program)
+        n = sum(1 for p in derived for _ in p.walk())
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        rows.append((n, t, size / n))
+    return rows
+
+
+def main(quick: bool = False) -> None:
+    repeats = 3 if quick else 7
+    print("Derivation of forward, linear and backward programs; JAX: jax.vjp and its pull-back, traced over the same program")
+    print(f"{'program':<46}{'jaxviz':>10}{'jax':>10}{'ratio':>8}")
+    for name, (fun, args) in {
+        "MLP, 8 layers": mlp(8), "transformer, 12 layers": transformer(12), "transformer, 48 layers": transformer(48)
+    }.items():  # fmt: skip
+        for label, ours, theirs, ratio in speed(name, fun, args, repeats):
+            print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")
+    print("\nGrowth, memo table warm")
+    print(f"{'derived equations':>20}{'seconds':>10}{'µs/equation':>13}{'bytes/equation':>16}")
+    for n, t, size in growth((12, 48, 150) if quick else (12, 48, 150, 340)):
+        print(f"{n:>20,}{t:>10.3f}{t / n * 1e6:>13.2f}{size:>16,.0f}")

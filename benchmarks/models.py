@@ -1,0 +1,70 @@
+"""The programs that are measured: an MLP and transformers as people write them in plain JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Params = dict[str, Any]
+
+
+def mlp_params(n_layers: int, width: int = 32) -> list[tuple[jax.Array, jax.Array]]:
+    keys = jax.random.split(jax.random.key(0), n_layers)
+    return [(jax.random.normal(k, (width, width)) / np.sqrt(width), jnp.zeros(width)) for k in keys]
+
+
+def mlp_loss(params: list[tuple[jax.Array, jax.Array]], x: jax.Array, y: jax.Array) -> jax.Array:
+    for w, b in params:
+        x = jnp.tanh(x @ w + b)
+    return jnp.mean((x - y) ** 2)
+
+
+def transformer_params(n_layers: int, width: int = 32, hidden: int = 64, vocabulary: int = 50) -> Params:
+    keys = iter(jax.random.split(jax.random.key(0), 6 * n_layers + 1))
+
+    def weights(*shape: int) -> jax.Array:
+        return jax.random.normal(next(keys), shape) * 0.1
+
+    def layer() -> Params:
+        square = {name: weights(width, width) for name in ("q", "k", "v", "o")}
+        scale = {"scale1": jnp.ones(width), "shift1": jnp.zeros(width), "scale2": jnp.ones(width), "shift2": jnp.zeros(width)}
+        return square | scale | {"up": weights(width, hidden), "down": weights(hidden, width)}
+
+    return {"embedding": weights(vocabulary, width), "layers": [layer() for _ in range(n_layers)]}
+
+
+def layer_norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + shift
+
+
+def attention(p: Params, x: jax.Array, n_heads: int = 4) -> jax.Array:
+    n, width = x.shape
+    q, k, v = ((x @ p[name]).reshape(n, n_heads, -1).transpose(1, 0, 2) for name in ("q", "k", "v"))
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(width // n_heads)
+    scores = jnp.where(jnp.tril(jnp.ones((n, n), bool)), scores, -1e9)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+    weights = weights / weights.sum(-1, keepdims=True)
+    return (weights @ v).transpose(1, 0, 2).reshape(n, width) @ p["o"]
+
+
+def transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
+    x = params["embedding"][tokens]
+    for p in params["layers"]:
+        x = x + attention(p, layer_norm(x, p["scale1"], p["shift1"]))
+        x = x + jax.nn.gelu(layer_norm(x, p["scale2"], p["shift2"]) @ p["up"]) @ p["down"]
+    logits = x @ params["embedding"].T
+    log_p = logits - jax.scipy.special.logsumexp(logits, -1, keepdims=True)
+    return -jnp.take_along_axis(log_p, tokens[:, None], 1).mean()
+
+
+def transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
+    return transformer_loss, (transformer_params(n_layers), jnp.arange(16))
+
+
+def mlp(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
+    return mlp_loss, (mlp_params(n_layers), jnp.ones((8, 32)), jnp.ones((8, 32)))
