@@ -265,14 +265,20 @@ class _PathTrace(_Trace):
         mask = tuple(self.carries_tangent(t.val) for t in eqn.in_tracers)
         if any(mask):
             avals = tuple(t.aval for t in eqn.in_tracers)
-            reaches = nonzero_results(eqn.primitive, tuple(eqn.params.items()), avals, mask, eqn.ctx)
+            reaches = _nonzero_results(eqn.primitive, tuple(eqn.params.items()), avals, mask)
             self.active.update(v for v, nonzero in zip(eqn.outvars, reaches, strict=True) if nonzero)
 
 
 @functools.lru_cache(maxsize=4096)
-def nonzero_results(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...], ctx: Any) -> Sequence[bool]:
+def _nonzero_results(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...]) -> Sequence[bool]:
     """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
-    return linearize_jaxpr(one_equation(primitive, dict(params), avals, ctx), mask)[2]
+
+    def apply(*args: Any) -> Any:
+        out = primitive.bind(*args, **primitive.get_bind_params(dict(params)))
+        return out if primitive.multiple_results else [out]
+
+    one, _, _ = trace_to_jaxpr(apply, avals, unknown_debug_info(len(avals), 0))
+    return linearize_jaxpr(one, mask)[2]
 
 
 def _type_with_state(var: Any) -> Any:
@@ -351,20 +357,41 @@ def is_tracer(x: Any) -> bool:
 # --- JAX's rules ------------------------------------------------------------------------------------------------------
 
 
-def one_equation(primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], context: Any) -> Any:
-    """A ClosedJaxpr of a single equation that applies a primitive to its inputs."""
-
-    def apply(*args: Any) -> Any:
-        with context.manager:
-            out = primitive.bind(*args, **primitive.get_bind_params(params))
-        return out if primitive.multiple_results else [out]
-
-    closed, _, _ = trace_to_jaxpr(apply, in_avals, unknown_debug_info(len(in_avals), 0))
-    return closed
-
-
 def has_linearize_rule(primitive: Any) -> bool:
     return primitive in _ad.primitive_linearizations or primitive in _ad.primitive_jvps
+
+
+def has_plain_jvp_rule(primitive: Any) -> bool:
+    """Whether JAX linearizes a primitive by its JVP rule, and not by a rule for that alone."""
+    return primitive in _ad.primitive_jvps and primitive not in _ad.primitive_linearizations
+
+
+def trace_jvp_rule(
+    primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+) -> tuple[Any, list[Any], list[bool]]:
+    """The JVP rule of a primitive as a jaxpr.
+
+    Returns:
+      a ClosedJaxpr from operands and nonzero tangents to results and nonzero tangents; its literals that linearize keeps
+      as arrays; and which results have a nonzero tangent.
+    """
+    rule = _ad.primitive_jvps[primitive]
+    tangent_avals = [a.to_tangent_aval() for a in in_avals]
+    nonzeros_out: list[bool] = []
+
+    def push(*args: Any) -> list[Any]:
+        given = iter(args[len(in_avals) :])
+        tangents = [next(given) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
+        with context.manager:
+            primals_out, tangents_out = rule(args[: len(in_avals)], tangents, **params)
+        if not primitive.multiple_results:
+            primals_out, tangents_out = [primals_out], [tangents_out]
+        nonzeros_out.extend(type(t) is not _ad.Zero for t in tangents_out)
+        return [*primals_out, *(t for t in tangents_out if type(t) is not _ad.Zero)]
+
+    avals = [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
+    closed, held, _ = trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0))
+    return closed, held, nonzeros_out
 
 
 def has_transpose_rule(primitive: Any) -> bool:
@@ -433,11 +460,10 @@ def types_match(x: Any, y: Any) -> bool:
     return bool(_core.typematch(x, y))
 
 
-def is_linear(primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], mask: Sequence[bool], context: Any) -> bool:
-    """Whether an operation is linear in the operands that `mask` marks, taken together: whether JAX can transpose it so."""
-    if not has_transpose_rule(primitive):
+def is_linear(one: Any, mask: Sequence[bool]) -> bool:
+    """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together: JAX can transpose it so."""
+    if not has_transpose_rule(one.jaxpr.eqns[0].primitive):
         return False
-    one = one_equation(primitive, params, in_avals, context)
     try:
         transpose_jaxpr(one, mask, [True] * len(one.jaxpr.outvars))
     except Exception:  # JAX's rules refuse in many ways, most by a failed assertion; each means no

@@ -189,3 +189,10 @@ def write_program(program: Program) -> Any:
     outvars = [atom(a) for a in program.outvars]
     jaxpr = compat.new_jaxpr(constvars, invars, outvars, eqns, effects, program.debug_info, program.is_high)
     return jex_core.ClosedJaxpr(jaxpr, program.consts) if program.closed else jaxpr
+
+
+def one_equation(op: Operation) -> Any:
+    """The ClosedJaxpr that applies an operation to its inputs, for JAX to transform."""
+    invars = tuple(Var(a) for a in op.in_avals)
+    outvars = tuple(Var(a) for a in op.out_avals)
+    return write_program(Program((), invars, outvars, (Equation(op, invars, outvars),), effects=op.effects))

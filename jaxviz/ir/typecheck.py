@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import write_params
+from jaxviz.ir.convert import one_equation, write_params
 from jaxviz.ir.errors import ProgramTypeError
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
@@ -117,7 +117,5 @@ class _Checker:
     def is_linear(self, operation: Operation, mask: tuple[bool, ...]) -> bool:
         key = (operation, mask)
         if key not in self.linear:
-            self.linear[key] = compat.is_linear(
-                operation.primitive, write_params(operation.params), operation.in_avals, mask, operation.context
-            )
+            self.linear[key] = compat.is_linear(one_equation(operation), mask)
         return self.linear[key]

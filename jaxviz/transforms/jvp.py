@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
@@ -42,14 +42,18 @@ class Jvp:
 
 
 def jax_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
-    """The rule that JAX registers in `jax.interpreters.ad.primitive_jvps`, as a program."""
-    one = compat.one_equation(
-        operation.primitive, write_params(operation.params), operation.in_avals, operation.context
-    )
-    jaxpr, nonzeros_out = compat.jvp_jaxpr(one, nonzeros)
+    """The rule that JAX has for an operation, as a program."""
+    primitive = operation.primitive
+    if compat.has_plain_jvp_rule(primitive):
+        params = write_params(operation.params)
+        jaxpr, _, nonzeros_out = compat.trace_jvp_rule(
+            primitive, params, operation.in_avals, nonzeros, operation.context
+        )
+    else:
+        jaxpr, nonzeros_out = compat.jvp_jaxpr(one_equation(operation), nonzeros)
     program, _ = dce_program(read_jaxpr(jaxpr))
     roles = roles_by_use(program, len(operation.out_avals), "primal", "tangent")
-    return JvpRule(Template(program, roles), tuple(nonzeros_out), f"jvp rule of {operation.primitive.name}")
+    return JvpRule(Template(program, roles), tuple(nonzeros_out), f"jvp rule of {primitive.name}")
 
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> JvpRule:

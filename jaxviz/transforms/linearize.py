@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
@@ -52,25 +52,70 @@ class Linearized:
 
 
 def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
-    """The rule that `jax.vjp` uses for a primitive, as two programs."""
-    primitive = operation.primitive
-    one = compat.one_equation(primitive, write_params(operation.params), operation.in_avals, operation.context)
-    primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one, nonzeros)
+    """The rule that `jax.vjp` uses for an operation, as two programs."""
+    name = f"jvp rule of {operation.primitive.name}"
+    if compat.has_plain_jvp_rule(operation.primitive):
+        return _split_jvp_rule(operation, nonzeros, name)
+    primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one_equation(operation), nonzeros)
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
     n_in, n_out = len(operation.in_avals), len(primal.outvars) - n_res
-    computed = iter(range(n_in + n_out, n_in + n_out + n_res))
-    residuals = tuple(next(computed) if i is None else i for i in forwarded)
-    results = {v: n_in + i for i, v in enumerate(primal.outvars[:n_out]) if isinstance(v, Var)}
-    residuals = tuple(
-        results.get(primal.outvars[i - n_in], i) if i >= n_in else i for i in residuals
-    )  # a residual that is also a result is one value
+    computed = iter(primal.outvars[n_out:])
+    sources = [next(computed) if i is None else primal.invars[i] for i in forwarded]
+    return _rule(primal, n_in, n_out, sources, linear, tuple(nonzeros_out), name)
+
+
+def _rule(
+    primal: Program, n_in: int, n_out: int, sources: Sequence[Atom], linear: Program, nonzeros_out: Mask, name: str
+) -> LinearizeRule:
+    """The rule whose residuals are the `sources`, values of `primal`; one that is an operand or a result is not given twice."""
+    places: dict[Atom, int] = {}
+    for i, a in enumerate((*primal.invars, *primal.outvars)):
+        places.setdefault(a, i)
+    roles = roles_by_use(primal, n_out, "primal", "residual")
     return LinearizeRule(
-        Template(primal, roles_by_use(primal, n_out, "primal", "residual")),
+        Template(primal, roles),
         Template(linear, ["tangent"] * len(linear.equations)),
-        residuals,
-        tuple(nonzeros_out),
-        f"jvp rule of {primitive.name}",
+        tuple(places[a] for a in sources),
+        nonzeros_out,
+        name,
     )
+
+
+def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> LinearizeRule:
+    """Partial evaluation of a JVP rule: what depends on a tangent goes to `linear`, all else to `primal`.
+
+    Source: `linearize_from_jvp` in JAX's `ad.py`, which does the same with tracers.
+    """
+    params = write_params(operation.params)
+    jaxpr, held, given = compat.trace_jvp_rule(
+        operation.primitive, params, operation.in_avals, nonzeros, operation.context
+    )
+    rule = read_jaxpr(jaxpr, {id(x) for x in held})
+    n_in, n_out = len(operation.in_avals), len(operation.out_avals)
+    tangents_in = rule.invars[n_in:]
+    unknown: set[Atom] = set(tangents_in)
+    for e in rule.equations:
+        if not unknown.isdisjoint(e.invars):
+            unknown.update(e.outvars)
+    tangents_out = iter(rule.outvars[n_out:])
+    out = [next(tangents_out) if nz else None for nz in given]
+    nonzeros_out = tuple(t in unknown for t in out)  # a tangent that depends on none is a zero, though written out
+    whole = replace(rule, outvars=tuple(t for t in out if t is not None and t in unknown))
+    staged, _ = dce_program(whole)
+    linear_equations = [e for e in staged.equations if not unknown.isdisjoint(e.invars)]
+    residuals: dict[Atom, Var] = {}
+    for a in (a for e in linear_equations for a in e.invars if a not in unknown):
+        if isinstance(a, Var) or a.held:
+            residuals.setdefault(a, Var(a.aval))
+    linear_equations = [replace(e, invars=tuple(residuals.get(a, a) for a in e.invars)) for e in linear_equations]
+    linear = Program((), (*residuals.values(), *tangents_in), staged.outvars, tuple(linear_equations))
+    results = rule.outvars[:n_out]
+    known = {*rule.invars[:n_in], *results}
+    computed = [a for a in residuals if a not in known]
+    primal, _ = dce_program(replace(rule, invars=rule.invars[:n_in], outvars=(*results, *computed), equations=tuple(
+        e for e in rule.equations if unknown.isdisjoint(e.invars)
+    )))  # fmt: skip
+    return _rule(primal, n_in, n_out, tuple(residuals), linear, nonzeros_out, name)
 
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.convert import one_equation, read_jaxpr
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule
@@ -49,8 +49,7 @@ def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tran
         types = ", ".join(a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin)
         what = f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
         raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", what)
-    one = compat.one_equation(primitive, write_params(operation.params), operation.in_avals, operation.context)
-    jaxpr, nonzeros_out = compat.transpose_jaxpr(one, linear, nonzero_cts)
+    jaxpr, nonzeros_out = compat.transpose_jaxpr(one_equation(operation), linear, nonzero_cts)
     program = read_jaxpr(jaxpr)
     return TransposeRule(
         Template(program, ["cotangent"] * len(program.equations)),
@@ -144,9 +143,8 @@ _adds: dict[tuple[object, object], Operation] = {}
 def _add_operation(x: object, y: object) -> Operation:
     found = _adds.get((x, y))
     if found is None:
-        one = compat.one_equation(compat.add_any_p, {}, (x, y), compat.current_context())
-        found = read_jaxpr(one).equations[0].operation
-        found = _adds[(x, y)] = make_operation(
-            found.primitive, found.params, found.in_avals, found.out_avals, found.effects, found.context
-        )
+        context = compat.current_context()
+        types = compat.result_types(compat.add_any_p, {}, (x, y), context)
+        assert types is not None
+        found = _adds[(x, y)] = make_operation(compat.add_any_p, {}, (x, y), types, frozenset(), context)
     return found
