@@ -92,9 +92,9 @@ class Operation:
         return tuple(_nested_programs(self.params))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen, as Equation
 class Origin:
-    """Where a derived equation came from.
+    """Where a derived equation came from. Never changed once made.
 
     Args:
       equation: the equation of the program before, or None for one that stands for no single equation.
@@ -109,9 +109,12 @@ class Origin:
     role: Role
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen: that makes it four times as slow to make, and a derivation makes thousands
 class Equation:
-    """`outvars = operation invars`, with the user's source line and, in a derived program, its origin."""
+    """`outvars = operation invars`, with the user's source line and, in a derived program, its origin.
+
+    Never changed once made.
+    """
 
     operation: Operation
     invars: tuple[Atom, ...]
