@@ -31,7 +31,7 @@ from jax._src.lax import lax as _lax
 
 JAX_VERSION: str = jax.__version__
 
-DropVar: Any = jax.core.DropVar
+DropVar: Any = _core.DropVar
 jit_p: Any = pjit.jit_p
 add_any_p: Any = jax.interpreters.ad.add_jaxvals_p
 ConcretizationTypeErrors = (
@@ -309,7 +309,9 @@ def trace_to_jaxpr(
     """
     parent = _core.trace_ctx.trace
     trace = _Trace(debug_info, parent) if values is None else _PathTrace(debug_info, parent)
-    with _source.reset_name_stack(), _source_scope():
+    # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
+    # hands over as it is, such as `jnp.sin`, is placed at the user's call.
+    with _source.reset_name_stack():
         source = _source.current()
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
         if isinstance(trace, _PathTrace):
@@ -324,10 +326,6 @@ def trace_to_jaxpr(
     held = trace.held
     trace.invalidate()
     return _core.ClosedJaxpr(jaxpr, consts), held, looks
-
-
-def _source_scope() -> Any:
-    return _pe.TracebackScope()
 
 
 def canonicalize(x: Any) -> Any:

@@ -24,12 +24,11 @@ def check_program(program: Program, linear: Sequence[bool] | None = None) -> Non
         wrong number of them, or an equation that is not linear in a linear program. The message names the equation, the
         user's line, what came and what was expected.
     """
-    _Checker(program.name).check(program, linear)
+    _Checker().check(program, linear)
 
 
 class _Checker:
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self) -> None:
         self.results: dict[Operation, tuple[Any, ...] | None] = {}
         self.linear: dict[tuple[Operation, tuple[bool, ...]], bool] = {}
         self.programs: set[tuple[Program, tuple[bool, ...] | None]] = set()
@@ -42,18 +41,18 @@ class _Checker:
         bound: set[Atom] = set()
         for v in (*program.constvars, *program.invars):
             if v in bound:
-                raise ProgramTypeError(f"An input of {self.name} is bound twice: {v!r}. Each variable is bound once.")
+                raise ProgramTypeError(f"An input of {program.name} is bound twice: {v!r}. Each variable is bound once.")
             bound.add(v)
         if len(program.consts) != len(program.constvars):
             raise ProgramTypeError(
-                f"{self.name} has {len(program.constvars)} variables for constants but {len(program.consts)} constants."
+                f"{program.name} has {len(program.constvars)} variables for constants but {len(program.consts)} constants."
             )
         for index, equation in enumerate(program.equations):
             self.equation(equation, index, bound)
             bound.update(equation.outvars)
         for i, a in enumerate(program.outvars):
             if isinstance(a, Var) and a not in bound:
-                raise ProgramTypeError(f"Result {i} of {self.name} is a variable that no equation binds: {a!r}.")
+                raise ProgramTypeError(f"Result {i} of {program.name} is a variable that no equation binds: {a!r}.")
         if linear is not None:
             self.check_linear(program, linear)
 
@@ -111,7 +110,7 @@ class _Checker:
                 types = ", ".join(a.aval.str_short(short_dtypes=True) for a, m in zip(equation.invars, mask, strict=True) if m)
                 raise ProgramTypeError(
                     f"{describe_equation(equation, index)} is not linear in its operands {types}, "
-                    f"but {self.name} is said to be linear in the inputs that they depend on."
+                    f"but {program.name} is said to be linear in the inputs that they depend on."
                 )
 
     def is_linear(self, operation: Operation, mask: tuple[bool, ...]) -> bool:

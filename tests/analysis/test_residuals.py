@@ -1,0 +1,173 @@
+"""Residual reports: sizes, kinds, the user's line, the rule, the readers, the sentence."""
+
+import inspect
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from jaxviz.analysis.residuals import nbytes
+
+TABLE = jnp.arange(3.0)
+
+
+def line_of(fun, text):
+    """The line of this file on which a function's source holds some text."""
+    lines, start = inspect.getsourcelines(fun)
+    return start + next(i for i, line in enumerate(lines) if text in line)
+
+
+def loss(params, x):
+    h = jnp.tanh(x @ params["w"])
+    scaled = h * TABLE
+    return jnp.sum(scaled * 2.0)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return jaxviz.residuals(loss, {"w": jnp.ones((4, 3))}, jnp.ones((5, 4)))
+
+
+def by_kind(found, kind):
+    return [r for r in found if r.kind == kind]
+
+
+def test_kinds_and_sizes(found):
+    assert {(r.kind, r.type, r.nbytes) for r in found} == {
+        ("argument", "f32[4,3]", 48),
+        ("argument", "f32[5,4]", 80),
+        ("intermediate", "f32[1,3]", 12),
+        ("intermediate", "f32[5,3]", 60),
+        ("literal", "f32[]", 4),
+    }
+    assert found.nbytes == sum(r.nbytes for r in found) == 48 + 80 + 12 + 60 + 60 + 4
+
+
+def test_the_line_of_an_intermediate_is_the_users(found):
+    lines = {r.location.line for r in by_kind(found, "intermediate")}
+    assert lines == {line_of(loss, "tanh"), line_of(loss, "TABLE")}
+    assert {r.location.function for r in by_kind(found, "intermediate")} == {"loss"}
+    assert all(str(r.location) == f"{__file__}:{r.location.line}" for r in found)
+
+
+def test_an_argument_is_named_by_its_path(found):
+    assert {r.expression for r in by_kind(found, "argument")} == {"params['w']", "x"}
+    assert {r.location.line for r in by_kind(found, "argument")} == {line_of(loss, "def loss")}
+
+
+def test_the_reason_names_value_line_rule_and_reader():
+    def f(x):
+        return jnp.sin(x) * 3.0
+
+    (r,) = [r for r in jaxviz.residuals(f, jnp.ones(3)) if r.kind == "intermediate"]
+    line = line_of(f, "sin")
+    assert r.reason == (
+        f"`cos(x)` from line {line} is saved because sin's derivative multiplies the tangent by it; "
+        "read by the `mul` that forms `x`'s cotangent"
+    )
+    assert r.rule == "jvp rule of sin"
+    assert [e.primitive.name for e in r.consumers] == ["mul"]
+    assert r.producer.primitive.name == "cos"
+    assert r.origin.equation.primitive.name == "sin"
+
+
+def test_a_constant_closed_over():
+    (r,) = jaxviz.residuals(lambda x: x * TABLE, jnp.ones(3))
+    assert (r.kind, r.nbytes) == ("constant", 12)
+    assert "closed over" in r.reason
+
+
+def test_a_number_passed_to_a_jitted_function():
+    (r,) = jaxviz.residuals(lambda x: x * 2.0, jnp.ones(3))
+    assert (r.kind, r.type, r.name) == ("literal", "f32[]", "2.0")
+
+
+def test_inside_nested_jit_the_line_is_the_inner_one():
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x)
+
+    @jax.jit
+    def outer(x):
+        return inner(x) * x
+
+    found = jaxviz.residuals(lambda x: outer(x).sum(), jnp.ones(3))
+    (cos,) = [r for r in found if "cos" in r.expression]
+    assert cos.location.line == line_of(inner, "sin")
+    assert cos.producer.primitive.name == "cos"
+    assert {e.primitive.name for e in cos.consumers} == {"mul"}
+
+
+@pytest.mark.parametrize("fun", [jnp.sin, jnp.linalg.norm, jax.nn.gelu, jnp.tanh], ids=lambda f: f.__name__)
+def test_no_line_is_empty_or_inside_a_library(fun):
+    found = jaxviz.residuals(lambda x: jnp.sum(fun(x)), jnp.ones(3))
+    assert found
+    for r in found:
+        assert r.location.file == __file__
+        assert r.location.line > 0
+
+
+def test_a_library_function_itself_is_placed_where_it_was_called():
+    for r in jaxviz.residuals(jnp.linalg.norm, jnp.ones(3)):
+        assert r.location.file == __file__
+
+
+def test_a_residual_that_backward_never_reads_says_so():
+    found = jaxviz.residuals(lambda x: jnp.where(x > 0, x, 0.0).sum(), jnp.ones(3))
+    unread = [r for r in found if not r.consumers]
+    assert len(unread) == 1
+    assert unread[0].reason.endswith("no equation of the backward program reads it")
+
+
+def test_only_what_is_differentiated_counts():
+    def f(x, y):
+        return jnp.sum(x * y)
+
+    assert [r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3), argnums=0)] == ["y"]
+    assert {r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3))} == {"x", "y"}
+
+
+def test_of_a_program_and_of_a_derivation():
+    program = jaxviz.trace(loss)({"w": jnp.ones((4, 3))}, jnp.ones((5, 4)))
+    of_program = jaxviz.residuals(program)
+    of_derivation = jaxviz.residuals(jaxviz.derive(program, argnums=(0, 1)))
+    assert [r.type for r in of_program] == [r.type for r in of_derivation]
+
+
+def test_no_residuals():
+    found = jaxviz.residuals(lambda x: -x, jnp.ones(3))
+    assert len(found) == 0
+    assert str(found) == "0 residuals of <lambda>, 0 B"
+
+
+def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):
+    assert max(map(len, str(found).splitlines())) <= 100
+    assert str(found).startswith("6 residuals of loss, 264 B: 2 arguments 128 B, 1 literal 4 B, 3 intermediates 132 B")
+
+    def evil(**kw):
+        return jnp.sum(kw["<script>"] ** 2)
+
+    page = jaxviz.residuals(lambda x: evil(**{"<script>": x["<b>"]}), {"<b>": jnp.ones(3)})._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+
+
+def test_plain_data(found):
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["nbytes"] == found.nbytes
+    assert len(data["residuals"]) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("x", "size"),
+    [(jnp.ones((2, 3)), 24), (jnp.ones(3, bool), 3), (np.float64(1), 4), (jnp.ones((0, 3)), 0), (jnp.ones(2, jnp.bfloat16), 4)],
+)
+def test_bytes(x, size):
+    assert nbytes(jax.typeof(jnp.asarray(x))) == size
+
+
+def test_bytes_of_a_random_key():
+    assert nbytes(jax.typeof(jax.random.key(0))) == 8
