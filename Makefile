@@ -1,0 +1,79 @@
+# make lab    JupyterLab on the first notebook
+# make test   everything that is tested; sets up what it needs
+# make demo   the first notebook's program, without a display
+# make bench  speed and memory beside JAX's
+# Other interpreters: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
+BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
+PYTEST := $(BIN)/python -m pytest -n 2
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: lab test test-quick lint check-widgets demo bench notebooks browser clean
+.DELETE_ON_ERROR:
+
+$(STAMPS)/venv:
+	@command -v $(PYTHON) >/dev/null || { echo "jaxviz needs Python 3.11 or newer; '$(PYTHON)' was not found"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/node: widgets/package.json widgets/package-lock.json
+	@command -v npm >/dev/null || { echo "An install from a checkout needs Node 20 or newer with npm; it was not found"; exit 1; }
+	cd widgets && npm ci --no-audit --no-fund --loglevel=error
+	@mkdir -p $(STAMPS) && touch $@
+
+jaxviz/static/explorer.js: $(STAMPS)/node $(BUNDLE_SOURCES)
+	cd widgets && npm run --silent build
+	@touch $@
+
+$(STAMPS)/install: $(STAMPS)/venv jaxviz/static/explorer.js pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(STAMPS)/install-test: $(STAMPS)/install
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+notebooks/%.ipynb: notebooks/%.py $(STAMPS)/install
+	$(BIN)/python -m jaxviz.cli notebook $< $@
+
+notebooks: $(NOTEBOOKS)
+
+lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks
+	$(BIN)/jupyter lab notebooks/00_first_look.ipynb $(LAB_FLAGS)
+
+demo: $(STAMPS)/install jaxviz/static/explorer.js
+	$(BIN)/python -m jaxviz.cli demo
+
+bench: $(STAMPS)/install
+	$(BIN)/python -m benchmarks
+
+browser:
+	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	else \
+		echo "The browser tests need Chromium: install Debian's package 'chromium' (as root: apt-get install chromium)"; exit 1; \
+	fi
+
+lint: $(STAMPS)/install-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+check-widgets: $(STAMPS)/node
+	cd widgets && npm run --silent check && npm run --silent test
+
+test-quick: $(STAMPS)/install-test jaxviz/static/explorer.js lint check-widgets
+	$(PYTEST) -m 'not slow and not browser and not packaging'
+
+test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
+	$(PYTEST)
+
+clean:
+	rm -rf $(VENV) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb
