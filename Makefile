@@ -32,7 +32,7 @@ jaxviz/static/explorer.js: $(STAMPS)/node $(BUNDLE_SOURCES)
 	@touch $@
 
 $(STAMPS)/install: $(STAMPS)/venv jaxviz/static/explorer.js pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[lab]'
 	@touch $@
 
 $(STAMPS)/install-test: $(STAMPS)/install
@@ -40,7 +40,7 @@ $(STAMPS)/install-test: $(STAMPS)/install
 	@touch $@
 
 notebooks/%.ipynb: notebooks/%.py $(STAMPS)/install
-	$(BIN)/python -m jaxviz.cli notebook $< $@
+	$(BIN)/jupytext --quiet --to ipynb --output $@ $<
 
 notebooks: $(NOTEBOOKS)
 
@@ -48,7 +48,7 @@ lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks
 	$(BIN)/jupyter lab notebooks/00_first_look.ipynb $(LAB_FLAGS)
 
 demo: $(STAMPS)/install jaxviz/static/explorer.js
-	$(BIN)/python -m jaxviz.cli demo
+	$(BIN)/python notebooks/00_first_look.py
 
 bench: $(STAMPS)/install
 	$(BIN)/python -m benchmarks

@@ -13,7 +13,7 @@ from jaxviz.ir.syntax import Equation, Origin
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-__all__ = ["Location", "Origin", "ancestors", "definition", "locate"]
+__all__ = ["Location", "Origin", "ancestors", "definition", "is_own_code", "locate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ class Location:
         return f"{self.file}:{self.line}"
 
 
+def is_own_code(filename: str) -> bool:
+    """Whether a file is part of jaxviz."""
+    return filename.startswith(_OWN_CODE)
+
+
 def locate(source: Any) -> Location | None:
     """The innermost line of the user's that led to an equation, or None where it has none of its own.
 
@@ -49,7 +54,7 @@ def locate(source: Any) -> Location | None:
 @lru_cache(maxsize=65536)
 def _locate(traceback: Any) -> Location | None:
     for frame in compat.user_frames(traceback):
-        if not frame.file_name.startswith(_OWN_CODE):
+        if not is_own_code(frame.file_name):
             return Location(frame.file_name, frame.start_line, frame.function_name, frame.start_column)
     return None
 

@@ -1,0 +1,1 @@
+"""The notebook layer: the only importer of anywidget and IPython."""

@@ -1,0 +1,74 @@
+"""From the text of a call, as a user types it after a magic, to a function and its arguments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class CallError(Exception):
+    """A text that is not a call; the message says what was expected."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and what it is to be called with.
+
+    Args:
+      text: as typed.
+      fun: the function.
+      args, kwargs: its arguments.
+    """
+
+    text: str
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def parse_call(text: str) -> tuple[str, ast.Call]:
+    """The statements before a call, as code to run, and the call.
+
+    Raises:
+      CallError: the text is no Python, or does not end in a call.
+    """
+    try:
+        tree = ast.parse(text.strip())
+    except SyntaxError as error:
+        shown = (error.text or text).strip()
+        raise CallError(f"not valid Python: {error.msg}: {shown}") from None
+    if not tree.body:
+        raise CallError("expected a call, such as f(x); got nothing")
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
+        raise CallError(f"expected a call, such as f(x); got: {ast.unparse(last)}")
+    before = ast.unparse(ast.Module(tree.body[:-1], type_ignores=[]))
+    return before, last.value
+
+
+def evaluate_call(call: ast.Call, namespace: dict[str, Any]) -> Call:
+    """Evaluates the function and the arguments, but does not call it.
+
+    Raises:
+      what evaluating them raises.
+    """
+
+    def value(node: ast.expr) -> Any:
+        code = compile(ast.fix_missing_locations(ast.Expression(node)), "<magic>", "eval")
+        return eval(code, namespace)
+
+    args: list[Any] = []
+    for node in call.args:
+        if isinstance(node, ast.Starred):
+            args.extend(value(node.value))
+        else:
+            args.append(value(node))
+    kwargs: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            kwargs.update(value(keyword.value))
+        else:
+            kwargs[keyword.arg] = value(keyword.value)
+    return Call(ast.unparse(call), value(call.func), tuple(args), kwargs)

@@ -1,0 +1,46 @@
+"""What a notebook user reads when something goes wrong: the kind of error, their own line, and what to do."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from jaxviz.ir import compat
+from jaxviz.ir.origin import is_own_code
+
+_CELL = re.compile(r"<ipython-input[^>]*>|\S*ipykernel_\S*?\.py")
+
+
+def short_message(error: BaseException, what: str) -> str:
+    """An error in two or three lines.
+
+    Args:
+      error: what was raised.
+      what: what was being done, such as 'tracing f'.
+
+    Returns:
+      the kind of error and the first paragraph of its message, and the user's line where it was raised.
+    """
+    message = str(error).strip().split("\n\n")[0]
+    head = [_CELL.sub("this cell", line) for line in message.splitlines()[:4]] or ["no message"]
+    lines = [f"{type(error).__name__} while {what}: {head[0]}", *head[1:]]
+    line = user_line(error)
+    if line is not None:
+        lines.append(f"  at {line}")
+    lines.append("  (`%tb` shows the whole traceback)")
+    return "\n".join(lines)
+
+
+def user_line(error: BaseException) -> str | None:
+    """`file:line: text` of the innermost frame outside jax, jaxviz and the libraries below them."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        foreign = is_own_code(frame.filename) or "site-packages" in frame.filename or frame.filename == "<magic>"
+        if compat.is_user_file(frame.filename) and not foreign:
+            where = "this cell" if is_cell(frame.filename) else frame.filename
+            return f"{where}:{frame.lineno}: {frame.line}" if frame.line else f"{where}:{frame.lineno}"
+    return None
+
+
+def is_cell(filename: str) -> bool:
+    """Whether a file name is one that IPython gives to a cell."""
+    return "ipykernel_" in filename or filename.startswith("<ipython-input")
