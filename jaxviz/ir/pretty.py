@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,26 +23,33 @@ def format_program(program: Program) -> str:
     return "\n".join(["# one path, recorded on concrete values:", *seen, text])
 
 
-def variable_names(program: Program) -> dict[Var, str]:
-    """A name for every variable, in JAX's way: a, b, ..., z, ba, bb, ...; those of a nested program after its equation's.
+def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> dict[Var, str]:
+    """A name for every variable, in JAX's way: a, ..., z, ba, bb, ...; those of a nested program after its equation's.
 
     A result that nothing reads is named `_`.
+
+    Args:
+      program: the program.
+      given: names that some variables have already, such as residuals from the forward program; no other gets them.
     """
-    names: dict[Var, str] = {}
-    _name(program, names)
+    names: dict[Var, str] = dict(given or {})
+    taken = frozenset(names.values())
+    _name(program, names, (name for name in map(_letters, count()) if name not in taken))
     return names
 
 
-def _name(program: Program, names: dict[Var, str]) -> None:
+def _name(program: Program, names: dict[Var, str], fresh: Iterator[str]) -> None:
     read: set[object] = {a for e in program.equations for a in e.invars}
     read.update(program.outvars)
     for v in (*program.constvars, *program.invars):
-        names.setdefault(v, _letters(len(names)))
+        if v not in names:
+            names[v] = next(fresh)
     for equation in program.equations:
         for v in equation.outvars:
-            names.setdefault(v, _letters(len(names)) if v in read else "_")
+            if v not in names:
+                names[v] = next(fresh) if v in read else "_"
         for _, nested in equation.programs:
-            _name(nested, names)
+            _name(nested, names, fresh)
 
 
 def _letters(i: int) -> str:

@@ -1,0 +1,273 @@
+"""A `Derivation` as the columns that the explorer shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from jaxviz.analysis.residuals import Residual, nbytes
+from jaxviz.analysis.walk import location_of
+from jaxviz.derivation import STAGES, Derivation
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
+from jaxviz.views.schema import COLUMNS, KINDS, ROLES, BranchPoint, CheckResult, Stage, View
+from jaxviz.views.sources import SourceTable
+
+_TITLES = {
+    "primal": ("f", "the function itself"),
+    "jvp": ("jvp", "inputs, tangents → results, tangents: both at once, nothing kept"),
+    "forward": ("forward", "inputs → results, residuals: all the nonlinear work"),
+    "linear": ("linear", "residuals, tangents → tangents: linear in the tangents"),
+    "backward": ("backward", "residuals, cotangents → cotangents: the linear program transposed"),
+}
+
+
+def view_of(derivation: Derivation, source: bool = True) -> View:
+    """All that the explorer shows of a derivation.
+
+    A stage that cannot be derived is shown with its error, and the others all the same.
+
+    Args:
+      derivation: its programs are made here if they have not been.
+      source: whether the user's own source lines are embedded.
+    """
+    return _Columns(derivation, source).view()
+
+
+class _Strings:
+    """Numbers for strings, the same for the same string."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {"": 0}
+
+    def __call__(self, text: str) -> int:
+        return self.number.setdefault(text, len(self.number))
+
+
+class _Columns:
+    def __init__(self, derivation: Derivation, source: bool):
+        self.derivation = derivation
+        self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self.string = _Strings()
+        self.sources = SourceTable(source)
+        self.types: dict[Any, int] = {}
+        self.locations: dict[Location, int] = {}
+        self.variables: dict[tuple[int, Var], int] = {}
+        self.literals: dict[tuple[str, int], int] = {}
+        self.rows: dict[Equation, int] = {}
+        self.stage = 0
+        self.names: dict[Var, str] = {}
+        self.binders: list[list[int]] = []
+        self.results: list[list[int]] = []
+        self.params: dict[int, int] = {}
+        self.notes: list[str] = []
+
+    def view(self) -> View:
+        stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
+        self.add_residuals()
+        for offsets, values, lists in (
+            ("program_binders", "binder_vars", self.binders),
+            ("program_results", "result_atoms", self.results),
+        ):
+            self.columns[offsets] = [0, *np.cumsum([len(x) for x in lists]).tolist()]
+            self.columns[values] = [i for x in lists for i in x]
+        for offsets, values in (
+            ("equation_inputs", "input_atoms"),
+            ("equation_outputs", "output_vars"),
+            ("residual_consumers", "consumer_rows"),
+        ):
+            self.columns[offsets].append(len(self.columns[values]))
+        branches = tuple(
+            BranchPoint(self.sources.number(b.location), b.location.line, b.kind, str(b.value))
+            for b in self.derivation.primal.branches
+            if b.location is not None
+        )
+        return View(
+            title=self.derivation.primal.name,
+            stages=stages,
+            strings=tuple(self.string.number),
+            columns={name: np.asarray(values) for name, values in self.columns.items()},
+            files=self.sources.files(),
+            branches=branches,
+            check=self.check(),
+            notes=tuple(self.notes),
+        )
+
+    def check(self) -> CheckResult:
+        try:
+            found = self.derivation.check()
+        except Exception as error:
+            return CheckResult("unknown", "not compared with JAX", (first_line(error),))
+        return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def add_stage(self, index: int, key: str) -> Stage:
+        label, title = _TITLES[key]
+        programs, equations = len(self.binders), len(self.columns["equation_program"])
+        try:
+            program: Program = getattr(self.derivation, key)
+        except Exception as error:
+            return Stage(key, label, title, (programs, programs), (equations, equations), first_line(error))
+        self.stage = index
+        self.names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
+        self.add_program(program, -1, "", ())
+        n_programs, n_equations = len(self.binders), len(self.columns["equation_program"])
+        return Stage(key, label, title, (programs, n_programs), (equations, n_equations), "", program.is_path)
+
+    def residual_names(self) -> dict[Var, str]:
+        """Names from the listing of the forward program, for the inputs of the linear one that are its residuals."""
+        parts = self.derivation.linearized
+        forward = variable_names(parts.forward)
+        pairs = zip(parts.residuals, parts.linear.invars, strict=False)
+        return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
+
+    def add_program(self, program: Program, owner: int, label: str, within: tuple[Equation, ...]) -> None:
+        add = self.columns
+        number = len(self.binders)
+        add["program_stage"].append(self.stage)
+        add["program_owner"].append(owner)
+        add["program_label"].append(self.string(label))
+        add["program_consts"].append(len(program.constvars))
+        names = program.arg_names if owner < 0 else ("",) * len(program.invars)
+        self.binders.append(
+            [self.variable(v) for v in program.constvars]
+            + [self.variable(v, name) for v, name in zip(program.invars, names, strict=True)]
+        )
+        self.results.append([])
+        for equation in program.equations:
+            self.add_equation(equation, number, within)
+        self.results[number] = [self.atom(a) for a in program.outvars]
+
+    def add_equation(self, equation: Equation, program: int, within: tuple[Equation, ...]) -> None:
+        add = self.columns
+        row = len(add["equation_program"])
+        twin = self.rows.setdefault(equation, row)
+        origin = equation.origin
+        add["equation_program"].append(program)
+        add["equation_primitive"].append(self.string(equation.primitive.name))
+        add["equation_params"].append(self.params_text(equation))
+        add["equation_inputs"].append(len(add["input_atoms"]))
+        add["input_atoms"].extend([self.atom(a) for a in equation.invars])
+        add["equation_outputs"].append(len(add["output_vars"]))
+        add["output_vars"].extend([self.variable(v) for v in equation.outvars])
+        add["equation_role"].append(ROLES.index(origin.role) if origin else 0)
+        add["equation_transform"].append(self.string(origin.transform if origin else ""))
+        add["equation_rule"].append(self.string(origin.rule if origin else ""))
+        add["equation_location"].append(self.location(location_of(equation, within)))
+        source = self.rows.get(origin.equation, -1) if origin and origin.equation else -1
+        add["equation_origin"].append(source)
+        add["equation_twin"].append(-1 if twin == row else twin)
+        for label, nested in equation.programs:
+            self.add_program(nested, row, label, (*within, equation))
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def atom(self, atom: Atom) -> int:
+        return ~self.literal(atom) if isinstance(atom, Literal) else self.variable(atom)
+
+    def variable(self, var: Var, label: str = "") -> int:
+        key = (self.stage, var)
+        found = self.variables.get(key)
+        if found is None:
+            found = self.variables[key] = len(self.variables)
+            name = "_" if isinstance(var, DropVar) else self.names.get(var, "_")
+            self.columns["variable_name"].append(self.string(name))
+            self.columns["variable_type"].append(self.type(var.aval))
+            self.columns["variable_label"].append(self.string(label))
+        return found
+
+    def literal(self, literal: Literal) -> int:
+        key = (_literal_text(literal), self.type(literal.aval))
+        found = self.literals.get(key)
+        if found is None:
+            found = self.literals[key] = len(self.literals)
+            self.columns["literal_text"].append(self.string(key[0]))
+            self.columns["literal_type"].append(key[1])
+        return found
+
+    def type(self, aval: Any) -> int:
+        found = self.types.get(aval)
+        if found is None:
+            found = self.types[aval] = len(self.types)
+            self.columns["type_text"].append(self.string(aval.str_short(short_dtypes=True)))
+            self.columns["type_nbytes"].append(nbytes(aval))
+        return found
+
+    def location(self, location: Location | None) -> int:
+        if location is None:
+            return -1
+        found = self.locations.get(location)
+        if found is None:
+            found = self.locations[location] = len(self.locations)
+            self.columns["location_file"].append(self.sources.number(location))
+            self.columns["location_line"].append(location.line)
+            self.columns["location_function"].append(self.string(location.function))
+        return found
+
+    def params_text(self, equation: Equation) -> int:
+        key = id(equation.operation)
+        if key not in self.params:
+            self.params[key] = self.string("\n".join(visible_params(equation)))
+        return self.params[key]
+
+    # --- residuals ----------------------------------------------------------------------------------------------------
+
+    def add_residuals(self) -> None:
+        try:
+            residuals: Iterable[Residual] = self.derivation.residuals
+        except Exception as error:
+            self.notes.append(f"no residuals: {first_line(error)}")
+            return
+        linear = STAGES.index("linear")
+        add = self.columns
+        for r in residuals:
+            chain = list(ancestors(r.producer)) if r.producer is not None else []
+            add["residual_name"].append(self.string(r.name))
+            add["residual_type"].append(self.type(r.aval))
+            add["residual_nbytes"].append(r.nbytes)
+            add["residual_kind"].append(KINDS.index(r.kind))
+            add["residual_location"].append(self.location(r.location))
+            add["residual_rule"].append(self.string(r.rule))
+            add["residual_reason"].append(self.string(r.reason))
+            add["residual_decision"].append(self.string(r.decision))
+            add["residual_producer"].append(self.rows.get(r.producer, -1) if r.producer is not None else -1)
+            add["residual_origin"].append(self.rows.get(chain[-1], -1) if chain else -1)
+            add["residual_variable"].append(self.variables.get((linear, r.var), -1))
+            add["residual_consumers"].append(len(add["consumer_rows"]))
+            add["consumer_rows"].extend(self.rows[e] for e in r.consumers if e in self.rows)
+
+
+def _literal_text(literal: Literal) -> str:
+    try:
+        return str(np.asarray(literal.val).item())
+    except (TypeError, ValueError):
+        return str(literal.val)
+
+
+def visible_params(equation: Equation) -> list[str]:
+    """`name=value` for each param that says something; of a jit, its name alone."""
+    if equation.primitive is compat.jit_p:
+        return [f"name={equation.params.get('name', '')}"]
+    shown: list[str] = []
+    nested = {label.split("[")[0] for label, _ in equation.programs}
+    for name, value in equation.params.items():
+        if name not in nested and value is not None:
+            shown.append(f"{name}={_param_text(value)}")
+    return shown
+
+
+def _param_text(value: Any, limit: int = 200) -> str:
+    name = None if hasattr(value, "dtype") else getattr(value, "__name__", None)
+    text = " ".join(str(name or value).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def first_line(error: BaseException) -> str:
+    """`NoRuleError: ...`, the first paragraph of the message."""
+    message = str(error).strip().split("\n\n")[0].replace("\n", " ")
+    return f"{type(error).__name__}: {message}"

@@ -1,0 +1,91 @@
+"""The explorer as one HTML file, which works without a kernel and fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_HOST = """
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const unpack = async (text) => {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new DataView(await new Response(stream).arrayBuffer());
+};
+const state = read("jaxviz-state");
+const listeners = new Map();
+const model = {
+  get: (name) => state[name],
+  set: (name, value) => {
+    if (state[name] === value) return;
+    state[name] = value;
+    for (const listener of listeners.get("change:" + name) ?? []) listener();
+  },
+  on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
+  off: (event, listener) => listeners.set(event, (listeners.get(event) ?? []).filter((l) => l !== listener)),
+  save_changes: () => {},
+  send: () => {},
+};
+const el = document.getElementById("jaxviz");
+try {
+  state.payload = await unpack(read("jaxviz-payload"));
+  const source = new Blob([read("jaxviz-module")], { type: "text/javascript" });
+  const module = await import(URL.createObjectURL(source));
+  await module.default.render({ model, el });
+} catch (error) {
+  el.textContent = "This page could not be shown: " + error;
+}
+"""
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+
+
+def page(title: str, payload: bytes, module: str, style: str, state: Mapping[str, Any]) -> str:
+    """The HTML of a page that shows one widget.
+
+    Args:
+      title: of the page.
+      payload: what `schema.encode` gave.
+      module, style: the widget's JavaScript module and its style sheet.
+      state: the widget's other traits.
+    """
+    sheet = style.replace("</", "<\\/")
+    packed = base64.b64encode(gzip.compress(payload, mtime=0)).decode()
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{html.escape(title)}</title>
+<style>{sheet}</style>
+<style>
+body {{ margin: 0; padding: 12px; background: #fff; font-family: system-ui, sans-serif; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #111; color: #eee; }} }}
+.jaxviz-explorer {{ --jaxviz-height: calc(100vh - 24px); }}
+</style>
+</head>
+<body>
+<div id="jaxviz"></div>
+<noscript>This page shows a program with JavaScript, which is switched off here.</noscript>
+{_data("jaxviz-state", dict(state))}
+{_data("jaxviz-payload", packed)}
+{_data("jaxviz-module", module)}
+<script type="module">{_HOST}</script>
+</body>
+</html>
+"""
+
+
+def _data(name: str, value: Any) -> str:
+    """A JSON value inside a page; no text in it can end the element that holds it."""
+    text = json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return f'<script type="application/json" id="{name}">{text}</script>'

@@ -1,0 +1,257 @@
+"""The wire format of the explorer: one block of bytes, mirrored by `widgets/src/schema.ts`.
+
+The block is little-endian::
+
+    6 bytes   magic, b"jaxviz"
+    u16       version of the format
+    u32       length of the header in bytes
+    u32       zero
+    ...       the header, JSON in UTF-8, padded with spaces to a multiple of 8 bytes
+    ...       the columns, each starting at a multiple of 8 bytes
+
+Equations of all stages stand in one table of columns, in the order in which they are read: an equation that holds
+programs is followed by theirs. Strings are held once and referred to by number. `COLUMNS` says what each column means.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"jaxviz"
+VERSION = 1
+_PREFIX = struct.Struct("<6sHII")
+
+ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
+KINDS = ("argument", "constant", "literal", "intermediate", "dummy")
+
+COLUMNS: Mapping[str, str] = {
+    # A program: the top of a stage, or one that an equation holds.
+    "program_stage": "number of its stage",
+    "program_owner": "equation that holds it, or -1 at the top of a stage",
+    "program_label": "string: the parameter it is, such as 'jaxpr' or 'branches[0]'",
+    "program_consts": "how many of its binders are constants",
+    "program_binders": "offsets into binder_vars, one more than there are programs",
+    "binder_vars": "variable",
+    "program_results": "offsets into result_atoms, one more than there are programs",
+    "result_atoms": "atom: a variable, or ~number of a literal where negative",
+    # An equation.
+    "equation_program": "program it stands in",
+    "equation_primitive": "string",
+    "equation_params": "string: one 'name=value' per line, nested programs left out",
+    "equation_inputs": "offsets into input_atoms, one more than there are equations",
+    "input_atoms": "atom",
+    "equation_outputs": "offsets into output_vars, one more than there are equations",
+    "output_vars": "variable",
+    "equation_role": "index into ROLES",
+    "equation_transform": "string: the transform that made it, or empty",
+    "equation_rule": "string: the rule that made it, or empty",
+    "equation_location": "location, or -1",
+    "equation_origin": "equation of another stage that it came from, or -1",
+    "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
+    # A variable; names are those of its stage's listing.
+    "variable_name": "string",
+    "variable_type": "type",
+    "variable_label": "string: the name of the argument it is, or empty",
+    # A literal, a type, a place in the user's source.
+    "literal_text": "string",
+    "literal_type": "type",
+    "type_text": "string, such as 'f32[3,4]'",
+    "type_nbytes": "bytes that one value takes (64-bit float)",
+    "location_file": "file",
+    "location_line": "line, from 1",
+    "location_function": "string",
+    # A residual: a value that the forward program hands to the backward one.
+    "residual_name": "string: its variable's name in the listing of the forward program",
+    "residual_type": "type",
+    "residual_nbytes": "bytes (64-bit float)",
+    "residual_kind": "index into KINDS",
+    "residual_location": "location, or -1",
+    "residual_rule": "string",
+    "residual_reason": "string: one sentence",
+    "residual_decision": "string: what a policy decided, or empty",
+    "residual_producer": "equation of the forward program that makes it, or -1",
+    "residual_origin": "equation of the primal program that it came from, or -1",
+    "residual_variable": "variable of the linear program, or -1",
+    "residual_consumers": "offsets into consumer_rows, one more than there are residuals",
+    "consumer_rows": "equation of the backward program that reads it",
+}
+
+_FLOATS = frozenset({"type_nbytes", "residual_nbytes"})
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One program of a derivation: its rows, or the error that stood in the way of it."""
+
+    key: str
+    label: str
+    title: str
+    programs: tuple[int, int] = (0, 0)
+    equations: tuple[int, int] = (0, 0)
+    error: str = ""
+    is_path: bool = False
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Consecutive lines of a source file, the first of which has number `first`."""
+
+    first: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that equations point into; excerpts only of the user's own files."""
+
+    label: str
+    path: str
+    is_user: bool
+    excerpts: tuple[Excerpt, ...] = ()
+
+
+@dataclass(frozen=True)
+class BranchPoint:
+    """A place where a recorded function chose a side by a value."""
+
+    file: int
+    line: int
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """How the derivation compares with JAX: 'agrees', 'differs' or 'unknown'."""
+
+    status: str
+    summary: str
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class View:
+    """All that the explorer shows, as plain data."""
+
+    title: str
+    stages: tuple[Stage, ...]
+    strings: tuple[str, ...]
+    columns: Mapping[str, np.ndarray]
+    files: tuple[SourceFile, ...] = ()
+    branches: tuple[BranchPoint, ...] = ()
+    check: CheckResult | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def stage(self, key: str) -> Stage:
+        """The stage named `key`."""
+        for stage in self.stages:
+            if stage.key == key:
+                return stage
+        raise KeyError(f"no stage {key!r}; there are {', '.join(stage.key for stage in self.stages)}")
+
+
+def encode(view: View) -> bytes:
+    """Write a view as bytes.
+
+    >>> decode(encode(view)).title == view.title
+    True
+    """
+    columns = {name: _narrowed(name, view.columns[name]) for name in COLUMNS}
+    table, blocks, offset = {}, [], 0
+    for name, column in columns.items():
+        block = column.tobytes()
+        table[name] = [column.dtype.str[1:], offset, column.size]
+        blocks.append(block + bytes(-len(block) % 8))
+        offset += len(blocks[-1])
+    header = json.dumps(_header(view, table), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    header += b" " * (-(_PREFIX.size + len(header)) % 8)
+    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header), 0), header, *blocks])
+
+
+def decode(block: bytes) -> View:
+    """Read a view from bytes; raises ValueError on anything that `encode` did not write."""
+    if len(block) < _PREFIX.size or not block.startswith(MAGIC):
+        raise ValueError("these bytes are not a jaxviz view")
+    _, version, length, _ = _PREFIX.unpack_from(block)
+    if version != VERSION:
+        raise ValueError(f"this view has format {version}; this version of jaxviz reads format {VERSION}")
+    start = _PREFIX.size + length
+    if len(block) < start:
+        raise ValueError("this jaxviz view is cut short")
+    header = json.loads(block[_PREFIX.size : start])
+    columns = {
+        name: np.frombuffer(block, dtype="<" + code, count=size, offset=start + offset)
+        for name, (code, offset, size) in header["columns"].items()
+    }
+    return _from_header(header, columns)
+
+
+def to_json(view: View) -> dict[str, Any]:
+    """A view as JSON values, its columns as lists: what the tests of both languages read."""
+    return _header(view, {name: np.asarray(view.columns[name]).tolist() for name in COLUMNS})
+
+
+def from_json(values: Mapping[str, Any]) -> View:
+    """The view that `to_json` wrote."""
+    columns = {name: _as_column(name, values["columns"][name]) for name in COLUMNS}
+    return _from_header(values, columns)
+
+
+def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    return {
+        "title": view.title,
+        "roles": list(ROLES),
+        "kinds": list(KINDS),
+        "stages": [asdict(stage) for stage in view.stages],
+        "files": [asdict(file) for file in view.files],
+        "branches": [asdict(branch) for branch in view.branches],
+        "check": asdict(view.check) if view.check else None,
+        "notes": list(view.notes),
+        "strings": list(view.strings),
+        "columns": columns,
+    }
+
+
+def _from_header(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> View:
+    check = header["check"]
+    return View(
+        title=header["title"],
+        stages=tuple(
+            Stage(**{**stage, "programs": tuple(stage["programs"]), "equations": tuple(stage["equations"])})
+            for stage in header["stages"]
+        ),
+        strings=tuple(header["strings"]),
+        columns=columns,
+        files=tuple(_source_file(file) for file in header["files"]),
+        branches=tuple(BranchPoint(**branch) for branch in header["branches"]),
+        check=CheckResult(check["status"], check["summary"], tuple(check["differences"])) if check else None,
+        notes=tuple(header["notes"]),
+    )
+
+
+def _source_file(file: Mapping[str, Any]) -> SourceFile:
+    excerpts = tuple(Excerpt(excerpt["first"], tuple(excerpt["lines"])) for excerpt in file["excerpts"])
+    return SourceFile(file["label"], file["path"], file["is_user"], excerpts)
+
+
+def _as_column(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
+    return np.asarray(values, dtype="<f8" if name in _FLOATS else np.int64)
+
+
+def _narrowed(name: str, column: np.ndarray) -> np.ndarray:
+    """The column in the narrowest type that holds it."""
+    column = _as_column(name, column)
+    if name in _FLOATS:
+        return column
+    low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
+    for code in ("u1", "i1", "u2", "i2", "i4"):
+        limits = np.iinfo(code)
+        if limits.min <= low and high <= limits.max:
+            return column.astype("<" + code)
+    raise OverflowError(f"column {name} holds {high if high > -low else low}, more than 32 bits")
