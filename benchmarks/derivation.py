@@ -38,7 +38,9 @@ def jax_derives(fun: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
         def in_floats(*floats: Any) -> Any:
             it = iter(floats)
-            return fun(*jax.tree.unflatten(tree, [next(it) if d else x for d, x in zip(differentiated, flat, strict=True)]))
+            return fun(
+                *jax.tree.unflatten(tree, [next(it) if d else x for d, x in zip(differentiated, flat, strict=True)])
+            )
 
         out, pull = jax.vjp(in_floats, *(x for d, x in zip(differentiated, flat, strict=True) if d))
         return out, pull(jax.tree.map(jnp.ones_like, out))
@@ -57,7 +59,9 @@ def seconds(work: Callable[[], Any]) -> float:
         gc.enable()
 
 
-def compare(ours: Callable[[], Any], theirs: Callable[[], Any], before: Callable[[], None], repeats: int) -> tuple[float, float, float]:
+def compare(
+    ours: Callable[[], Any], theirs: Callable[[], Any], before: Callable[[], None], repeats: int
+) -> tuple[float, float, float]:
     """Medians of both, taken in turn, and the median of their ratio."""
     pairs = []
     for _ in range(repeats):
@@ -74,7 +78,9 @@ def forget() -> None:
     jaxviz.clear_caches()
 
 
-def speed(name: str, fun: Callable[..., Any], args: tuple[Any, ...], repeats: int) -> list[tuple[str, float, float, float]]:
+def speed(
+    name: str, fun: Callable[..., Any], args: tuple[Any, ...], repeats: int
+) -> list[tuple[str, float, float, float]]:
     program = jaxviz.trace(fun)(*args)
     over_jaxpr = jaxpr_as_fun(program.jaxpr)
     flat = tuple(jax.tree.leaves(args))
@@ -87,7 +93,7 @@ def speed(name: str, fun: Callable[..., Any], args: tuple[Any, ...], repeats: in
         derive_programs(program)
         rows.append((f"{name}, from the jaxpr, {label}",
                      *compare(lambda: derive_programs(program), lambda: jax_derives(over_jaxpr, flat), before, repeats)))  # fmt: skip
-    fresh: Callable[[], Callable[..., Any]] = lambda: (lambda *xs: fun(*xs))  # noqa: E731  a new function, as JAX caches traces by it
+    fresh: Callable[[], Callable[..., Any]] = lambda: lambda *xs: fun(*xs)
     for label, before in (("cold", forget), ("warm", warm)):
         rows.append((f"{name}, from Python, {label}",
                      *compare(lambda: derive_programs(jaxviz.trace(fresh())(*args)),
@@ -115,7 +121,9 @@ def growth(sizes: tuple[int, ...]) -> list[tuple[int, float, float]]:
 
 def main(quick: bool = False) -> None:
     repeats = 3 if quick else 7
-    print("Derivation of forward, linear and backward programs; JAX: jax.vjp and its pull-back, traced over the same program")
+    print(
+        "Derivation of forward, linear and backward programs; JAX: jax.vjp and its pull-back, traced over the same program"
+    )
     print(f"{'program':<46}{'jaxviz':>10}{'jax':>10}{'ratio':>8}")
     for name, (fun, args) in {
         "MLP, 8 layers": mlp(8), "transformer, 12 layers": transformer(12), "transformer, 48 layers": transformer(48)

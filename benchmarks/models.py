@@ -30,7 +30,12 @@ def transformer_params(n_layers: int, width: int = 32, hidden: int = 64, vocabul
 
     def layer() -> Params:
         square = {name: weights(width, width) for name in ("q", "k", "v", "o")}
-        scale = {"scale1": jnp.ones(width), "shift1": jnp.zeros(width), "scale2": jnp.ones(width), "shift2": jnp.zeros(width)}
+        scale = {
+            "scale1": jnp.ones(width),
+            "shift1": jnp.zeros(width),
+            "scale2": jnp.ones(width),
+            "shift2": jnp.zeros(width),
+        }
         return square | scale | {"up": weights(width, hidden), "down": weights(hidden, width)}
 
     return {"embedding": weights(vocabulary, width), "layers": [layer() for _ in range(n_layers)]}

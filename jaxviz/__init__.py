@@ -2,32 +2,63 @@
 
 from jaxviz.analysis.residuals import (
     Residual as Residual,
+)
+from jaxviz.analysis.residuals import (
     ResidualSet as ResidualSet,
+)
+from jaxviz.analysis.residuals import (
     residuals as residuals,
 )
 from jaxviz.api import (
     grad as grad,
+)
+from jaxviz.api import (
     hessian as hessian,
+)
+from jaxviz.api import (
     jacfwd as jacfwd,
+)
+from jaxviz.api import (
     jacrev as jacrev,
+)
+from jaxviz.api import (
     jvp as jvp,
+)
+from jaxviz.api import (
     linear_transpose as linear_transpose,
+)
+from jaxviz.api import (
     linearize as linearize,
+)
+from jaxviz.api import (
     value_and_grad as value_and_grad,
+)
+from jaxviz.api import (
     vjp as vjp,
 )
 from jaxviz.derivation import (
     Check as Check,
+)
+from jaxviz.derivation import (
     Derivation as Derivation,
+)
+from jaxviz.derivation import (
     clear_caches as clear_caches,
+)
+from jaxviz.derivation import (
     derive as derive,
 )
 from jaxviz.ir.errors import (
     JaxvizError as JaxvizError,
+)
+from jaxviz.ir.errors import (
     NoRuleError as NoRuleError,
+)
+from jaxviz.ir.errors import (
     ProgramTypeError as ProgramTypeError,
 )
-from jaxviz.ir.syntax import Equation as Equation, Program as Program
+from jaxviz.ir.syntax import Equation as Equation
+from jaxviz.ir.syntax import Program as Program
 from jaxviz.trace import trace as trace
 
 __version__ = "0.1.0"

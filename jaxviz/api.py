@@ -156,8 +156,7 @@ def _push_forward(
     given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]
     outs = iter(evaluate(linear, [*residuals, *given]))
     full = [
-        next(outs) if nz else compat.zeros(a.to_tangent_aval())
-        for a, nz in zip(out_avals, nonzeros_out, strict=True)
+        next(outs) if nz else compat.zeros(a.to_tangent_aval()) for a, nz in zip(out_avals, nonzeros_out, strict=True)
     ]
     return jax.tree.unflatten(out_tree, full)
 
@@ -185,11 +184,12 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux)
     n = len(traced.program.outvars)
     residuals = outs[n:]
-    backward = transpose_program(
-        linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out)
-    )
+    backward = transpose_program(linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out))
     pull = partial(
-        _pull_back, _PullBack(traced, backward.backward, jax.tree.structure(primals), nonzeros, backward.nonzeros_out, nonzeros_out)
+        _pull_back,
+        _PullBack(
+            traced, backward.backward, jax.tree.structure(primals), nonzeros, backward.nonzeros_out, nonzeros_out
+        ),
     )
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     f_vjp = Partial(pull, residuals)
@@ -233,7 +233,11 @@ def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tupl
 
 
 def grad(
-    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Callable[..., Any]:
     """Gradient of a scalar function, as `jax.grad`.
 
@@ -261,7 +265,11 @@ def grad(
 
 
 def value_and_grad(
-    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Callable[..., tuple[Any, Any]]:
     """Value and gradient of a scalar function, as `jax.value_and_grad`; see `grad` for the arguments."""
     compat.check_callable(fun)
@@ -355,7 +363,11 @@ def jacfwd(
 
 
 def jacrev(
-    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
+    fun: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
 ) -> Callable[..., Any]:
     """Jacobian row by row in reverse mode, as `jax.jacrev`; see `grad` for the arguments."""
     compat.check_callable(fun)
@@ -431,7 +443,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         ]
         return jax.tree.unflatten(jax.tree.structure(primals), full)
 
-    return Partial(transposed, program.consts)
+    made: Callable[[Any], Any] = Partial(transposed, program.consts)
+    return made
 
 
 def _is(kind: Any, dtype: Any) -> bool:

@@ -166,7 +166,9 @@ def derive(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) 
         return f
     if isinstance(f, (Program, ClosedJaxpr)):
         if args or kwargs:
-            raise TypeError(f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}")
+            raise TypeError(
+                f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
+            )
         program = f if isinstance(f, Program) else read_jaxpr(f)
         wanted = _in_bounds(wanted, len(program.invars))
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
@@ -175,7 +177,9 @@ def derive(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) 
     return _derive_call(f, args, kwargs, _in_bounds(wanted, len(args)))
 
 
-def _derive_call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...]) -> Derivation:
+def _derive_call(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...]
+) -> Derivation:
     leaves, tree = jax.tree.flatten((args, kwargs))
     n_leaves = [len(jax.tree.leaves(a)) for a in args]
     differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
@@ -242,7 +246,10 @@ def _jax_residuals_of_call(
 def _jax_residuals_of_program(program: Program, nonzeros: Sequence[bool]) -> Counter[str]:
     fun = as_function(_held_as_constants(program))
     return _jax_residuals_of_call(
-        fun, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.in_avals), nonzeros, False
+        fun,
+        tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.in_avals),
+        nonzeros,
+        False,
     )
 
 

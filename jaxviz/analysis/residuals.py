@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal as OneOf, overload
+from typing import Any, overload
+from typing import Literal as OneOf
 
 import jax
 
@@ -172,7 +173,9 @@ def residuals(f: Any, *args: Any, argnums: int | Sequence[int] | None = None, **
 
 
 def _all_arrays(tree: Any) -> bool:
-    return all(isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype") for x in jax.tree.leaves(tree))
+    return all(
+        isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype") for x in jax.tree.leaves(tree)
+    )
 
 
 def find_residuals(derivation: Derivation) -> ResidualSet:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, definition, locate
@@ -30,6 +29,7 @@ class Site:
     arguments: Mapping[Var, str]
     definition: Location
     derivation: Derivation
+
     @staticmethod
     def of(derivation: Derivation, names: Mapping[Var, str]) -> Site:
         forward = derivation.forward
@@ -83,7 +83,10 @@ def find_readers(program: Program, variables: Iterable[Var]) -> dict[Var, list[R
 
 
 def _collect(
-    program: Program, stands_for: Mapping[Atom, Sequence[Var]], within: tuple[Equation, ...], readers: dict[Var, list[Reader]]
+    program: Program,
+    stands_for: Mapping[Atom, Sequence[Var]],
+    within: tuple[Equation, ...],
+    readers: dict[Var, list[Reader]],
 ) -> None:
     for equation in program.equations:
         read = [(i, stands_for[a]) for i, a in enumerate(equation.invars) if a in stands_for]
@@ -125,5 +128,3 @@ def defined_at(program: Program) -> Location:
 def primal_equation(equation: Equation) -> Equation:
     """The equation of the user's program that a derived one came from."""
     return list(ancestors(equation))[-1] if equation.origin is not None and equation.origin.equation else equation
-
-

@@ -20,8 +20,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import api_util, custom_derivatives, dispatch, dtypes, pjit
 from jax._src import api as _api
+from jax._src import api_util, custom_derivatives, dispatch, dtypes, pjit
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
@@ -130,7 +130,8 @@ def is_user_file(name: str) -> bool:
 
 def user_frames(traceback: Any) -> Iterator[Any]:
     """The frames of a traceback outside jax and the standard library, innermost first."""
-    return _source.user_frames(traceback)
+    frames: Iterator[Any] = _source.user_frames(traceback)
+    return frames
 
 
 # --- tracing ----------------------------------------------------------------------------------------------------------
@@ -291,8 +292,11 @@ def concrete_value(x: Any) -> Any:
 
 
 def trace_to_jaxpr(
-    fun: Callable[..., Sequence[Any]], avals: Sequence[Any], debug_info: Any,
-    values: Sequence[Any] | None = None, active: Sequence[bool] = (),
+    fun: Callable[..., Sequence[Any]],
+    avals: Sequence[Any],
+    debug_info: Any,
+    values: Sequence[Any] | None = None,
+    active: Sequence[bool] = (),
 ) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
     """Traces a function of flat arguments.
 
@@ -404,12 +408,11 @@ def linearize_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, int, Seq
       all residuals and then the nonzero tangents; `forwarded[i]` is the position of residual i among the inputs, or None for
       one that `primal` gives.
     """
-    return _ad.linearize_jaxpr(jaxpr, nonzeros, is_vjp=True)
+    made: tuple[Any, int, Sequence[bool], Sequence[int | None], Any] = _ad.linearize_jaxpr(jaxpr, nonzeros, is_vjp=True)
+    return made
 
 
-def transpose_jaxpr(
-    jaxpr: Any, linear: Sequence[bool], nonzero_cts: Sequence[bool]
-) -> tuple[Any, list[bool]]:
+def transpose_jaxpr(jaxpr: Any, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[Any, list[bool]]:
     """JAX's transposition of a ClosedJaxpr.
 
     Args:
@@ -443,7 +446,9 @@ def transpose_jaxpr(
     return closed, nonzero_out
 
 
-def result_types(primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], context: Any) -> tuple[Any, ...] | None:
+def result_types(
+    primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], context: Any
+) -> tuple[Any, ...] | None:
     """The types that a primitive gives for operands of these types, or None where only its nested program can tell."""
     try:
         with context.manager:
@@ -469,9 +474,10 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
     return True
 
 
-def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, Sequence[bool]]:
+def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
     """JAX's JVP of a ClosedJaxpr: (inputs, nonzero tangents) to (results, nonzero tangents), and which are nonzero."""
-    return _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
+    made: tuple[Any, list[bool]] = _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
+    return made
 
 
 # --- JAX's own derivation, and its checks of arguments ----------------------------------------------------------------
@@ -498,7 +504,7 @@ one_cotangent = _lax._one_vjp
 
 def is_float0(aval: Any) -> bool:
     """Whether values of this tangent type are the trivial ones of integers and booleans."""
-    return getattr(aval, "dtype", None) == dtypes.float0
+    return bool(getattr(aval, "dtype", None) == dtypes.float0)
 
 
 def zeros(aval: Any) -> Any:

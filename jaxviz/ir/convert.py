@@ -126,18 +126,23 @@ class _StatefulVar(Var):
 
     __slots__ = ("final_state", "initial_state")
 
+    def __init__(self, aval: Any, initial_state: Any, final_state: Any):
+        super().__init__(aval)
+        self.initial_state = initial_state
+        self.final_state = final_state
+
 
 def _bound_var(var: Any) -> Var:
     if var.initial_qdd is None and var.final_qdd is None:
         return Var(var.aval)
-    made = _StatefulVar(var.aval)
-    made.initial_state, made.final_state = var.initial_qdd, var.final_qdd
-    return made
+    return _StatefulVar(var.aval, var.initial_qdd, var.final_qdd)
 
 
 def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Params with every jaxpr in them read into a Program."""
-    return {name: _map_param(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr), read_jaxpr) for name, value in params.items()}
+    return {
+        name: _map_param(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr), read_jaxpr) for name, value in params.items()
+    }
 
 
 def write_params(params: Mapping[str, Any]) -> dict[str, Any]:

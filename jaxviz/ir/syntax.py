@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal as OneOf, Union
+from typing import TYPE_CHECKING, Any, Union
+from typing import Literal as OneOf
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Primitive
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 Aval = Any
 """A JAX abstract value, such as `ShapedArray(float32[3])`."""
 
-Role = OneOf[
-    "primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy"
-]
+Role = OneOf["primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy"]
 
 
 class Var:
@@ -109,7 +108,9 @@ class Origin:
     role: Role
 
 
-@dataclass(eq=False, slots=True)  # not frozen: that makes it four times as slow to make, and a derivation makes thousands
+@dataclass(
+    eq=False, slots=True
+)  # not frozen: that makes it four times as slow to make, and a derivation makes thousands
 class Equation:
     """`outvars = operation invars`, with the user's source line and, in a derived program, its origin.
 

@@ -41,7 +41,9 @@ class _Checker:
         bound: set[Atom] = set()
         for v in (*program.constvars, *program.invars):
             if v in bound:
-                raise ProgramTypeError(f"An input of {program.name} is bound twice: {v!r}. Each variable is bound once.")
+                raise ProgramTypeError(
+                    f"An input of {program.name} is bound twice: {v!r}. Each variable is bound once."
+                )
             bound.add(v)
         if len(program.consts) != len(program.constvars):
             raise ProgramTypeError(
@@ -107,7 +109,9 @@ class _Checker:
             if equation.primitive is compat.jit_p:
                 self.check_linear(equation.params["jaxpr"], mask)
             elif not self.is_linear(equation.operation, mask):
-                types = ", ".join(a.aval.str_short(short_dtypes=True) for a, m in zip(equation.invars, mask, strict=True) if m)
+                types = ", ".join(
+                    a.aval.str_short(short_dtypes=True) for a, m in zip(equation.invars, mask, strict=True) if m
+                )
                 raise ProgramTypeError(
                     f"{describe_equation(equation, index)} is not linear in its operands {types}, "
                     f"but {program.name} is said to be linear in the inputs that they depend on."

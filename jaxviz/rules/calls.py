@@ -21,7 +21,9 @@ _OUTPUT_PARAMS = {"out_shardings": compat.UNSPECIFIED, "out_layouts": None}
 """The params of jit that have one entry for each operand or result, and the entry for one that we add."""
 
 
-def jit_operation(like: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]) -> Operation:
+def jit_operation(
+    like: Operation, body: Program, inputs: Sequence[int | None], outputs: Sequence[int | None]
+) -> Operation:
     """A jit of another body.
 
     Args:
@@ -67,7 +69,10 @@ def _linearize_jit(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     n_consts = len(body.constvars)
     operands = [Var(a) for a in operation.in_avals]
     constants = [Var(v.aval) for v in body.constvars]
-    outer: dict[Atom, Atom] = {**dict(zip(body.invars, operands, strict=True)), **dict(zip(body.constvars, constants, strict=True))}
+    outer: dict[Atom, Atom] = {
+        **dict(zip(body.invars, operands, strict=True)),
+        **dict(zip(body.constvars, constants, strict=True)),
+    }
 
     def passes_through(i: int, atom: Atom) -> bool:
         free = operation.params["out_shardings"][i] is compat.UNSPECIFIED and operation.params["out_layouts"][i] is None
@@ -79,7 +84,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     forward = _with_results(parts.forward, [*(results[i] for i in kept), *computed])
     primal_op = jit_operation(operation, forward, [*range(n_in)], [*kept, *([None] * len(computed))])
     outs = [Var(a) for a in primal_op.out_avals]
-    position = {i: v for i, v in zip(kept, outs, strict=False)}
+    position = dict(zip(kept, outs, strict=False))
     primal_results = [position[i] if i in position else outer[a] for i, a in enumerate(results)]
     outer.update({results[i]: v for i, v in position.items()})
     outer.update(zip(computed, outs[len(kept) :], strict=True))
@@ -127,7 +132,9 @@ def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tra
     return TransposeRule(_call(made, role="cotangent"), parts.nonzeros_out, "transpose of a jitted function")
 
 
-def _transposed_jit(like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]) -> Operation:
+def _transposed_jit(
+    like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]
+) -> Operation:
     """Cotangents come in as the results went out, and go out as the operands came in."""
     p = like.params
     params = {
@@ -153,8 +160,6 @@ def _dce_jit(operation: Operation, used: Mask) -> DceRule:
     inputs = [i for i, r in enumerate(read) if r]
     outputs = [i for i, u in enumerate(used) if u]
     return read, jit_operation(operation, smaller, inputs, outputs)
-
-
 
 
 jvp_rules.register(compat.custom_jvp_call_p)(jvp.jax_rule)

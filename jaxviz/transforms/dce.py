@@ -22,7 +22,9 @@ dce_rules: RuleTable[DceRule] = RuleTable("dce", _default_rule)
 """Key: operation, which results are used. A rule is needed only where an operation can be made smaller."""
 
 
-def dce_program(program: Program, used: Sequence[bool] | None = None, keep_inputs: Sequence[bool] | None = None) -> tuple[Program, Mask]:
+def dce_program(
+    program: Program, used: Sequence[bool] | None = None, keep_inputs: Sequence[bool] | None = None
+) -> tuple[Program, Mask]:
     """Drops what no needed result and no effect depends on.
 
     Args:
@@ -50,10 +52,7 @@ def dce_program(program: Program, used: Sequence[bool] | None = None, keep_input
         kept.append(equation)
     kept.reverse()
     keep = [v in live for v in program.invars]
-    if keep_inputs is None:
-        keep = [True] * len(keep)
-    else:
-        keep = [k or must for k, must in zip(keep, keep_inputs, strict=True)]
+    keep = [True] * len(keep) if keep_inputs is None else [k or must for k, must in zip(keep, keep_inputs, strict=True)]
     live_consts = [v in live for v in program.constvars]
     info = program.debug_info
     if info is not None:

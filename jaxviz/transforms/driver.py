@@ -40,13 +40,11 @@ class Template:
 
         for v in program.invars:
             slot(v)
-        fixed = [*program.constvars, *(a for a in _atoms_read(program) if isinstance(a, Literal))]
+        fixed: list[Atom] = [*program.constvars, *(a for a in _atoms_read(program) if isinstance(a, Literal))]
         for a in fixed:
             slot(a)
         values = dict(zip(map(id, program.constvars), program.consts, strict=True))
-        self.constants: tuple[tuple[Atom, Any], ...] = tuple(
-            {id(a): (a, values.get(id(a))) for a in fixed}.values()
-        )
+        self.constants: tuple[tuple[Atom, Any], ...] = tuple({id(a): (a, values.get(id(a))) for a in fixed}.values())
         self.steps: list[tuple[Operation, tuple[int, ...], Role]] = []
         for equation, role in zip(program.equations, roles, strict=True):
             ins = tuple([slot(a) for a in equation.invars])

@@ -92,7 +92,9 @@ def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | Non
         ins = [primal.get(a, a) for a in equation.invars]
         if True not in nonzero_in:
             origin = Origin(equation, "jvp", "no tangent reaches it", "primal")
-            builder.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
+            builder.equations.append(
+                Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
+            )
             continue
         try:
             rule = jvp_rules(equation.operation, nonzero_in)

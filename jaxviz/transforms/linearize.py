@@ -67,7 +67,7 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
 def _rule(
     primal: Program, n_in: int, n_out: int, sources: Sequence[Atom], linear: Program, nonzeros_out: Mask, name: str
 ) -> LinearizeRule:
-    """The rule whose residuals are the `sources`, values of `primal`; one that is an operand or a result is not given twice."""
+    """The rule whose residuals are the `sources`, values of `primal`; an operand or a result is not given twice."""
     places: dict[Atom, int] = {}
     for i, a in enumerate((*primal.invars, *primal.outvars)):
         places.setdefault(a, i)
@@ -168,7 +168,9 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
         ins = [read(a, a) for a in equation.invars]
         if True not in nonzero_in:
             origin = Origin(equation, "linearize", "known: no tangent reaches it", "primal")
-            forward.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
+            forward.equations.append(
+                Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
+            )
             continue
         try:
             rule = linearize_rules(equation.operation, nonzero_in)
@@ -195,7 +197,8 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
 
 def _finish(
     program: Program, forward: Builder, linear: Builder, results: list[Atom], residuals: dict[Atom, Var],
-    tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Var], nonzeros_out: Mask,
+    tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Var],
+    nonzeros_out: Mask,
 ) -> Linearized:  # fmt: skip
     """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
     names = [""] * (len(residuals) + len(tangents_in))

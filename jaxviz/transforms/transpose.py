@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import one_equation, read_jaxpr
+from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule
@@ -44,10 +44,18 @@ class Transposed:
 def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     primitive = operation.primitive
     if operation.programs:
-        raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", "Equations that hold programs need a rule of their own.")
+        raise no_rule(
+            operation,
+            "Transpose rule (for reverse-mode differentiation) for",
+            "Equations that hold programs need a rule of their own.",
+        )
     if not compat.has_transpose_rule(primitive):
-        types = ", ".join(a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin)
-        what = f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
+        types = ", ".join(
+            a.str_short(short_dtypes=True) for a, lin in zip(operation.in_avals, linear, strict=True) if lin
+        )
+        what = (
+            f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
+        )
         raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", what)
     jaxpr, nonzeros_out = compat.transpose_jaxpr(one_equation(operation), linear, nonzero_cts)
     program = read_jaxpr(jaxpr)
@@ -65,7 +73,8 @@ transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule
 def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
-    Each cotangent is read once, by the equation that made the value, so it is taken out of the environment as it is read.
+    Each cotangent is read once, by the equation that made the value, so it is taken out of the environment as it is
+    read.
 
     Args:
       program: linear in those inputs taken together.
@@ -103,12 +112,12 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
 
     for index, equation in reversed(linear_equations):
         cts = [cotangents.pop(v, None) for v in equation.outvars]
-        nonzero = tuple([ct is not None for ct in cts])
-        if True not in nonzero:
+        nonzeros = tuple([ct is not None for ct in cts])
+        if True not in nonzeros:
             continue
         mask = tuple([a in is_linear for a in equation.invars])
         try:
-            rule = transpose_rules(equation.operation, mask, nonzero)
+            rule = transpose_rules(equation.operation, mask, nonzeros)
         except NoRuleError as error:
             raise located(error, equation, index) from error.__cause__
         given: list[Atom] = [a for a in equation.invars if a not in is_linear]
@@ -120,12 +129,12 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
                 accumulate(operand, next(outs), equation)
 
     linear_inputs = [v for v, lin in zip(program.invars, linear, strict=True) if lin]
-    outs = [cotangents.get(v) for v in linear_inputs]
+    cts_out = [cotangents.get(v) for v in linear_inputs]
     invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
-    results = [ct for ct in outs if ct is not None]
+    results = [ct for ct in cts_out if ct is not None]
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
     backward = builder.program(invars, results, info, like=program)
-    return Transposed(backward, tuple(ct is not None for ct in outs))
+    return Transposed(backward, tuple(ct is not None for ct in cts_out))
 
 
 def _add(builder: Builder, x: Atom, y: Atom, equation: Equation | None) -> Var:

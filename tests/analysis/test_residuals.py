@@ -163,7 +163,13 @@ def test_plain_data(found):
 
 @pytest.mark.parametrize(
     ("x", "size"),
-    [(jnp.ones((2, 3)), 24), (jnp.ones(3, bool), 3), (np.float64(1), 4), (jnp.ones((0, 3)), 0), (jnp.ones(2, jnp.bfloat16), 4)],
+    [
+        (jnp.ones((2, 3)), 24),
+        (jnp.ones(3, bool), 3),
+        (np.float64(1), 4),
+        (jnp.ones((0, 3)), 0),
+        (jnp.ones(2, jnp.bfloat16), 4),
+    ],
 )
 def test_bytes(x, size):
     assert nbytes(jax.typeof(jnp.asarray(x))) == size

@@ -56,7 +56,9 @@ def test_an_unbound_result(program):
 
 def test_a_type_mismatch(program):
     scalar = Literal(1.0, program.outvars[0].aval)
-    with pytest.raises(ProgramTypeError, match=r"test_typecheck\.py:16\): operand 0 has type float32\[\], expected float32\[3\]"):
+    with pytest.raises(
+        ProgramTypeError, match=r"test_typecheck\.py:16\): operand 0 has type float32\[\], expected float32\[3\]"
+    ):
         check_program(with_equation(program, 0, invars=(scalar,)))
 
 
@@ -100,13 +102,20 @@ def test_an_equation_inside_a_jitted_function():
 
 @pytest.mark.parametrize(
     ("name", "fun"),
-    [("sin", jnp.sin), ("mul", lambda x: x * x), ("div", lambda x: 1.0 / x), ("sin", jax.jit(lambda x: 2.0 * jnp.sin(x)))],
+    [
+        ("sin", jnp.sin),
+        ("mul", lambda x: x * x),
+        ("div", lambda x: 1.0 / x),
+        ("sin", jax.jit(lambda x: 2.0 * jnp.sin(x))),
+    ],
 )
 def test_an_equation_that_is_not_linear(name, fun):
     with pytest.raises(ProgramTypeError, match=rf"`{name}` \(equation 0, .*is not linear in its operands f32\[3\]"):
         check_program(jaxviz.trace(fun)(jnp.ones(3)), linear=[True])
 
 
-@pytest.mark.parametrize("fun", [lambda x: 2.0 * x, lambda x: x + x, lambda x: x / 3.0, lambda x: jnp.dot(x, jnp.ones(3))])
+@pytest.mark.parametrize(
+    "fun", [lambda x: 2.0 * x, lambda x: x + x, lambda x: x / 3.0, lambda x: jnp.dot(x, jnp.ones(3))]
+)
 def test_an_equation_that_is_linear(fun):
     check_program(jaxviz.trace(fun)(jnp.ones(3)), linear=[True])
