@@ -56,7 +56,9 @@ def test_jaxpr(run):
     assert err == ""
 
 
-@pytest.mark.parametrize("call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"])
+@pytest.mark.parametrize(
+    "call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"]
+)
 def test_any_kind_of_call(run, call):
     shown, err = run(f"%%jaxpr\n{call}")
     assert "f32[3]" in repr(shown)
@@ -98,10 +100,16 @@ def test_help(run, capsys, shell):
         ("%jaxpr", "%jaxpr: expected a call, such as f(x); got nothing"),
         ("%jaxpr 3 + 4", "%jaxpr: expected a call, such as f(x); got: 3 + 4"),
         ("%jaxpr g(1.0)", "NameError while reading g(1.0): name 'g' is not defined"),
-        ("%jaxpr f('a')", "TypeError while tracing f('a'): Argument 'a' of type <class 'str'> is not a valid JAX type."),
+        (
+            "%jaxpr f('a')",
+            "TypeError while tracing f('a'): Argument 'a' of type <class 'str'> is not a valid JAX type.",
+        ),
         ("%jaxpr broken(1.0)", "ValueError while tracing broken(1.0): no such layer"),
         ("%jaxpr mismatched(x)", "TypeError while tracing mismatched(x): dot_general requires contracting dimensions"),
-        ("%vjp loops(2.0)", "NoRuleError while transposing loops(2.0): Differentiation rule for 'scan' not implemented."),
+        (
+            "%vjp loops(2.0)",
+            "NoRuleError while transposing loops(2.0): Differentiation rule for 'scan' not implemented.",
+        ),
         ("%residuals --argnums one f(x)", "%residuals: --argnums takes numbers such as 0 or 0,1; got: one"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],

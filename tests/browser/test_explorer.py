@@ -1,0 +1,156 @@
+"""The first notebook in the real JupyterLab, and the saved page, in a real browser, in both themes."""
+
+import re
+import uuid
+
+import jax.numpy as jnp
+import pytest
+from playwright.sync_api import expect
+
+import jaxviz
+
+pytestmark = pytest.mark.browser
+KERNEL_IDLE = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+
+
+@pytest.fixture
+def notebook(lab, tab):
+    """The first notebook, open, with all its cells run."""
+    page = tab.page
+    page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}/tree/00_first_look.ipynb?token={lab.token}&reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    if tab.theme == "dark":
+        page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+        page.wait_for_selector("body[data-jp-theme-light='false']")
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    expect(page.locator("#jupyterlab-splash")).to_have_count(0)
+    return tab
+
+
+def explorer_of(page):
+    found = page.get_by_test_id("explorer")
+    found.scroll_into_view_if_needed()
+    return found
+
+
+def ask_kernel(page, expression):
+    """What an expression is in the notebook's kernel: run in a cell, as a person would."""
+    ask = """async (code) => {
+        const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+        const done = kernel.requestExecute({ code, store_history: false });
+        let text = "";
+        done.onIOPub = (message) => { if (message.header.msg_type === "stream") text += message.content.text; };
+        await done.done;
+        return text.trim();
+    }"""
+    return page.evaluate(ask, f"print({expression})")
+
+
+def test_the_notebook_shows_the_explorer(notebook):
+    explorer = explorer_of(notebook.page)
+    badge = explorer.get_by_test_id("badge")
+    expect(badge).to_contain_text(re.compile(r"residuals as in JAX [\d.]+: (\d+) of \1"))
+    rows = explorer.get_by_test_id("residual-row")
+    assert rows.count() == int(ask_kernel(notebook.page, "len(derivation.residuals)"))
+    expect(explorer.get_by_test_id("residuals")).to_contain_text("is saved because tanh's derivative")
+    expect(explorer.get_by_test_id("source")).to_contain_text("x = jnp.tanh(x @ w + b)")
+    expect(explorer.get_by_test_id("code-left").locator(".cm-line", has_text="tanh").first).to_be_visible()
+    notebook.screenshot("notebook")
+
+
+def test_a_click_on_an_equation_reaches_every_pane_and_python(notebook):
+    page = notebook.page
+    explorer = explorer_of(page)
+    explorer.get_by_test_id("stage-backward").click()
+    line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first
+    line.click()
+    expect(line).to_have_class(re.compile("is-selected"))
+    expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
+    expect(explorer.get_by_test_id("inspector")).to_contain_text("came from")
+    expect(
+        explorer.locator("[data-testid=source-line].is-selected, [data-testid=source-line].is-ancestor").first
+    ).to_be_visible()
+    page.wait_for_timeout(300)
+    stage, number = ask_kernel(page, "explorer.selected").split(":")
+    assert stage == "backward"
+    assert ask_kernel(page, f"[e for _, e in derivation.backward.walk()][{number}].primitive.name") == "mul"
+    assert ask_kernel(page, "explorer.stage") == "backward"
+    notebook.screenshot("selected")
+
+
+def test_linearize_beside_jvp(notebook):
+    explorer = explorer_of(notebook.page)
+    explorer.get_by_test_id("linearize-vs-jvp").click()
+    shown = {explorer.get_by_test_id(f"code-{side}").get_attribute("data-stage") for side in ("left", "right")}
+    assert shown == {"linear", "jvp"}
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first.click()
+    notebook.screenshot("linearize-beside-jvp")
+
+
+def test_python_selects_and_the_page_follows(notebook):
+    page = notebook.page
+    explorer = explorer_of(page)
+    ask_kernel(page, "setattr(explorer, 'selected', 'forward:3')")
+    expect(explorer.get_by_test_id("code-left")).to_have_attribute("data-stage", "forward")
+    expect(explorer.locator(".cm-line.is-selected")).to_have_count(1)
+    name = ask_kernel(page, "[e for _, e in derivation.forward.walk()][3].primitive.name")
+    expect(explorer.get_by_test_id("inspected")).to_have_text(name)
+
+
+def test_keys_stay_inside_the_widget(notebook):
+    page = notebook.page
+    explorer = explorer_of(page)
+    cells = page.locator(".jp-Notebook .jp-Cell").count()
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]").first.click()
+    for key in ("b", "a", "d", "d"):
+        page.keyboard.press(key)
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+    page.keyboard.press("ArrowDown")
+    expect(explorer.locator(".cm-line.is-selected")).to_have_count(1)
+    page.keyboard.press("5")
+    expect(explorer.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
+    page.keyboard.press("Escape")
+    expect(explorer.locator(".is-selected")).to_have_count(0)
+
+
+def test_a_saved_page_works_from_a_file(tab, tmp_path):
+    def loss(x):
+        return jnp.sum(jnp.tanh(x) * jnp.sin(x))
+
+    path = jaxviz.explore(loss, jnp.ones(3)).save_html(tmp_path / "page.html")
+    page = tab.page
+    page.goto(path.as_uri())
+    explorer = page.get_by_test_id("explorer")
+    explorer.get_by_test_id("residual-row").first.click()
+    expect(explorer.get_by_test_id("reason").first).to_contain_text("is saved because")
+    explorer.get_by_test_id("stage-backward").click()
+    expect(explorer.get_by_test_id("code-left").locator(".cm-line[data-row]").first).to_be_visible()
+    tab.screenshot("saved-page")
+
+
+def test_hostile_names_stay_text(tab, tmp_path):
+    evil = "</script><img src=x onerror=\"document.title='broken'\">"
+    path = jaxviz.explore(lambda p: jnp.sum(jnp.sin(p[evil])), {evil: jnp.ones(3)}).save_html(tmp_path / "page.html")
+    page = tab.page
+    page.goto(path.as_uri())
+    expect(page.get_by_test_id("explorer")).to_contain_text("onerror")
+    assert page.title() != "broken"
+    assert page.locator("img").count() == 0
+
+
+def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
+    import jax
+
+    def loops(x):
+        return jax.lax.fori_loop(0, 3, lambda i, c: jnp.sin(c), x)
+
+    path = jaxviz.explore(loops, 1.0).save_html(tmp_path / "page.html")
+    tab.page.goto(path.as_uri())
+    explorer = tab.page.get_by_test_id("explorer")
+    expect(explorer.get_by_test_id("code-left").locator(".cm-line", has_text="scan").first).to_be_visible()
+    explorer.get_by_test_id("stage-backward").click()
+    expect(explorer.get_by_test_id("code-left")).to_contain_text("Differentiation rule for 'scan' not implemented")
+    tab.screenshot("stage-with-an-error")
