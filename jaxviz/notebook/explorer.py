@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +11,42 @@ import anywidget
 import traitlets
 from jax.extend.core import ClosedJaxpr
 
-from jaxviz.derivation import Derivation, derive
-from jaxviz.ir.syntax import Program
-from jaxviz.views.columns import view_of
-from jaxviz.views.schema import encode
+from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.views.columns import first_line, view_of
+from jaxviz.views.page import page
+from jaxviz.views.schema import View, encode
+from jaxviz.views.text import stage_text, summary
 
 _STATIC = Path(__file__).parent.parent / "static"
 
-MISSING_BUNDLE = "The explorer's JavaScript is not built. In a checkout, run `make lab` once, or `npm ci && npm run build` in widgets/."
+MISSING_BUNDLE = (
+    "The explorer's JavaScript is not built. In a checkout, run `make lab` once, "
+    "or `npm ci && npm run build` in widgets/."
+)
 
 
 class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
-    """The widget. Made by `explore`.
+    """The widget. Made by `explore`; what it shows is derived when it is first displayed.
+
+    >>> e = jaxviz.explore(loss, params, x)
+    >>> e.stage, e.beside = "jvp", "forward+linear"
+    >>> e.selected = "backward:12"
+    >>> e.equation
+    Equation(mul -> f32[8,16])
 
     Traits to observe and to set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
-      stage: the stage shown, such as 'linear'.
+      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear' or 'backward'; or several, joined by '+'.
+      beside: the same for the pane at the right; '' for none.
       height: in pixels.
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
+    failure = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
+    beside = traitlets.Unicode("").tag(sync=True)
     height = traitlets.Int(620).tag(sync=True)
 
     def __init__(self, derivation: Derivation, **traits: Any):
@@ -44,25 +56,98 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         # Set on the instance, so that the class can be imported where the bundle has not been built.
         self._esm = (_STATIC / "explorer.js").read_text(encoding="utf-8")
         self._css = (_STATIC / "explorer.css").read_text(encoding="utf-8")
-        super().__init__(payload=encode(view_of(derivation)), **traits)
+        super().__init__(**traits)
+        self.on_msg(self._answer)
+
+    @cached_property
+    def view(self) -> View:
+        """What is shown, as plain data."""
+        return view_of(self.derivation)
+
+    @property
+    def equation(self) -> Equation | None:
+        """The selected equation, or None."""
+        if not self.selected:
+            return None
+        stage, _, number = self.selected.partition(":")
+        return _equations(self.derivation, stage)[int(number)]
 
     def save_html(self, path: str | Path, source: bool = True) -> Path:
         """Writes the explorer as one HTML file that works without a kernel and fetches nothing.
 
+        >>> explorer.save_html("loss.html")
+
         Args:
-          path: of the file.
-          source: whether the lines of the user's own source files are in it.
+          path: of the file; its folder must exist.
+          source: whether the lines of your own source files are in it; without them, file names and line numbers are.
 
         Returns:
           the path.
         """
-        payload = self.payload if source else encode(view_of(self.derivation, source=False))
+        view = self.view if source else view_of(self.derivation, source=False)
+        state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
         path = Path(path)
-        path.write_text(page(self.derivation.primal.name, payload, self.height, self.stage), encoding="utf-8")
+        path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
 
+    def text(self, stage: str) -> str:
+        """The program of a stage as plain text, with the names that the explorer shows."""
+        return stage_text(self.view, stage)
+
     def __str__(self) -> str:
-        return f"Explorer({self.derivation.primal.name}: {self.derivation.residuals.summary})"
+        return summary(self.view)
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.derivation.primal.name})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        self._fill()
+        shown = super()._repr_mimebundle_(**kwargs)
+        if shown is not None:
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = str(self)
+        return shown
+
+    def _fill(self) -> None:
+        if self.payload or self.failure:
+            return
+        try:
+            self.payload = encode(self.view)
+        except Exception as error:
+            self.failure = first_line(error)
+            raise
+
+    def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
+        """The browser asks for what it is to show, where the widget stands inside another one."""
+        if content == "fill":
+            self._fill()
+
+    @traitlets.validate("stage", "beside")
+    def _stages_exist(self, proposal: Any) -> str:
+        keys = [key for key in proposal["value"].split("+") if key]
+        for key in keys:
+            if key not in STAGES:
+                raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(STAGES)}")
+        if not keys and proposal["trait"].name == "stage":
+            raise traitlets.TraitError(f"one stage must be shown, of {', '.join(STAGES)}")
+        return "+".join(keys)
+
+    @traitlets.validate("selected")
+    def _equation_exists(self, proposal: Any) -> str:
+        value: str = proposal["value"]
+        if not value:
+            return value
+        stage, _, number = value.partition(":")
+        if stage not in STAGES or not number.isdecimal():
+            raise traitlets.TraitError(f"{value!r} names no equation; write stage:number, such as 'backward:12'")
+        n = len(_equations(self.derivation, stage))
+        if int(number) >= n:
+            raise traitlets.TraitError(f"{value!r} names no equation; {stage} has {n}, numbered from 0")
+        return value
+
+
+def _equations(derivation: Derivation, stage: str) -> list[Equation]:
+    """The equations of a stage in the order of its listing, nested ones after the equation that holds them."""
+    return [equation for _, equation in getattr(derivation, stage).walk()]
 
 
 def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Explorer:
@@ -73,7 +158,7 @@ def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any)
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
       *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional arguments to differentiate in.
+      argnums: the positional argument or arguments to differentiate in; of a Program, all of its inputs.
 
     Raises:
       what `derive` raises; a stage that cannot be derived is shown with its error instead.
@@ -82,38 +167,3 @@ def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any)
         n = len(f.invars) if isinstance(f, Program) else len(f.jaxpr.invars)
         return Explorer(derive(f, argnums=tuple(range(n))))
     return Explorer(derive(f, *args, argnums=argnums, **kwargs))
-
-
-def page(title: str, payload: bytes, height: int, stage: str) -> str:
-    """The explorer as an HTML page: the widget's own module, its state, and a host for it in place of a notebook."""
-    module = (_STATIC / "explorer.js").read_text(encoding="utf-8")
-    style = (_STATIC / "explorer.css").read_text(encoding="utf-8")
-    state = json.dumps({"height": height, "stage": stage, "selected": ""})
-    encoded: Callable[[str], str] = lambda text: base64.b64encode(text.encode()).decode()
-    # Everything that comes from a program is in base64: nothing in it can end the script that holds it.
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)} · jaxviz</title>
-<style>html{{color-scheme:light dark}}body{{margin:0;background:light-dark(#fff,#111418)}}#explorer>.jaxviz{{height:100vh!important;border:0;border-radius:0}}</style>
-<style>{style}</style>
-<body>
-<div id="explorer"></div>
-<script type="module">
-const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-const state = {state};
-state.payload = new DataView(bytes("{base64.b64encode(payload).decode()}").buffer);
-const listeners = {{}};
-const model = {{
-  get: (name) => state[name],
-  set: (name, value) => {{ state[name] = value; for (const call of listeners["change:" + name] ?? []) call(); }},
-  save_changes: () => {{}},
-  on: (event, call) => (listeners[event] ??= []).push(call),
-  off: (event, call) => {{ listeners[event] = (listeners[event] ?? []).filter((c) => c !== call); }},
-}};
-const url = URL.createObjectURL(new Blob([bytes("{encoded(module)}")], {{ type: "text/javascript" }}));
-const {{ default: widget }} = await import(url);
-widget.render({{ model, el: document.getElementById("explorer") }});
-</script>
-"""

@@ -68,9 +68,9 @@ def page(title: str, payload: bytes, module: str, style: str, state: Mapping[str
 <title>{html.escape(title)}</title>
 <style>{sheet}</style>
 <style>
-body {{ margin: 0; padding: 12px; background: #fff; font-family: system-ui, sans-serif; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #111; color: #eee; }} }}
-.jaxviz-explorer {{ --jaxviz-height: calc(100vh - 24px); }}
+body {{ margin: 0; background: light-dark(#fff, #111418); font-family: system-ui, sans-serif; }}
+html {{ color-scheme: light dark; }}
+.jaxviz {{ height: 100vh !important; border: 0 !important; border-radius: 0 !important; }}
 </style>
 </head>
 <body>

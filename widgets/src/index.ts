@@ -1,8 +1,147 @@
-import "./style.css";
+/** The explorer as an anywidget module: reads the payload, lays the panes out, links them. */
 
-/** The explorer as an anywidget module. */
-export default {
-  render({ el }: { el: HTMLElement }): void {
-    el.textContent = "jaxviz";
-  },
-};
+import "./style.css";
+import { h } from "./dom";
+import { Model } from "./model";
+import { guarded, type Pane, reasonOf } from "./pane";
+import { CodePane } from "./panes/code";
+import { InspectorPane } from "./panes/inspector";
+import { KEYS, Rail } from "./panes/rail";
+import { ResidualsPane } from "./panes/residuals";
+import { SourcePane } from "./panes/source";
+import { decode } from "./schema";
+import { splitter } from "./splitter";
+import { type Side, State } from "./state";
+import {
+  askForPayload,
+  failureOf,
+  heightOf,
+  onPayload,
+  payloadOf,
+  syncState,
+  type WidgetModel,
+} from "./sync";
+
+function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
+  const keys = keySheet();
+  const toggleKeys = () => (keys.open ? keys.close() : keys.show());
+  const rail = guarded("rail", () => new Rail(state, toggleKeys));
+  const residuals = guarded("residuals", () => new ResidualsPane(state));
+  const inspector = guarded("inspector", () => new InspectorPane(state));
+  const source = guarded("source", () => new SourcePane(state));
+  const codes = h("div", { class: "jv-codes" });
+  const code = new Map<Side, { key: string; pane: Pane }>();
+  const showCodes = () => {
+    for (const side of ["left", "right"] as const) {
+      const stages = state.shown[side];
+      const key = `${stages.join()} ${state.fullParams}`;
+      const before = code.get(side);
+      if (before?.key === key) continue;
+      before?.pane.destroy?.();
+      before?.pane.element.remove();
+      code.delete(side);
+      if (stages.length === 0) continue;
+      const pane = guarded("code", () => new CodePane(state, stages, side));
+      if (side === "left") codes.prepend(pane.element);
+      else codes.append(pane.element);
+      code.set(side, { key, pane });
+      pane.update("selection");
+    }
+  };
+
+  const top = h("div", { class: "jv-row jv-top" });
+  top.append(codes, splitter(top, "column", "--jv-side"), source.element);
+  const bottom = h("div", { class: "jv-row jv-bottom" });
+  bottom.append(residuals.element, splitter(bottom, "column", "--jv-side"), inspector.element);
+  root.replaceChildren(rail.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
+
+  const onKey = (event: KeyboardEvent) => {
+    // JupyterLab listens for keys on the whole page: `b` would put a cell below.
+    event.stopPropagation();
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (actOn(event, state, keys, toggleKeys)) event.preventDefault();
+  };
+  root.addEventListener("keydown", onKey);
+
+  const stop = syncState(widget, state);
+  showCodes();
+  const unsubscribe = state.subscribe((change) => {
+    if (change === "shown" || change === "params") showCodes();
+    for (const pane of [rail, ...[...code.values()].map((c) => c.pane), residuals, inspector, source])
+      pane.update(change);
+  });
+  for (const pane of [rail, residuals, inspector, source]) {
+    pane.update("shown");
+    pane.update("selection");
+  }
+  return () => {
+    root.removeEventListener("keydown", onKey);
+    unsubscribe();
+    stop();
+    for (const { pane } of code.values()) pane.destroy?.();
+  };
+}
+
+/** Does what a key stands for; says whether it stands for anything. */
+function actOn(event: KeyboardEvent, state: State, keys: HTMLDialogElement, toggleKeys: () => void): boolean {
+  const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
+  const stage = digit === undefined ? -1 : Number(digit) - 1;
+  if (stage >= 0 && stage < state.model.view.stages.length) state.showStages([stage], event.shiftKey);
+  else if (event.key === "Escape" && keys.open) keys.close();
+  else if (event.key === "Escape") state.clear();
+  else if (event.key === "?") toggleKeys();
+  else if (event.key.toLowerCase() === "l") state.compareWithJvp();
+  else if (event.key.toLowerCase() === "p") state.toggleParams();
+  else return false;
+  return true;
+}
+
+function keySheet(): HTMLDialogElement {
+  const sheet = h("dialog", { class: "jv-help", "aria-label": "keys", "data-testid": "keys" });
+  sheet.append(
+    h("dl", {}, ...KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
+    h("button", { type: "button", class: "jv-button", onclick: () => sheet.close() }, "Close"),
+  );
+  return sheet;
+}
+
+function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {
+  const root = h("div", {
+    class: "jaxviz",
+    "data-testid": "explorer",
+    role: "group",
+    "aria-label": "jaxviz explorer",
+  });
+  root.style.height = `${heightOf(model)}px`;
+  el.append(root);
+  let unmount = () => {};
+  const show = () => {
+    unmount();
+    unmount = () => {};
+    try {
+      const payload = payloadOf(model);
+      if (payload !== null) unmount = mount(root, model, new State(new Model(decode(payload))));
+      else if (failureOf(model))
+        root.replaceChildren(note("failed", `The explorer could not be shown: ${failureOf(model)}`));
+      else {
+        root.replaceChildren(note("loading", "Deriving the programs…"));
+        askForPayload(model);
+      }
+    } catch (error) {
+      console.error(error);
+      root.replaceChildren(note("failed", `The explorer could not be shown: ${reasonOf(error)}`));
+    }
+  };
+  show();
+  const stop = onPayload(model, show);
+  return () => {
+    stop();
+    unmount();
+  };
+}
+
+function note(id: string, text: string): HTMLElement {
+  return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
+}
+
+export default { render };

@@ -1,0 +1,22 @@
+/** Numbers as people read them. */
+
+/** `1.5 KiB`, `12 B`. */
+export function formatBytes(n: number): string {
+  if (n < 1024) return `${n} B`;
+  let size = n;
+  for (const unit of ["KiB", "MiB", "GiB"]) {
+    size /= 1024;
+    if (size < 1024) return `${size.toFixed(1)} ${unit}`;
+  }
+  return `${(size / 1024).toFixed(1)} TiB`;
+}
+
+/** `12,345`. */
+export function formatCount(n: number): string {
+  return n.toLocaleString("en-US");
+}
+
+/** `1 value`, `2 values`. */
+export function plural(n: number, one: string, many = `${one}s`): string {
+  return `${formatCount(n)} ${n === 1 ? one : many}`;
+}

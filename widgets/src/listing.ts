@@ -1,0 +1,188 @@
+/** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
+
+import type { Model } from "./model";
+
+export type TokenKind = "variable" | "type" | "primitive" | "param" | "literal" | "keyword" | "label";
+
+export interface Token {
+  from: number;
+  to: number;
+  kind: TokenKind;
+  /** The variable that it names. */
+  variable?: number;
+  /** What it stands for in short. */
+  title?: string;
+}
+
+export type LineKind = "heading" | "binders" | "equation" | "label" | "results";
+
+export interface Line {
+  kind: LineKind;
+  text: string;
+  tokens: Token[];
+  /** The equation that it shows or is part of, or -1. */
+  row: number;
+  depth: number;
+  /** The last line of what folds under this one, or -1. */
+  foldTo: number;
+}
+
+/** Longer params are cut, so that the operands behind them stay in sight; the inspector has them whole. */
+const LONG_PARAMS = 28;
+
+/** More inputs than this stand on lines of their own, folded at first. */
+const MANY_INPUTS = 4;
+
+/** The lines of some stages, one below the other; more than one are given headings. */
+export function listing(model: Model, stages: readonly number[], fullParams = false): Line[] {
+  const lines: Line[] = [];
+  for (const stage of stages) {
+    const { programs, label, title } = model.view.stages[stage]!;
+    const writer = new Writer(model, stage, lines, fullParams);
+    if (stages.length > 1) writer.heading(label, title);
+    if (programs[1] > programs[0]) writer.program(programs[0], 0);
+  }
+  return lines;
+}
+
+class Writer {
+  private readonly rowsOfProgram = new Map<number, number[]>();
+
+  constructor(
+    private readonly model: Model,
+    stage: number,
+    private readonly lines: Line[],
+    private readonly fullParams: boolean,
+  ) {
+    const [from, to] = model.view.stages[stage]!.equations;
+    for (let row = from; row < to; row++) {
+      const p = model.program(row);
+      const rows = this.rowsOfProgram.get(p);
+      if (rows) rows.push(row);
+      else this.rowsOfProgram.set(p, [row]);
+    }
+  }
+
+  heading(label: string, title: string): void {
+    const line = this.start("heading", -1, 0);
+    line.add(label, "primitive");
+    line.add(`  ${title}`, "label");
+    line.end();
+  }
+
+  program(program: number, depth: number): void {
+    this.binders(program, depth);
+    for (const row of this.rowsOfProgram.get(program) ?? []) this.equation(row, depth + 1);
+    const line = this.start("results", -1, depth);
+    line.add("in", "keyword");
+    line.add(" (");
+    this.model.results(program).forEach((a, i) => {
+      if (i > 0) line.add(", ");
+      line.atom(a);
+    });
+    line.add(")");
+    line.end();
+  }
+
+  private binders(program: number, depth: number): void {
+    const constants = this.model.constants(program);
+    const binders = this.model.binders(program);
+    const line = this.start("binders", -1, depth);
+    line.add("lambda", "keyword");
+    if (binders.length <= MANY_INPUTS) {
+      binders.forEach((v, i) => {
+        line.add(i === constants && i > 0 ? " ; " : " ");
+        line.typed(v);
+      });
+      line.add(" .");
+      line.end();
+      return;
+    }
+    line.add(` ${binders.length} inputs`, "label");
+    const head = line.end();
+    for (const v of binders) {
+      const part = this.start("binders", -1, depth + 1);
+      part.typed(v);
+      const { label } = this.model.variable(v);
+      if (label) part.add(`  ${label}`, "label");
+      part.end();
+    }
+    head.foldTo = this.lines.length - 1;
+  }
+
+  private equation(row: number, depth: number): void {
+    const { model } = this;
+    const line = this.start("equation", row, depth);
+    model.outputs(row).forEach((v, i) => {
+      if (i > 0) line.add(" ");
+      line.typed(v);
+    });
+    if (model.outputs(row).length > 0) line.add(" = ");
+    line.add(model.primitive(row), "primitive");
+    this.params(line, model.params(row));
+    for (const a of model.inputs(row)) {
+      line.add(" ");
+      line.atom(a);
+    }
+    const head = line.end();
+    const nested = model.nested(row);
+    for (const p of nested) {
+      if (nested.length > 1) {
+        const label = this.start("label", -1, depth + 1);
+        label.add(model.programLabel(p), "label");
+        label.end();
+      }
+      this.program(p, depth + 1);
+    }
+    if (nested.length > 0) head.foldTo = this.lines.length - 1;
+  }
+
+  private params(line: Part, params: string[]): void {
+    if (params.length === 0) return;
+    const all = params.join(" ");
+    if (this.fullParams || all.length <= LONG_PARAMS) line.add(`[${all}]`, "param");
+    else line.add(`[${all.slice(0, LONG_PARAMS - 10)}…]`, "param", { title: params.join("\n") });
+  }
+
+  private start(kind: LineKind, row: number, depth: number): Part {
+    return new Part(this.model, this.lines, kind, row, depth);
+  }
+}
+
+class Part {
+  private text: string;
+  private readonly tokens: Token[] = [];
+
+  constructor(
+    private readonly model: Model,
+    private readonly lines: Line[],
+    private readonly kind: LineKind,
+    private readonly row: number,
+    private readonly depth: number,
+  ) {
+    this.text = "  ".repeat(depth);
+  }
+
+  add(text: string, kind?: TokenKind, more: Partial<Token> = {}): void {
+    const from = this.text.length;
+    this.text += text.replace(/[\n\r\u2028\u2029]/g, " ");
+    if (kind) this.tokens.push({ from, to: this.text.length, kind, ...more });
+  }
+
+  atom(a: number): void {
+    if (a >= 0) this.add(this.model.atomText(a), "variable", { variable: a });
+    else this.typed(a, "literal");
+  }
+
+  typed(a: number, kind: TokenKind = "variable"): void {
+    this.add(this.model.atomText(a), kind, a >= 0 ? { variable: a } : {});
+    this.add(`:${this.model.atomType(a)}`, "type");
+  }
+
+  end(): Line {
+    const { kind, text, tokens, row, depth } = this;
+    const line = { kind, text, tokens, row, depth, foldTo: -1 };
+    this.lines.push(line);
+    return line;
+  }
+}

@@ -1,0 +1,327 @@
+/** Reading the columns: equations, variables, residuals, and who came from whom. */
+
+import type { Column, View } from "./schema";
+
+export interface Variable {
+  name: string;
+  type: string;
+  nbytes: number;
+  label: string;
+}
+
+export interface Place {
+  file: number;
+  line: number;
+  function: string;
+}
+
+export interface Residual {
+  index: number;
+  name: string;
+  type: string;
+  nbytes: number;
+  kind: string;
+  place: Place | null;
+  rule: string;
+  reason: string;
+  decision: string;
+  producer: number;
+  origin: number;
+  consumers: number[];
+}
+
+/** A view with the look-ups that panes need. Rows are equations, numbered over all stages. */
+export class Model {
+  readonly rows: number;
+  readonly residuals: Residual[];
+  /** For each residual's producer row, and each consumer row, the residuals concerned. */
+  readonly residualsOfRow = new Map<number, number[]>();
+  /** file → line → bytes that the line makes the gradient keep. */
+  readonly bytesOfLine = new Map<number, Map<number, number>>();
+  readonly maxLineBytes: number;
+  private readonly childStarts: Int32Array;
+  private readonly children: Int32Array;
+  private definitions: Int32Array | null = null;
+  private readers: Map<number, number[]> | null = null;
+  private readonly twins = new Map<number, number[]>();
+  private readonly nestedPrograms = new Map<number, number[]>();
+
+  constructor(readonly view: View) {
+    this.rows = this.column("equation_program").length;
+    this.residuals = this.readResiduals();
+    const { starts, items } = this.readChildren();
+    this.childStarts = starts;
+    this.children = items;
+    const owners = this.column("program_owner");
+    for (let p = 0; p < owners.length; p++) if (owners[p]! >= 0) push(this.nestedPrograms, owners[p]!, p);
+    for (const r of this.residuals)
+      for (const row of new Set([r.producer, ...r.consumers]))
+        if (row >= 0) push(this.residualsOfRow, row, r.index);
+    let max = 0;
+    for (const r of this.residuals) {
+      if (r.place === null || r.kind === "argument") continue;
+      const lines = this.bytesOfLine.get(r.place.file) ?? new Map<number, number>();
+      this.bytesOfLine.set(r.place.file, lines);
+      const total = (lines.get(r.place.line) ?? 0) + r.nbytes;
+      lines.set(r.place.line, total);
+      max = Math.max(max, total);
+    }
+    this.maxLineBytes = max;
+  }
+
+  column(name: string): Column {
+    const found = this.view.columns[name];
+    if (found === undefined) throw new Error(`the view has no column ${name}`);
+    return found;
+  }
+
+  private text(name: string, i: number): string {
+    return this.view.strings[this.column(name)[i]!] ?? "";
+  }
+
+  private slice(offsets: string, values: string, i: number): number[] {
+    const o = this.column(offsets);
+    return Array.from(this.column(values).subarray(o[i]!, o[i + 1]!));
+  }
+
+  // --- equations ---
+
+  primitive(row: number): string {
+    return this.text("equation_primitive", row);
+  }
+  params(row: number): string[] {
+    const text = this.text("equation_params", row);
+    return text === "" ? [] : text.split("\n");
+  }
+  role(row: number): string {
+    return this.view.roles[this.column("equation_role")[row]!] ?? "primal";
+  }
+  rule(row: number): string {
+    return this.text("equation_rule", row);
+  }
+  transform(row: number): string {
+    return this.text("equation_transform", row);
+  }
+  inputs(row: number): number[] {
+    return this.slice("equation_inputs", "input_atoms", row);
+  }
+  outputs(row: number): number[] {
+    return this.slice("equation_outputs", "output_vars", row);
+  }
+  place(row: number): Place | null {
+    return this.location(this.column("equation_location")[row]!);
+  }
+  program(row: number): number {
+    return this.column("equation_program")[row]!;
+  }
+  nested(row: number): number[] {
+    return this.nestedPrograms.get(row) ?? [];
+  }
+  stage(row: number): number {
+    return this.column("program_stage")[this.program(row)]!;
+  }
+  /** The first row that shows the same equation. */
+  first(row: number): number {
+    const twin = this.column("equation_twin")[row]!;
+    return twin < 0 ? row : twin;
+  }
+
+  // --- programs, variables, places ---
+
+  programLabel(program: number): string {
+    return this.text("program_label", program);
+  }
+  binders(program: number): number[] {
+    return this.slice("program_binders", "binder_vars", program);
+  }
+  constants(program: number): number {
+    return this.column("program_consts")[program]!;
+  }
+  results(program: number): number[] {
+    return this.slice("program_results", "result_atoms", program);
+  }
+  variable(v: number): Variable {
+    const type = this.column("variable_type")[v]!;
+    return {
+      name: this.text("variable_name", v),
+      type: this.text("type_text", type),
+      nbytes: this.column("type_nbytes")[type]!,
+      label: this.text("variable_label", v),
+    };
+  }
+  /** A variable's name, or a literal's value. */
+  atomText(atom: number): string {
+    return atom >= 0 ? this.text("variable_name", atom) : this.text("literal_text", ~atom);
+  }
+  atomType(atom: number): string {
+    return this.text(
+      "type_text",
+      this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!,
+    );
+  }
+  atomBytes(atom: number): number {
+    return this.column("type_nbytes")[
+      this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!
+    ]!;
+  }
+  location(i: number): Place | null {
+    if (i < 0) return null;
+    return {
+      file: this.column("location_file")[i]!,
+      line: this.column("location_line")[i]!,
+      function: this.text("location_function", i),
+    };
+  }
+  placeText(place: Place | null): string {
+    return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
+  }
+  placeTitle(place: Place | null): string {
+    return place === null
+      ? ""
+      : `${this.view.files[place.file]?.path ?? "?"}:${place.line} in ${place.function}`;
+  }
+
+  // --- lineage ---
+
+  origin(row: number): number {
+    return this.column("equation_origin")[row]!;
+  }
+
+  /** The rows made directly from a row. */
+  became(row: number): number[] {
+    const first = this.first(row);
+    return Array.from(this.children.subarray(this.childStarts[first]!, this.childStarts[first + 1]!));
+  }
+
+  /** Every row that the given ones came from, without themselves. */
+  ancestors(rows: Iterable<number>): Set<number> {
+    const found = new Set<number>();
+    for (const start of rows)
+      for (let row = this.origin(start); row >= 0 && !found.has(row); row = this.origin(row))
+        this.add(found, row);
+    return found;
+  }
+
+  /** Every row that was made from the given ones, without themselves. */
+  descendants(rows: Iterable<number>): Set<number> {
+    const found = new Set<number>();
+    const todo = [...rows];
+    for (let row = todo.pop(); row !== undefined; row = todo.pop())
+      for (const child of this.became(row))
+        if (!found.has(child)) {
+          this.add(found, child);
+          todo.push(child);
+        }
+    return found;
+  }
+
+  /** The rows whose equation stands on a source line. */
+  rowsOfLine(file: number, line: number): number[] {
+    const files = this.column("location_file");
+    const lines = this.column("location_line");
+    const there = new Set<number>();
+    for (let i = 0; i < lines.length; i++) if (files[i] === file && lines[i] === line) there.add(i);
+    const places = this.column("equation_location");
+    const rows: number[] = [];
+    for (let row = 0; row < this.rows; row++) if (there.has(places[row]!)) rows.push(row);
+    return rows;
+  }
+
+  /** The row itself, and the others that show the same equation. */
+  alike(row: number): number[] {
+    const first = this.first(row);
+    return [first, ...(this.twins.get(first) ?? [])];
+  }
+
+  /** Where a variable is made: an equation, or -1 for an input. */
+  definition(variable: number): number {
+    this.readUses();
+    return this.definitions![variable]!;
+  }
+
+  /** The equations that read a variable. */
+  uses(variable: number): readonly number[] {
+    this.readUses();
+    return this.readers!.get(variable) ?? [];
+  }
+
+  /** The number of an equation within its stage, as Python counts. */
+  number(row: number): number {
+    return row - this.view.stages[this.stage(row)]!.equations[0];
+  }
+
+  /** `c = mul a b`: an equation in short. */
+  summary(row: number): string {
+    const names = (atoms: number[]) => atoms.map((a) => this.atomText(a)).join(" ");
+    const inputs = names(this.inputs(row));
+    return `${names(this.outputs(row))} = ${this.primitive(row)}${inputs ? ` ${inputs}` : ""}`;
+  }
+
+  /** `backward:12`: how Python names a row. */
+  name(row: number): string {
+    return `${this.view.stages[this.stage(row)]!.key}:${this.number(row)}`;
+  }
+
+  /** The row that Python names, or -1. */
+  rowNamed(name: string): number {
+    const [key, number] = name.split(":");
+    const stage = this.view.stages.find((s) => s.key === key);
+    if (stage === undefined || !number) return -1;
+    const row = stage.equations[0] + Number(number);
+    return row < stage.equations[1] ? row : -1;
+  }
+
+  private readUses(): void {
+    if (this.definitions) return;
+    this.definitions = new Int32Array(this.column("variable_name").length).fill(-1);
+    this.readers = new Map();
+    for (let row = 0; row < this.rows; row++) {
+      for (const v of this.outputs(row)) this.definitions[v] = row;
+      for (const a of new Set(this.inputs(row))) if (a >= 0) push(this.readers, a, row);
+    }
+  }
+
+  private add(found: Set<number>, row: number): void {
+    for (const same of this.alike(row)) found.add(same);
+  }
+
+  private readChildren(): { starts: Int32Array; items: Int32Array } {
+    const origins = this.column("equation_origin");
+    const twins = this.column("equation_twin");
+    const starts = new Int32Array(this.rows + 1);
+    for (let row = 0; row < this.rows; row++) {
+      if (twins[row]! >= 0) push(this.twins, twins[row]!, row);
+      else if (origins[row]! >= 0) starts[origins[row]! + 1]! += 1;
+    }
+    for (let row = 0; row < this.rows; row++) starts[row + 1]! += starts[row]!;
+    const items = new Int32Array(starts[this.rows]!);
+    const next = starts.slice();
+    for (let row = 0; row < this.rows; row++)
+      if (twins[row]! < 0 && origins[row]! >= 0) items[next[origins[row]!]!++] = row;
+    return { starts, items };
+  }
+
+  private readResiduals(): Residual[] {
+    const n = this.column("residual_nbytes").length;
+    return Array.from({ length: n }, (_, i) => ({
+      index: i,
+      name: this.text("residual_name", i),
+      type: this.text("type_text", this.column("residual_type")[i]!),
+      nbytes: this.column("residual_nbytes")[i]!,
+      kind: this.view.kinds[this.column("residual_kind")[i]!] ?? "",
+      place: this.location(this.column("residual_location")[i]!),
+      rule: this.text("residual_rule", i),
+      reason: this.text("residual_reason", i),
+      decision: this.text("residual_decision", i),
+      producer: this.column("residual_producer")[i]!,
+      origin: this.column("residual_origin")[i]!,
+      consumers: this.slice("residual_consumers", "consumer_rows", i),
+    }));
+  }
+}
+
+function push(map: Map<number, number[]>, key: number, value: number): void {
+  const list = map.get(key);
+  if (list) list.push(value);
+  else map.set(key, [value]);
+}

@@ -1,0 +1,400 @@
+/** The code pane: a stage as a jaxpr, read-only, foldable, with the selection and its lineage lit. */
+
+import {
+  codeFolding,
+  foldEffect,
+  foldedRanges,
+  foldGutter,
+  foldService,
+  unfoldEffect,
+} from "@codemirror/language";
+import { EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
+import {
+  Decoration,
+  type DecorationSet,
+  EditorView,
+  GutterMarker,
+  gutter,
+  hoverTooltip,
+  keymap,
+  ViewPlugin,
+  type ViewUpdate,
+} from "@codemirror/view";
+import { h } from "../dom";
+import { formatBytes, plural } from "../format";
+import { type Line, listing } from "../listing";
+import { type Change, litAs, type Side, type State } from "../state";
+
+const relight = StateEffect.define<null>();
+
+/** A listing of more lines than this starts with its nested programs folded. */
+const MANY_LINES = 80;
+
+const ROLE_LETTERS: Record<string, string> = {
+  primal: "",
+  tangent: "T",
+  residual: "R",
+  cotangent: "C",
+  accumulation: "+",
+  recomputation: "↻",
+  zero: "0",
+  dummy: "∅",
+};
+
+class RoleMarker extends GutterMarker {
+  constructor(readonly role: string) {
+    super();
+  }
+  override eq(other: RoleMarker): boolean {
+    return other.role === this.role;
+  }
+  override toDOM(): Node {
+    return h(
+      "span",
+      { class: `jv-role jv-role-${this.role}`, title: this.role },
+      ROLE_LETTERS[this.role] ?? "",
+    );
+  }
+}
+
+export class CodePane {
+  readonly element: HTMLElement;
+  private readonly view: EditorView;
+  private readonly lines: Line[];
+  private readonly lineOfRow = new Map<number, number>();
+
+  constructor(
+    private readonly state: State,
+    stages: readonly number[],
+    private readonly side: Side,
+  ) {
+    const infos = stages.map((stage) => state.model.view.stages[stage]!);
+    const label = infos.map((info) => info.label).join(" + ");
+    const title = infos.map((info) => `${info.label}: ${info.title}`).join("\n");
+    const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
+    const errors = infos.filter((info) => info.error);
+    this.lines = listing(state.model, stages, state.fullParams);
+    this.lines.forEach((line, i) => {
+      if (line.kind === "equation") this.lineOfRow.set(line.row, i);
+    });
+    this.view = new EditorView({
+      state: EditorState.create({
+        doc: this.lines.map((l) => l.text).join("\n"),
+        extensions: this.extensions(label),
+      }),
+    });
+    const body = h("div", { class: "jv-code-body" });
+    for (const info of errors) body.append(message(`${info.label} could not be derived`, info.error));
+    if (errors.length < infos.length) body.append(this.view.dom);
+    this.element = h(
+      "section",
+      {
+        class: "jv-pane jv-code",
+        "aria-label": title,
+        "data-testid": `code-${side}`,
+        "data-stage": infos.map((info) => info.key).join("+"),
+        onfocusin: () => state.use(side),
+      },
+      h(
+        "div",
+        { class: "jv-pane-head", title },
+        h("strong", {}, label),
+        h("span", { class: "jv-dim" }, plural(total, "equation")),
+        h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
+        side === "right" &&
+          h(
+            "button",
+            {
+              type: "button",
+              class: "jv-close",
+              title: "Close this pane",
+              "aria-label": "close this pane",
+              onclick: () => state.show({ right: [] }),
+            },
+            "×",
+          ),
+      ),
+      body,
+    );
+    this.foldAtFirst();
+    this.markSide();
+  }
+
+  destroy(): void {
+    this.view.destroy();
+  }
+
+  focus(): void {
+    this.view.focus();
+  }
+
+  /** After the selection changed: lights it, and brings its first line into sight. */
+  update(change: Change): void {
+    if (change === "side") this.markSide();
+    else this.view.dispatch({ effects: relight.of(null) });
+    if (change === "selection") this.bringIntoSight();
+  }
+
+  private markSide(): void {
+    this.element.classList.toggle(
+      "is-active",
+      this.state.side === this.side && this.state.shown.right.length > 0,
+    );
+  }
+
+  private bringIntoSight(): void {
+    const line = this.lineToShow();
+    if (line < 0) return;
+    const at = this.view.state.doc.line(line + 1);
+    const { from, to } = this.view.viewport;
+    const effects: StateEffect<unknown>[] = this.unfoldAround(line);
+    const block = this.view.lineBlockAt(at.from);
+    const { scrollTop, clientHeight } = this.view.scrollDOM;
+    const inSight =
+      at.from >= from && at.to <= to && block.top >= scrollTop && block.bottom <= scrollTop + clientHeight;
+    if (!inSight || effects.length > 0)
+      this.view.dispatch({
+        effects: [...effects, EditorView.scrollIntoView(at.from, { y: "center", x: "start", xMargin: 200 })],
+      });
+  }
+
+  /** The line of the selected equation; failing that, the nearest that is lit. */
+  private lineToShow(): number {
+    const { rows, ancestors, descendants, siblings } = this.state.selection;
+    for (const set of [rows, descendants, ancestors, siblings]) {
+      let first = -1;
+      for (const row of set) {
+        const line = this.lineOfRow.get(row);
+        if (line !== undefined && (first < 0 || line < first)) first = line;
+      }
+      if (first >= 0) return first;
+    }
+    return -1;
+  }
+
+  /** Inputs beyond a few are folded; nested programs only where there is more than a screen of equations. */
+  private foldAtFirst(): void {
+    const isLong = this.lines.length > MANY_LINES;
+    const folded = this.lines.flatMap((line, i) =>
+      line.foldTo >= 0 && (isLong || line.kind === "binders") ? [foldEffect.of(this.foldRange(i))] : [],
+    );
+    if (folded.length > 0) this.view.dispatch({ effects: folded });
+  }
+
+  private foldRange(i: number): { from: number; to: number } {
+    const { doc } = this.view.state;
+    return { from: doc.line(i + 1).to, to: doc.line(this.lines[i]!.foldTo + 1).to };
+  }
+
+  private unfoldAround(index: number): StateEffect<unknown>[] {
+    const effects: StateEffect<unknown>[] = [];
+    for (let i = index - 1; i >= 0; i--) {
+      const line = this.lines[i]!;
+      if (line.foldTo >= index) effects.push(unfoldEffect.of(this.foldRange(i)));
+      if (line.depth === 0 && line.kind === "binders" && line.foldTo < 0) break;
+    }
+    return effects;
+  }
+
+  private extensions(label: string): Extension[] {
+    const lines = this.lines;
+    const { model } = this.state;
+    const lineAt = (view: EditorView, position: number) => lines[view.state.doc.lineAt(position).number - 1];
+    return [
+      EditorState.readOnly.of(true),
+      EditorView.editable.of(false),
+      EditorView.contentAttributes.of({
+        tabindex: "0",
+        "aria-label": `program ${label}`,
+        role: "textbox",
+        "aria-readonly": "true",
+      }),
+      foldService.of((editor, from) => {
+        const number = editor.doc.lineAt(from).number;
+        const line = lines[number - 1];
+        return line && line.foldTo >= 0
+          ? { from: editor.doc.line(number).to, to: editor.doc.line(line.foldTo + 1).to }
+          : null;
+      }),
+      codeFolding({
+        preparePlaceholder: (editor, range) =>
+          editor.doc.lineAt(range.to).number - editor.doc.lineAt(range.from).number,
+        placeholderDOM: (_view, onclick, hidden: number) =>
+          h(
+            "button",
+            { class: "jv-fold", title: "Unfold", type: "button", onclick },
+            `… ${plural(hidden, "line")}`,
+          ),
+      }),
+      gutter({
+        class: "jv-role-gutter",
+        lineMarker: (view, block) => {
+          const line = lineAt(view, block.from);
+          return line?.kind === "equation" ? new RoleMarker(model.role(line.row)) : null;
+        },
+        initialSpacer: () => new RoleMarker("cotangent"),
+      }),
+      foldGutter({ openText: "▾", closedText: "▸" }),
+      this.lights(),
+      hoverTooltip((view, position) => this.hover(view, position), { hoverTime: 250 }),
+      EditorView.lineWrapping,
+      EditorView.domEventHandlers({
+        mousemove: (event, view) => {
+          const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
+          this.state.pointAt(position === null ? -1 : (this.variableAt(view, position)?.variable ?? -1));
+          return false;
+        },
+        mouseleave: () => {
+          this.state.pointAt(-1);
+          return false;
+        },
+        click: (event, view) => {
+          const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
+          const line = position === null ? undefined : lineAt(view, position);
+          if (line && line.row >= 0) this.state.selectRow(line.row);
+          return false;
+        },
+      }),
+      keymap.of([
+        { key: "ArrowDown", run: () => this.step(1) },
+        { key: "ArrowUp", run: () => this.step(-1) },
+        { key: "j", run: () => this.step(1) },
+        { key: "k", run: () => this.step(-1) },
+        { key: "ArrowLeft", run: () => this.fold(false) },
+        { key: "ArrowRight", run: () => this.fold(true) },
+      ]),
+    ];
+  }
+
+  /** Selects the next equation in sight of this pane, or the previous. */
+  step(by: 1 | -1): boolean {
+    const current = [...this.state.selection.rows].find((row) => this.lineOfRow.has(row));
+    const start = current === undefined ? this.lineToShow() : this.lineOfRow.get(current)!;
+    let i = start < 0 && by < 0 ? this.lines.length : start;
+    do i += by;
+    while (i >= 0 && i < this.lines.length && (this.lines[i]!.kind !== "equation" || this.isFolded(i)));
+    const line = this.lines[i];
+    if (line) this.state.selectRow(line.row);
+    return true;
+  }
+
+  private isFolded(i: number): boolean {
+    const at = this.view.state.doc.line(i + 1).from;
+    let hidden = false;
+    foldedRanges(this.view.state).between(at, at, (from, to) => {
+      if (from < at && at <= to) hidden = true;
+    });
+    return hidden;
+  }
+
+  private fold(open: boolean): boolean {
+    const i = this.lineOfRow.get(this.state.row) ?? -1;
+    if (i < 0) return false;
+    const line = this.lines[i]!;
+    if (line.foldTo >= 0)
+      this.view.dispatch({ effects: (open ? unfoldEffect : foldEffect).of(this.foldRange(i)) });
+    return true;
+  }
+
+  /** Colours for what is in sight only: a program may have a hundred thousand lines. */
+  private lights(): Extension {
+    const { lines, state } = this;
+    const build = (view: EditorView): DecorationSet => {
+      const builder = new RangeSetBuilder<Decoration>();
+      for (const { from, to } of view.visibleRanges) {
+        const last = view.state.doc.lineAt(to).number;
+        for (let n = view.state.doc.lineAt(from).number; n <= last; n++) {
+          const line = lines[n - 1]!;
+          const start = view.state.doc.line(n).from;
+          const lit = line.row >= 0 ? litAs(state.selection, line.row) : "";
+          const indent = `--indent:${2 * line.depth + 4}ch`;
+          const attributes: Record<string, string> = {
+            class: `jv-line jv-line-${line.kind} ${lit}`,
+            style: indent,
+          };
+          if (line.row >= 0) attributes["data-row"] = String(line.row);
+          if (lit === "is-selected") attributes["aria-current"] = "true";
+          builder.add(start, start, Decoration.line({ attributes }));
+          for (const t of line.tokens) {
+            const pointed = t.variable !== undefined && t.variable === state.hover ? " is-pointed" : "";
+            const title = t.title === undefined ? {} : { title: t.title };
+            builder.add(
+              start + t.from,
+              start + t.to,
+              Decoration.mark({ class: `jv-${t.kind}${pointed}`, attributes: title }),
+            );
+          }
+        }
+      }
+      return builder.finish();
+    };
+    return ViewPlugin.fromClass(
+      class {
+        decorations: DecorationSet;
+        constructor(view: EditorView) {
+          this.decorations = build(view);
+        }
+        update(update: ViewUpdate): void {
+          const lit = update.transactions.some((t) => t.effects.length > 0);
+          if (lit || update.viewportChanged || update.docChanged) this.decorations = build(update.view);
+        }
+      },
+      { decorations: (plugin) => plugin.decorations },
+    );
+  }
+
+  private variableAt(view: EditorView, position: number) {
+    const at = view.state.doc.lineAt(position);
+    const token = this.lines[at.number - 1]?.tokens.find(
+      (t) => t.variable !== undefined && at.from + t.from <= position && position <= at.from + t.to,
+    );
+    return token?.variable === undefined
+      ? null
+      : { variable: token.variable, from: at.from + token.from, to: at.from + token.to };
+  }
+
+  private hover(view: EditorView, position: number) {
+    const found = this.variableAt(view, position);
+    if (found === null) return null;
+    return { pos: found.from, end: found.to, create: () => ({ dom: this.describe(found.variable) }) };
+  }
+
+  private describe(v: number): HTMLElement {
+    const { model } = this.state;
+    const { name, type, nbytes, label } = model.variable(v);
+    const made = model.definition(v);
+    const uses = model.uses(v);
+    const equation = (row: number) =>
+      h(
+        "li",
+        {},
+        h("code", {}, model.summary(row)),
+        h("span", { class: "jv-dim" }, `  ${model.placeText(model.place(row))}`),
+      );
+    return h(
+      "div",
+      { class: "jv-hover", "data-testid": "variable" },
+      h(
+        "div",
+        {},
+        h("strong", {}, name),
+        ` : ${type}`,
+        h("span", { class: "jv-dim" }, `  ${formatBytes(nbytes)}`),
+      ),
+      h("div", {}, made >= 0 ? "made by" : label ? `the input ${label}` : "an input"),
+      made >= 0 && h("ul", {}, equation(made)),
+      h("div", {}, uses.length === 0 ? "read by no equation" : `read by ${plural(uses.length, "equation")}`),
+      uses.length > 0 &&
+        h(
+          "ul",
+          {},
+          ...uses.slice(0, 6).map(equation),
+          uses.length > 6 && h("li", {}, `and ${uses.length - 6} more`),
+        ),
+    );
+  }
+}
+
+function message(title: string, text: string): HTMLElement {
+  return h("div", { class: "jv-message" }, h("strong", {}, title), h("p", {}, text));
+}

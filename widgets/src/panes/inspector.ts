@@ -1,0 +1,178 @@
+/** The inspector: one equation, or one residual, in full. */
+
+import { h } from "../dom";
+import { formatBytes, formatCount, plural } from "../format";
+import type { Change, Lit, State } from "../state";
+import { marked } from "./residuals";
+
+/** Links of one kind shown before the rest is only counted. */
+const SHOWN = 8;
+
+export class InspectorPane {
+  readonly element: HTMLElement;
+  private readonly body = h("div", {
+    class: "jv-scroll jv-inspect",
+    tabindex: 0,
+    "aria-label": "details",
+    "aria-live": "polite",
+  });
+
+  constructor(private readonly state: State) {
+    this.element = h(
+      "section",
+      { class: "jv-pane jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
+      h("div", { class: "jv-pane-head" }, h("strong", {}, "inspector")),
+      this.body,
+    );
+    this.update("selection");
+  }
+
+  update(change: Change): void {
+    if (change !== "selection") return;
+    const { residual, file, line } = this.state.selection;
+    const rows = [...this.state.selection.rows];
+    this.body.scrollTop = 0;
+    const parts: HTMLElement[] = [];
+    const kept =
+      residual >= 0
+        ? [residual]
+        : line >= 0
+          ? []
+          : (this.state.model.residualsOfRow.get(rows[0] ?? -1) ?? []);
+    if (residual >= 0) parts.push(this.residual(residual, rows));
+    if (line >= 0) parts.push(this.sourceLine(file, line));
+    else if (rows.length > 0) parts.push(this.equation(rows[0]!));
+    if (residual < 0) parts.push(...kept.slice(0, SHOWN).map((i) => this.residual(i, rows)));
+    this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
+  }
+
+  private invitation(): HTMLElement {
+    return h(
+      "div",
+      { class: "jv-message" },
+      h("p", {}, "Select an equation, a residual or a source line. Everywhere, this lights up:"),
+      h(
+        "ul",
+        { class: "jv-legend" },
+        h("li", { class: "is-selected" }, "what is selected"),
+        h("li", { class: "is-ancestor" }, "what it came from"),
+        h("li", { class: "is-descendant" }, "what came from it, or reads it"),
+        h("li", { class: "is-related" }, "what else came from the same equation of f"),
+      ),
+    );
+  }
+
+  private sourceLine(file: number, line: number): HTMLElement {
+    const { model } = this.state;
+    const rows = model.rowsOfLine(file, line);
+    const bytes = model.bytesOfLine.get(file)?.get(line) ?? 0;
+    const perStage = model.view.stages.flatMap((stage, i) => {
+      const n = rows.filter((row) => model.stage(row) === i).length;
+      return n ? [`${formatCount(n)} in ${stage.label}`] : [];
+    });
+    return h(
+      "div",
+      {},
+      h("h4", {}, `${model.view.files[file]?.label ?? "?"}:${line}`),
+      h(
+        "p",
+        {},
+        rows.length
+          ? `${plural(rows.length, "equation")}: ${perStage.join(", ")}`
+          : "No equation stands on this line.",
+      ),
+      h(
+        "p",
+        {},
+        bytes ? `It makes the gradient keep ${formatBytes(bytes)}.` : "It makes the gradient keep nothing.",
+      ),
+    );
+  }
+
+  private equation(row: number): HTMLElement {
+    const { model } = this.state;
+    const stage = model.view.stages[model.stage(row)]!;
+    const place = model.place(row);
+    const chain: number[] = [];
+    for (let r = model.origin(row); r >= 0; r = model.origin(r)) chain.push(r);
+    const rule = model.rule(row);
+    const list = (atoms: number[]) =>
+      h(
+        "ul",
+        {},
+        ...atoms.map((a) =>
+          h(
+            "li",
+            {},
+            h("code", {}, `${model.atomText(a)}:${model.atomType(a)}`),
+            h("span", { class: "jv-dim" }, ` ${formatBytes(model.atomBytes(a))}`),
+          ),
+        ),
+      );
+    const facts: [string, Node | string][] = [
+      ["stage", `${stage.label}, equation ${formatCount(model.number(row))}`],
+      ["role", h("span", { class: `jv-badge-role jv-role-${model.role(row)}` }, model.role(row))],
+    ];
+    if (place)
+      facts.push([
+        "line",
+        h("span", { title: model.placeTitle(place) }, `${model.placeText(place)} in ${place.function}`),
+      ]);
+    if (rule) facts.push(["rule", rule]);
+    facts.push(["inputs", list(model.inputs(row))], ["outputs", list(model.outputs(row))]);
+    const params = model.params(row);
+    if (params.length)
+      facts.push(["params", h("ul", {}, ...params.map((p) => h("li", {}, h("code", {}, p))))]);
+    if (chain.length) facts.push(["came from", this.links(chain, "is-ancestor")]);
+    const became = model.became(row);
+    if (became.length) facts.push(["became", this.links(became, "is-descendant")]);
+    return h(
+      "div",
+      {},
+      h("h4", {}, h("code", { "data-testid": "inspected" }, model.primitive(row))),
+      h("dl", {}, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    );
+  }
+
+  private residual(index: number, rows: number[]): HTMLElement {
+    const r = this.state.model.residuals[index]!;
+    const isMaker = rows.length === 0 || r.producer === rows[0];
+    return h(
+      "div",
+      { class: "jv-why" },
+      h(
+        "h4",
+        {},
+        isMaker ? "Saved: " : "Reads the residual ",
+        h("code", {}, `${r.name}:${r.type}`),
+        h("span", { class: "jv-dim" }, ` ${formatBytes(r.nbytes)}`),
+      ),
+      h("p", { "data-testid": "reason" }, ...marked(r.reason)),
+      ...(r.rule ? [h("p", { class: "jv-dim" }, `asked for by the ${r.rule}`)] : []),
+      ...(isMaker && r.consumers.length
+        ? [h("div", {}, "read by ", this.links(r.consumers, "is-descendant"))]
+        : []),
+    );
+  }
+
+  private links(rows: number[], how: Lit): HTMLElement {
+    const { model } = this.state;
+    const items = rows.slice(0, SHOWN).map((row) => {
+      const stage = model.stage(row);
+      const go = () => this.state.goTo(row);
+      return h(
+        "li",
+        {},
+        h(
+          "button",
+          { type: "button", class: `jv-link ${how}`, title: model.placeTitle(model.place(row)), onclick: go },
+          `${model.view.stages[stage]!.label} `,
+          h("code", {}, model.summary(row)),
+        ),
+      );
+    });
+    if (rows.length > SHOWN)
+      items.push(h("li", { class: "jv-dim" }, `and ${formatCount(rows.length - SHOWN)} more`));
+    return h("ul", { class: "jv-links" }, ...items);
+  }
+}

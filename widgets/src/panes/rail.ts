@@ -1,0 +1,129 @@
+/** The rail of stages, the badge, and the help. */
+
+import { h } from "../dom";
+import { formatCount } from "../format";
+import type { Change, State } from "../state";
+
+export const KEYS: [string, string][] = [
+  ["1 … 5", "show a stage"],
+  ["Shift + 1 … 5", "show a stage in the other pane"],
+  ["L", "JVP beside linearize"],
+  ["↑ ↓", "previous, next equation"],
+  ["← →", "fold, unfold the program it holds"],
+  ["P", "write parameters in full, or in short"],
+  ["Tab", "next control; arrows move within a table"],
+  ["Esc", "clear the selection"],
+  ["?", "these keys"],
+];
+
+export class Rail {
+  readonly element: HTMLElement;
+  private readonly buttons: HTMLButtonElement[] = [];
+  private readonly beside: HTMLButtonElement[] = [];
+  private readonly pair: HTMLButtonElement;
+
+  constructor(
+    private readonly state: State,
+    onHelp: () => void,
+  ) {
+    const { view } = state.model;
+    const stages = view.stages.map((stage, i) => {
+      const n = stage.equations[1] - stage.equations[0];
+      const button = h(
+        "button",
+        {
+          type: "button",
+          class: `jv-stage${stage.error ? " has-error" : ""}`,
+          title: `${stage.title}${stage.error ? `\n${stage.error}` : ""} (key ${i + 1})`,
+          "data-testid": `stage-${stage.key}`,
+          onclick: (event: MouseEvent) => state.showStages([i], event.shiftKey),
+        },
+        stage.label,
+        h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n)),
+      );
+      const split = h(
+        "button",
+        {
+          type: "button",
+          class: "jv-beside",
+          title: `${stage.label} in a second pane (Shift + ${i + 1})`,
+          "aria-label": `show ${stage.label} beside`,
+          "data-testid": `beside-${stage.key}`,
+          onclick: () => state.toggleBeside(i),
+        },
+        "◫",
+      );
+      this.buttons.push(button);
+      this.beside.push(split);
+      return h("span", { class: "jv-stage-group" }, button, split);
+    });
+    this.pair = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "JVP beside forward and linear, which linearize makes of the same program (L)",
+        "data-testid": "linearize-vs-jvp",
+        onclick: () => state.compareWithJvp(),
+      },
+      "jvp ∥ linearize",
+    );
+    const help = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "Keys (?)",
+        "aria-label": "keys",
+        "data-testid": "help",
+        onclick: onHelp,
+      },
+      "?",
+    );
+    this.element = h(
+      "header",
+      { class: "jv-rail" },
+      h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
+      h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
+      this.pair,
+      h("span", { class: "jv-space" }),
+      badge(state),
+      help,
+    );
+    this.update("shown");
+  }
+
+  update(change: Change): void {
+    if (change !== "shown" && change !== "side") return;
+    const { left, right } = this.state.shown;
+    this.buttons.forEach((button, i) => {
+      const place = [left.includes(i) && "left", right.includes(i) && "right"].filter(Boolean).join(" ");
+      button.classList.toggle("is-shown", place !== "");
+      button.classList.toggle("is-active", (this.state.side === "left" ? left : right).includes(i));
+      button.setAttribute("aria-pressed", String(place !== ""));
+    });
+    this.beside.forEach((button, i) => {
+      button.classList.toggle("is-shown", right.includes(i));
+      button.setAttribute("aria-pressed", String(right.includes(i)));
+    });
+    const keys = this.state.model.view.stages.map((s) => s.key);
+    const isPair = keys[left[0]!] === "jvp" && left.length === 1 && right.length === 2;
+    this.pair.setAttribute("aria-pressed", String(isPair));
+    this.pair.classList.toggle("is-shown", isPair);
+  }
+}
+
+function badge(state: State): HTMLElement {
+  const { check } = state.model.view;
+  if (check === null) return h("span", {});
+  const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
+  const label = h("span", {}, `${mark} ${check.summary}`);
+  if (check.differences.length === 0)
+    return h("span", { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" }, label);
+  return h(
+    "details",
+    { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" },
+    h("summary", {}, label),
+    h("ul", { class: "jv-popup" }, ...check.differences.map((d) => h("li", {}, d))),
+  );
+}

@@ -1,0 +1,156 @@
+/** The residual table: what the gradient keeps, sortable, each with its reason. */
+
+import { h, onRowKey, reveal } from "../dom";
+import { formatBytes, plural } from "../format";
+import type { Residual } from "../model";
+import { type Change, residualLitAs, type State } from "../state";
+
+type Key = "name" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
+
+const HEADS: [Key, string][] = [
+  ["name", "name"],
+  ["type", "type"],
+  ["nbytes", "bytes"],
+  ["kind", "kind"],
+  ["line", "line"],
+  ["rule", "rule"],
+  ["reason", "why it is kept"],
+];
+
+/** Rows shown before the rest is asked for. */
+const SHOWN_AT_FIRST = 300;
+
+export function sorted(residuals: Residual[], key: Key, descending: boolean): Residual[] {
+  const value = (r: Residual): string | number =>
+    key === "line" ? (r.place ? r.place.file * 1e7 + r.place.line : 0) : r[key];
+  const sign = descending ? -1 : 1;
+  return [...residuals].sort((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (typeof x === "number" && typeof y === "number") return sign * (x - y) || a.index - b.index;
+    return sign * String(x).localeCompare(String(y)) || a.index - b.index;
+  });
+}
+
+/** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`. */
+export function summary(residuals: Residual[]): string {
+  const bytes = (rs: Residual[]) => formatBytes(rs.reduce((sum, r) => sum + r.nbytes, 0));
+  const kinds = ["argument", "constant", "literal", "intermediate", "dummy"].flatMap((kind) => {
+    const of = residuals.filter((r) => r.kind === kind);
+    return of.length
+      ? [`${plural(of.length, kind, kind === "dummy" ? "dummies" : `${kind}s`)} ${bytes(of)}`]
+      : [];
+  });
+  const head = `${plural(residuals.length, "value")}, ${bytes(residuals)}`;
+  return kinds.length ? `${head}: ${kinds.join(", ")}` : head;
+}
+
+export class ResidualsPane {
+  readonly element: HTMLElement;
+  private readonly scroller = h("div", { class: "jv-scroll" });
+  private readonly body = h("tbody", {});
+  private readonly heads = new Map<Key, HTMLElement>();
+  private readonly rows = new Map<number, HTMLElement>();
+  private key: Key = "nbytes";
+  private descending = true;
+  private limit = SHOWN_AT_FIRST;
+
+  constructor(private readonly state: State) {
+    const { residuals, view } = state.model;
+    const heads = HEADS.map(([key, label]) => {
+      const button = h(
+        "button",
+        { type: "button", class: "jv-sort", onclick: () => this.sortBy(key) },
+        label,
+      );
+      const th = h("th", { scope: "col", class: `jv-col-${key}` }, button);
+      this.heads.set(key, th);
+      return th;
+    });
+    const table = h("table", { class: "jv-table" }, h("thead", {}, h("tr", {}, ...heads)), this.body);
+    const notes = view.notes.map((note) => h("p", { class: "jv-message" }, note));
+    const empty = residuals.length === 0 && notes.length === 0;
+    const nothing = "Nothing is kept: the function is linear in what is differentiated.";
+    this.scroller.append(...notes, empty ? h("p", { class: "jv-message" }, nothing) : table);
+    this.element = h(
+      "section",
+      { class: "jv-pane jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
+      h(
+        "div",
+        { class: "jv-pane-head" },
+        h("strong", {}, "residuals"),
+        h("span", { class: "jv-dim jv-cut", title: summary(residuals) }, summary(residuals)),
+      ),
+      this.scroller,
+    );
+    this.fill();
+  }
+
+  update(change: Change): void {
+    if (change !== "selection") return;
+    let first: HTMLElement | null = null;
+    for (const [index, tr] of this.rows) {
+      const lit = residualLitAs(this.state, index);
+      tr.className = lit;
+      tr.setAttribute("aria-selected", String(lit === "is-selected"));
+      if (lit === "is-selected") first ??= tr;
+    }
+    if (first) reveal(this.scroller, first);
+  }
+
+  private sortBy(key: Key): void {
+    this.descending = key === this.key ? !this.descending : key === "nbytes";
+    this.key = key;
+    this.fill();
+    this.update("selection");
+  }
+
+  private fill(): void {
+    for (const [key, th] of this.heads)
+      th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
+    const all = sorted(this.state.model.residuals, this.key, this.descending);
+    this.rows.clear();
+    this.body.replaceChildren(...all.slice(0, this.limit).map((r) => this.row(r)));
+    if (all.length > this.limit) {
+      const more = () => {
+        this.limit = all.length;
+        this.fill();
+        this.update("selection");
+      };
+      const button = h(
+        "button",
+        { type: "button", class: "jv-button", onclick: more },
+        `Show all ${plural(all.length, "value")}`,
+      );
+      this.body.append(h("tr", {}, h("td", { colspan: HEADS.length }, button)));
+    }
+  }
+
+  private row(r: Residual): HTMLElement {
+    const { model } = this.state;
+    const select = () => this.state.selectResidual(r.index);
+    const tr = h(
+      "tr",
+      {
+        tabindex: this.rows.size === 0 ? 0 : -1,
+        "data-testid": "residual-row",
+        "data-residual": r.index,
+        onclick: select,
+        onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr[tabindex]", select),
+      },
+      h("td", { class: "jv-col-name" }, h("code", {}, r.name)),
+      h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
+      h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes)),
+      h("td", { class: "jv-col-kind" }, r.kind),
+      h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
+      h("td", { class: "jv-col-rule" }, r.rule),
+      h("td", { class: "jv-col-reason" }, ...marked(r.reason)),
+    );
+    this.rows.set(r.index, tr);
+    return tr;
+  }
+}
+
+/** Text with its `code` parts as code. */
+export function marked(text: string): (Node | string)[] {
+  return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
+}

@@ -1,0 +1,94 @@
+/** The wire format: a mirror of `jaxviz/views/schema.py`, which says what each column means. */
+
+export const MAGIC = "jaxviz";
+export const VERSION = 1;
+const PREFIX_BYTES = 16;
+
+export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
+
+export interface Stage {
+  key: string;
+  label: string;
+  title: string;
+  /** First and one past the last program, and equation, of this stage. */
+  programs: [number, number];
+  equations: [number, number];
+  error: string;
+  is_path: boolean;
+}
+
+export interface Excerpt {
+  first: number;
+  lines: string[];
+}
+
+export interface SourceFile {
+  label: string;
+  path: string;
+  is_user: boolean;
+  excerpts: Excerpt[];
+}
+
+export interface BranchPoint {
+  file: number;
+  line: number;
+  kind: string;
+  value: string;
+}
+
+export interface CheckResult {
+  status: "agrees" | "differs" | "unknown";
+  summary: string;
+  differences: string[];
+}
+
+export interface View {
+  title: string;
+  roles: string[];
+  kinds: string[];
+  stages: Stage[];
+  files: SourceFile[];
+  branches: BranchPoint[];
+  check: CheckResult | null;
+  notes: string[];
+  strings: string[];
+  columns: Record<string, Column>;
+}
+
+const ARRAYS = {
+  u1: Uint8Array,
+  i1: Int8Array,
+  u2: Uint16Array,
+  i2: Int16Array,
+  i4: Int32Array,
+  f8: Float64Array,
+} as const;
+
+/** Reads a view from the bytes that Python wrote; throws an Error that says what is wrong with them. */
+export function decode(block: DataView): View {
+  const bytes = new Uint8Array(block.buffer, block.byteOffset, block.byteLength);
+  const text = new TextDecoder();
+  if (bytes.length < PREFIX_BYTES || text.decode(bytes.subarray(0, MAGIC.length)) !== MAGIC)
+    throw new Error("these bytes are not a jaxviz view");
+  const version = block.getUint16(6, true);
+  if (version !== VERSION)
+    throw new Error(`this view has format ${version}; this version of jaxviz reads format ${VERSION}`);
+  const start = PREFIX_BYTES + block.getUint32(8, true);
+  if (bytes.length < start) throw new Error("this jaxviz view is cut short");
+  const header = JSON.parse(text.decode(bytes.subarray(PREFIX_BYTES, start)));
+  // A copy of the columns starts at a multiple of eight wherever the message was put in memory.
+  const data = bytes.slice(start).buffer;
+  const columns: Record<string, Column> = {};
+  for (const [name, [code, offset, length]] of Object.entries(
+    header.columns as Record<string, [keyof typeof ARRAYS, number, number]>,
+  ))
+    columns[name] = new ARRAYS[code](data, offset, length);
+  return { ...header, columns };
+}
+
+/** The view in the JSON form that the tests of both languages share. */
+export function fromJson(values: Omit<View, "columns"> & { columns: Record<string, number[]> }): View {
+  const columns: Record<string, Column> = {};
+  for (const [name, column] of Object.entries(values.columns)) columns[name] = Float64Array.from(column);
+  return { ...values, columns };
+}

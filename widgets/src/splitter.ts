@@ -1,0 +1,49 @@
+/** A bar between two panes that is dragged, or moved with the arrow keys, to resize them. */
+
+import { h } from "./dom";
+
+/**
+ * @param parent holds the panes; its style gets the size of the second one, in percent.
+ * @param axis `column` when the panes stand beside each other, `row` when one is above the other.
+ * @param property the style property.
+ */
+export function splitter(parent: HTMLElement, axis: "column" | "row", property: string): HTMLElement {
+  const bar = h("div", {
+    class: `jv-splitter jv-splitter-${axis}`,
+    role: "separator",
+    tabindex: 0,
+    "aria-orientation": axis === "column" ? "vertical" : "horizontal",
+    "aria-label": "resize panes",
+  });
+  const set = (percent: number) => {
+    const size = Math.min(80, Math.max(12, percent));
+    parent.style.setProperty(property, `${size.toFixed(1)}%`);
+    bar.setAttribute("aria-valuenow", size.toFixed(0));
+  };
+  const current = () => Number.parseFloat(getComputedStyle(parent).getPropertyValue(property)) || 36;
+  bar.addEventListener("pointerdown", (event) => {
+    bar.setPointerCapture(event.pointerId);
+    event.preventDefault();
+    const move = (e: PointerEvent) => {
+      const box = parent.getBoundingClientRect();
+      set(
+        axis === "column"
+          ? (100 * (box.right - e.clientX)) / box.width
+          : (100 * (box.bottom - e.clientY)) / box.height,
+      );
+    };
+    const up = () => {
+      bar.removeEventListener("pointermove", move);
+      bar.removeEventListener("pointerup", up);
+    };
+    bar.addEventListener("pointermove", move);
+    bar.addEventListener("pointerup", up);
+  });
+  bar.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: 2, ArrowUp: 2, ArrowRight: -2, ArrowDown: -2 }[event.key];
+    if (by === undefined) return;
+    set(current() + by);
+    event.preventDefault();
+  });
+  return bar;
+}

@@ -1,0 +1,190 @@
+/** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
+
+import type { Model, Place } from "./model";
+
+export interface Selection {
+  /** The equations selected: one, or all of a source line. */
+  rows: ReadonlySet<number>;
+  /** What they came from, and what came from them or reads them. */
+  ancestors: ReadonlySet<number>;
+  descendants: ReadonlySet<number>;
+  /** What else came from the same equation of the user's program. */
+  siblings: ReadonlySet<number>;
+  residual: number;
+  file: number;
+  line: number;
+}
+
+const EMPTY: ReadonlySet<number> = new Set();
+
+export const NOTHING: Selection = {
+  rows: EMPTY,
+  ancestors: EMPTY,
+  descendants: EMPTY,
+  siblings: EMPTY,
+  residual: -1,
+  file: -1,
+  line: -1,
+};
+
+export type Side = "left" | "right";
+
+/** The stages shown in each code pane, in order; none at the right when there is but one pane. */
+export interface Shown {
+  left: readonly number[];
+  right: readonly number[];
+}
+
+export type Change = "selection" | "shown" | "side" | "hover" | "params";
+
+export class State {
+  selection: Selection = NOTHING;
+  shown: Shown = { left: [0], right: [] };
+  /** The pane that keys and rail buttons act on. */
+  side: Side = "left";
+  /** The variable under the pointer, or -1. */
+  hover = -1;
+  /** Whether long parameters are written out. */
+  fullParams = false;
+  private readonly listeners = new Set<(change: Change) => void>();
+
+  constructor(readonly model: Model) {}
+
+  subscribe(listener: (change: Change) => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  selectRow(row: number): void {
+    this.select([row], {});
+  }
+
+  selectLine(file: number, line: number): void {
+    const there = this.model.rowsOfLine(file, line);
+    const primal = there.filter((row) => this.model.origin(row) < 0 && this.model.stage(row) === 0);
+    this.select(primal.length > 0 ? primal : there, { file, line });
+  }
+
+  selectResidual(index: number): void {
+    const r = this.model.residuals[index];
+    if (r === undefined) return;
+    this.select(r.producer >= 0 ? [r.producer] : [], { residual: index }, r.consumers);
+  }
+
+  clear(): void {
+    this.selection = NOTHING;
+    this.tell("selection");
+  }
+
+  /** The one equation selected, or -1. */
+  get row(): number {
+    const [row, more] = this.selection.rows;
+    return row === undefined || more !== undefined ? -1 : row;
+  }
+
+  show(shown: Partial<Shown>): void {
+    this.shown = { ...this.shown, ...shown };
+    if (this.shown.right.length === 0) this.side = "left";
+    this.tell("shown");
+  }
+
+  /** Shows stages in the pane in use, or in the other one. */
+  showStages(stages: readonly number[], beside = false): void {
+    const other: Side = this.side === "left" ? "right" : "left";
+    this.show({ [beside ? other : this.side]: stages });
+  }
+
+  /** Shows a stage in one more pane, or takes that pane away again. */
+  toggleBeside(stage: number): void {
+    const { right } = this.shown;
+    this.show({ right: right.length === 1 && right[0] === stage ? [] : [stage] });
+  }
+
+  /** The JVP at the left; forward and linear, which linearize makes of the same program, at the right. */
+  compareWithJvp(): void {
+    const index = (key: string) => this.model.view.stages.findIndex((stage) => stage.key === key);
+    this.show({ left: [index("jvp")], right: [index("forward"), index("linear")] });
+  }
+
+  isShown(stage: number): boolean {
+    return this.shown.left.includes(stage) || this.shown.right.includes(stage);
+  }
+
+  /** Selects a row and makes sure that it is in one of the panes. */
+  goTo(row: number): void {
+    const stage = this.model.stage(row);
+    if (!this.isShown(stage)) this.showStages([stage]);
+    this.selectRow(row);
+  }
+
+  /** Moves the keys and the rail to a pane. */
+  use(side: Side): void {
+    if (side === this.side || this.shown[side].length === 0) return;
+    this.side = side;
+    this.tell("side");
+  }
+
+  pointAt(variable: number): void {
+    if (variable === this.hover) return;
+    this.hover = variable;
+    this.tell("hover");
+  }
+
+  toggleParams(): void {
+    this.fullParams = !this.fullParams;
+    this.tell("params");
+  }
+
+  private select(rows: number[], what: Partial<Selection>, readers: number[] = []): void {
+    const { model } = this;
+    const chosen = new Set(rows.flatMap((row) => model.alike(row)));
+    const ancestors = model.ancestors(chosen);
+    const descendants = model.descendants(chosen);
+    for (const row of readers) descendants.add(row);
+    const roots = [...ancestors, ...chosen].filter((row) => model.origin(row) < 0);
+    const siblings = model.descendants(roots);
+    for (const row of chosen) for (const set of [ancestors, descendants, siblings]) set.delete(row);
+    for (const row of [...ancestors, ...descendants]) siblings.delete(row);
+    this.selection = { ...NOTHING, rows: new Set(rows), ancestors, descendants, siblings, ...what };
+    this.tell("selection");
+  }
+
+  private tell(change: Change): void {
+    for (const listener of this.listeners) listener(change);
+  }
+}
+
+export type Lit = "" | "is-selected" | "is-ancestor" | "is-descendant" | "is-related";
+
+/** How a row stands to the selection; a class name, or empty. */
+export function litAs(selection: Selection, row: number): Lit {
+  if (selection.rows.has(row)) return "is-selected";
+  if (selection.ancestors.has(row)) return "is-ancestor";
+  if (selection.descendants.has(row)) return "is-descendant";
+  return selection.siblings.has(row) ? "is-related" : "";
+}
+
+/** How a residual stands to the selection: made by it, read by it, or kept on its account. */
+export function residualLitAs(state: State, index: number): Lit {
+  const { selection, model } = state;
+  const r = model.residuals[index]!;
+  if (selection.residual >= 0) return selection.residual === index ? "is-selected" : "";
+  if (r.producer >= 0 && selection.rows.has(r.producer)) return "is-selected";
+  if (r.consumers.some((row) => selection.rows.has(row))) return "is-ancestor";
+  return r.producer >= 0 && selection.descendants.has(r.producer) ? "is-descendant" : "";
+}
+
+/** The source lines that the selection concerns, as `file:line`, and how. */
+export function litLines(state: State): Map<string, Lit> {
+  const { selection, model } = state;
+  const lit = new Map<string, Lit>();
+  const light = (place: Place | null, how: Lit) => {
+    const key = place ? `${place.file}:${place.line}` : "";
+    if (place && !lit.has(key)) lit.set(key, how);
+  };
+  if (selection.line >= 0) lit.set(`${selection.file}:${selection.line}`, "is-selected");
+  for (const row of selection.rows) light(model.place(row), "is-selected");
+  if (selection.residual >= 0) light(model.residuals[selection.residual]!.place, "is-selected");
+  for (const row of selection.ancestors) light(model.place(row), "is-ancestor");
+  return lit;
+}

@@ -1,0 +1,92 @@
+/** The only caller of the widget model's get and set. */
+
+import type { Stage } from "./schema";
+import type { State } from "./state";
+
+/** The part of an anywidget model that is used. */
+export interface WidgetModel {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  send?(content: unknown): void;
+  on(event: string, callback: () => void): void;
+  off(event: string, callback?: () => void): void;
+}
+
+export function payloadOf(model: WidgetModel): DataView | null {
+  const payload = model.get("payload");
+  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+}
+
+export function heightOf(model: WidgetModel): number {
+  const height = model.get("height");
+  return typeof height === "number" && height > 0 ? height : 620;
+}
+
+/** Calls back when Python sends another view. */
+export function onPayload(model: WidgetModel, callback: () => void): () => void {
+  for (const name of ["payload", "failure"]) model.on(`change:${name}`, callback);
+  return () => {
+    for (const name of ["payload", "failure"]) model.off(`change:${name}`, callback);
+  };
+}
+
+/** What went wrong in Python before there was anything to show, or empty. */
+export function failureOf(model: WidgetModel): string {
+  return String(model.get("failure") ?? "");
+}
+
+/** Asks Python for the view, which it makes when first asked. */
+export function askForPayload(model: WidgetModel): void {
+  model.send?.("fill");
+}
+
+/** Keeps the selected equation, as `stage:number`, and the stages in each pane the same on both sides. */
+export function syncState(model: WidgetModel, state: State): () => void {
+  const { view } = state.model;
+  let busy = false;
+  const put = (values: Record<string, string>) => {
+    const changed = Object.entries(values).filter(([name, value]) => model.get(name) !== value);
+    if (changed.length === 0) return;
+    busy = true;
+    for (const [name, value] of changed) model.set(name, value);
+    model.save_changes();
+    busy = false;
+  };
+  const keys = (stages: readonly number[]) => stages.map((i) => view.stages[i]?.key ?? "").join("+");
+  const stages = (name: string) => numbersOf(view.stages, String(model.get(name) ?? ""));
+  const unsubscribe = state.subscribe((change) => {
+    if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
+    if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
+  });
+  const onSelected = () => {
+    const row = state.model.rowNamed(String(model.get("selected") ?? ""));
+    if (busy || row === state.row) return;
+    if (row < 0) state.clear();
+    else state.goTo(row);
+  };
+  const onStages = () => {
+    const left = stages("stage");
+    if (!busy && left.length > 0) state.show({ left, right: stages("beside") });
+  };
+  const listeners: [string, () => void][] = [
+    ["change:selected", onSelected],
+    ["change:stage", onStages],
+    ["change:beside", onStages],
+  ];
+  onStages();
+  onSelected();
+  for (const [event, listener] of listeners) model.on(event, listener);
+  return () => {
+    unsubscribe();
+    for (const [event, listener] of listeners) model.off(event, listener);
+  };
+}
+
+/** `forward+linear` as numbers of stages. */
+function numbersOf(stages: readonly Stage[], keys: string): number[] {
+  return keys
+    .split("+")
+    .map((key) => stages.findIndex((stage) => stage.key === key))
+    .filter((i) => i >= 0);
+}
