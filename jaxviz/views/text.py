@@ -22,7 +22,8 @@ def summary(view: View) -> str:
         n = stage.equations[1] - stage.equations[0]
         what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"
         lines.append(f"  {stage.label:<{width}}  {what}")
-    lines.append(f"  {residual_summary(view)}")
+    if not view.notes:
+        lines.append(f"  {residual_summary(view)}")
     if view.check is not None:
         lines.append(f"  {view.check.summary}")
     return "\n".join([*lines, *(f"  {note}" for note in view.notes)])

@@ -45,6 +45,16 @@ export function listing(model: Model, stages: readonly number[], fullParams = fa
   return lines;
 }
 
+/** As many whole params as fit, and `…` for the rest. */
+function shortened(params: string[]): string {
+  let text = "";
+  for (const param of params) {
+    if (text.length + param.length > LONG_PARAMS - 8) break;
+    text += `${param} `;
+  }
+  return `${text}…`;
+}
+
 class Writer {
   private readonly rowsOfProgram = new Map<number, number[]>();
 
@@ -141,7 +151,7 @@ class Writer {
     if (params.length === 0) return;
     const all = params.join(" ");
     if (this.fullParams || all.length <= LONG_PARAMS) line.add(`[${all}]`, "param");
-    else line.add(`[${all.slice(0, LONG_PARAMS - 10)}…]`, "param", { title: params.join("\n") });
+    else line.add(`[${shortened(params)}]`, "param", { title: params.join("\n") });
   }
 
   private start(kind: LineKind, row: number, depth: number): Part {

@@ -8,15 +8,16 @@ import {
   foldService,
   unfoldEffect,
 } from "@codemirror/language";
-import { EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
+import { EditorState, type Extension, RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import {
   Decoration,
   type DecorationSet,
   EditorView,
   GutterMarker,
   gutter,
-  hoverTooltip,
   keymap,
+  showTooltip,
+  type Tooltip,
   ViewPlugin,
   type ViewUpdate,
 } from "@codemirror/view";
@@ -26,6 +27,20 @@ import { type Line, listing } from "../listing";
 import { type Change, litAs, type Side, type State } from "../state";
 
 const relight = StateEffect.define<null>();
+const setTip = StateEffect.define<Tooltip | null>();
+
+/** What is said of the variable under the pointer. */
+const tip = StateField.define<Tooltip | null>({
+  create: () => null,
+  update: (shown, { effects }) => {
+    const set = effects.find((e) => e.is(setTip));
+    return set === undefined ? shown : set.value;
+  },
+  provide: (field) => showTooltip.from(field),
+});
+
+/** Milliseconds for which the pointer rests on a variable before something is said of it. */
+const REST = 250;
 
 /** A listing of more lines than this starts with its nested programs folded. */
 const MANY_LINES = 80;
@@ -62,6 +77,7 @@ export class CodePane {
   private readonly view: EditorView;
   private readonly lines: Line[];
   private readonly lineOfRow = new Map<number, number>();
+  private resting: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     private readonly state: State,
@@ -121,11 +137,8 @@ export class CodePane {
   }
 
   destroy(): void {
+    clearTimeout(this.resting);
     this.view.destroy();
-  }
-
-  focus(): void {
-    this.view.focus();
   }
 
   /** After the selection changed: lights it, and brings its first line into sight. */
@@ -236,16 +249,16 @@ export class CodePane {
       }),
       foldGutter({ openText: "▾", closedText: "▸" }),
       this.lights(),
-      hoverTooltip((view, position) => this.hover(view, position), { hoverTime: 250 }),
+      tip,
       EditorView.lineWrapping,
       EditorView.domEventHandlers({
         mousemove: (event, view) => {
           const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
-          this.state.pointAt(position === null ? -1 : (this.variableAt(view, position)?.variable ?? -1));
+          this.pointAt(position === null ? null : this.variableAt(view, position));
           return false;
         },
         mouseleave: () => {
-          this.state.pointAt(-1);
+          this.pointAt(null);
           return false;
         },
         click: (event, view) => {
@@ -353,10 +366,15 @@ export class CodePane {
       : { variable: token.variable, from: at.from + token.from, to: at.from + token.to };
   }
 
-  private hover(view: EditorView, position: number) {
-    const found = this.variableAt(view, position);
-    if (found === null) return null;
-    return { pos: found.from, end: found.to, create: () => ({ dom: this.describe(found.variable) }) };
+  private pointAt(found: { variable: number; from: number } | null): void {
+    if ((found?.variable ?? -1) === this.state.hover) return;
+    clearTimeout(this.resting);
+    if (this.view.state.field(tip)) this.view.dispatch({ effects: setTip.of(null) });
+    this.state.pointAt(found?.variable ?? -1);
+    if (found === null) return;
+    const create = () => ({ dom: this.describe(found.variable) });
+    const shown: Tooltip = { pos: found.from, above: true, create };
+    this.resting = setTimeout(() => this.view.dispatch({ effects: setTip.of(shown) }), REST);
   }
 
   private describe(v: number): HTMLElement {

@@ -142,7 +142,7 @@ export class ResidualsPane {
       h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes)),
       h("td", { class: "jv-col-kind" }, r.kind),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
-      h("td", { class: "jv-col-rule" }, r.rule),
+      h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
       h("td", { class: "jv-col-reason" }, ...marked(r.reason)),
     );
     this.rows.set(r.index, tr);
