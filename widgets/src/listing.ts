@@ -32,6 +32,7 @@ const LONG_PARAMS = 28;
 
 /** More inputs than this stand on lines of their own, folded at first. */
 const MANY_INPUTS = 4;
+const MANY_RESULTS = 12;
 
 /** The lines of some stages, one below the other; more than one are given headings. */
 export function listing(model: Model, stages: readonly number[], fullParams = false): Line[] {
@@ -83,15 +84,24 @@ class Writer {
   program(program: number, depth: number): void {
     this.binders(program, depth);
     for (const row of this.rowsOfProgram.get(program) ?? []) this.equation(row, depth + 1);
+    this.results(program, depth);
+  }
+
+  private results(program: number, depth: number): void {
+    const results = this.model.results(program);
     const line = this.start("results", -1, depth);
     line.add("in", "keyword");
-    line.add(" (");
-    this.model.results(program).forEach((a, i) => {
-      if (i > 0) line.add(", ");
-      line.atom(a);
-    });
-    line.add(")");
-    line.end();
+    if (results.length <= MANY_RESULTS) {
+      line.atoms(results);
+      line.end();
+      return;
+    }
+    line.add(` ${results.length} results`, "label");
+    const head = line.end();
+    const rest = this.start("results", -1, depth + 1);
+    rest.atoms(results);
+    rest.end();
+    head.foldTo = this.lines.length - 1;
   }
 
   private binders(program: number, depth: number): void {
@@ -182,6 +192,16 @@ class Part {
   atom(a: number): void {
     if (a >= 0) this.add(this.model.atomText(a), "variable", { variable: a });
     else this.typed(a, "literal");
+  }
+
+  /** ` (a, b)` */
+  atoms(atoms: number[]): void {
+    this.add(" (");
+    atoms.forEach((a, i) => {
+      if (i > 0) this.add(", ");
+      this.atom(a);
+    });
+    this.add(")");
   }
 
   typed(a: number, kind: TokenKind = "variable"): void {

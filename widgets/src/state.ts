@@ -141,12 +141,23 @@ export class State {
     const ancestors = model.ancestors(chosen);
     const descendants = model.descendants(chosen);
     for (const row of readers) descendants.add(row);
+    this.addAcrossResiduals(chosen, ancestors, descendants);
     const roots = [...ancestors, ...chosen].filter((row) => model.origin(row) < 0);
     const siblings = model.descendants(roots);
     for (const row of chosen) for (const set of [ancestors, descendants, siblings]) set.delete(row);
     for (const row of [...ancestors, ...descendants]) siblings.delete(row);
     this.selection = { ...NOTHING, rows: new Set(rows), ancestors, descendants, siblings, ...what };
     this.tell("selection");
+  }
+
+  /** A residual leads from the equation that makes it to those that read it. */
+  private addAcrossResiduals(chosen: Set<number>, ancestors: Set<number>, descendants: Set<number>): void {
+    for (const row of chosen)
+      for (const index of this.model.residualsOfRow.get(row) ?? []) {
+        const { producer, consumers } = this.model.residuals[index]!;
+        if (producer === row) for (const reader of consumers) descendants.add(reader);
+        else if (producer >= 0) ancestors.add(producer);
+      }
   }
 
   private tell(change: Change): void {

@@ -25,6 +25,7 @@ import { h } from "../dom";
 import { formatBytes, plural } from "../format";
 import { type Line, listing } from "../listing";
 import { type Change, litAs, type Side, type State } from "../state";
+import { marked } from "./residuals";
 
 const relight = StateEffect.define<null>();
 const setTip = StateEffect.define<Tooltip | null>();
@@ -115,7 +116,7 @@ export class CodePane {
         "div",
         { class: "jv-pane-head", title },
         h("strong", {}, label),
-        h("span", { class: "jv-dim" }, plural(total, "equation")),
+        h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
         h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
         side === "right" &&
           h(
@@ -189,7 +190,7 @@ export class CodePane {
   private foldAtFirst(): void {
     const isLong = this.lines.length > MANY_LINES;
     const folded = this.lines.flatMap((line, i) =>
-      line.foldTo >= 0 && (isLong || line.kind === "binders") ? [foldEffect.of(this.foldRange(i))] : [],
+      line.foldTo >= 0 && (isLong || line.kind !== "equation") ? [foldEffect.of(this.foldRange(i))] : [],
     );
     if (folded.length > 0) this.view.dispatch({ effects: folded });
   }
@@ -414,5 +415,5 @@ export class CodePane {
 }
 
 function message(title: string, text: string): HTMLElement {
-  return h("div", { class: "jv-message" }, h("strong", {}, title), h("p", {}, text));
+  return h("div", { class: "jv-message" }, h("strong", {}, title), h("p", {}, ...marked(text)));
 }

@@ -54,10 +54,10 @@ export class InspectorPane {
       h(
         "ul",
         { class: "jv-legend" },
-        h("li", { class: "is-selected" }, "what is selected"),
-        h("li", { class: "is-ancestor" }, "what it came from"),
-        h("li", { class: "is-descendant" }, "what came from it, or reads it"),
-        h("li", { class: "is-related" }, "what else came from the same equation of f"),
+        h("li", { class: "jv-means-selected" }, "what is selected"),
+        h("li", { class: "jv-means-ancestor" }, "what it came from"),
+        h("li", { class: "jv-means-descendant" }, "what came from it, or reads it"),
+        h("li", { class: "jv-means-related" }, "what else came from the same equation of f"),
       ),
     );
   }

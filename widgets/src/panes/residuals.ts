@@ -70,7 +70,10 @@ export class ResidualsPane {
     const notes = view.notes.map((note) => h("p", { class: "jv-message" }, note));
     const empty = residuals.length === 0 && notes.length === 0;
     const nothing = "Nothing is kept: the function is linear in what is differentiated.";
-    this.scroller.append(...notes, empty ? h("p", { class: "jv-message" }, nothing) : table);
+    this.scroller.append(
+      ...notes,
+      empty ? h("p", { class: "jv-message" }, nothing) : residuals.length > 0 ? table : "",
+    );
     this.element = h(
       "section",
       { class: "jv-pane jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },

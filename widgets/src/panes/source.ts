@@ -2,6 +2,7 @@
 
 import { h, onRowKey, reveal } from "../dom";
 import { formatBytes } from "../format";
+import type { BranchPoint } from "../schema";
 import { type Change, litLines, type State } from "../state";
 
 export class SourcePane {
@@ -90,14 +91,21 @@ export class SourcePane {
       ),
       h("span", { class: "jv-number" }, String(line)),
       h("code", {}, ...coloured(text || " ")),
-      ...marks
-        .slice(0, 3)
-        .map((b) => h("span", { class: "jv-mark", "data-testid": "branch" }, `⑂ ${b.kind} was ${b.value}`)),
-      marks.length > 3 && h("span", { class: "jv-mark" }, `and ${marks.length - 3} more`),
+      ...branchMarks(marks),
     );
     this.lines.set(`${file}:${line}`, element);
     return element;
   }
+}
+
+/** What Python was told each time it looked at a value on a line: `was True`, `was True ×3`. */
+function branchMarks(branches: BranchPoint[]): HTMLElement[] {
+  const times = new Map<string, number>();
+  for (const { value } of branches) times.set(value, (times.get(value) ?? 0) + 1);
+  const title = `Python asked for a ${branches[0]?.kind} here, and this program is what followed`;
+  return [...times].map(([value, n]) =>
+    h("span", { class: "jv-mark", title, "data-testid": "branch" }, `was ${value}${n > 1 ? ` ×${n}` : ""}`),
+  );
 }
 
 const WORDS =
