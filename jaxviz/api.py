@@ -63,8 +63,12 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     outs = evaluate(pushed.program, [*traced.leaves, *given])
     n = len(traced.program.outvars)
     results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], iter(outs[n:])
+    # JAX's own result has the types that tracing gives, since most operations are jitted: weak where the primal is.
     avals = [v.aval.to_tangent_aval() for v in traced.program.outvars[: traced.n_results]]
-    full = [next(tangents_out) if nz else compat.zeros(a) for nz, a in zip(pushed.nonzeros_out, avals, strict=True)]
+    full = [
+        compat.as_type(next(tangents_out), a) if nz else compat.zeros(a)
+        for nz, a in zip(pushed.nonzeros_out, avals, strict=True)
+    ]
     pair = jax.tree.unflatten(traced.out_tree, results), jax.tree.unflatten(traced.out_tree, full)
     return (*pair, traced.rebuild_aux(aux)) if has_aux else pair
 

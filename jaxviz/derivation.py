@@ -263,7 +263,8 @@ def _held_as_constants(program: Program) -> Program:
     equations = tuple(replace(e, invars=tuple(atom(a) for a in e.invars)) for e in program.equations)
     if not constants:
         return program
-    values = tuple(jax.numpy.asarray(a.val, a.aval.dtype) for a in constants if isinstance(a, Literal))
+    arrays = {a: jax.numpy.asarray(a.val, a.aval.dtype) for a in constants if isinstance(a, Literal)}
+    values = tuple(compat.as_type(x, a.aval) for a, x in arrays.items())
     return replace(
         program,
         equations=equations,

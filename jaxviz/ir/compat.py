@@ -352,6 +352,14 @@ def checked_argument(x: Any) -> Any:
     return x
 
 
+def as_type(x: Any, aval: Any) -> Any:
+    """x with the weakness of a type; shapes and dtypes are the same already."""
+    weak = bool(getattr(aval, "weak_type", False))
+    if bool(getattr(jax.typeof(x), "weak_type", False)) == weak or not hasattr(aval, "dtype"):
+        return x
+    return _lax._convert_element_type(x, aval.dtype, weak_type=weak)
+
+
 def is_tracer(x: Any) -> bool:
     return isinstance(x, _core.Tracer)
 

@@ -145,6 +145,19 @@ class RuleTable(Generic[R]):
         self.found.clear()
 
 
+OWN_RULES = frozenset(
+    "scan while cond checkpoint remat2 custom_vjp_call custom_vjp_call_jaxpr linear_call custom_linear_solve shard_map "
+    "xla_pmap pmap run_state closed_call core_call call_hi_primitive call_hi_primitive_linearized custom_lin".split()
+)
+"""Primitives that are told apart from plain ones: what happens inside their programs is what people come to see, so JAX's
+rule for the whole is not taken. A rule for one is registered in the tables. Other primitives may hold programs too, such as
+the sum in a scatter-add, which are not worth a look."""
+
+
+def needs_own_rule(operation: Operation) -> bool:
+    return operation.primitive.name in OWN_RULES
+
+
 def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
     """The error for an operation that a transform cannot take, in JAX's words; `located` adds the user's line."""
     return NoRuleError(f"{what} '{operation.primitive.name}' not implemented. {advice}")

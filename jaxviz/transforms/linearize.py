@@ -10,7 +10,16 @@ from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule, roles_by_use
+from jaxviz.transforms.driver import (
+    Builder,
+    Mask,
+    RuleTable,
+    Template,
+    located,
+    needs_own_rule,
+    no_rule,
+    roles_by_use,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,7 @@ def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> Lineariz
 
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
-    if operation.programs:
+    if needs_own_rule(operation):
         raise no_rule(operation, "Differentiation rule for", "Equations that hold programs need a rule of their own.")
     if not compat.has_linearize_rule(operation.primitive):
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")

@@ -10,7 +10,7 @@ from jaxviz.ir.convert import one_equation, read_jaxpr
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, no_rule
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Transposed:
 
 def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     primitive = operation.primitive
-    if operation.programs:
+    if needs_own_rule(operation):
         raise no_rule(
             operation,
             "Transpose rule (for reverse-mode differentiation) for",

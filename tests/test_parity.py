@@ -1,0 +1,237 @@
+"""Every transform against jax's own, on every program of the shared table."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend import core as jex_core
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from programs import CASES
+
+import jaxviz
+from jaxviz.derivation import STAGES, type_name
+from jaxviz.ir.typecheck import check_program
+
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def assert_same(got, want):
+    """Same structure, types (weak ones too) and values."""
+    got_leaves, got_tree = jax.tree.flatten(got)
+    want_leaves, want_tree = jax.tree.flatten(want)
+    assert got_tree == want_tree
+    for g, w in zip(got_leaves, want_leaves, strict=True):
+        assert type_name(jax.typeof(g)) == type_name(jax.typeof(w))
+        dtype = jax.typeof(w).dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jax.dtypes.float0:
+            continue
+        tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-5
+        np.testing.assert_allclose(np.asarray(g, dtype=_wide(w)), np.asarray(w, dtype=_wide(w)), tolerance, 1e-6)
+
+
+def _wide(x):
+    return np.complex128 if jnp.iscomplexobj(x) else np.float64
+
+
+def seeds(tree, tangent):
+    """A tangent (or cotangent) for every leaf: different numbers, float0 for integers."""
+
+    def seed(i, x):
+        aval = jax.typeof(x)
+        dtype = (aval.to_tangent_aval() if tangent else aval.to_ct_aval()).dtype
+        if dtype == jax.dtypes.float0:
+            return np.zeros(aval.shape, dtype)
+        return (jnp.arange(1, aval.size + 1, dtype=jnp.float32).reshape(aval.shape) / 7 + i).astype(dtype)
+
+    leaves, tree = jax.tree.flatten(tree)
+    return jax.tree.unflatten(tree, [seed(i, x) for i, x in enumerate(leaves)])
+
+
+@cases
+def test_jvp(case):
+    tangents = seeds(case.args, tangent=True)
+    assert_same(jaxviz.jvp(case.fun, case.args, tangents), jax.jvp(case.fun, case.args, tangents))
+
+
+@cases
+def test_linearize(case):
+    tangents = seeds(case.args, tangent=True)
+    y, lin = jaxviz.linearize(case.fun, *case.args)
+    want, jax_lin = jax.linearize(case.fun, *case.args)
+    assert_same(y, want)
+    assert_same(lin(*tangents), jax_lin(*tangents))
+
+
+@cases
+def test_vjp(case):
+    y, pull = jaxviz.vjp(case.fun, *case.args)
+    want, jax_pull = jax.vjp(case.fun, *case.args)
+    assert_same(y, want)
+    ct = seeds(want, tangent=False)
+    assert_same(pull(ct), jax_pull(ct))
+
+
+@cases
+def test_residuals_are_what_jax_vjp_holds(case):
+    """JAX is called outside jit, as a user would, and asked what arrays its function really holds."""
+    _, pull = jax.vjp(case.fun, *case.args)
+    held = Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull))
+    argnums = tuple(range(len(case.args)))
+    found = jaxviz.residuals(case.fun, *case.args, argnums=argnums)
+    assert Counter(type_name(r.aval) for r in found) == held
+
+
+def test_weak_types_are_those_of_jaxs_tracing():
+    """For a Python number to a traced integer power JAX holds a weak type outside jit, and a strong one inside."""
+
+    def power(x, n):
+        return x**n
+
+    derivation = jaxviz.derive(power, 3.0, 2, argnums=(0, 1))
+    assert derivation.check().agrees
+    _, pull = jax.vjp(power, 3.0, 2)
+    assert [x.shape for x in jax.tree.leaves(pull)] == [r.aval.shape for r in derivation.residuals]
+
+
+@cases
+def test_the_returned_function_holds_what_jaxs_does(case):
+    _, pull = jaxviz.vjp(case.fun, *case.args)
+    _, jax_pull = jax.vjp(case.fun, *case.args)
+    ours, theirs = (Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(f)) for f in (pull, jax_pull))
+    assert ours == theirs
+
+
+@cases
+def test_check_agrees(case):
+    derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
+    check = derivation.check()
+    assert check.agrees, check
+    assert check.summary.startswith(f"residuals as in JAX {jax.__version__}: ")
+
+
+@cases
+def test_derived_programs_are_well_typed_and_linear_where_they_should_be(case):
+    d = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
+    for stage in STAGES:
+        check_program(getattr(d, stage))
+        jex_core.check_jaxpr(getattr(d, stage).jaxpr.jaxpr)
+    check_program(d.linear, [False] * d.n_residuals + [True] * sum(d.nonzeros))
+    check_program(d.backward, [False] * d.n_residuals + [True] * len(d.linear.outvars))
+
+
+@cases
+def test_every_derived_equation_leads_back_to_the_function(case):
+    d = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
+    own = {e for _, e in d.primal.walk()}
+
+    def leads_back(equation):
+        while equation.origin is not None and equation.origin.equation is not None:
+            assert equation in d.links[equation.origin.equation]
+            equation = equation.origin.equation
+        # The cotangents of a value that is a result more than once are summed on the way in, for no equation.
+        return equation in own or (equation.origin is not None and equation.origin.role == "accumulation")
+
+    def check(program, of_an_equation_that_does):
+        for equation in program.equations:
+            back = leads_back(equation)
+            # What a rule itself calls, such as the `where` in relu's, stands for the equation that the rule was for.
+            assert back or of_an_equation_that_does
+            for _, nested in equation.programs:
+                check(nested, back or of_an_equation_that_does)
+
+    for stage in STAGES[1:]:
+        check(getattr(d, stage), False)
+
+
+@cases
+def test_a_program_reads_as_jax_prints_it(case):
+    try:
+        want = str(jax.make_jaxpr(case.fun)(*case.args))
+    except TypeError:
+        pytest.fail("every program of the table can be traced")
+    assert str(jaxviz.trace(case.fun)(*case.args)) == want
+
+
+@cases
+def test_a_program_or_a_jaxpr_can_be_derived_itself(case):
+    program = jaxviz.trace(case.fun)(*case.args)
+    everything = tuple(range(len(program.invars)))
+    d = jaxviz.derive(program, argnums=everything)
+    assert d.check().agrees
+    closed = jax.make_jaxpr(case.fun)(*case.args)
+    assert isinstance(closed, ClosedJaxpr)
+    of_jaxpr = jaxviz.derive(closed, argnums=everything)
+    assert of_jaxpr.check().agrees
+    _, pull = jax.vjp(jaxpr_as_fun(closed), *jax.tree.leaves(case.args))
+    assert len(of_jaxpr.residuals) == len(jax.tree.leaves(pull))
+
+
+def scalar(case):
+    """The case's function made to return one number, of its floating-point results."""
+
+    def f(*args):
+        leaves = [x for x in jax.tree.leaves(case.fun(*args)) if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]
+        return sum(jnp.sum(jnp.real(x) * 0.5).astype(jnp.float32) for x in leaves)
+
+    return f
+
+
+FLOAT_CASES = [
+    c
+    for c in CASES
+    if all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(c.args[0]))
+    and c.name != "no_elements"
+]
+float_cases = pytest.mark.parametrize("case", FLOAT_CASES, ids=str)
+
+
+@float_cases
+def test_grad_and_value(case):
+    f = scalar(case)
+    assert_same(jaxviz.value_and_grad(f)(*case.args), jax.value_and_grad(f)(*case.args))
+
+
+@float_cases
+def test_composed_with_jit_and_vmap(case):
+    f = scalar(case)
+    want = jax.grad(f)(*case.args)
+    assert_same(jax.jit(jaxviz.grad(f))(*case.args), jax.jit(jax.grad(f))(*case.args))
+    assert_same(jaxviz.grad(jax.jit(f))(*case.args), jax.grad(jax.jit(f))(*case.args))
+    batch = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.asarray(x) * 0.9]), case.args[0])
+    in_axes = (0, *([None] * (len(case.args) - 1)))
+    got = jax.vmap(jaxviz.grad(f), in_axes)(batch, *case.args[1:])
+    assert_same(got, jax.vmap(jax.grad(f), in_axes)(batch, *case.args[1:]))
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+
+
+@pytest.mark.slow
+@float_cases
+def test_second_derivatives_every_way(case):
+    f = scalar(case)
+    point = case.args[0]
+    tangent = seeds(point, tangent=True)
+
+    def hvp(outer, inner):
+        pushed = lambda x: inner(lambda y: f(y, *case.args[1:]))(x)
+        return outer(pushed, (point,), (tangent,))[1]
+
+    want = hvp(jax.jvp, jax.grad)
+    for outer, inner in ((jaxviz.jvp, jaxviz.grad), (jax.jvp, jaxviz.grad), (jaxviz.jvp, jax.grad)):
+        got = hvp(outer, inner)
+        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
+
+    def reverse_over_reverse(outer, inner):
+        dot = lambda x: sum(
+            jnp.vdot(a, b)
+            for a, b in zip(
+                jax.tree.leaves(inner(lambda y: f(y, *case.args[1:]))(x)), jax.tree.leaves(tangent), strict=True
+            )
+        )
+        return outer(dot)(point)
+
+    want = reverse_over_reverse(jax.grad, jax.grad)
+    for outer, inner in ((jaxviz.grad, jaxviz.grad), (jax.grad, jaxviz.grad), (jaxviz.grad, jax.grad)):
+        got = reverse_over_reverse(outer, inner)
+        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
