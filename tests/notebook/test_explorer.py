@@ -1,0 +1,108 @@
+"""The widget's Python side: its traits, when it derives, and what it saves."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import traitlets
+
+import jaxviz
+from jaxviz.notebook import explorer as module
+from jaxviz.views.schema import decode
+
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w))  # a comment of mine
+
+
+@pytest.fixture
+def explorer():
+    return jaxviz.explore(loss, jnp.ones((3, 3)), jnp.ones((2, 3)))
+
+
+def test_nothing_is_derived_before_it_is_displayed(explorer):
+    assert explorer.payload == b""
+    assert "linearized" not in vars(explorer.derivation)
+    shown = explorer._repr_mimebundle_()
+    shown = shown[0] if isinstance(shown, tuple) else shown
+    assert "application/vnd.jupyter.widget-view+json" in shown
+    assert shown["text/plain"].startswith("Explorer of loss\n")
+    assert decode(explorer.payload).title == "loss"
+
+
+def test_the_browser_may_ask_for_the_payload(explorer):
+    explorer._answer(explorer, "fill", [])
+    assert decode(explorer.payload).title == "loss"
+
+
+def test_a_failure_reaches_the_browser(explorer, monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no luck\n\nmore")
+
+    monkeypatch.setattr(module, "view_of", fails)
+    with pytest.raises(RuntimeError):
+        explorer._answer(explorer, "fill", [])
+    assert explorer.failure == "RuntimeError: no luck"
+
+
+def test_the_selected_equation_is_at_hand(explorer):
+    assert explorer.equation is None
+    explorer.selected = "backward:1"
+    assert explorer.equation is [e for _, e in explorer.derivation.backward.walk()][1]
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "message"),
+    [
+        ("selected", "backward:999", "backward has .*, numbered from 0"),
+        ("selected", "sideways:1", "write stage:number, such as 'backward:12'"),
+        ("selected", "backward", "write stage:number"),
+        ("stage", "sideways", "'sideways' is not a stage; there are primal, jvp, forward, linear, backward"),
+        ("stage", "", "one stage must be shown"),
+        ("beside", "forward+up", "'up' is not a stage"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_to_write(explorer, trait, value, message):
+    with pytest.raises(traitlets.TraitError, match=message):
+        setattr(explorer, trait, value)
+
+
+def test_a_page_holds_what_is_shown_and_what_is_selected(explorer, tmp_path):
+    explorer.stage, explorer.beside, explorer.selected = "forward", "linear+backward", "forward:0"
+    text = explorer.save_html(tmp_path / "loss.html").read_text()
+    for value in ('"stage": "forward"', '"beside": "linear+backward"', '"selected": "forward:0"'):
+        assert value in text
+
+
+def test_a_page_without_source_holds_none(explorer, tmp_path):
+    import base64
+    import gzip
+    import re
+
+    def payload(**options):
+        text = explorer.save_html(tmp_path / "loss.html", **options).read_text()
+        return gzip.decompress(base64.b64decode(re.search(r'id="jaxviz-payload">"([^"]*)"', text).group(1)))
+
+    assert b"a comment of mine" in payload()
+    without = payload(source=False)
+    assert b"a comment of mine" not in without
+    assert str(tmp_path.parent).encode() not in without
+    assert __file__.rsplit("/", 1)[0].encode() not in without
+
+
+def test_explore_takes_what_derive_takes(explorer):
+    same = jaxviz.explore(explorer.derivation)
+    assert same.derivation is explorer.derivation
+    of_program = jaxviz.explore(jaxviz.trace(loss)(jnp.ones((3, 3)), jnp.ones((2, 3))))
+    assert of_program.derivation.nonzeros == (True, True)
+    of_jaxpr = jaxviz.explore(jax.make_jaxpr(jnp.sin)(1.0))
+    assert "cos" in of_jaxpr.text("forward")
+
+
+def test_the_text_of_a_stage_has_the_names_shown(explorer):
+    assert explorer.text("primal").startswith("lambda a:f32[3,3] b:f32[2,3] .\n  c:f32[2,3] = dot_general[")
+
+
+def test_a_missing_bundle_says_what_to_do(explorer, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_STATIC", tmp_path)
+    with pytest.raises(FileNotFoundError, match="make lab"):
+        jaxviz.explore(explorer.derivation)

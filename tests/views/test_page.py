@@ -1,0 +1,59 @@
+"""The saved page: one file, which nothing in a program can break out of, and which asks for nothing."""
+
+import base64
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+
+from jaxviz.views.page import page
+
+EVIL = "</script><!--<script>alert(1)</script>\u2028 & \" ' <img src=x onerror=alert(1)>"
+
+
+class Reader(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.open = [], {}, None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.open = dict(attrs).get("id", tag) if tag in ("script", "title", "style") else None
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+    def handle_data(self, data):
+        if self.open:
+            self.scripts[self.open] = self.scripts.get(self.open, "") + data
+
+
+def read(**changes):
+    values = {"title": "t", "payload": b"bytes", "module": "export default 1", "style": "", "state": {}, **changes}
+    return page(**values), Reader(page(**values))
+
+
+def test_what_is_put_in_comes_out():
+    _, found = read(title=EVIL, payload=b"\x00\xff" * 99, module=f"x = {EVIL!r}", state={"selected": EVIL})
+    assert found.scripts["title"] == EVIL
+    assert gzip.decompress(base64.b64decode(json.loads(found.scripts["jaxviz-payload"]))) == b"\x00\xff" * 99
+    assert json.loads(found.scripts["jaxviz-module"]) == f"x = {EVIL!r}"
+    assert json.loads(found.scripts["jaxviz-state"]) == {"selected": EVIL}
+
+
+def test_no_text_adds_an_element():
+    plain, hostile = read()[1], read(title=EVIL, module=EVIL, style=EVIL, state={EVIL: EVIL})[1]
+    assert hostile.tags == plain.tags
+
+
+def test_the_page_names_no_address():
+    text, _ = read()
+    assert not re.search(r"(https?:)?//[\w.-]+\.\w", text)
+    assert not re.search(r"\b(src|href)=", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_same_view_gives_the_same_page():
+    assert read()[0] == read()[0]
