@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Var
+
 if TYPE_CHECKING:
-    from jaxviz.ir.syntax import Equation, Program, Var
+    from jaxviz.ir.syntax import Equation, Program
 
 
 def format_program(program: Program) -> str:
@@ -25,6 +29,7 @@ def format_program(program: Program) -> str:
 
 def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> dict[Var, str]:
     """A name for every variable, in JAX's way: a, ..., z, ba, bb, ...; those of a nested program after its equation's.
+    As JAX prints it, the inputs and results of a jit have the same names inside and outside.
 
     A result that nothing reads is named `_`.
 
@@ -34,11 +39,13 @@ def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> 
     """
     names: dict[Var, str] = dict(given or {})
     taken = frozenset(names.values())
-    _name(program, names, (name for name in map(_letters, count()) if name not in taken))
+    times = Counter(nested for _, equation in program.walk() for _, nested in equation.programs)
+    shared = frozenset(nested for nested, n in times.items() if n > 1)
+    _name(program, names, (name for name in map(_letters, count()) if name not in taken), shared)
     return names
 
 
-def _name(program: Program, names: dict[Var, str], fresh: Iterator[str]) -> None:
+def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared: frozenset[Program]) -> None:
     read: set[object] = {a for e in program.equations for a in e.invars}
     read.update(program.outvars)
     for v in (*program.constvars, *program.invars):
@@ -49,7 +56,19 @@ def _name(program: Program, names: dict[Var, str], fresh: Iterator[str]) -> None
             if v not in names:
                 names[v] = next(fresh) if v in read else "_"
         for _, nested in equation.programs:
-            _name(nested, names, fresh)
+            if equation.primitive is compat.jit_p and nested not in shared:
+                _name_alike(nested.invars, equation.invars, names)
+                _name_alike(nested.outvars, equation.outvars, names)
+            _name(nested, names, fresh, shared)
+
+
+def _name_alike(inner: Sequence[Atom], outer: Sequence[Atom], names: dict[Var, str]) -> None:
+    """Inside a jit, the names of the values that go in and come out."""
+    used: set[Var] = set()
+    for a, like in zip(inner, outer, strict=True):
+        if isinstance(a, Var) and isinstance(like, Var) and a not in names and like not in used and names[like] != "_":
+            used.add(like)
+            names[a] = names[like]
 
 
 def _letters(i: int) -> str:

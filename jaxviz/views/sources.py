@@ -96,5 +96,5 @@ def short_path(path: str) -> str:
 
 def _label(path: str) -> str:
     if "ipykernel_" in path or path.startswith("<ipython-input"):
-        return "notebook cell"
+        return "cell"
     return path.rsplit("/", 1)[-1]

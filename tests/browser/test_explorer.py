@@ -85,7 +85,7 @@ def test_linearize_beside_jvp(notebook):
     explorer = explorer_of(notebook.page)
     explorer.get_by_test_id("linearize-vs-jvp").click()
     shown = {explorer.get_by_test_id(f"code-{side}").get_attribute("data-stage") for side in ("left", "right")}
-    assert shown == {"linear", "jvp"}
+    assert shown == {"forward+linear", "jvp"}
     explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first.click()
     notebook.screenshot("linearize-beside-jvp")
 

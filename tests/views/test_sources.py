@@ -65,4 +65,4 @@ def test_without_source_there_are_names_and_numbers_only():
 def test_a_notebook_cell_is_called_so():
     table = SourceTable()
     table.number(jaxviz.ir.origin.Location("/tmp/ipykernel_7/123.py", 1, "f"))
-    assert table.files()[0].label == "notebook cell"
+    assert table.files()[0].label == "cell"

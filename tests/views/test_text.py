@@ -28,9 +28,9 @@ def test_a_stage_reads_as_a_jaxpr_with_nested_programs_indented(view):
         "lambda a:f32[3] .\n"
         "  b:f32[3] = sin a\n"
         "  c:f32[3] = jit[name=g] b\n"
-        "    lambda d:f32[3] .\n"
-        "      e:f32[3] = mul d 2.0:f32[]\n"
-        "    in (e)\n"
+        "    lambda b:f32[3] .\n"
+        "      c:f32[3] = mul b 2.0:f32[]\n"
+        "    in (c)\n"
         "in (c)"
     )
 

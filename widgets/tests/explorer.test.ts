@@ -1,0 +1,173 @@
+// @vitest-environment jsdom
+import { afterEach, beforeAll, expect, test, vi } from "vitest";
+import explorer from "../src/index";
+import { coloured } from "../src/panes/source";
+import { bytes } from "./fixture";
+
+beforeAll(() => {
+  // What CodeMirror measures, and jsdom does not have.
+  const none = {
+    length: 0,
+    item: () => null,
+    [Symbol.iterator]: [][Symbol.iterator],
+  } as unknown as DOMRectList;
+  Range.prototype.getClientRects = () => none;
+  Range.prototype.getBoundingClientRect = () => new DOMRect();
+  HTMLDialogElement.prototype.show = function () {
+    this.open = true;
+  };
+  HTMLDialogElement.prototype.close = function () {
+    this.open = false;
+  };
+});
+
+afterEach(() => document.body.replaceChildren());
+
+function host(traits: Record<string, unknown> = {}) {
+  const values: Record<string, unknown> = {
+    payload: bytes(),
+    stage: "primal",
+    beside: "",
+    selected: "",
+    height: 600,
+    ...traits,
+  };
+  const listeners = new Map<string, Set<() => void>>();
+  return {
+    values,
+    sent: [] as unknown[],
+    get: (name: string) => values[name],
+    set(name: string, value: unknown) {
+      values[name] = value;
+      for (const listener of listeners.get(`change:${name}`) ?? []) listener();
+    },
+    save_changes() {},
+    send(content: unknown) {
+      this.sent.push(content);
+    },
+    on: (event: string, f: () => void) => listeners.set(event, (listeners.get(event) ?? new Set()).add(f)),
+    off: (event: string, f: () => void) => listeners.get(event)?.delete(f),
+    count: () => [...listeners.values()].reduce((sum, set) => sum + set.size, 0),
+  };
+}
+
+function show(traits: Record<string, unknown> = {}) {
+  const model = host(traits);
+  const el = document.createElement("div");
+  document.body.append(el);
+  const stop = explorer.render({ model, el });
+  const find = (id: string) => Array.from(el.querySelectorAll<HTMLElement>(`[data-testid="${id}"]`));
+  const key = (name: string, more: KeyboardEventInit = {}) =>
+    find("explorer")[0]!.dispatchEvent(
+      new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true, ...more }),
+    );
+  return { model, el, find, key, stop };
+}
+
+test("every pane is there, and program text is text", () => {
+  const { find, el } = show();
+  for (const id of ["code-left", "source", "residuals", "inspector", "badge"])
+    expect(find(id)).toHaveLength(1);
+  expect(find("residual-row")).toHaveLength(2);
+  expect(find("residuals")[0]!.textContent).toContain("</script><b>");
+  expect(el.querySelector("b, script")).toBeNull();
+  expect(find("badge")[0]!.textContent).toContain("JAX holds 2, jaxviz derives 1");
+});
+
+test("choosing a residual lights its line and tells Python the equation that makes it", () => {
+  const { find, model } = show();
+  find("residual-row")
+    .find((row) => row.dataset["residual"] === "0")!
+    .click();
+  expect(model.values["selected"]).toBe("primal:0");
+  expect(find("source-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
+  expect(find("inspected")[0]!.textContent).toBe("sin");
+  expect(find("reason")[0]!.textContent).toContain("is saved because");
+});
+
+test("what Python selects is shown, and brought into a pane", () => {
+  const { find, model } = show();
+  model.set("selected", "backward:0");
+  expect(find("code-left")[0]!.dataset["stage"]).toBe("backward");
+  expect(find("inspected")[0]!.textContent).toBe("mul");
+  model.set("selected", "");
+  expect(find("inspected")).toHaveLength(0);
+});
+
+test("stages from Python and to Python", () => {
+  const { find, model } = show({ stage: "primal", beside: "backward" });
+  expect(find("code-right")[0]!.dataset["stage"]).toBe("backward");
+  find("stage-backward")[0]!.click();
+  expect(model.values["stage"]).toBe("backward");
+  model.set("beside", "");
+  expect(find("code-right")).toHaveLength(0);
+});
+
+test("keys choose stages, clear, help, and do not leave the widget", () => {
+  const { find, key, model, el } = show({ selected: "primal:0" });
+  const outside = vi.fn();
+  el.addEventListener("keydown", outside);
+  key("2", { code: "Digit2" });
+  expect(model.values["stage"]).toBe("backward");
+  key("Escape");
+  expect(model.values["selected"]).toBe("");
+  key("?");
+  expect((find("keys")[0] as HTMLDialogElement).open).toBe(true);
+  key("Escape");
+  expect((find("keys")[0] as HTMLDialogElement).open).toBe(false);
+  key("b");
+  expect(outside).not.toHaveBeenCalled();
+});
+
+test("sorting by a head turns it round the second time", () => {
+  const { find, el } = show();
+  const order = () => find("residual-row").map((row) => row.dataset["residual"]);
+  const head = () => el.querySelector<HTMLElement>("th.jv-col-nbytes")!;
+  expect(order()).toEqual(["0", "1"]);
+  head().querySelector("button")!.click();
+  expect(order()).toEqual(["1", "0"]);
+  expect(head().getAttribute("aria-sort")).toBe("ascending");
+});
+
+test("without a payload it asks for one, and then shows it", () => {
+  const { find, model } = show({ payload: new DataView(new ArrayBuffer(0)) });
+  expect(find("loading")).toHaveLength(1);
+  expect(model.sent).toEqual(["fill"]);
+  model.set("payload", bytes());
+  expect(find("code-left")).toHaveLength(1);
+});
+
+test("what went wrong is said", () => {
+  vi.spyOn(console, "error").mockImplementation(() => {});
+  const empty = new DataView(new ArrayBuffer(0));
+  expect(show({ payload: empty, failure: "no luck" }).find("failed")[0]!.textContent).toContain("no luck");
+  expect(show({ payload: new DataView(new ArrayBuffer(99)) }).find("failed")[0]!.textContent).toContain(
+    "not a jaxviz view",
+  );
+});
+
+test("closing leaves no listener behind", () => {
+  const { model, stop } = show();
+  stop();
+  expect(model.count()).toBe(0);
+});
+
+test("Python is coloured without a change to its text", () => {
+  for (const line of [
+    "def f(x):  # é <b>",
+    '    return \'a # b\' + "\\"" if x else None',
+    "@jax.jit",
+    "y = 1e-6 * x_1",
+  ]) {
+    const code = document.createElement("code");
+    code.append(...coloured(line));
+    expect(code.textContent).toBe(line);
+  }
+  const code = document.createElement("code");
+  code.append(...coloured("return 'in' # in"));
+  expect(Array.from(code.children, (part) => part.className)).toEqual([
+    "jv-keyword",
+    "jv-string",
+    "jv-comment",
+  ]);
+});

@@ -1,0 +1,56 @@
+import { expect, test } from "vitest";
+import { formatBytes, formatCount, plural } from "../src/format";
+import type { Residual } from "../src/model";
+import { sorted, summary } from "../src/panes/residuals";
+
+test.each([
+  [0, "0 B"],
+  [1023, "1023 B"],
+  [1024, "1.0 KiB"],
+  [1536, "1.5 KiB"],
+  [5 * 1024 ** 2, "5.0 MiB"],
+  [3 * 1024 ** 4, "3.0 TiB"],
+])("%d bytes are %s", (n, text) => {
+  expect(formatBytes(n)).toBe(text);
+});
+
+test("counts", () => {
+  expect(formatCount(1234567)).toBe("1,234,567");
+  expect(plural(1, "value")).toBe("1 value");
+  expect(plural(2000, "value")).toBe("2,000 values");
+});
+
+function residual(index: number, changes: Partial<Residual>): Residual {
+  const rest = {
+    name: "a",
+    type: "f32[]",
+    kind: "intermediate",
+    place: null,
+    rule: "",
+    reason: "",
+    decision: "",
+  };
+  return { index, nbytes: 4, producer: -1, origin: -1, consumers: [], ...rest, ...changes };
+}
+
+const place = (file: number, line: number) => ({ file, line, function: "f" });
+const three = [
+  residual(0, { nbytes: 4, name: "b", place: place(1, 2) }),
+  residual(1, { nbytes: 400, name: "a", place: place(0, 30), kind: "argument" }),
+  residual(2, { nbytes: 4, name: "c", place: place(0, 4) }),
+];
+const order = (...arguments_: [Parameters<typeof sorted>[1], boolean]) =>
+  sorted(three, ...arguments_).map((r) => r.index);
+
+test("sorting by size keeps the order of equals, by line goes by file first, and leaves the list alone", () => {
+  expect(order("nbytes", true)).toEqual([1, 0, 2]);
+  expect(order("nbytes", false)).toEqual([0, 2, 1]);
+  expect(order("line", false)).toEqual([2, 1, 0]);
+  expect(order("name", false)).toEqual([1, 0, 2]);
+  expect(three.map((r) => r.index)).toEqual([0, 1, 2]);
+});
+
+test("the total says how much of each kind", () => {
+  expect(summary(three)).toBe("3 values, 408 B: 1 argument 400 B, 2 intermediates 8 B");
+  expect(summary([])).toBe("0 values, 0 B");
+});

@@ -1,0 +1,47 @@
+import { expect, test } from "vitest";
+import { listing } from "../src/listing";
+import { model } from "./fixture";
+
+test("a stage reads as a jaxpr, nested programs under the equation that holds them", () => {
+  const lines = listing(model(), [0]);
+  expect(lines.map((line) => line.text)).toEqual([
+    "lambda a:f32[3] .",
+    "  b:f32[3] = sin a",
+    "  c:f32[3] = jit[name=g axes=(0,)] b",
+    "    lambda a:f32[3] .",
+    "      b:f32[3] = mul a 2.0:f32[]",
+    "    in (b)",
+    "in (c)",
+  ]);
+  expect(lines.map((line) => line.row)).toEqual([-1, 0, 1, -1, 2, -1, -1]);
+  expect(lines.map((line) => line.foldTo)).toEqual([-1, -1, 5, -1, -1, -1, -1]);
+});
+
+test("tokens stand where their text stands", () => {
+  for (const line of listing(model(), [0, 1]))
+    for (const token of line.tokens) {
+      const text = line.text.slice(token.from, token.to);
+      if (token.variable !== undefined) expect(text).toBe(model().atomText(token.variable));
+      if (token.kind === "type") expect(text).toMatch(/^:f32\[3?\]$/);
+    }
+});
+
+test("several stages have headings", () => {
+  const headings = listing(model(), [0, 1]).filter((line) => line.kind === "heading");
+  expect(headings.map((line) => line.text)).toEqual(["f  the function", "backward  the function"]);
+});
+
+test("long params are cut at a param, unless asked for in full", () => {
+  const m = model();
+  m.view.strings[13] = "a=1\nb=a very long value indeed";
+  const call = (full: boolean) => listing(m, [0], full)[2]!;
+  expect(call(false).text).toBe("  c:f32[3] = jit[a=1 …] b");
+  expect(call(false).tokens.find((token) => token.kind === "param")!.title).toBe(m.view.strings[13]);
+  expect(call(true).text).toBe("  c:f32[3] = jit[a=1 b=a very long value indeed] b");
+});
+
+test("a line break in a name stays one line", () => {
+  const m = model();
+  m.view.strings[1] = "si\nn\u2028";
+  expect(listing(m, [0])[1]!.text).toBe("  b:f32[3] = si n  a");
+});

@@ -1,0 +1,109 @@
+import { expect, test } from "vitest";
+import { litAs, litLines, residualLitAs, State } from "../src/state";
+import { model } from "./fixture";
+
+test("ancestors and descendants follow the origins", () => {
+  const m = model();
+  expect([...m.ancestors([3])]).toEqual([0]);
+  expect([...m.descendants([0])].sort()).toEqual([3, 4]);
+  expect([...m.descendants([1])]).toEqual([]);
+});
+
+test("ancestors are followed over several stages, and a circle ends", () => {
+  const m = model({ equation_origin: [-1, 0, 1, 2, -1], equation_twin: [-1, -1, -1, -1, -1] });
+  expect([...m.ancestors([3])].sort()).toEqual([0, 1, 2]);
+  const circle = model({ equation_origin: [1, 0, -1, -1, -1], equation_twin: [-1, -1, -1, -1, -1] });
+  expect([...circle.ancestors([0])].sort()).toEqual([0, 1]);
+  expect([...circle.descendants([0])].sort()).toEqual([0, 1]);
+});
+
+test("definitions and uses", () => {
+  const m = model();
+  expect([m.definition(0), m.definition(1), m.definition(4)]).toEqual([-1, 0, 2]);
+  expect(m.uses(1)).toEqual([1]);
+  expect(m.uses(7)).toEqual([4]);
+  expect(m.uses(8)).toEqual([]);
+});
+
+test("Python's names of equations go both ways", () => {
+  const m = model();
+  expect([m.name(0), m.name(4)]).toEqual(["primal:0", "backward:1"]);
+  expect([m.rowNamed("primal:2"), m.rowNamed("backward:0")]).toEqual([2, 3]);
+  expect([m.rowNamed("primal:3"), m.rowNamed("sideways:0"), m.rowNamed("backward"), m.rowNamed("")]).toEqual([
+    -1, -1, -1, -1,
+  ]);
+});
+
+test("bytes of a line leave arguments out", () => {
+  expect(model().bytesOfLine.get(0)).toEqual(
+    new Map([
+      [2, 12],
+      [300, 4],
+    ]),
+  );
+  expect(model({ residual_kind: [0, 2] }).bytesOfLine.get(0)).toEqual(new Map([[300, 4]]));
+});
+
+test("a selected equation lights what came from it, and the residual it makes", () => {
+  const state = new State(model());
+  state.selectRow(0);
+  expect([0, 1, 3, 4].map((row) => litAs(state.selection, row))).toEqual([
+    "is-selected",
+    "",
+    "is-descendant",
+    "is-descendant",
+  ]);
+  expect([0, 1].map((index) => residualLitAs(state, index))).toEqual(["is-selected", ""]);
+  expect([...litLines(state)]).toEqual([["0:2", "is-selected"]]);
+});
+
+test("an equation that reads a residual lights it as where it came from", () => {
+  const state = new State(model());
+  state.selectRow(3);
+  expect(litAs(state.selection, 0)).toBe("is-ancestor");
+  expect(residualLitAs(state, 0)).toBe("is-ancestor");
+});
+
+test("equations of the same origin are related", () => {
+  const state = new State(model({ equation_twin: [-1, -1, -1, -1, -1] }));
+  state.selectRow(3);
+  expect(litAs(state.selection, 4)).toBe("is-related");
+});
+
+test("a residual selects its producer and lights its consumers", () => {
+  const state = new State(model());
+  state.selectResidual(0);
+  expect([...state.selection.rows]).toEqual([0]);
+  expect(litAs(state.selection, 3)).toBe("is-descendant");
+  expect([0, 1].map((index) => residualLitAs(state, index))).toEqual(["is-selected", ""]);
+});
+
+test("a line selects the equations of f that stand on it", () => {
+  const state = new State(model());
+  state.selectLine(0, 300);
+  expect([...state.selection.rows]).toEqual([1, 2]);
+  expect([...litLines(state)]).toEqual([["0:300", "is-selected"]]);
+});
+
+test("clearing leaves nothing lit", () => {
+  const state = new State(model());
+  state.selectRow(0);
+  state.clear();
+  expect([0, 3].map((row) => litAs(state.selection, row))).toEqual(["", ""]);
+  expect(residualLitAs(state, 0)).toBe("");
+  expect(litLines(state).size).toBe(0);
+});
+
+test("stages: one, beside, and one pane again", () => {
+  const state = new State(model());
+  state.showStages([1]);
+  expect(state.shown).toEqual({ left: [1], right: [] });
+  state.showStages([0], true);
+  expect(state.shown).toEqual({ left: [1], right: [0] });
+  state.use("right");
+  state.showStages([1]);
+  expect(state.shown).toEqual({ left: [1], right: [1] });
+  state.toggleBeside(1);
+  expect(state.shown.right).toEqual([]);
+  expect(state.side).toBe("left");
+});
