@@ -121,7 +121,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if content == "fill":
             self._fill()
 
-    @traitlets.validate("stage", "beside")
+    @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:
         keys = [key for key in proposal["value"].split("+") if key]
         for key in keys:
@@ -131,7 +131,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             raise traitlets.TraitError(f"one stage must be shown, of {', '.join(STAGES)}")
         return "+".join(keys)
 
-    @traitlets.validate("selected")
+    @traitlets.validate("selected")  # type: ignore[untyped-decorator]
     def _equation_exists(self, proposal: Any) -> str:
         value: str = proposal["value"]
         if not value:
