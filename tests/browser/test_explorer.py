@@ -22,7 +22,7 @@ def notebook(lab, tab):
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     if tab.theme == "dark":
         page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
-        page.wait_for_selector("body[data-jp-theme-light='false']")
+        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)

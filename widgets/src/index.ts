@@ -37,6 +37,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       const key = `${stages.join()} ${state.fullParams}`;
       const before = code.get(side);
       if (before?.key === key) continue;
+      const hadFocus = before?.pane.element.contains(document.activeElement);
       before?.pane.destroy?.();
       before?.pane.element.remove();
       code.delete(side);
@@ -46,6 +47,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       else codes.append(pane.element);
       code.set(side, { key, pane });
       pane.update("selection");
+      // Keys go on working: whoever pressed one stays in the pane that it changed.
+      if (hadFocus)
+        (pane.element.querySelector<HTMLElement>(".cm-content") ?? root).focus({ preventScroll: true });
     }
   };
 
@@ -110,6 +114,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     class: "jaxviz",
     "data-testid": "explorer",
     role: "group",
+    tabindex: -1,
     "aria-label": "jaxviz explorer",
   });
   root.style.height = `${heightOf(model)}px`;

@@ -119,6 +119,18 @@ test("keys choose stages, clear, help, and do not leave the widget", () => {
   expect(outside).not.toHaveBeenCalled();
 });
 
+test("keys go on working after one of them changed the pane in use", () => {
+  const { el, find, model } = show();
+  const content = () => el.querySelector<HTMLElement>(".cm-content")!;
+  const press = (key: string, code: string) =>
+    document.activeElement!.dispatchEvent(new KeyboardEvent("keydown", { key, code, bubbles: true }));
+  content().focus();
+  press("2", "Digit2");
+  expect(find("code-left")[0]!.contains(document.activeElement)).toBe(true);
+  press("1", "Digit1");
+  expect(model.values["stage"]).toBe("primal");
+});
+
 test("sorting by a head turns it round the second time", () => {
   const { find, el } = show();
   const order = () => find("residual-row").map((row) => row.dataset["residual"]);

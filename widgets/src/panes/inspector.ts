@@ -39,10 +39,14 @@ export class InspectorPane {
         : line >= 0
           ? []
           : (this.state.model.residualsOfRow.get(rows[0] ?? -1) ?? []);
-    if (residual >= 0) parts.push(this.residual(residual, rows));
+    const isMade = (i: number) => this.state.model.residuals[i]!.producer === rows[0];
+    const why = kept
+      .slice(0, SHOWN)
+      .map((i) => ({ made: residual >= 0 || isMade(i), element: this.residual(i, rows) }));
+    parts.push(...why.filter((w) => w.made).map((w) => w.element));
     if (line >= 0) parts.push(this.sourceLine(file, line));
     else if (rows.length > 0) parts.push(this.equation(rows[0]!));
-    if (residual < 0) parts.push(...kept.slice(0, SHOWN).map((i) => this.residual(i, rows)));
+    parts.push(...why.filter((w) => !w.made).map((w) => w.element));
     this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
   }
 
@@ -166,7 +170,7 @@ export class InspectorPane {
         h(
           "button",
           { type: "button", class: `jv-link ${how}`, title: model.placeTitle(model.place(row)), onclick: go },
-          `${model.view.stages[stage]!.label} `,
+          h("span", { class: "jv-link-stage" }, model.view.stages[stage]!.label),
           h("code", {}, model.summary(row)),
         ),
       );
