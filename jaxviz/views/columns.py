@@ -11,7 +11,7 @@ from jaxviz.analysis.residuals import Residual, nbytes
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, ROLES, BranchPoint, CheckResult, Stage, View
@@ -133,7 +133,7 @@ class _Columns:
         add["program_owner"].append(owner)
         add["program_label"].append(self.string(label))
         add["program_consts"].append(len(program.constvars))
-        names = program.arg_names if owner < 0 else ("",) * len(program.invars)
+        names = self.input_labels(program) if owner < 0 else ("",) * len(program.invars)
         self.binders.append(
             [self.variable(v) for v in program.constvars]
             + [self.variable(v, name) for v, name in zip(program.invars, names, strict=True)]
@@ -142,6 +142,13 @@ class _Columns:
         for equation in program.equations:
             self.add_equation(equation, number, within)
         self.results[number] = [self.atom(a) for a in program.outvars]
+
+    def input_labels(self, program: Program) -> tuple[str, ...]:
+        """For each input of a stage what it is: the path of an argument, or how a residual is made."""
+        if STAGES[self.stage] not in ("linear", "backward"):
+            return program.arg_names
+        labels = [f"residual {residual.expression}" for residual in self.derivation.residuals]
+        return tuple(labels) + program.arg_names[len(labels) :]
 
     def add_equation(self, equation: Equation, program: int, within: tuple[Equation, ...]) -> None:
         add = self.columns
@@ -223,10 +230,8 @@ class _Columns:
         except Exception as error:
             self.notes.append(f"no residuals: {first_line(error)}")
             return
-        linear = STAGES.index("linear")
         add = self.columns
         for r in residuals:
-            chain = list(ancestors(r.producer)) if r.producer is not None else []
             add["residual_name"].append(self.string(r.name))
             add["residual_type"].append(self.type(r.aval))
             add["residual_nbytes"].append(r.nbytes)
@@ -236,8 +241,6 @@ class _Columns:
             add["residual_reason"].append(self.string(r.reason))
             add["residual_decision"].append(self.string(r.decision))
             add["residual_producer"].append(self.rows.get(r.producer, -1) if r.producer is not None else -1)
-            add["residual_origin"].append(self.rows.get(chain[-1], -1) if chain else -1)
-            add["residual_variable"].append(self.variables.get((linear, r.var), -1))
             add["residual_consumers"].append(len(add["consumer_rows"]))
             add["consumer_rows"].extend(self.rows[e] for e in r.consumers if e in self.rows)
 

@@ -76,8 +76,6 @@ COLUMNS: Mapping[str, str] = {
     "residual_reason": "string: one sentence",
     "residual_decision": "string: what a policy decided, or empty",
     "residual_producer": "equation of the forward program that makes it, or -1",
-    "residual_origin": "equation of the primal program that it came from, or -1",
-    "residual_variable": "variable of the linear program, or -1",
     "residual_consumers": "offsets into consumer_rows, one more than there are residuals",
     "consumer_rows": "equation of the backward program that reads it",
 }

@@ -117,6 +117,16 @@ def test_inputs_are_labelled_by_their_path(view):
     assert [text(view, "variable_label", v) for v in (first, second)] == ["params[0]", "params[1]"]
 
 
+def test_residual_inputs_are_labelled_by_how_they_are_made(view, derivation):
+    top = view.stage("backward").programs[0]
+    start = view.columns["program_binders"][top]
+    labels = [
+        text(view, "variable_label", v) for v in view.columns["binder_vars"][start : start + derivation.n_residuals]
+    ]
+    assert labels == [f"residual {r.expression}" for r in derivation.residuals]
+    assert "residual params[1]" in labels
+
+
 def test_a_stage_that_fails_shows_its_error_and_the_rest_stands():
     def calls_back(x):
         return jnp.sin(jax.pure_callback(lambda v: v, x, x))

@@ -42,7 +42,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const pane = guarded("code", () => new CodePane(state, stages, side));
+      const pane = guarded("code", () => new CodePane(state, stages, side, root));
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       code.set(side, { key, pane });
@@ -63,7 +63,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     // JupyterLab listens for keys on the whole page: `b` would put a cell below.
     event.stopPropagation();
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-    if (actOn(event, state, keys, toggleKeys)) event.preventDefault();
+    const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
+    if (actOn(event, state, keys, toggleKeys, step)) event.preventDefault();
   };
   root.addEventListener("keydown", onKey);
 
@@ -87,7 +88,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
 }
 
 /** Does what a key stands for; says whether it stands for anything. */
-function actOn(event: KeyboardEvent, state: State, keys: HTMLDialogElement, toggleKeys: () => void): boolean {
+function actOn(
+  event: KeyboardEvent,
+  state: State,
+  keys: HTMLDialogElement,
+  toggleKeys: () => void,
+  step: (by: 1 | -1) => boolean,
+): boolean {
   const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
   const stage = digit === undefined ? -1 : Number(digit) - 1;
   if (stage >= 0 && stage < state.model.view.stages.length) state.showStages([stage], event.shiftKey);
@@ -96,6 +103,10 @@ function actOn(event: KeyboardEvent, state: State, keys: HTMLDialogElement, togg
   else if (event.key === "?") toggleKeys();
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
   else if (event.key.toLowerCase() === "p") state.toggleParams();
+  // A pane that scrolls keeps its arrows.
+  else if ((event.target as Element).closest(".jv-scroll")) return false;
+  else if (event.key === "ArrowDown") return step(1);
+  else if (event.key === "ArrowUp") return step(-1);
   else return false;
   return true;
 }

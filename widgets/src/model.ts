@@ -26,7 +26,6 @@ export interface Residual {
   reason: string;
   decision: string;
   producer: number;
-  origin: number;
   consumers: number[];
 }
 
@@ -314,7 +313,6 @@ export class Model {
       reason: this.text("residual_reason", i),
       decision: this.text("residual_decision", i),
       producer: this.column("residual_producer")[i]!,
-      origin: this.column("residual_origin")[i]!,
       consumers: this.slice("residual_consumers", "consumer_rows", i),
     }));
   }

@@ -7,6 +7,8 @@ export interface Pane {
   readonly element: HTMLElement;
   update(change: Change): void;
   destroy?(): void;
+  /** Moves the selection to the next equation, or the previous. */
+  step?(by: 1 | -1): boolean;
 }
 
 /** Makes a pane; one that fails says so in its place, and the others go on. */
@@ -29,6 +31,7 @@ export function guarded(name: string, make: () => Pane): Pane {
   return {
     element,
     update: (change) => attempt(() => pane?.update(change)),
+    step: (by) => pane?.step?.(by) ?? false,
     destroy: () => attempt(() => pane?.destroy?.()),
   };
 }

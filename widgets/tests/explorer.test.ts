@@ -131,6 +131,20 @@ test("keys go on working after one of them changed the pane in use", () => {
   expect(model.values["stage"]).toBe("primal");
 });
 
+test("arrows move between equations wherever the focus is, but where a pane scrolls", () => {
+  const { find, model } = show();
+  const press = (from: HTMLElement, key: string) =>
+    from.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  press(find("help")[0]!, "ArrowDown");
+  expect(model.values["selected"]).toBe("primal:0");
+  press(find("explorer")[0]!, "ArrowDown");
+  expect(model.values["selected"]).toBe("primal:1");
+  press(find("explorer")[0]!, "ArrowUp");
+  expect(model.values["selected"]).toBe("primal:0");
+  press(find("inspected")[0]!, "ArrowDown");
+  expect(model.values["selected"]).toBe("primal:0");
+});
+
 test("sorting by a head turns it round the second time", () => {
   const { find, el } = show();
   const order = () => find("residual-row").map((row) => row.dataset["residual"]);

@@ -30,7 +30,7 @@ function residual(index: number, changes: Partial<Residual>): Residual {
     reason: "",
     decision: "",
   };
-  return { index, nbytes: 4, producer: -1, origin: -1, consumers: [], ...rest, ...changes };
+  return { index, nbytes: 4, producer: -1, consumers: [], ...rest, ...changes };
 }
 
 const place = (file: number, line: number) => ({ file, line, function: "f" });

@@ -18,6 +18,7 @@ import {
   keymap,
   showTooltip,
   type Tooltip,
+  tooltips,
   ViewPlugin,
   type ViewUpdate,
 } from "@codemirror/view";
@@ -84,6 +85,7 @@ export class CodePane {
     private readonly state: State,
     stages: readonly number[],
     private readonly side: Side,
+    private readonly root: HTMLElement,
   ) {
     const infos = stages.map((stage) => state.model.view.stages[stage]!);
     const label = infos.map((info) => info.label).join(" + ");
@@ -251,6 +253,12 @@ export class CodePane {
       foldGutter({ openText: "▾", closedText: "▸" }),
       this.lights(),
       tip,
+      // Inside the explorer, where its colours hold, and not cut off at the edge of the pane.
+      tooltips({
+        parent: this.root,
+        position: "absolute",
+        tooltipSpace: () => this.root.getBoundingClientRect(),
+      }),
       EditorView.lineWrapping,
       EditorView.domEventHandlers({
         mousemove: (event, view) => {
@@ -286,19 +294,25 @@ export class CodePane {
     const start = current === undefined ? this.lineToShow() : this.lineOfRow.get(current)!;
     let i = start < 0 && by < 0 ? this.lines.length : start;
     do i += by;
-    while (i >= 0 && i < this.lines.length && (this.lines[i]!.kind !== "equation" || this.isFolded(i)));
+    while (
+      i >= 0 &&
+      i < this.lines.length &&
+      (this.lines[i]!.kind !== "equation" || isFolded(i, this.view.state))
+    );
     const line = this.lines[i];
     if (line) this.state.selectRow(line.row);
     return true;
   }
 
-  private isFolded(i: number): boolean {
-    const at = this.view.state.doc.line(i + 1).from;
-    let hidden = false;
-    foldedRanges(this.view.state).between(at, at, (from, to) => {
-      if (from < at && at <= to) hidden = true;
-    });
-    return hidden;
+  /** Whether a line is folded over an equation that is lit. */
+  private hidesLit(i: number, editor: EditorState): boolean {
+    const { foldTo } = this.lines[i]!;
+    if (foldTo < 0 || !isFolded(i + 1, editor)) return false;
+    for (let k = i + 1; k <= foldTo; k++) {
+      const { row } = this.lines[k]!;
+      if (row >= 0 && litAs(this.state.selection, row) !== "") return true;
+    }
+    return false;
   }
 
   private fold(open: boolean): boolean {
@@ -321,9 +335,10 @@ export class CodePane {
           const line = lines[n - 1]!;
           const start = view.state.doc.line(n).from;
           const lit = line.row >= 0 ? litAs(state.selection, line.row) : "";
+          const hides = lit === "" && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
           const indent = `--indent:${2 * line.depth + 4}ch`;
           const attributes: Record<string, string> = {
-            class: `jv-line jv-line-${line.kind} ${lit}`,
+            class: `jv-line jv-line-${line.kind} ${lit}${hides}`,
             style: indent,
           };
           if (line.row >= 0) attributes["data-row"] = String(line.row);
@@ -400,7 +415,7 @@ export class CodePane {
         ` : ${type}`,
         h("span", { class: "jv-dim" }, `  ${formatBytes(nbytes)}`),
       ),
-      h("div", {}, made >= 0 ? "made by" : label ? `the input ${label}` : "an input"),
+      h("div", {}, made >= 0 ? "made by" : label ? `input: ${label}` : "input"),
       made >= 0 && h("ul", {}, equation(made)),
       h("div", {}, uses.length === 0 ? "read by no equation" : `read by ${plural(uses.length, "equation")}`),
       uses.length > 0 &&
@@ -412,6 +427,15 @@ export class CodePane {
         ),
     );
   }
+}
+
+function isFolded(i: number, editor: EditorState): boolean {
+  const at = editor.doc.line(i + 1).from;
+  let hidden = false;
+  foldedRanges(editor).between(at, at, (from, to) => {
+    if (from < at && at <= to) hidden = true;
+  });
+  return hidden;
 }
 
 function message(title: string, text: string): HTMLElement {

@@ -3,7 +3,7 @@
 import { h, onRowKey, reveal } from "../dom";
 import { formatBytes, plural } from "../format";
 import type { Residual } from "../model";
-import { type Change, residualLitAs, type State } from "../state";
+import { type Change, type Lit, residualLitAs, type State } from "../state";
 
 type Key = "name" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
 
@@ -90,14 +90,15 @@ export class ResidualsPane {
 
   update(change: Change): void {
     if (change !== "selection") return;
-    let first: HTMLElement | null = null;
+    const first = new Map<Lit, HTMLElement>();
     for (const [index, tr] of this.rows) {
       const lit = residualLitAs(this.state, index);
       tr.className = lit;
       tr.setAttribute("aria-selected", String(lit === "is-selected"));
-      if (lit === "is-selected") first ??= tr;
+      if (!first.has(lit)) first.set(lit, tr);
     }
-    if (first) reveal(this.scroller, first);
+    const shown = first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
+    if (shown) reveal(this.scroller, shown);
   }
 
   private sortBy(key: Key): void {
