@@ -437,12 +437,12 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         if tree != traced.out_tree:
             raise TypeError(f"cotangent tree does not match function output, expected {traced.out_tree} but got {tree}")
         cts = [compat.canonicalize(ct) for ct in cts]
-        out_avals = [v.aval for v in program.outvars]
+        out_avals = program.out_avals
         if not all(compat.types_compatible(a, jax.typeof(ct)) for a, ct in zip(out_avals, cts, strict=True)):
             raise TypeError(f"cotangent type does not match function output, expected {out_avals} but got {cts}")
         outs = iter(evaluate(backward.backward, cts))
         full = [
-            next(outs) if nz else compat.zeros(v.aval.to_ct_aval())
+            next(outs) if nz else compat.zeros(compat.cotangent_type(v.aval))
             for v, nz in zip(program.invars, backward.nonzeros_out, strict=True)
         ]
         return jax.tree.unflatten(jax.tree.structure(primals), full)

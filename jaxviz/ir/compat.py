@@ -393,7 +393,7 @@ def trace_jvp_rule(
         given = iter(args[len(in_avals) :])
         tangents = [next(given) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
         with context.manager:
-            primals_out, tangents_out = rule(args[: len(in_avals)], tangents, **params)
+            primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
             primals_out, tangents_out = [primals_out], [tangents_out]
         nonzeros_out.extend(type(t) is not _ad.Zero for t in tangents_out)
@@ -433,13 +433,13 @@ def transpose_jaxpr(jaxpr: Any, linear: Sequence[bool], nonzero_cts: Sequence[bo
       which of those are nonzero.
     """
     inner = jaxpr.jaxpr
-    ct_avals = [v.aval.to_ct_aval() for v in inner.outvars]
+    ct_avals = [cotangent_type(v.aval) for v in inner.outvars]
     nonzero_out: list[bool] = []
 
     def backward(*args: Any) -> list[Any]:
         given = iter(args)
         inputs = [
-            _ad.ValAccum(v.aval.to_ct_aval()) if is_linear else next(given)
+            _ad.ValAccum(cotangent_type(v.aval)) if is_linear else next(given)
             for v, is_linear in zip(inner.invars, linear, strict=True)
         ]
         cts = [next(given) if nz else _ad.Zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
@@ -513,6 +513,12 @@ one_cotangent = _lax._one_vjp
 def is_float0(aval: Any) -> bool:
     """Whether values of this tangent type are the trivial ones of integers and booleans."""
     return bool(getattr(aval, "dtype", None) == dtypes.float0)
+
+
+def cotangent_type(aval: Any) -> Any:
+    """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
+    ct = aval.to_ct_aval()
+    return aval if is_float0(ct) else ct
 
 
 def zeros(aval: Any) -> Any:

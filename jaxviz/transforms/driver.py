@@ -147,7 +147,8 @@ class RuleTable(Generic[R]):
 
 OWN_RULES = frozenset(
     "scan while cond checkpoint remat2 custom_vjp_call custom_vjp_call_jaxpr linear_call custom_linear_solve shard_map "
-    "xla_pmap pmap run_state closed_call core_call call_hi_primitive call_hi_primitive_linearized custom_lin".split()
+    "xla_pmap pmap run_state closed_call core_call call_hi_primitive call_hi_primitive_linearized custom_lin "
+    "custom_vmap_call composite eval_jaxpr remat_opt".split()
 )
 """Primitives that are told apart from plain ones: what happens inside their programs is what people come to see, so JAX's
 rule for the whole is not taken. A rule for one is registered in the tables. Other primitives may hold programs too, such as

@@ -63,8 +63,9 @@ class Linearized:
 def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     """The rule that `jax.vjp` uses for an operation, as two programs."""
     name = f"jvp rule of {operation.primitive.name}"
-    if compat.has_plain_jvp_rule(operation.primitive):
-        return _split_jvp_rule(operation, nonzeros, name)
+    rule = _split_jvp_rule(operation, nonzeros, name) if compat.has_plain_jvp_rule(operation.primitive) else None
+    if rule is not None:
+        return rule
     primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one_equation(operation), nonzeros)
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
     n_in, n_out = len(operation.in_avals), len(primal.outvars) - n_res
@@ -90,8 +91,10 @@ def _rule(
     )
 
 
-def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> LinearizeRule:
+def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> LinearizeRule | None:
     """Partial evaluation of a JVP rule: what depends on a tangent goes to `linear`, all else to `primal`.
+
+    None if the rule calls a jitted function with tangents and other values mixed: JAX splits such a call in two.
 
     Source: `linearize_from_jvp` in JAX's `ad.py`, which does the same with tracers.
     """
@@ -112,6 +115,8 @@ def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> Lineariz
     whole = replace(rule, outvars=tuple(t for t in out if t is not None and t in unknown))
     staged, _ = dce_program(whole)
     linear_equations = [e for e in staged.equations if not unknown.isdisjoint(e.invars)]
+    if any(e.programs and not unknown.issuperset(e.invars) for e in linear_equations):
+        return None
     residuals: dict[Atom, Var] = {}
     for a in (a for e in linear_equations for a in e.invars if a not in unknown):
         if isinstance(a, Var) or a.held:

@@ -106,7 +106,7 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
     cts_in: list[Var] = []
     for result, nonzero in zip(program.outvars, nonzero_cts, strict=True):
         if nonzero:
-            cts_in.append(Var(result.aval.to_ct_aval()))
+            cts_in.append(Var(compat.cotangent_type(result.aval)))
             if result in is_linear:
                 accumulate(result, cts_in[-1], None)
 

@@ -1,0 +1,185 @@
+"""Reading a jaxpr in and writing it out anew loses nothing."""
+
+import warnings
+
+import jax
+import jax.ad_checkpoint
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend import core as jex_core
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from programs import CASES
+
+import jaxviz
+from jaxviz.ir.convert import read_jaxpr, write_program
+from jaxviz.ir.syntax import Program
+
+X = jnp.arange(1.0, 4.0)
+
+
+def assert_same_jaxpr(got, want):
+    """Equation by equation, nested programs too; a bijection between the variables of both."""
+    if isinstance(want, jex_core.ClosedJaxpr):
+        assert isinstance(got, jex_core.ClosedJaxpr)
+        assert all(g is w for g, w in zip(got.consts, want.consts, strict=True))
+        got, want = got.jaxpr, want.jaxpr
+    names = {}
+
+    def same_atom(g, w):
+        assert type(g) is type(w)
+        assert g.aval == w.aval
+        assert getattr(g.aval, "weak_type", None) == getattr(w.aval, "weak_type", None)
+        assert getattr(g.aval, "sharding", None) == getattr(w.aval, "sharding", None)
+        if isinstance(w, jex_core.Literal):
+            assert g.val is w.val
+        else:
+            assert names.setdefault(w, g) is g
+
+    def same_effects(g, w):
+        assert {type(e) for e in g} == {type(e) for e in w}
+        inputs = lambda effects: {e.input for e in effects if hasattr(e, "input")}
+        assert inputs(g) == {names[v] for v in inputs(w)}
+
+    for kind in ("constvars", "invars"):
+        for g, w in zip(getattr(got, kind), getattr(want, kind), strict=True):
+            same_atom(g, w)
+    for g, w in zip(got.eqns, want.eqns, strict=True):
+        assert g.primitive is w.primitive
+        for a, b in zip(g.invars, w.invars, strict=True):
+            same_atom(a, b)
+        for a, b in zip(g.outvars, w.outvars, strict=True):
+            same_atom(a, b)
+        assert g.source_info is w.source_info
+        assert g.ctx is w.ctx
+        same_effects(g.effects, w.effects)
+        assert g.params.keys() == w.params.keys()
+        for name, value in w.params.items():
+            same_param(g.params[name], value)
+    for g, w in zip(got.outvars, want.outvars, strict=True):
+        same_atom(g, w)
+    same_effects(got.effects, want.effects)
+    assert got.debug_info == want.debug_info
+
+
+def same_param(got, want):
+    if isinstance(want, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
+        assert_same_jaxpr(got, want)
+    elif isinstance(want, (tuple, list)):
+        assert type(got) is type(want)
+        for g, w in zip(got, want, strict=True):
+            same_param(g, w)
+    else:
+        assert got is want or got == want
+
+
+def written_anew(jaxpr):
+    """Read, and written without the jaxprs that were read being at hand."""
+    program = read_jaxpr(jaxpr)
+    forget(program, set())
+    return write_program(program)
+
+
+def forget(program, seen):
+    if program in seen:
+        return
+    seen.add(program)
+    program.__dict__.pop("jaxpr", None)
+    for equation in program.equations:
+        for _, nested in equation.programs:
+            forget(nested, seen)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_programs_of_the_table(case):
+    jaxpr = jax.make_jaxpr(case.fun)(*case.args)
+    assert_same_jaxpr(written_anew(jaxpr), jaxpr)
+
+
+@jax.custom_vjp
+def with_vjp(x):
+    return jnp.sin(x)
+
+
+with_vjp.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * jnp.cos(x),))
+
+
+def by_reference(x):
+    ref = jax.new_ref(jnp.zeros(3))
+    ref[0] = x[1]
+    ref[...] += x
+    return jax.freeze(ref)
+
+
+def sharded(x):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("i",))
+    y = lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("i")))
+    return jax.shard_map(lambda a: lax.psum(a, "i"), mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec())(
+        y
+    )
+
+
+PROGRAMS = {
+    "scan": lambda x: lax.scan(lambda c, a: (c * a, c + a), 1.0, x),
+    "while": lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x)),
+    "cond": lambda x: lax.cond(x[0] > 0, jnp.sin, lambda y: y * 2, x),
+    "switch": lambda x: lax.switch(1, [jnp.sin, jnp.cos, lambda y: y], x),
+    "remat": jax.checkpoint(lambda x: jnp.sin(jnp.sin(x))),
+    "remat with a policy": jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable),
+    "custom_jvp": jax.nn.relu,
+    "custom_vjp": with_vjp,
+    "references": by_reference,
+    "debug_callback": lambda x: (jax.debug.print("x is {}", x), x * 2)[1],
+    "ordered effect": lambda x: (jax.debug.print("x is {}", x, ordered=True), x * 2)[1],
+    "shardings": sharded,
+    "name scopes": lambda x: jax.named_scope("inner")(jnp.sin)(x),
+    "keys": lambda x: x + jax.random.normal(jax.random.key(0), (3,)),
+    "jit with options": jax.jit(lambda x, y: (x, jnp.sin(y)), keep_unused=True),
+    "deep": lambda x: lax.scan(lambda c, a: (lax.cond(a > 1, jax.jit(jnp.sin), jnp.cos, c), a), 1.0, x),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_every_kind(name):
+    args = (X, X + 1) if name == "jit with options" else (X,)
+    jaxpr = jax.make_jaxpr(PROGRAMS[name])(*args)
+    made = written_anew(jaxpr)
+    assert_same_jaxpr(made, jaxpr)
+    assert str(made) == str(jaxpr)
+    jex_core.check_jaxpr(made.jaxpr)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = jex_core.jaxpr_as_fun(jaxpr)(*args)
+        got = jex_core.jaxpr_as_fun(made)(*args)
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
+def test_a_program_gives_back_the_jaxpr_it_was_read_from():
+    jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x) * 7)(1.0)
+    program = read_jaxpr(jaxpr)
+    assert program.jaxpr is jaxpr
+    assert read_jaxpr(jaxpr) is program
+
+
+def test_nested_programs_are_programs():
+    program = jaxviz.trace(lambda x: lax.cond(x > 0, jnp.sin, jnp.cos, x))(1.0)
+    (cond,) = [e for e in program.equations if e.primitive.name == "cond"]
+    assert [label for label, _ in cond.programs] == ["branches[0]", "branches[1]"]
+    assert all(isinstance(p, Program) for _, p in cond.programs)
+    assert [depth for depth, _ in program.walk()].count(1) == 2
+
+
+def test_equations_of_one_kind_share_an_operation():
+    program = jaxviz.trace(lambda x: jnp.sin(jnp.sin(x)))(X)
+    first, second = program.equations
+    assert first.operation is second.operation
+    assert first is not second
+
+
+def test_a_literal_is_held_where_linearize_keeps_it():
+    mul = jaxviz.trace(lambda x: x * 2.0)(X).equations[0]
+    assert mul.invars[1].held
+    plain = jaxviz.trace(lambda x: lax.mul(x, jnp.broadcast_to(np.float32(2), (3,))))(X)
+    assert not any(getattr(a, "held", False) for e in plain.equations for a in e.invars)
