@@ -30,6 +30,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });
+  const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane }>();
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
@@ -51,6 +52,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       if (hadFocus)
         (pane.element.querySelector<HTMLElement>(".cm-content") ?? root).focus({ preventScroll: true });
     }
+    const right = code.get("right")?.pane.element;
+    if (right) right.before(between);
+    else between.remove();
   };
 
   const top = h("div", { class: "jv-row jv-top" });

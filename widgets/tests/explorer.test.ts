@@ -21,7 +21,12 @@ beforeAll(() => {
   };
 });
 
-afterEach(() => document.body.replaceChildren());
+const errors = vi.spyOn(console, "error");
+
+afterEach(() => {
+  document.body.replaceChildren();
+  expect(errors).not.toHaveBeenCalled();
+});
 
 function host(traits: Record<string, unknown> = {}) {
   const values: Record<string, unknown> = {
@@ -164,12 +169,14 @@ test("without a payload it asks for one, and then shows it", () => {
 });
 
 test("what went wrong is said", () => {
-  vi.spyOn(console, "error").mockImplementation(() => {});
+  errors.mockImplementationOnce(() => {});
   const empty = new DataView(new ArrayBuffer(0));
   expect(show({ payload: empty, failure: "no luck" }).find("failed")[0]!.textContent).toContain("no luck");
   expect(show({ payload: new DataView(new ArrayBuffer(99)) }).find("failed")[0]!.textContent).toContain(
     "not a jaxviz view",
   );
+  expect(errors).toHaveBeenCalledOnce();
+  errors.mockClear();
 });
 
 test("closing leaves no listener behind", () => {

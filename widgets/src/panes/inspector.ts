@@ -122,7 +122,7 @@ export class InspectorPane {
         "line",
         h("span", { title: model.placeTitle(place) }, `${model.placeText(place)} in ${place.function}`),
       ]);
-    if (rule) facts.push(["rule", `${rule}, in ${model.transform(row)}`]);
+    if (rule) facts.push(["rule", `${rule} (${model.transform(row)})`]);
     facts.push(["inputs", list(model.inputs(row))], ["outputs", list(model.outputs(row))]);
     const params = model.params(row);
     if (params.length)
