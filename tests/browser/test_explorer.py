@@ -20,9 +20,12 @@ def notebook(lab, tab):
     page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}/tree/00_first_look.ipynb?token={lab.token}&reset")
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
-    if tab.theme == "dark":
-        page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
-        page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+    # The server remembers the theme of the test before.
+    page.evaluate(
+        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
+    )
+    light = "true" if tab.theme == "light" else "false"
+    page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
