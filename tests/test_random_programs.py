@@ -1,0 +1,152 @@
+"""Random programs: every transform agrees with jax on what hypothesis makes up."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_parity import assert_same, seeds
+
+import jaxviz
+from jaxviz.derivation import STAGES, type_name
+from jaxviz.ir.convert import read_jaxpr, write_program
+from jaxviz.ir.typecheck import check_program
+
+SHAPES = [(), (3,), (0,), (2, 3), (1, 3)]
+CONSTANTS = {shape: jnp.linspace(0.2, 0.8, int(np.prod(shape))).reshape(shape) for shape in SHAPES}
+
+UNARY = {
+    "sin": jnp.sin,
+    "tanh": jnp.tanh,
+    "square": lambda x: x**2,
+    "double": lambda x: x * 2.0,
+    "half": lambda x: x / 2,
+    "negate": lambda x: -x,
+    "exp": lambda x: jnp.exp(x * 0.1),
+    "relu": jax.nn.relu,
+    "stop": jax.lax.stop_gradient,
+    "sum": jnp.sum,
+    "mean rows": lambda x: x.mean(0) if x.ndim == 2 else x,
+    "widen": lambda x: jnp.broadcast_to(x, (2, 3)) if x.shape in ((3,), (1, 3), ()) else x,
+    "first": lambda x: x[0] if x.ndim and x.shape[0] else x,
+    "jitted": jax.jit(lambda x: jnp.sin(x) * x + 1.0),
+    "jitted pair": lambda x: jax.jit(lambda y: (y, jnp.cos(y)))(x)[1],
+    "gate": lambda x: jnp.where(x > 0, x, 0.5 * x),
+    "constant": lambda x: x * CONSTANTS[x.shape] if x.shape in CONSTANTS else x,
+    "same": lambda x: x,
+}
+BINARY = {
+    "add": lambda x, y: x + y,
+    "multiply": lambda x, y: x * y,
+    "subtract": lambda x, y: x - y,
+    "maximum": jnp.maximum,
+    "divide": lambda x, y: x / (1.5 + jnp.sin(y)),
+    "jitted": jax.jit(lambda x, y: x * y + y),
+}
+
+
+@st.composite
+def programs(draw):
+    """A function of one to three arrays, as a list of steps, each on values that are there already; and its arguments."""
+    shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    steps = draw(
+        st.lists(
+            st.one_of(
+                st.tuples(st.sampled_from(sorted(UNARY)), st.integers(0, 30), st.none()),
+                st.tuples(st.sampled_from(sorted(BINARY)), st.integers(0, 30), st.integers(0, 30)),
+            ),
+            min_size=0,
+            max_size=12,
+        )
+    )
+    results = draw(st.lists(st.integers(0, 30), min_size=1, max_size=3))
+    with_constant = draw(st.booleans())
+
+    def fun(*args):
+        values = list(args)
+        for name, i, j in steps:
+            x = values[i % len(values)]
+            if j is None:
+                values.append(UNARY[name](x))
+            else:
+                y = values[j % len(values)]
+                fits = np.broadcast_shapes(x.shape, y.shape) if _fit(x.shape, y.shape) else None
+                values.append(x if fits is None else BINARY[name](x, y))
+        out = [values[i % len(values)] for i in results]
+        return [*out, jnp.ones(2)] if with_constant else out
+
+    args = tuple(jnp.linspace(-0.7, 0.9, int(np.prod(s))).reshape(s) + 0.05 * i for i, s in enumerate(shapes))
+    return fun, args, steps
+
+
+def _fit(x, y):
+    try:
+        np.broadcast_shapes(x, y)
+    except ValueError:
+        return False
+    return True
+
+
+often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@pytest.mark.slow
+@often
+@given(programs())
+def test_values_derivatives_and_residuals(program):
+    fun, args, _ = program
+    tangents = seeds(args, tangent=True)
+    assert_same(jaxviz.jvp(fun, args, tangents), jax.jvp(fun, args, tangents))
+    y, pull = jaxviz.vjp(fun, *args)
+    want, jax_pull = jax.vjp(fun, *args)
+    assert_same(y, want)
+    ct = seeds(want, tangent=False)
+    assert_same(pull(ct), jax_pull(ct))
+    held = lambda f: Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(f))
+    assert held(pull) == held(jax_pull)
+
+
+@pytest.mark.slow
+@often
+@given(programs())
+def test_programs_are_well_typed_linear_and_written_losslessly(program):
+    fun, args, _ = program
+    d = jaxviz.derive(fun, *args, argnums=tuple(range(len(args))))
+    for stage in STAGES:
+        made = getattr(d, stage)
+        check_program(made)
+        again = read_jaxpr(write_program(made))
+        assert str(again) == str(made)
+    check_program(d.linear, [False] * d.n_residuals + [True] * sum(d.nonzeros))
+    check_program(d.backward, [False] * d.n_residuals + [True] * len(d.linear.outvars))
+    assert str(d.primal) == str(jax.make_jaxpr(fun)(*args))
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(programs())
+def test_second_derivatives_by_checked_differences(program):
+    from jax.test_util import check_grads
+
+    fun, args, steps = program
+    if any(name in ("gate", "relu", "maximum", "stop") for name, _, _ in steps):
+        return  # kinks, where a difference quotient says nothing
+    loss = lambda *xs: sum(jnp.sum(x) for x in fun(*xs))
+    want = jax.jvp(jax.grad(loss), args, args)
+    got = jaxviz.jvp(jaxviz.grad(loss), args, args)
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 2e-4), got, want)
+    jitted = jax.jit(jaxviz.grad(loss))(*args)
+    np.testing.assert_allclose(jitted, jax.grad(loss)(*args), 2e-4, 2e-4)
+
+    @jax.custom_vjp
+    def ours(*xs):
+        return loss(*xs)
+
+    def backward(xs, ct):
+        return tuple(ct * g for g in jaxviz.grad(loss, tuple(range(len(xs))))(*xs))
+
+    ours.defvjp(lambda *xs: (loss(*xs), xs), backward)
+    check_grads(ours, args, order=1, modes=("rev",), atol=0.1, rtol=0.1)
