@@ -242,3 +242,21 @@ def test_memo_tables_find_a_rule_once_and_can_be_emptied():
     assert list(linearize_rules.found.values()) == [rule]
     jaxviz.clear_caches()
     assert len(linearize_rules.found) == 0
+
+
+def test_what_a_user_drops_is_dropped():
+    """The memo tables keep rules for primitives; a jitted function and what it closes over go with the user's reference."""
+    import gc
+    import weakref
+
+    def make():
+        big = jnp.ones((64, 64)) * 3
+        inner = jax.jit(lambda x: jnp.sum(big * x))
+        jaxviz.grad(lambda x: inner(x) ** 2)(2.0)
+        jaxviz.derive(lambda x: inner(x) ** 2, 2.0).check()
+        return weakref.ref(big)
+
+    gone = make()
+    jax.clear_caches()  # JAX's own
+    gc.collect()
+    assert gone() is None

@@ -18,6 +18,9 @@ _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictiona
 _operations: OrderedDict[Any, Operation] = OrderedDict()
 """(primitive, params, types, effects, context) -> the one Operation for it; least recently made dropped first."""
 
+_calls: weakref.WeakValueDictionary[Any, Operation] = weakref.WeakValueDictionary()
+"""The same for operations that hold programs, and so perhaps a user's function and arrays: kept while they are in use."""
+
 MAX_OPERATIONS = 65536
 
 
@@ -32,13 +35,17 @@ def operation(
     """The Operation for these, the same object each time; a fresh one where a param has no hash."""
     key = (primitive, tuple(params.items()), in_avals, out_avals, effects, context)
     try:
-        found = _operations.get(key)
+        found = _operations.get(key) or _calls.get(key)
     except TypeError:
         return Operation(primitive, params, in_avals, out_avals, effects, context)
     if found is None:
-        found = _operations[key] = Operation(primitive, params, in_avals, out_avals, effects, context)
-        if len(_operations) > MAX_OPERATIONS:
-            _operations.popitem(last=False)
+        found = Operation(primitive, params, in_avals, out_avals, effects, context)
+        if found.programs:
+            _calls[key] = found
+        else:
+            _operations[key] = found
+            if len(_operations) > MAX_OPERATIONS:
+                _operations.popitem(last=False)
     return found
 
 

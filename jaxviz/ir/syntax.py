@@ -66,7 +66,7 @@ class Literal:
 Atom = Union[Var, Literal]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Operation:
     """What an equation does, without saying to which values: a primitive, its params and the types in and out.
 
@@ -76,6 +76,7 @@ class Operation:
       in_avals, out_avals: types of the operands and results.
       effects: JAX effects; one that concerns an operand names it by position.
       context: JAX's equation context (mesh, compute type, random number layout).
+      rules: the rules found for it, if it holds programs; they go when it goes. See `RuleTable`.
     """
 
     primitive: Primitive
@@ -84,6 +85,7 @@ class Operation:
     out_avals: tuple[Aval, ...]
     effects: frozenset[Any]
     context: Any
+    rules: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def programs(self) -> tuple[tuple[str, Program], ...]:

@@ -120,6 +120,7 @@ class RuleTable(Generic[R]):
         self.default = default
         self.registered: dict[Any, Callable[..., R]] = {}
         self.found: OrderedDict[Any, R] = OrderedDict()
+        self.generation = object()
 
     def register(self, primitive: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
         """Decorates the function that finds the rules of one primitive."""
@@ -133,16 +134,28 @@ class RuleTable(Generic[R]):
     def __call__(self, operation: Operation, *masks: Mask) -> R:
         key = (operation, *masks)
         rule = self.found.get(key)
-        if rule is None:
-            find = self.registered.get(operation.primitive, self.default)
-            rule = self.found[key] = find(operation, *masks)
-            if len(self.found) > MAX_RULES:
-                self.found.popitem(last=False)
+        if rule is not None:
+            return rule
+        find = self.registered.get(operation.primitive, self.default)
+        if operation.programs:
+            return self._of_call(operation, masks, find)
+        rule = self.found[key] = find(operation, *masks)
+        if len(self.found) > MAX_RULES:
+            self.found.popitem(last=False)
+        return rule
+
+    def _of_call(self, operation: Operation, masks: tuple[Mask, ...], find: Callable[..., R]) -> R:
+        """The rule of an operation that holds programs: kept with the operation, so that the user's function can go."""
+        key = (self.generation, *masks)
+        if key not in operation.rules:
+            operation.rules[key] = find(operation, *masks)
+        rule: R = operation.rules[key]
         return rule
 
     def clear(self) -> None:
         """Forgets what was found; what was registered stays."""
         self.found.clear()
+        self.generation = object()
 
 
 OWN_RULES = frozenset(
