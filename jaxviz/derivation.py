@@ -27,7 +27,7 @@ STAGES = ("primal", "jvp", "forward", "linear", "backward")
 """Names of a Derivation's programs, in the order of the work."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Check:
     """How a derivation compares with JAX's own derivation of the same function.
 
@@ -46,6 +46,8 @@ class Check:
 
     def __str__(self) -> str:
         return "\n  ".join([self.summary, *self.differences])
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False)

@@ -368,6 +368,7 @@ LEFT_OUT = {
         ],
         _INTERNAL,
     ),
+    "check": "of jax.experimental.checkify, and there only once that is imported; it has no result",
     "ffi_call": "needs a compiled library",
     "pure_callback": "JAX refuses to differentiate it",
     "reduce_window": "JAX refuses to differentiate it for a reducer of the user's own",
