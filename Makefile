@@ -45,7 +45,7 @@ notebooks/%.ipynb: notebooks/%.py $(STAMPS)/install
 notebooks: $(NOTEBOOKS)
 
 lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks
-	$(BIN)/jupyter lab notebooks/00_first_look.ipynb $(LAB_FLAGS)
+	$(BIN)/jupyter lab notebooks/00_first_look.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 demo: $(STAMPS)/install jaxviz/static/explorer.js
 	$(BIN)/python notebooks/00_first_look.py
