@@ -105,6 +105,17 @@ def test_what_waits_for_a_rule_says_so_with_the_users_line(name, transform):
     assert "test_api.py:" in str(caught.value)
 
 
+def test_inside_a_library_function_the_line_is_that_of_its_call():
+    def f(x):
+        return jnp.interp(x, X, X)
+
+    with pytest.raises(
+        jaxviz.NoRuleError, match=r"'scan' not implemented.* Reached at `scan` \(equation \d+\), inside"
+    ) as e:
+        jaxviz.grad(f)(2.0)
+    assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(e.value)
+
+
 def test_a_program_with_such_an_equation_can_still_be_seen():
     derivation = jaxviz.derive(REFUSED["scan"], 2.0)
     assert "scan" in str(derivation.primal)

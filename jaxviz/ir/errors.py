@@ -12,4 +12,18 @@ class ProgramTypeError(JaxvizError, TypeError):
 
 
 class NoRuleError(JaxvizError, NotImplementedError):
-    """An equation that a transform has no rule for; the message names the primitive and the user's line."""
+    """An equation that a transform has no rule for; the message names the primitive and the user's line.
+
+    Args:
+      message: what is missing, and what to do.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.trail: list[str] = []
+        """The equation, then those that hold it, up to the first that has a line of the user's."""
+        self.is_placed = False
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} Reached at {', inside '.join(self.trail)}." if self.trail else message

@@ -87,4 +87,6 @@ def describe_equation(equation: Equation, index: int | None = None) -> str:
     location = locate(equation.source)
     where = [f"equation {index}"] if index is not None else []
     where += [str(location)] if location is not None else []
-    return f"`{equation.primitive.name}`" + (f" ({', '.join(where)})" if where else "")
+    called = equation.params.get("name") if equation.primitive is compat.jit_p else None
+    what = f"`{equation.primitive.name}`" + (f" of `{called}`" if called else "")
+    return what + (f" ({', '.join(where)})" if where else "")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.origin import locate
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Var
 
@@ -168,6 +169,9 @@ rule for the whole is not taken. A rule for one is registered in the tables. Oth
 the sum in a scatter-add, which are not worth a look."""
 
 
+NOT_YET = "jaxviz does not derive through it yet; jax's own transforms do."
+
+
 def needs_own_rule(operation: Operation) -> bool:
     return operation.primitive.name in OWN_RULES
 
@@ -177,13 +181,11 @@ def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
     return NoRuleError(f"{what} '{operation.primitive.name}' not implemented. {advice}")
 
 
-def located(error: NoRuleError, equation: Equation, index: int) -> NoRuleError:
-    """The same error, saying which equation and which line of the user's."""
-    if getattr(error, "located", False):
-        return error
-    made = NoRuleError(f"{error} Reached at {describe_equation(equation, index)}.")
-    made.located = True  # type: ignore[attr-defined]
-    return made
+def located(error: NoRuleError, equation: Equation, index: int) -> None:
+    """Adds to an error where it was met: the equation, and the call it stands in if it has no line of the user's."""
+    if not error.is_placed:
+        error.trail.append(describe_equation(equation, index))
+        error.is_placed = locate(equation.source) is not None
 
 
 def roles_by_use(program: Program, n_results: int, result: Role, other: Role) -> list[Role]:

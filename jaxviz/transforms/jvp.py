@@ -11,6 +11,7 @@ from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
+    NOT_YET,
     Builder,
     Mask,
     RuleTable,
@@ -67,7 +68,7 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
     if needs_own_rule(operation):
-        raise no_rule(operation, "Differentiation rule for", "Equations that hold programs need a rule of their own.")
+        raise no_rule(operation, "Differentiation rule for", NOT_YET)
     if not compat.has_linearize_rule(operation.primitive):
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
     return jax_rule(operation, nonzeros)
@@ -108,7 +109,8 @@ def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | Non
         try:
             rule = jvp_rules(equation.operation, nonzero_in)
         except NoRuleError as error:
-            raise located(error, equation, index) from error.__cause__
+            located(error, equation, index)
+            raise
         ins += [tangent[a] for a in equation.invars if a in tangent]
         outs = builder.splice(rule.pushed, ins, equation, "jvp", rule.name)
         primal.update(zip(equation.outvars, outs, strict=False))

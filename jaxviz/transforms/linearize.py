@@ -11,6 +11,7 @@ from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
+    NOT_YET,
     Builder,
     Mask,
     RuleTable,
@@ -134,7 +135,7 @@ def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> Lineariz
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     if needs_own_rule(operation):
-        raise no_rule(operation, "Differentiation rule for", "Equations that hold programs need a rule of their own.")
+        raise no_rule(operation, "Differentiation rule for", NOT_YET)
     if not compat.has_linearize_rule(operation.primitive):
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
     return jax_rule(operation, nonzeros)
@@ -189,7 +190,8 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
         try:
             rule = linearize_rules(equation.operation, nonzero_in)
         except NoRuleError as error:
-            raise located(error, equation, index) from error.__cause__
+            located(error, equation, index)
+            raise
         outs = forward.splice(rule.primal, ins, equation, "linearize", rule.name)
         primal.update(zip(equation.outvars, outs, strict=False))
         n_in = len(ins)

@@ -10,7 +10,7 @@ from jaxviz.ir.convert import one_equation, read_jaxpr
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
+from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tran
         raise no_rule(
             operation,
             "Transpose rule (for reverse-mode differentiation) for",
-            "Equations that hold programs need a rule of their own.",
+            NOT_YET,
         )
     if not compat.has_transpose_rule(primitive):
         types = ", ".join(
@@ -119,7 +119,8 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
         except NoRuleError as error:
-            raise located(error, equation, index) from error.__cause__
+            located(error, equation, index)
+            raise
         given: list[Atom] = [a for a in equation.invars if a not in is_linear]
         given += [ct for ct in cts if ct is not None]
         outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
