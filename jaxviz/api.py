@@ -62,12 +62,11 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     given = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
     outs = evaluate(pushed.program, [*traced.leaves, *given])
     n = len(traced.program.outvars)
-    results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], iter(outs[n:])
+    results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], outs[n:]
     # JAX's own result has the types that tracing gives, since most operations are jitted: weak where the primal is.
     avals = [v.aval.to_tangent_aval() for v in traced.program.outvars[: traced.n_results]]
     full = [
-        compat.as_type(next(tangents_out), a) if nz else compat.zeros(a)
-        for nz, a in zip(pushed.nonzeros_out, avals, strict=True)
+        compat.as_type(t, a) for t, a in zip(_with_zeros(tangents_out, pushed.nonzeros_out, avals), avals, strict=True)
     ]
     pair = jax.tree.unflatten(traced.out_tree, results), jax.tree.unflatten(traced.out_tree, full)
     return (*pair, traced.rebuild_aux(aux)) if has_aux else pair
@@ -158,11 +157,15 @@ def _push_forward(
                 f"Got tangent aval {got} for primal aval {aval} but expected {expected}."
             )
     given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]
-    outs = iter(evaluate(linear, [*residuals, *given]))
-    full = [
-        next(outs) if nz else compat.zeros(a.to_tangent_aval()) for a, nz in zip(out_avals, nonzeros_out, strict=True)
-    ]
+    outs = evaluate(linear, [*residuals, *given])
+    full = _with_zeros(outs, nonzeros_out, [a.to_tangent_aval() for a in out_avals])
     return jax.tree.unflatten(out_tree, full)
+
+
+def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence[Any]) -> list[Any]:
+    """One value for each type: those given where they are nonzero, and zeros written out for the others."""
+    given = iter(values)
+    return [next(given) if nz else compat.zeros(a) for nz, a in zip(nonzeros, avals, strict=True)]
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -226,12 +229,10 @@ def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tupl
     cts = [compat.canonicalize(ct) for ct in cts]
     compat.check_cotangent_types(cts, known.out_avals)
     given = [ct for ct, nz in zip(cts, known.nonzeros_out, strict=True) if nz]
-    outs = iter(evaluate(known.backward, [*residuals, *given]))
+    outs = evaluate(known.backward, [*residuals, *given])
     nonzero = iter(known.nonzero_cts)
-    full = [
-        next(outs) if differentiated and next(nonzero) else compat.zeros(v.aval.to_ct_aval())
-        for differentiated, v in zip(known.nonzeros, known.program.invars, strict=True)
-    ]
+    mask = [differentiated and next(nonzero) for differentiated in known.nonzeros]
+    full = _with_zeros(outs, mask, [v.aval.to_ct_aval() for v in known.program.invars])
     result: tuple[Any, ...] = jax.tree.unflatten(known.in_tree, full)
     return result
 
@@ -440,11 +441,8 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         out_avals = program.out_avals
         if not all(compat.types_compatible(a, jax.typeof(ct)) for a, ct in zip(out_avals, cts, strict=True)):
             raise TypeError(f"cotangent type does not match function output, expected {out_avals} but got {cts}")
-        outs = iter(evaluate(backward.backward, cts))
-        full = [
-            next(outs) if nz else compat.zeros(compat.cotangent_type(v.aval))
-            for v, nz in zip(program.invars, backward.nonzeros_out, strict=True)
-        ]
+        in_avals = [compat.cotangent_type(v.aval) for v in program.invars]
+        full = _with_zeros(evaluate(backward.backward, cts), backward.nonzeros_out, in_avals)
         return jax.tree.unflatten(jax.tree.structure(primals), full)
 
     made: Callable[[Any], Any] = Partial(transposed, program.consts)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from jaxviz.ir import compat
 from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.origin import locate
 from jaxviz.ir.pretty import describe_equation
@@ -179,6 +180,14 @@ def needs_own_rule(operation: Operation) -> bool:
 def no_rule(operation: Operation, what: str, advice: str) -> NoRuleError:
     """The error for an operation that a transform cannot take, in JAX's words; `located` adds the user's line."""
     return NoRuleError(f"{what} '{operation.primitive.name}' not implemented. {advice}")
+
+
+def check_differentiable(operation: Operation) -> None:
+    """Raises the error for an operation that has no derivative rule, or that waits for one of ours."""
+    if needs_own_rule(operation):
+        raise no_rule(operation, "Differentiation rule for", NOT_YET)
+    if not compat.has_linearize_rule(operation.primitive):
+        raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
 
 
 def located(error: NoRuleError, equation: Equation, index: int) -> None:

@@ -11,14 +11,12 @@ from jaxviz.ir.errors import NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
-    NOT_YET,
     Builder,
     Mask,
     RuleTable,
     Template,
+    check_differentiable,
     located,
-    needs_own_rule,
-    no_rule,
     roles_by_use,
 )
 
@@ -134,10 +132,7 @@ def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> Lineariz
 
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
-    if needs_own_rule(operation):
-        raise no_rule(operation, "Differentiation rule for", NOT_YET)
-    if not compat.has_linearize_rule(operation.primitive):
-        raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
+    check_differentiable(operation)
     return jax_rule(operation, nonzeros)
 
 
