@@ -265,6 +265,7 @@ def test_what_a_user_drops_is_dropped():
         inner = jax.jit(lambda x: jnp.sum(big * x))
         jaxviz.grad(lambda x: inner(x) ** 2)(2.0)
         jaxviz.derive(lambda x: inner(x) ** 2, 2.0).check()
+        jaxviz.grad(lambda x: inner(x) if x > 0 else x)(2.0)
         return weakref.ref(big)
 
     gone = make()

@@ -265,14 +265,19 @@ class _PathTrace(_Trace):
         self.values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
         mask = tuple(self.carries_tangent(t.val) for t in eqn.in_tracers)
         if any(mask):
-            avals = tuple(t.aval for t in eqn.in_tracers)
-            reaches = _nonzero_results(eqn.primitive, tuple(eqn.params.items()), avals, mask)
+            reaches = _nonzero_results(eqn, mask)
             self.active.update(v for v, nonzero in zip(eqn.outvars, reaches, strict=True) if nonzero)
 
 
-@functools.lru_cache(maxsize=4096)
-def _nonzero_results(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...]) -> Sequence[bool]:
+def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
     """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
+    if eqn.primitive is jit_p:
+        return linearize_jaxpr(eqn.params["jaxpr"], mask)[2]  # which JAX remembers for as long as the jaxpr lives
+    find = _nonzero_of_call if any(True for _ in _core.jaxprs_in_params(eqn.params)) else _nonzero_of_primitive
+    return find(eqn.primitive, tuple(eqn.params.items()), tuple(t.aval for t in eqn.in_tracers), mask)
+
+
+def _nonzero_of_call(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...]) -> Sequence[bool]:
 
     def apply(*args: Any) -> Any:
         out = primitive.bind(*args, **primitive.get_bind_params(dict(params)))
@@ -280,6 +285,9 @@ def _nonzero_results(primitive: Any, params: Any, avals: tuple[Any, ...], mask: 
 
     one, _, _ = trace_to_jaxpr(apply, avals, unknown_debug_info(len(avals), 0))
     return linearize_jaxpr(one, mask)[2]
+
+
+_nonzero_of_primitive = functools.lru_cache(maxsize=4096)(_nonzero_of_call)
 
 
 def _type_with_state(var: Any) -> Any:
