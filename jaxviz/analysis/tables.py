@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Sequence
 
 
@@ -43,8 +44,6 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, 
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(text, width, break_long_words=False) or [""]
 
 

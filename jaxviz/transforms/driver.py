@@ -8,7 +8,7 @@ copied equation came from.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from jaxviz.ir import compat
@@ -207,11 +207,6 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
             needed.update(a for a in equation.invars if isinstance(a, Var))
         roles.append(result if used else other)
     return roles[::-1]
-
-
-def replaced(params: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """Params with some of them changed."""
-    return {**params, **changes}
 
 
 def select(mask: Sequence[bool], items: Sequence[Any]) -> tuple[Any, ...]:
