@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Role, Var
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules
 from jaxviz.transforms.driver import Mask, Template, select
@@ -41,12 +40,11 @@ def jit_operation(
     return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
 
 
-def _call(operation: Operation, role: Role = "primal") -> Template:
-    """A program of one equation, and its template."""
+def _call(operation: Operation) -> Program:
+    """The program that applies an operation to its inputs."""
     invars = tuple(Var(a) for a in operation.in_avals)
     outvars = tuple(Var(a) for a in operation.out_avals)
-    program = Program((), invars, outvars, (Equation(operation, invars, outvars),), effects=operation.effects)
-    return Template(program, [role])
+    return Program((), invars, outvars, (Equation(operation, invars, outvars),), effects=operation.effects)
 
 
 @jvp_rules.register(compat.jit_p)
@@ -56,7 +54,7 @@ def _jvp_jit(operation: Operation, nonzeros: Mask) -> JvpRule:
     inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
     outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
     made = jit_operation(operation, pushed.program, inputs, outputs)
-    return JvpRule(_call(made), pushed.nonzeros_out, "jvp of a jitted function")
+    return JvpRule(Template(_call(made), ["primal"]), pushed.nonzeros_out, "jvp of a jitted function")
 
 
 @linearize_rules.register(compat.jit_p)
@@ -66,49 +64,34 @@ def _linearize_jit(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     parts = linearize.linearize_program(body, nonzeros)
     n_in, n_out = len(body.invars), len(body.outvars)
     results = parts.forward.outvars[:n_out]
-    n_consts = len(body.constvars)
-    operands = [Var(a) for a in operation.in_avals]
-    constants = [Var(v.aval) for v in body.constvars]
-    outer: dict[Atom, Atom] = {
-        **dict(zip(body.invars, operands, strict=True)),
-        **dict(zip(body.constvars, constants, strict=True)),
-    }
+    operands = tuple(Var(a) for a in operation.in_avals)
+    constants = tuple(Var(v.aval) for v in body.constvars)
+    outside: dict[Atom, Atom] = dict(zip((*body.invars, *body.constvars), (*operands, *constants), strict=True))
 
-    def passes_through(i: int, atom: Atom) -> bool:
-        free = operation.params["out_shardings"][i] is compat.UNSPECIFIED and operation.params["out_layouts"][i] is None
-        return free and atom in outer and atom not in body.constvars
+    returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
+    own = {results[i] for i in returned}
+    computed = [a for a in parts.residuals if a not in outside and a not in own]
+    forward = _with_results(parts.forward, [*(results[i] for i in returned), *computed])
+    made = jit_operation(operation, forward, [*range(n_in)], [*returned, *([None] * len(computed))])
+    outs = tuple(Var(a) for a in made.out_avals)
+    result_of = dict(zip(returned, outs, strict=False))
+    outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
+    outside.update(zip([*(results[i] for i in returned), *computed], outs, strict=True))
+    residuals = [outside[a] for a in parts.residuals]
 
-    kept = [i for i, a in enumerate(results) if not passes_through(i, a)]
-    kept_atoms = {results[i] for i in kept}
-    computed = [a for a in parts.residuals if a not in outer and a not in kept_atoms]
-    forward = _with_results(parts.forward, [*(results[i] for i in kept), *computed])
-    primal_op = jit_operation(operation, forward, [*range(n_in)], [*kept, *([None] * len(computed))])
-    outs = [Var(a) for a in primal_op.out_avals]
-    position = dict(zip(kept, outs, strict=False))
-    primal_results = [position[i] if i in position else outer[a] for i, a in enumerate(results)]
-    outer.update({results[i]: v for i, v in position.items()})
-    outer.update(zip(computed, outs[len(kept) :], strict=True))
-    residuals = [outer[a] for a in parts.residuals]
-    extra = [a for a in residuals if a not in operands]
-    call = Equation(primal_op, tuple(operands), tuple(outs))
-    primal = Program(
-        tuple(constants), tuple(operands), (*primal_results, *extra), (call,), body.consts[:n_consts], primal_op.effects
-    )
-    places: dict[Atom, int] = {v: i for i, v in enumerate(operands)}
-    for i, v in enumerate(primal_results):
-        places.setdefault(v, n_in + i)
-    for i, v in enumerate(extra):
-        places.setdefault(v, n_in + n_out + i)
+    call = Equation(made, operands, outs)
+    primal = Program(constants, operands, (*outer_results, *residuals), (call,), body.consts, made.effects)
     tangents_in = [i for i, nz in enumerate(nonzeros) if nz]
     tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
-    linear_op = jit_operation(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
-    return LinearizeRule(
-        Template(primal, ["primal"]),
-        _call(linear_op, role="tangent"),
-        tuple(places[v] for v in residuals),
-        parts.nonzeros_out,
-        "linearize of a jitted function",
-    )
+    linear = jit_operation(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
+    name = "linearize of a jitted function"
+    return linearize.rule_of(primal, n_out, residuals, _call(linear), parts.nonzeros_out, name)
+
+
+def _may_bypass(operation: Operation, result: int) -> bool:
+    """Whether a result that is an input need not pass through the jit, since nothing is asked of its sharding or layout."""
+    params = operation.params
+    return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
 
 
 def _with_results(program: Program, outvars: Sequence[Atom]) -> Program:
@@ -122,14 +105,8 @@ def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tra
     others = [i for i, lin in enumerate(linear) if not lin]
     cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
     cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
-    params: Mapping[str, Any] = operation.params
-    like = Operation(
-        operation.primitive,
-        {**params, "donated_invars": (False,) * len(linear)},
-        operation.in_avals, operation.out_avals, operation.effects, operation.context,
-    )  # fmt: skip
-    made = _transposed_jit(like, parts.backward, others, cts_in, cts_out)
-    return TransposeRule(_call(made, role="cotangent"), parts.nonzeros_out, "transpose of a jitted function")
+    made = _transposed_jit(operation, parts.backward, others, cts_in, cts_out)
+    return TransposeRule(Template(_call(made), ["cotangent"]), parts.nonzeros_out, "transpose of a jitted function")
 
 
 def _transposed_jit(

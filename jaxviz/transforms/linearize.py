@@ -67,24 +67,23 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
         return rule
     primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one_equation(operation), nonzeros)
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
-    n_in, n_out = len(operation.in_avals), len(primal.outvars) - n_res
+    n_out = len(primal.outvars) - n_res
     computed = iter(primal.outvars[n_out:])
     sources = [next(computed) if i is None else primal.invars[i] for i in forwarded]
-    return _rule(primal, n_in, n_out, sources, linear, tuple(nonzeros_out), name)
+    return rule_of(primal, n_out, sources, linear, tuple(nonzeros_out), name)
 
 
-def _rule(
-    primal: Program, n_in: int, n_out: int, sources: Sequence[Atom], linear: Program, nonzeros_out: Mask, name: str
+def rule_of(
+    primal: Program, n_out: int, residuals: Sequence[Atom], linear: Program, nonzeros_out: Mask, name: str
 ) -> LinearizeRule:
-    """The rule whose residuals are the `sources`, values of `primal`; an operand or a result is not given twice."""
+    """The rule whose residuals are these values of `primal`; one that is an operand or a result is not given twice."""
     places: dict[Atom, int] = {}
     for i, a in enumerate((*primal.invars, *primal.outvars)):
         places.setdefault(a, i)
-    roles = roles_by_use(primal, n_out, "primal", "residual")
     return LinearizeRule(
-        Template(primal, roles),
+        Template(primal, roles_by_use(primal, n_out, "primal", "residual")),
         Template(linear, ["tangent"] * len(linear.equations)),
-        tuple(places[a] for a in sources),
+        tuple(places[a] for a in residuals),
         nonzeros_out,
         name,
     )
@@ -128,7 +127,7 @@ def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> Lineariz
     primal, _ = dce_program(replace(rule, invars=rule.invars[:n_in], outvars=(*results, *computed), equations=tuple(
         e for e in rule.equations if unknown.isdisjoint(e.invars)
     )))  # fmt: skip
-    return _rule(primal, n_in, n_out, tuple(residuals), linear, nonzeros_out, name)
+    return rule_of(primal, n_out, tuple(residuals), linear, nonzeros_out, name)
 
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
