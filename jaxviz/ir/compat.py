@@ -15,11 +15,13 @@ For each name: why the public API does not serve, and what would replace it.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import ad_util as _ad_util
 from jax._src import api as _api
 from jax._src import api_util, custom_derivatives, dispatch, dtypes, pjit
 from jax._src import core as _core
@@ -28,6 +30,7 @@ from jax._src import source_info_util as _source
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
+from jax.extend.core import primitives
 
 JAX_VERSION: str = jax.__version__
 
@@ -41,7 +44,19 @@ ConcretizationTypeErrors = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 UNSPECIFIED: Any = pjit.UNSPECIFIED
-custom_jvp_call_p: Any = custom_derivatives.custom_jvp_call_p
+scan_p: Any = primitives.scan_p
+while_p: Any = primitives.while_p
+cond_p: Any = primitives.cond_p
+remat_p: Any = primitives.remat_p
+name_p: Any = primitives.name_p
+reduce_precision_p: Any = primitives.reduce_precision_p
+device_put_p: Any = primitives.device_put_p
+linear_solve_p: Any = primitives.linear_solve_p
+custom_jvp_call_p: Any = primitives.custom_jvp_call_p
+custom_vjp_call_p: Any = primitives.custom_vjp_call_p
+custom_lin_p: Any = primitives.custom_lin_p
+linear_call_p: Any = custom_derivatives.linear_call_p
+remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 
 
 # --- jaxprs -----------------------------------------------------------------------------------------------------------
@@ -115,6 +130,14 @@ def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozens
     return frozenset(by_position)
 
 
+def moved_effects(effects: Iterable[Any], places: Sequence[int]) -> frozenset[Any]:
+    """Effects by position, with the input at i moved to places[i]."""
+    return frozenset(
+        e.replace(places[e.input]) if isinstance(e, _effects.JaxprInputEffect) and isinstance(e.input, int) else e
+        for e in effects
+    )
+
+
 def resolved_effects(effects: frozenset[Any], inputs: Sequence[Any]) -> frozenset[Any]:
     """The inverse of `positional_effects`."""
     return frozenset(_core.resolve_input_effects(effects, inputs)) if effects else effects
@@ -137,6 +160,10 @@ def user_frames(traceback: Any) -> Iterator[Any]:
 # --- tracing ----------------------------------------------------------------------------------------------------------
 
 
+_jvp_functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""What the `jvp_jaxpr_fun` of an equation calls -> the user's rule that it traces."""
+
+
 class _Trace(_pe.DynamicJaxprTrace):
     """JAX's own tracing, which also notes the scalars that `jax.linearize` would keep as arrays.
 
@@ -156,6 +183,13 @@ class _Trace(_pe.DynamicJaxprTrace):
         if aval is not None and isinstance(tracer.val, _core.Literal):
             self.held.append(tracer.val)
         return tracer
+
+    def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
+        """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
+        out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
+        if self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
+            _jvp_functions[self.frame.tracing_eqns[-1].params["jvp_jaxpr_fun"].f] = jvp
+        return out
 
 
 class _PathTracer(_pe.DynamicJaxprTracer):
@@ -412,6 +446,90 @@ def trace_jvp_rule(
     return closed, held, nonzeros_out
 
 
+def trace_custom_jvp_rule(
+    params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+) -> tuple[Any, list[Any], list[bool]]:
+    """The user's rule of a `custom_jvp_call` as a jaxpr; results as `trace_jvp_rule` gives them.
+
+    Source: `process_custom_jvp_call` of JAX's `LinearizeTrace`, and `lift_jvp`.
+    """
+    tangent_avals = [a.to_tangent_aval() for a in in_avals]
+    symbolic = params["symbolic_zeros"]
+    zero = _ad_util.SymbolicZero if symbolic else zeros
+    nonzeros_out: list[bool] = []
+    known = _jvp_functions.get(params["jvp_jaxpr_fun"].f)
+    _, rule = custom_jvp_call_p.get_bind_params(params)["subfuns"]
+    skip = 0
+    if known is not None:
+        rule, skip = known, params["num_consts"]
+        for store in rule.stores:
+            if store:
+                store.reset()
+
+    def push(*args: Any) -> list[Any]:
+        given = iter(args[len(in_avals) :])
+        with context.manager:
+            tangents = [next(given) if nz else zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
+            outs = rule.call_wrapped(*args[skip : len(in_avals)], *tangents[skip:])
+        n_out = len(outs) // 2
+        tangents_out = [_ad.replace_rule_output_symbolic_zeros(t) for t in outs[n_out:]]
+        nonzeros_out.extend(type(t) is not _ad.Zero for t in tangents_out)
+        return [*outs[:n_out], *(t for t in tangents_out if type(t) is not _ad.Zero)]
+
+    avals = [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
+    closed, held, _ = trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0))
+    return closed, held, nonzeros_out
+
+
+def trace_forward_rule(params: dict[str, Any], nonzeros: Sequence[bool]) -> tuple[Any, int, Sequence[int | None]]:
+    """The user's forward rule of a `custom_vjp_call`.
+
+    Args:
+      params: of the equation.
+      nonzeros: which of its operands after the first `num_consts` carry a tangent.
+
+    Returns:
+      (jaxpr, n_residuals, forwarded): the ClosedJaxpr from those operands to residuals that are not operands, then
+      results; the number of residuals; and for each the position among all operands of the equation, or None for one that the
+      jaxpr gives.
+    """
+    jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
+    _, residual_tree, forwarded = params["out_trees"]()
+    return _core.ClosedJaxpr(jaxpr, consts), residual_tree.num_leaves, forwarded
+
+
+def backward_rule(params: dict[str, Any], in_avals: Sequence[Any]) -> Any:
+    """The function that JAX's `custom_lin` calls to transpose a `custom_vjp_call`."""
+    return custom_vjp_call_p.get_bind_params(params)["subfuns"][2]
+
+
+def trace_backward_rule(
+    params: dict[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool]
+) -> tuple[Any, list[bool]]:
+    """The user's backward rule, from the params of a `custom_lin`.
+
+    Returns:
+      a ClosedJaxpr from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that carried
+      a tangent, and which of those are nonzero.
+    """
+    ct_avals = [a.to_ct_aval() for a in params["out_avals"]]
+    zero = _ad_util.SymbolicZero if params["symbolic_zeros"] else zeros
+    nonzero_out: list[bool] = []
+
+    def backward(*args: Any) -> list[Any]:
+        given = iter(args[len(residual_avals) :])
+        cts = [next(given) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
+        cts_in = params["bwd"].call_wrapped(*args[: len(residual_avals)], *cts)
+        cts_in = [_ad.replace_rule_output_symbolic_zeros(ct) for ct in cts_in]
+        out = [ct for ct, is_zero in zip(cts_in, params["in_zeros"], strict=True) if not is_zero]
+        nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
+        return [ct for ct in out if type(ct) is not _ad.Zero]
+
+    avals = [*residual_avals, *(a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz)]
+    closed, _, _ = trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0))
+    return closed, nonzero_out
+
+
 def has_transpose_rule(primitive: Any) -> bool:
     return primitive in _ad.fancy_transposes or primitive in _ad.primitive_transposes
 
@@ -496,6 +614,36 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
     return made
 
 
+# --- checkpoint policies ----------------------------------------------------------------------------------------------
+
+
+def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: dict[str, Any]) -> Any:
+    """What a checkpoint policy says of an equation: 'saved', 'recomputed', or (source, destination) memory kinds."""
+    case = _pe.ensure_enum(policy(primitive, *in_avals, **params))
+    if isinstance(case, _pe.SaveableType):
+        return "saved"
+    return (case.src, case.dst) if isinstance(case, _pe.Offloadable) else "recomputed"
+
+
+def in_memory(aval: Any, kind: str) -> Any:
+    """The type of a value moved to another kind of memory, such as 'pinned_host'."""
+    return aval.update(memory_space=_core.mem_kind_to_space(kind))
+
+
+def move_params(kind: str, n: int) -> dict[str, Any]:
+    """Params of the `device_put` with which JAX moves `n` values to a kind of memory."""
+    return {
+        "devices": (_core.mem_kind_to_space(kind),) * n,
+        "srcs": (None,),
+        "copy_semantics": (dispatch.ArrayCopySemantics.ALWAYS_COPY,),
+    }
+
+
+def is_real_effect(effect: Any) -> bool:
+    """Whether an effect is one that the world sees, and not a note on names or references inside."""
+    return not isinstance(effect, (_core.NamedAxisEffect, _core.InternalMutableArrayEffect))
+
+
 # --- JAX's own derivation, and its checks of arguments ----------------------------------------------------------------
 
 # Bound when jaxviz is imported, so that a program may put jaxviz.grad in the place of jax.grad and nothing turns in a circle.
@@ -527,6 +675,16 @@ def cotangent_type(aval: Any) -> Any:
     """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
     ct = aval.to_ct_aval()
     return aval if is_float0(ct) else ct
+
+
+def empty(aval: Any) -> Any:
+    """The array that JAX fills in for a residual that another branch of a cond saves."""
+    return _ad_util.empty_like_aval(aval)
+
+
+def stacked(aval: Any, length: int) -> Any:
+    """The type of `length` values of a type, one for each iteration of a scan."""
+    return _core.unmapped_leading_aval(length, aval)
 
 
 def zeros(aval: Any) -> Any:

@@ -160,8 +160,9 @@ def write_params(params: Mapping[str, Any]) -> dict[str, Any]:
 def _map_param(value: Any, kind: Any, change: Any) -> Any:
     if isinstance(value, kind):
         return change(value)
-    if type(value) in (tuple, list) and any(isinstance(item, kind) for item in value):
-        return type(value)(change(item) if isinstance(item, kind) else item for item in value)
+    if isinstance(value, (tuple, list)) and any(isinstance(item, kind) for item in value):
+        items = [change(item) if isinstance(item, kind) else item for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 

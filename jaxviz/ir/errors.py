@@ -11,8 +11,8 @@ class ProgramTypeError(JaxvizError, TypeError):
     """A program that is not well typed; the message names the equation and the user's line."""
 
 
-class NoRuleError(JaxvizError, NotImplementedError):
-    """An equation that a transform has no rule for; the message names the primitive and the user's line.
+class EquationError(JaxvizError):
+    """An equation that a transform cannot take; the message names the primitive and the user's line.
 
     Args:
       message: what is missing, and what to do.
@@ -27,3 +27,15 @@ class NoRuleError(JaxvizError, NotImplementedError):
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message} Reached at {', inside '.join(self.trail)}." if self.trail else message
+
+
+class NoRuleError(EquationError, NotImplementedError):
+    """An equation that a transform has no rule for."""
+
+
+class ReverseModeError(EquationError, ValueError):
+    """An equation that has no reverse mode, such as a while loop; JAX's words, with the user's line and what to use."""
+
+
+class ForwardModeError(EquationError, TypeError):
+    """Forward mode met a function whose rule is for reverse mode only; JAX's words, with the user's line."""

@@ -13,7 +13,7 @@ from jaxviz.ir.syntax import Equation, Origin
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-__all__ = ["Location", "Origin", "ancestors", "definition", "is_own_code", "locate"]
+__all__ = ["Location", "Origin", "ancestors", "definition", "is_inside_own_code", "is_own_code", "locate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,15 @@ def _locate(traceback: Any) -> Location | None:
         if not is_own_code(frame.file_name):
             return Location(frame.file_name, frame.start_line, frame.function_name, frame.start_column)
     return None
+
+
+def is_inside_own_code(source: Any) -> bool:
+    """Whether an equation was written by a user's function that jaxviz called: a custom rule, say, and not a rule of JAX's."""
+    traceback = source.traceback if source is not None else None
+    if traceback is None:
+        return False
+    frame = next(iter(compat.user_frames(traceback)), None)
+    return frame is not None and not is_own_code(frame.file_name)
 
 
 def definition(debug_info: Any) -> Location | None:

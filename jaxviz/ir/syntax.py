@@ -235,6 +235,7 @@ def _nested_programs(params: Mapping[str, Any]) -> Iterator[tuple[str, Program]]
         if isinstance(value, Program):
             yield name, value
         elif isinstance(value, tuple):
+            labels = getattr(value, "_fields", None)
             for i, item in enumerate(value):
                 if isinstance(item, Program):
-                    yield f"{name}[{i}]", item
+                    yield labels[i] if labels else f"{name}[{i}]", item

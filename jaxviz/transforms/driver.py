@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from jaxviz.ir import compat
-from jaxviz.ir.errors import NoRuleError
-from jaxviz.ir.origin import locate
+from jaxviz.ir.errors import EquationError, NoRuleError
+from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Var
 
@@ -30,11 +30,13 @@ class Template:
     Args:
       program: from the rule's inputs to its outputs.
       roles: what each of its equations computes.
+      keeps_lines: whether its equations keep their own source lines, and their origins if they have them: those of a
+        custom rule, and of a body that is taken out of the equation that held it.
     """
 
     __slots__ = ("constants", "outs", "program", "steps")
 
-    def __init__(self, program: Program, roles: Sequence[Role]):
+    def __init__(self, program: Program, roles: Sequence[Role], keeps_lines: bool = False):
         slots: dict[int, int] = {}
 
         def slot(atom: Atom) -> int:
@@ -47,14 +49,21 @@ class Template:
             slot(a)
         values = dict(zip(map(id, program.constvars), program.consts, strict=True))
         self.constants: tuple[tuple[Atom, Any], ...] = tuple({id(a): (a, values.get(id(a))) for a in fixed}.values())
-        self.steps: list[tuple[Operation, tuple[int, ...], Role]] = []
+        self.steps: list[tuple[Operation, tuple[int, ...], Role, Any, Origin | None]] = []
         for equation, role in zip(program.equations, roles, strict=True):
             ins = tuple([slot(a) for a in equation.invars])
             for v in equation.outvars:
                 slot(v)
-            self.steps.append((equation.operation, ins, role))
+            source, origin = _own_line(equation) if keeps_lines else (None, None)
+            self.steps.append((equation.operation, ins, role, source, origin))
         self.outs = tuple(slot(a) for a in program.outvars)
         self.program = program
+
+
+def _own_line(equation: Equation) -> tuple[Any, Origin | None]:
+    if equation.origin is not None:
+        return equation.source, equation.origin
+    return (equation.source if is_inside_own_code(equation.source) else None), None
 
 
 def _atoms_read(program: Program) -> list[Atom]:
@@ -89,12 +98,13 @@ class Builder:
         source = equation.source
         append = self.equations.append
         origins: dict[str, Origin] = {}
-        for operation, ins, role in template.steps:
+        for operation, ins, role, line, origin in template.steps:
             outvars = tuple([Var(aval) for aval in operation.out_avals])
-            origin = origins.get(role)
             if origin is None:
-                origin = origins[role] = Origin(equation, transform, rule, role)
-            append(Equation(operation, tuple([env[i] for i in ins]), outvars, source, origin))
+                origin = origins.get(role)
+                if origin is None:
+                    origin = origins[role] = Origin(equation, transform, rule, role)
+            append(Equation(operation, tuple([env[i] for i in ins]), outvars, source if line is None else line, origin))
             env += outvars
         return [env[i] for i in template.outs]
 
@@ -190,7 +200,7 @@ def check_differentiable(operation: Operation) -> None:
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
 
 
-def located(error: NoRuleError, equation: Equation, index: int) -> None:
+def located(error: EquationError, equation: Equation, index: int) -> None:
     """Adds to an error where it was met: the equation, and the call it stands in if it has no line of the user's."""
     if not error.is_placed:
         error.trail.append(describe_equation(equation, index))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
-from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
@@ -82,7 +82,7 @@ def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | Non
       n_results: how many of its results, from the first on, are differentiated; all by default.
 
     Raises:
-      NoRuleError: names the primitive, the equation and the user's line.
+      EquationError: names the primitive, the equation and the user's line.
     """
     builder = Builder(program.constvars, program.consts)
     primal: dict[Atom, Atom] = {}
@@ -103,7 +103,7 @@ def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | Non
             continue
         try:
             rule = jvp_rules(equation.operation, nonzero_in)
-        except NoRuleError as error:
+        except EquationError as error:
             located(error, equation, index)
             raise
         ins += [tangent[a] for a in equation.invars if a in tangent]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
-from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
@@ -148,7 +148,7 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
       n_results: how many of its results, from the first on, are differentiated; all by default.
 
     Raises:
-      NoRuleError: names the primitive, the equation and the user's line.
+      EquationError: names the primitive, the equation and the user's line.
     """
     forward, linear = Builder(program.constvars, program.consts), Builder()
     primal: dict[Atom, Atom] = {}
@@ -183,7 +183,7 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
             continue
         try:
             rule = linearize_rules(equation.operation, nonzero_in)
-        except NoRuleError as error:
+        except EquationError as error:
             located(error, equation, index)
             raise
         outs = forward.splice(rule.primal, ins, equation, "linearize", rule.name)

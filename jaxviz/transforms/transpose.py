@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.errors import NoRuleError
+from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
@@ -82,7 +82,7 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
       nonzero_cts: for each result, whether a cotangent comes in for it.
 
     Raises:
-      NoRuleError: names the primitive, the equation and the user's line.
+      EquationError: names the primitive, the equation and the user's line.
     """
     builder = Builder(program.constvars, program.consts)
     is_linear: set[Atom] = {v for v, lin in zip(program.invars, linear, strict=True) if lin}
@@ -118,7 +118,7 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
         mask = tuple([a in is_linear for a in equation.invars])
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
-        except NoRuleError as error:
+        except EquationError as error:
             located(error, equation, index)
             raise
         given: list[Atom] = [a for a in equation.invars if a not in is_linear]
