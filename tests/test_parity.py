@@ -4,6 +4,7 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from jax.extend import core as jex_core

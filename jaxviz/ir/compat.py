@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api
-from jax._src import api_util, custom_derivatives, dispatch, dtypes, pjit
+from jax._src import api_util, custom_derivatives, debugging, dispatch, dtypes, pjit
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
@@ -57,6 +57,9 @@ custom_vjp_call_p: Any = primitives.custom_vjp_call_p
 custom_lin_p: Any = primitives.custom_lin_p
 linear_call_p: Any = custom_derivatives.linear_call_p
 remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
+closed_call_p: Any = primitives.closed_call_p
+debug_callback_p: Any = debugging.debug_callback_p
+debug_print_p: Any = debugging.debug_print_p
 
 
 # --- jaxprs -----------------------------------------------------------------------------------------------------------
@@ -83,6 +86,11 @@ def new_eqn(
 def current_context() -> Any:
     """The equation context in force: mesh, compute type, random number layout."""
     return _core.current_jaxpr_eqn_context()
+
+
+def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """An open jaxpr with the values of its constvars."""
+    return _core.ClosedJaxpr(jaxpr, consts)
 
 
 def is_high(jaxpr: Any) -> bool:
@@ -130,12 +138,16 @@ def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozens
     return frozenset(by_position)
 
 
-def moved_effects(effects: Iterable[Any], places: Sequence[int]) -> frozenset[Any]:
-    """Effects by position, with the input at i moved to places[i]."""
-    return frozenset(
-        e.replace(places[e.input]) if isinstance(e, _effects.JaxprInputEffect) and isinstance(e.input, int) else e
-        for e in effects
-    )
+def moved_effects(effects: Iterable[Any], places: Sequence[int | None]) -> frozenset[Any]:
+    """Effects by position, with the input at i moved to places[i]; one on an input that has no place is left out."""
+    moved = set()
+    for e in effects:
+        if isinstance(e, _effects.JaxprInputEffect) and isinstance(e.input, int):
+            if places[e.input] is None:
+                continue
+            e = e.replace(places[e.input])
+        moved.add(e)
+    return frozenset(moved)
 
 
 def resolved_effects(effects: frozenset[Any], inputs: Sequence[Any]) -> frozenset[Any]:
@@ -397,7 +409,7 @@ def checked_argument(x: Any) -> Any:
 def as_type(x: Any, aval: Any) -> Any:
     """x with the weakness of a type; shapes and dtypes are the same already."""
     weak = bool(getattr(aval, "weak_type", False))
-    if bool(getattr(jax.typeof(x), "weak_type", False)) == weak or not hasattr(aval, "dtype"):
+    if bool(getattr(jax.typeof(x), "weak_type", False)) == weak or not hasattr(aval, "dtype") or is_float0(aval):
         return x
     return _lax._convert_element_type(x, aval.dtype, weak_type=weak)
 
@@ -498,9 +510,37 @@ def trace_forward_rule(params: dict[str, Any], nonzeros: Sequence[bool]) -> tupl
     return _core.ClosedJaxpr(jaxpr, consts), residual_tree.num_leaves, forwarded
 
 
-def backward_rule(params: dict[str, Any], in_avals: Sequence[Any]) -> Any:
-    """The function that JAX's `custom_lin` calls to transpose a `custom_vjp_call`."""
-    return custom_vjp_call_p.get_bind_params(params)["subfuns"][2]
+def custom_lin_params(
+    params: dict[str, Any], n_residuals: int, out_avals: Sequence[Any], zeros_in: Sequence[bool]
+) -> Any:
+    """Params of the `custom_lin` that stands for the derivative of a `custom_vjp_call` until it is transposed."""
+    return {
+        "num_res": n_residuals,
+        "bwd": custom_vjp_call_p.get_bind_params(params)["subfuns"][2],
+        "out_avals": tuple(out_avals),
+        "symbolic_zeros": params["symbolic_zeros"],
+        "in_zeros": tuple(zeros_in),
+    }
+
+
+def closed_over_error() -> Exception:
+    """JAX's error for a custom_vjp function that is differentiated in a value that it closes over."""
+    error: Exception = _ad.CustomVJPException()
+    return error
+
+
+def refused_in_remat(effects: Iterable[Any]) -> Iterable[Any]:
+    """The effects that JAX does not take in a checkpointed function."""
+    refused: Iterable[Any] = _effects.remat_allowed_effects.filter_not_in(effects)
+    return refused
+
+
+def rounding_params(aval: Any) -> dict[str, int] | None:
+    """Params of the `reduce_precision` that rounds to a type, or None where there is nothing to round."""
+    if not isinstance(aval, _core.ShapedArray) or not dtypes.issubdtype(aval.dtype, np.inexact):
+        return None
+    info = dtypes.finfo(aval.dtype)
+    return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
 
 
 def trace_backward_rule(

@@ -146,6 +146,22 @@ class Equation:
         return f"Equation({self.primitive.name} -> {types})"
 
 
+Verdict = OneOf["saved", "recomputed", "offloaded"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Decision:
+    """What a checkpoint policy said of one equation of the checkpointed function.
+
+    Args:
+      equation: of the function's JVP, whose origin is the equation that the user wrote.
+      verdict: what becomes of its results between the forward and the backward pass.
+    """
+
+    equation: Equation
+    verdict: Verdict
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A point where Python looked at a value, so that the program is one path through the function.

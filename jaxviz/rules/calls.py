@@ -1,4 +1,4 @@
-"""Rules for calls: `jit`, and functions with a custom JVP rule."""
+"""Rules for calls: `jit`, and functions with custom rules."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import read_jaxpr, write_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules
-from jaxviz.transforms.driver import Mask, Template, select
+from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
 from jaxviz.transforms.linearize import LinearizeRule, linearize_rules
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_rules
 
 _INPUT_PARAMS = {"in_shardings": compat.UNSPECIFIED, "in_layouts": None, "donated_invars": False}
@@ -40,13 +42,6 @@ def jit_operation(
     return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)
 
 
-def _call(operation: Operation) -> Program:
-    """The program that applies an operation to its inputs."""
-    invars = tuple(Var(a) for a in operation.in_avals)
-    outvars = tuple(Var(a) for a in operation.out_avals)
-    return Program((), invars, outvars, (Equation(operation, invars, outvars),), effects=operation.effects)
-
-
 @jvp_rules.register(compat.jit_p)
 def _jvp_jit(operation: Operation, nonzeros: Mask) -> JvpRule:
     pushed = jvp.jvp_program(operation.params["jaxpr"], nonzeros)
@@ -54,7 +49,7 @@ def _jvp_jit(operation: Operation, nonzeros: Mask) -> JvpRule:
     inputs = [*range(n_in), *(i for i, nz in enumerate(nonzeros) if nz)]
     outputs = [*range(n_out), *(i for i, nz in enumerate(pushed.nonzeros_out) if nz)]
     made = jit_operation(operation, pushed.program, inputs, outputs)
-    return JvpRule(Template(_call(made), ["primal"]), pushed.nonzeros_out, "jvp of a jitted function")
+    return JvpRule(Template(call_of(made), ["primal"]), pushed.nonzeros_out, "jvp of a jitted function")
 
 
 @linearize_rules.register(compat.jit_p)
@@ -85,7 +80,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
     linear = jit_operation(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
     name = "linearize of a jitted function"
-    return linearize.rule_of(primal, n_out, residuals, _call(linear), parts.nonzeros_out, name)
+    return linearize.rule_of(primal, n_out, residuals, call_of(linear), parts.nonzeros_out, name)
 
 
 def _may_bypass(operation: Operation, result: int) -> bool:
@@ -106,7 +101,7 @@ def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tra
     cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
     cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
     made = _transposed_jit(operation, parts.backward, others, cts_in, cts_out)
-    return TransposeRule(Template(_call(made), ["cotangent"]), parts.nonzeros_out, "transpose of a jitted function")
+    return TransposeRule(Template(call_of(made), ["cotangent"]), parts.nonzeros_out, "transpose of a jitted function")
 
 
 def _transposed_jit(
@@ -130,14 +125,190 @@ def _transposed_jit(
 def _dce_jit(operation: Operation, used: Mask) -> DceRule:
     body: Program = operation.params["jaxpr"]
     if not any(used) and not operation.effects:
-        return (False,) * len(operation.in_avals), None
+        return nothing_left(operation)
     smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
-    if all(used) and all(read) and len(smaller.equations) == len(body.equations):
-        return read, operation
+    if all(used) and all(read) and smaller.equations == body.equations:
+        return read, used, operation
     inputs = [i for i, r in enumerate(read) if r]
     outputs = [i for i, u in enumerate(used) if u]
-    return read, jit_operation(operation, smaller, inputs, outputs)
+    return read, used, jit_operation(operation, smaller, inputs, outputs)
 
 
-jvp_rules.register(compat.custom_jvp_call_p)(jvp.jax_rule)
-linearize_rules.register(compat.custom_jvp_call_p)(linearize.jax_rule)
+policy_rules.add(compat.jit_p)
+
+
+@split_rules.register(compat.jit_p)
+def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    """Residuals that are inputs or results do not pass through the outputs a second time."""
+    body: Program = operation.params["jaxpr"]
+    parts = split_program(body, unknown, available, policy=policy)
+    known_in = [i for i, u in enumerate(unknown) if not u]
+    known_out = [i for i, u in enumerate(parts.unknown_out) if not u]
+    builder = Builder(body.constvars, body.consts)
+    operands = [Var(a) for a in operation.in_avals]
+    outside: dict[Atom, Atom] = {body.invars[i]: operands[i] for i in known_in}
+    outside.update(zip(body.constvars, body.constvars, strict=True))
+    results = dict.fromkeys(parts.known_results)
+    computed = [r for r in parts.residuals if r not in outside and r not in results]
+    known = _with_results(parts.known, [*parts.known_results, *computed])
+    made = jit_operation(operation, known, known_in, [*known_out, *([None] * len(computed))])
+    outs = builder.apply(made, [operands[i] for i in known_in])
+    n_results = len(parts.known_results)
+    for inner, outer in zip([*computed, *parts.known_results], [*outs[n_results:], *outs[:n_results]], strict=True):
+        outside.setdefault(inner, outer)
+    residuals = [outside[r] for r in parts.residuals]
+    now = builder.program([operands[i] for i in known_in], [*outs[:n_results], *residuals])
+
+    later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
+    later_out = [i for i, there in enumerate(parts.available_out) if there]
+    later = jit_operation(operation, parts.staged, [*([None] * len(residuals)), *later_in], later_out)
+    n_in = len(operands)
+    places = [n_in + n_results + k for k in range(len(residuals))] + later_in
+    return SplitRule(
+        Template(now, ["primal"]),
+        Template(call_of(later), ["tangent"]),
+        tuple(places),
+        parts.unknown_out,
+        parts.available_out,
+        "partial evaluation of a jitted function",
+        parts.decisions,
+    )
+
+
+# --- closed_call ------------------------------------------------------------------------------------------------------
+# A call with no name and no parameters of its own: its program is taken out of it.
+
+
+@jvp_rules.register(compat.closed_call_p)
+def _jvp_closed_call(operation: Operation, nonzeros: Mask) -> JvpRule:
+    pushed = jvp.jvp_program(operation.params["call_jaxpr"], nonzeros)
+    template = Template(pushed.program, ["primal"] * len(pushed.program.equations), keeps_lines=True)
+    return JvpRule(template, pushed.nonzeros_out, "jvp of a call")
+
+
+linearize_rules.register(compat.closed_call_p)(linearize.linearize_from_jvp)
+
+
+# --- custom_jvp -------------------------------------------------------------------------------------------------------
+
+
+@jvp_rules.register(compat.custom_jvp_call_p)
+def _jvp_custom_jvp(operation: Operation, nonzeros: Mask) -> JvpRule:
+    pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
+    pushed, _ = dce_program(pushed)
+    roles = roles_by_use(pushed, len(operation.out_avals), "primal", "tangent")
+    return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
+
+
+@linearize_rules.register(compat.custom_jvp_call_p)
+def _linearize_custom_jvp(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
+    return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
+
+
+def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask, str]:
+    params = write_params(operation.params)
+    jaxpr, held, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
+    return read_jaxpr(jaxpr, {id(x) for x in held}), tuple(nonzeros_out), _rule_name(operation, "custom JVP rule")
+
+
+def _rule_name(operation: Operation, kind: str) -> str:
+    return f"{kind} of {operation.params['call_jaxpr'].name}"
+
+
+@split_rules.register(compat.custom_jvp_call_p)
+def _split_custom_jvp(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    """The function itself, in two parts; as in JAX the rule is not needed any more."""
+    parts = split_program(operation.params["call_jaxpr"], unknown)
+    n_in, n_results = len(unknown), len(parts.known_results)
+    return SplitRule(
+        Template(parts.known, ["primal"] * len(parts.known.equations), keeps_lines=True),
+        Template(parts.staged, ["tangent"] * len(parts.staged.equations), keeps_lines=True),
+        (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, u in enumerate(unknown) if u)),
+        parts.unknown_out,
+        parts.available_out,
+        "partial evaluation of a function with a custom JVP rule",
+    )
+
+
+# --- custom_vjp -------------------------------------------------------------------------------------------------------
+
+
+def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tuple[Atom, ...], Operation, Mask, str]:
+    """The forward rule, operands → results; its residuals; and the equation that stands for the backward rule."""
+    params = write_params(operation.params)
+    n_consts = params["num_consts"]
+    if any(nonzeros[:n_consts]):
+        raise compat.closed_over_error()
+    jaxpr, n_residuals, forwarded = compat.trace_forward_rule(params, nonzeros[n_consts:])
+    forward = read_jaxpr(jaxpr)
+    operands = (*(Var(a) for a in operation.in_avals[:n_consts]), *forward.invars)
+    n_made = n_residuals - sum(i is not None for i in forwarded)
+    made = iter(forward.outvars[:n_made])
+    residuals = tuple(next(made) if i is None else operands[i] for i in forwarded)
+    results = forward.outvars[n_made:]
+    info = compat.derived_debug_info(forward.debug_info, [""] * len(operands), len(results))
+    forward = replace(forward, invars=operands, outvars=results, debug_info=info)
+    tangents_in = [a.to_tangent_aval() for a, nz in zip(operation.in_avals, nonzeros, strict=True) if nz]
+    tangents_out = tuple(a.aval.to_tangent_aval() for a in results)
+    lin = make_operation(
+        compat.custom_lin_p,
+        compat.custom_lin_params(params, n_residuals, tangents_out, [not nz for nz in nonzeros]),
+        (*(a.aval for a in residuals), *tangents_in),
+        tangents_out,
+        frozenset(),
+        operation.context,
+    )
+    nonzeros_out = tuple(not compat.is_float0(a) for a in tangents_out)
+    return forward, residuals, lin, nonzeros_out, _rule_name(operation, "custom VJP rule")
+
+
+@linearize_rules.register(compat.custom_vjp_call_p)
+def _linearize_custom_vjp(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
+    computed = [a for a in dict.fromkeys(residuals) if a not in {*forward.invars, *forward.outvars}]
+    primal = replace(forward, outvars=(*forward.outvars, *computed))
+    linear = call_of(lin)
+    linear = replace(linear, outvars=select(nonzeros_out, linear.outvars))
+    return linearize.rule_of(primal, len(nonzeros_out), residuals, linear, nonzeros_out, name, keeps_lines=True)
+
+
+@jvp_rules.register(compat.custom_vjp_call_p)
+def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
+    """The program holds an equation that can only be transposed: JAX refuses to run it."""
+    forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
+    builder = Builder()
+    results = builder.inline(replace(forward, outvars=(*forward.outvars, *residuals)), forward.invars)
+    tangents_in = [Var(a) for a in lin.in_avals[len(residuals) :]]
+    n_out = len(nonzeros_out)
+    tangents_out = builder.apply(lin, [*results[n_out:], *tangents_in])
+    pushed = builder.program([*forward.invars, *tangents_in], [*results[:n_out], *select(nonzeros_out, tangents_out)])
+    roles = roles_by_use(pushed, n_out, "primal", "tangent")
+    return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
+
+
+@transpose_rules.register(compat.custom_lin_p)
+def _transpose_custom_lin(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
+    jaxpr, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts)
+    program = read_jaxpr(jaxpr)
+    template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
+    return TransposeRule(template, tuple(nonzeros_out), "custom backward rule")
+
+
+@dce_rules.register(compat.remat_opt_p)
+def _dce_remat_opt(operation: Operation, used: Mask) -> DceRule:
+    """A forward rule whose residuals nothing reads becomes the function that it stands for."""
+    if not any(used) and not operation.effects:
+        return nothing_left(operation)
+    n_consts, n_residuals = operation.params["num_consts"], operation.params["num_res"]
+    n_in = len(operation.in_avals)
+    if any(used[:n_residuals]):
+        return (True,) * n_in, (True,) * len(used), operation
+    function = read_jaxpr(compat.closed_jaxpr(*operation.params["fun_jaxpr_thunk"]()))
+    smaller, read = dce_program(function, used[n_residuals:], keep_inputs=(False,) * len(function.invars))
+    call = make_operation(
+        compat.closed_call_p, {"call_jaxpr": smaller}, smaller.in_avals, smaller.out_avals, smaller.effects,
+        operation.context,
+    )  # fmt: skip
+    return (*([False] * n_consts), *read), used, call

@@ -8,14 +8,19 @@ from dataclasses import replace
 from jaxviz.ir.syntax import Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Mask, RuleTable, select
 
-DceRule = tuple[Mask, Operation | None]
-"""Which operands are still read, and the smaller operation; None where nothing is left of it."""
+DceRule = tuple[Mask, Mask, Operation | None]
+"""Which operands are still read, which results are still given (those used, and such as a loop needs), and the smaller
+operation; None where nothing is left of it."""
 
 
 def _default_rule(operation: Operation, used: Mask) -> DceRule:
     if not any(used) and not operation.effects:
-        return (False,) * len(operation.in_avals), None
-    return (True,) * len(operation.in_avals), operation
+        return nothing_left(operation)
+    return (True,) * len(operation.in_avals), (True,) * len(operation.out_avals), operation
+
+
+def nothing_left(operation: Operation) -> DceRule:
+    return (False,) * len(operation.in_avals), (False,) * len(operation.out_avals), None
 
 
 dce_rules: RuleTable[DceRule] = RuleTable("dce", _default_rule)
@@ -72,10 +77,10 @@ def dce_program(
 
 def _smaller(equation: Equation, live: set[object]) -> Equation | None:
     used = tuple([v in live for v in equation.outvars])
-    read, operation = dce_rules(equation.operation, used)
+    read, given, operation = dce_rules(equation.operation, used)
     if operation is None:
         return None
     if operation is equation.operation:
         return equation
-    outvars: tuple[Var, ...] = select(used, equation.outvars)
+    outvars: tuple[Var, ...] = select(given, equation.outvars)
     return Equation(operation, select(read, equation.invars), outvars, equation.source, equation.origin)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.errors import EquationError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
@@ -89,18 +92,21 @@ class Builder:
         return found
 
     def splice(
-        self, template: Template, inputs: Sequence[Atom], equation: Equation, transform: str, rule: str
+        self, template: Template, inputs: Sequence[Atom], equation: Equation | None, transform: str, rule: str
     ) -> list[Atom]:
-        """Copies a rule's equations in, applied to `inputs`; returns what its outputs became."""
+        """Copies a rule's equations in, applied to `inputs`; returns what its outputs became.
+
+        Without an `equation` that they come from, as in a rule made of other rules, their origins are left to be filled in.
+        """
         env: list[Atom] = list(inputs)
         for atom, value in template.constants:
             env.append(atom if isinstance(atom, Literal) else self.constant(atom, value))
-        source = equation.source
+        source = equation.source if equation is not None else None
         append = self.equations.append
         origins: dict[str, Origin] = {}
         for operation, ins, role, line, origin in template.steps:
             outvars = tuple([Var(aval) for aval in operation.out_avals])
-            if origin is None:
+            if origin is None and equation is not None:
                 origin = origins.get(role)
                 if origin is None:
                     origin = origins[role] = Origin(equation, transform, rule, role)
@@ -109,14 +115,51 @@ class Builder:
         return [env[i] for i in template.outs]
 
     def program(
-        self, invars: Sequence[Var], outvars: Sequence[Atom], debug_info: Any, like: Program | None = None
+        self, invars: Sequence[Var], outvars: Sequence[Atom], debug_info: Any = None, like: Program | None = None
     ) -> Program:
         """The finished program; `like` gives the branch points and the kind of jaxpr."""
-        effects = frozenset(e for equation in self.equations for e in equation.effects)
+        effects = program_effects(self.equations, invars)
         return Program(
             tuple(self.constvars), tuple(invars), tuple(outvars), tuple(self.equations), tuple(self.consts),
             effects, debug_info, like.branches if like else (), like.is_path if like else False,
         )  # fmt: skip
+
+    def apply(self, operation: Operation, inputs: Sequence[Atom]) -> list[Var]:
+        """Adds an equation whose origin is filled in where the rule is applied; returns its results."""
+        outvars = tuple([Var(aval) for aval in operation.out_avals])
+        self.equations.append(Equation(operation, tuple(inputs), outvars))
+        return list(outvars)
+
+    def inline(self, program: Program, inputs: Sequence[Atom]) -> list[Atom]:
+        """Copies a program in, its lines and origins kept; returns what its results became."""
+        template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
+        return self.splice(template, inputs, None, "", "")
+
+    def zero(self, aval: Any, transform: str) -> Atom:
+        """A zero tangent or cotangent, written out where a loop or a branch needs a value."""
+        return self.splice(_zero(aval, transform), (), None, transform, "")[0]
+
+
+def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> frozenset[Any]:
+    """The effects of a program of these equations; one that concerns an operand is followed to the program's input."""
+    found: set[Any] = set()
+    for e in equations:
+        if e.effects:
+            where: dict[Atom, int] = {v: i for i, v in enumerate(invars)}
+            found |= compat.moved_effects(e.effects, [where.get(a) for a in e.invars])
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def _zero(aval: Any, transform: str) -> Template:
+    jaxpr, _, _ = compat.trace_to_jaxpr(lambda: [compat.zeros(aval)], (), compat.unknown_debug_info(0, 1))
+    return written_out(read_jaxpr(jaxpr), Origin(None, transform, "zero written out", "zero"))
+
+
+def written_out(program: Program, origin: Origin) -> Template:
+    """A program for splicing, all of whose equations have this origin."""
+    equations = tuple(replace(e, source=None, origin=origin) for e in program.equations)
+    return Template(replace(program, equations=equations), [origin.role] * len(equations), keeps_lines=True)
 
 
 class RuleTable(Generic[R]):
@@ -143,7 +186,7 @@ class RuleTable(Generic[R]):
 
         return decorate
 
-    def __call__(self, operation: Operation, *masks: Mask) -> R:
+    def __call__(self, operation: Operation, *masks: Any) -> R:
         key = (operation, *masks)
         rule = self.found.get(key)
         if rule is not None:
@@ -156,7 +199,7 @@ class RuleTable(Generic[R]):
             self.found.popitem(last=False)
         return rule
 
-    def _of_call(self, operation: Operation, masks: tuple[Mask, ...], find: Callable[..., R]) -> R:
+    def _of_call(self, operation: Operation, masks: tuple[Any, ...], find: Callable[..., R]) -> R:
         """The rule of an operation that holds programs: kept with the operation, so that the user's function can go."""
         key = (self.generation, *masks)
         if key not in operation.rules:
@@ -170,14 +213,9 @@ class RuleTable(Generic[R]):
         self.generation = object()
 
 
-OWN_RULES = frozenset(
-    "scan while cond checkpoint remat2 custom_vjp_call custom_vjp_call_jaxpr linear_call custom_linear_solve shard_map "
-    "xla_pmap pmap run_state closed_call core_call call_hi_primitive call_hi_primitive_linearized custom_lin "
-    "custom_vmap_call composite eval_jaxpr remat_opt".split()
-)
-"""Primitives that are told apart from plain ones: what happens inside their programs is what people come to see, so JAX's
-rule for the whole is not taken. A rule for one is registered in the tables. Other primitives may hold programs too, such as
-the sum in a scatter-add, which are not worth a look."""
+OWN_RULES = frozenset("shard_map xla_pmap pmap".split())
+"""Primitives that wait for rules of their own: what happens inside their programs is what people come to see, so JAX's rule for
+the whole is not taken. Other primitives may hold programs too, such as the sum in a scatter-add, which are not worth a look."""
 
 
 NOT_YET = "jaxviz does not derive through it yet; jax's own transforms do."
@@ -200,11 +238,19 @@ def check_differentiable(operation: Operation) -> None:
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
 
 
-def located(error: EquationError, equation: Equation, index: int) -> None:
-    """Adds to an error where it was met: the equation, and the call it stands in if it has no line of the user's."""
-    if not error.is_placed:
-        error.trail.append(describe_equation(equation, index))
-        error.is_placed = locate(equation.source) is not None
+def located(error: Exception, equation: Equation, index: int) -> None:
+    """Adds to an error where it was met: the equation, and the call it stands in if it has no line of the user's.
+
+    An error that is not the engine's own, such as one raised in a user's rule, gets the same as a note.
+    """
+    place = describe_equation(equation, index)
+    has_line = locate(equation.source) is not None
+    if isinstance(error, EquationError):
+        if not error.is_placed:
+            error.trail.append(place)
+            error.is_placed = has_line
+    elif has_line and not getattr(error, "__notes__", None):
+        error.add_note(f"Raised while deriving {place}.")
 
 
 def roles_by_use(program: Program, n_results: int, result: Role, other: Role) -> list[Role]:
@@ -217,6 +263,26 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
             needed.update(a for a in equation.invars if isinstance(a, Var))
         roles.append(result if used else other)
     return roles[::-1]
+
+
+def call_of(operation: Operation) -> Program:
+    """The program that applies an operation to its inputs."""
+    builder = Builder()
+    invars = [Var(a) for a in operation.in_avals]
+    return builder.program(invars, builder.apply(operation, invars))
+
+
+def partition(items: Sequence[Any], *sizes: int) -> list[Any]:
+    """The first so many items, the next so many, and so on, then the rest."""
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(items[start : start + size])
+        start += size
+    return [*parts, items[start:]]
+
+
+def either(x: Sequence[bool], y: Sequence[bool]) -> Mask:
+    return tuple([a or b for a, b in zip(x, y, strict=True)])
 
 
 def select(mask: Sequence[bool], items: Sequence[Any]) -> tuple[Any, ...]:

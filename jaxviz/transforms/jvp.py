@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
-from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
@@ -73,13 +72,19 @@ jvp_rules: RuleTable[JvpRule] = RuleTable("jvp", _default_rule)
 """Key: operation, which operands carry a nonzero tangent."""
 
 
-def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | None = None) -> Jvp:
+def jvp_program(
+    program: Program,
+    nonzeros: Sequence[bool],
+    n_results: int | None = None,
+    instantiate: Sequence[bool] | None = None,
+) -> Jvp:
     """Pushes tangents through a program, for the inputs that `nonzeros` marks.
 
     Args:
       program: the function.
       nonzeros: for each input, whether it carries a tangent. An input of integer or boolean type must not.
       n_results: how many of its results, from the first on, are differentiated; all by default.
+      instantiate: for each of those, whether a zero tangent is written out.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -103,7 +108,7 @@ def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | Non
             continue
         try:
             rule = jvp_rules(equation.operation, nonzero_in)
-        except EquationError as error:
+        except Exception as error:
             located(error, equation, index)
             raise
         ins += [tangent[a] for a in equation.invars if a in tangent]
@@ -114,8 +119,14 @@ def jvp_program(program: Program, nonzeros: Sequence[bool], n_results: int | Non
             if nonzero:
                 tangent[v] = next(tangents)
     differentiated = program.outvars[:n_results]
-    nonzeros_out = tuple(a in tangent for a in differentiated)
-    results = [primal.get(a, a) for a in program.outvars] + [tangent[a] for a in differentiated if a in tangent]
+    written = instantiate or (False,) * len(differentiated)
+    nonzeros_out = tuple(a in tangent or w for a, w in zip(differentiated, written, strict=True))
+    tangents_out = [
+        tangent[a] if a in tangent else builder.zero(a.aval.to_tangent_aval(), "jvp")
+        for a, nonzero in zip(differentiated, nonzeros_out, strict=True)
+        if nonzero
+    ]
+    results = [primal.get(a, a) for a in program.outvars] + tangents_out
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
-from jaxviz.ir.errors import EquationError
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Decision, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
     Builder,
@@ -18,7 +17,10 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     roles_by_use,
+    select,
 )
+from jaxviz.transforms.jvp import jvp_rules
+from jaxviz.transforms.partial_eval import split_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class LinearizeRule:
       residuals: for each residual that `linear` takes, its place in `(*operands, *outputs of primal)`.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       name: for people.
+      decisions: what checkpoint policies said of the equations inside.
     """
 
     primal: Template
@@ -38,6 +41,7 @@ class LinearizeRule:
     residuals: tuple[int, ...]
     nonzeros_out: Mask
     name: str
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Linearized:
       residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or intermediates.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       tangent_of: from a variable of `linear` to the value of `forward` that it is the tangent of.
+      decisions: what checkpoint policies said of the equations inside checkpointed functions.
     """
 
     forward: Program
@@ -57,14 +62,18 @@ class Linearized:
     residuals: tuple[Atom, ...]
     nonzeros_out: Mask
     tangent_of: Mapping[Var, Atom]
+    decisions: tuple[Decision, ...] = ()
 
 
 def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     """The rule that `jax.vjp` uses for an operation, as two programs."""
     name = f"jvp rule of {operation.primitive.name}"
-    rule = _split_jvp_rule(operation, nonzeros, name) if compat.has_plain_jvp_rule(operation.primitive) else None
-    if rule is not None:
-        return rule
+    if compat.has_plain_jvp_rule(operation.primitive):
+        params = write_params(operation.params)
+        jaxpr, held, given = compat.trace_jvp_rule(
+            operation.primitive, params, operation.in_avals, nonzeros, operation.context
+        )
+        return split_jvp(read_jaxpr(jaxpr, {id(x) for x in held}), given, len(operation.in_avals), name)
     primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one_equation(operation), nonzeros)
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
     n_out = len(primal.outvars) - n_res
@@ -73,61 +82,73 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     return rule_of(primal, n_out, sources, linear, tuple(nonzeros_out), name)
 
 
+def split_jvp(
+    pushed: Program, nonzeros_out: Sequence[bool], n_in: int, name: str, keeps_lines: bool = False
+) -> LinearizeRule:
+    """The rule to linearize by, from the one to push forward: what depends on a tangent goes to `linear`, all else to `primal`.
+
+    Args:
+      pushed: operands, nonzero tangents → results, nonzero tangents of results.
+      nonzeros_out: which results have a tangent there.
+      n_in: number of operands.
+      name: for people.
+      keeps_lines: whether its equations keep their own source lines; see `Template`.
+
+    Raises:
+      ValueError: JAX's, if a result depends on a tangent.
+
+    Source: `linearize_from_jvp` in JAX's `ad.py`.
+    """
+    n_out = len(nonzeros_out)
+    unknown = [False] * n_in + [True] * (len(pushed.invars) - n_in)
+    parts = split_program(pushed, unknown, is_rule=True)
+    if any(parts.unknown_out[:n_out]):
+        raise ValueError(
+            "Linearization failed to produce known values for all output primals. This is typically caused by "
+            "attempting to differentiate a function uses an operation that does not support reverse-mode autodiff."
+        )
+    # A tangent that depends on none of those that come in is a zero, though it is written out.
+    unknown_tangents = iter(parts.unknown_out[n_out:])
+    nonzero = tuple(given and next(unknown_tangents) for given in nonzeros_out)
+    n_tangents = len(pushed.invars) - n_in
+    keep = [False] * len(parts.residuals) + [True] * n_tangents
+    linear, kept = dce_program(parts.staged, keep_inputs=keep)
+    residuals = select(kept[: len(parts.residuals)], parts.residuals)
+    results = parts.known.outvars[:n_out]
+    given = {*parts.known.invars, *results}
+    computed = [a for a in residuals if a not in given]
+    primal, _ = dce_program(replace(parts.known, outvars=(*results, *computed)), keep_inputs=[True] * n_in)
+    return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.decisions)
+
+
+def linearize_from_jvp(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    """The rule of an operation that JAX linearizes by splitting its JVP, found from ours."""
+    rule = jvp_rules(operation, nonzeros)
+    return split_jvp(rule.pushed.program, rule.nonzeros_out, len(nonzeros), rule.name, keeps_lines=True)
+
+
 def rule_of(
-    primal: Program, n_out: int, residuals: Sequence[Atom], linear: Program, nonzeros_out: Mask, name: str
+    primal: Program,
+    n_out: int,
+    residuals: Sequence[Atom],
+    linear: Program,
+    nonzeros_out: Mask,
+    name: str,
+    keeps_lines: bool = False,
+    decisions: tuple[Decision, ...] = (),
 ) -> LinearizeRule:
     """The rule whose residuals are these values of `primal`; one that is an operand or a result is not given twice."""
     places: dict[Atom, int] = {}
     for i, a in enumerate((*primal.invars, *primal.outvars)):
         places.setdefault(a, i)
     return LinearizeRule(
-        Template(primal, roles_by_use(primal, n_out, "primal", "residual")),
-        Template(linear, ["tangent"] * len(linear.equations)),
+        Template(primal, roles_by_use(primal, n_out, "primal", "residual"), keeps_lines),
+        Template(linear, ["tangent"] * len(linear.equations), keeps_lines),
         tuple(places[a] for a in residuals),
         nonzeros_out,
         name,
+        decisions,
     )
-
-
-def _split_jvp_rule(operation: Operation, nonzeros: Mask, name: str) -> LinearizeRule | None:
-    """Partial evaluation of a JVP rule: what depends on a tangent goes to `linear`, all else to `primal`.
-
-    None if the rule calls a jitted function with tangents and other values mixed: JAX splits such a call in two.
-
-    Source: `linearize_from_jvp` in JAX's `ad.py`, which does the same with tracers.
-    """
-    params = write_params(operation.params)
-    jaxpr, held, given = compat.trace_jvp_rule(
-        operation.primitive, params, operation.in_avals, nonzeros, operation.context
-    )
-    rule = read_jaxpr(jaxpr, {id(x) for x in held})
-    n_in, n_out = len(operation.in_avals), len(operation.out_avals)
-    tangents_in = rule.invars[n_in:]
-    unknown: set[Atom] = set(tangents_in)
-    for e in rule.equations:
-        if not unknown.isdisjoint(e.invars):
-            unknown.update(e.outvars)
-    tangents_out = iter(rule.outvars[n_out:])
-    out = [next(tangents_out) if nz else None for nz in given]
-    nonzeros_out = tuple(t in unknown for t in out)  # a tangent that depends on none is a zero, though written out
-    whole = replace(rule, outvars=tuple(t for t in out if t is not None and t in unknown))
-    staged, _ = dce_program(whole)
-    linear_equations = [e for e in staged.equations if not unknown.isdisjoint(e.invars)]
-    if any(e.programs and not unknown.issuperset(e.invars) for e in linear_equations):
-        return None
-    residuals: dict[Atom, Var] = {}
-    for a in (a for e in linear_equations for a in e.invars if a not in unknown):
-        if isinstance(a, Var) or a.held:
-            residuals.setdefault(a, Var(a.aval))
-    linear_equations = [replace(e, invars=tuple(residuals.get(a, a) for a in e.invars)) for e in linear_equations]
-    linear = Program((), (*residuals.values(), *tangents_in), staged.outvars, tuple(linear_equations))
-    results = rule.outvars[:n_out]
-    known = {*rule.invars[:n_in], *results}
-    computed = [a for a in residuals if a not in known]
-    primal, _ = dce_program(replace(rule, invars=rule.invars[:n_in], outvars=(*results, *computed), equations=tuple(
-        e for e in rule.equations if unknown.isdisjoint(e.invars)
-    )))  # fmt: skip
-    return rule_of(primal, n_out, tuple(residuals), linear, nonzeros_out, name)
 
 
 def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
@@ -139,13 +160,23 @@ linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule
 """Key: operation, which operands carry a nonzero tangent."""
 
 
-def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int | None = None) -> Linearized:
+def linearize_program(
+    program: Program,
+    nonzeros: Sequence[bool],
+    n_results: int | None = None,
+    instantiate: Sequence[bool] | None = None,
+    is_body: bool = False,
+) -> Linearized:
     """Linearizes a program in the inputs that `nonzeros` marks, at any point.
 
     Args:
       program: the function.
       nonzeros: for each input, whether it carries a tangent. An input of integer or boolean type must not.
       n_results: how many of its results, from the first on, are differentiated; all by default.
+      instantiate: for each of those, whether a zero tangent is written out. As in JAX it is then made in `forward`, and is a
+        residual.
+      is_body: whether it is the body of an equation. The constants that its rules bring are then part of the compiled code,
+        and not held as arrays.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -155,6 +186,7 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
     tangent: dict[Atom, Var] = {}
     residuals: dict[Atom, Var] = {}
     tangents_in: list[Var] = []
+    decisions: list[Decision] = []
     for v, nonzero in zip(program.invars, nonzeros, strict=True):
         if nonzero:
             tangent[v] = Var(v.aval.to_tangent_aval())
@@ -162,6 +194,8 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
 
     def residual(atom: Atom, made_by_rule: bool) -> Atom:
         if isinstance(atom, Literal):
+            if is_body:
+                return atom
             if made_by_rule:  # JAX makes such a constant afresh, as an array, each time the rule runs
                 atom = Literal(atom.val, atom.aval, held=True)
             elif not atom.held:
@@ -183,7 +217,7 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
             continue
         try:
             rule = linearize_rules(equation.operation, nonzero_in)
-        except EquationError as error:
+        except Exception as error:
             located(error, equation, index)
             raise
         outs = forward.splice(rule.primal, ins, equation, "linearize", rule.name)
@@ -192,23 +226,30 @@ def linearize_program(program: Program, nonzeros: Sequence[bool], n_results: int
         values = ins + outs
         taken = [residual(values[i], i >= n_in) for i in rule.residuals]
         taken += [tangent[a] for a in equation.invars if a in tangent]
-        tangents_out = iter(linear.splice(rule.linear, taken, equation, "linearize", rule.name))
+        decisions += rule.decisions
+        given = iter(linear.splice(rule.linear, taken, equation, "linearize", rule.name))
         for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
             if nonzero:
-                tangent[v] = next(tangents_out)  # type: ignore[assignment]
+                tangent[v] = next(given)  # type: ignore[assignment]
 
     differentiated = program.outvars[:n_results]
-    nonzeros_out = tuple(a in tangent for a in differentiated)
+    written = instantiate or (False,) * len(differentiated)
+    nonzeros_out = tuple(a in tangent or w for a, w in zip(differentiated, written, strict=True))
+    tangents_out = [
+        tangent[a] if a in tangent else residual(forward.zero(a.aval.to_tangent_aval(), "linearize"), True)
+        for a, nonzero in zip(differentiated, nonzeros_out, strict=True)
+        if nonzero
+    ]
     return _finish(
         program, forward, linear, [read(a, a) for a in program.outvars], residuals, tangents_in,
-        primal, tangent, [tangent[a] for a in differentiated if a in tangent], nonzeros_out,
+        primal, tangent, tangents_out, nonzeros_out, decisions,
     )  # fmt: skip
 
 
 def _finish(
     program: Program, forward: Builder, linear: Builder, results: list[Atom], residuals: dict[Atom, Var],
-    tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Var],
-    nonzeros_out: Mask,
+    tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Atom],
+    nonzeros_out: Mask, decisions: list[Decision],
 ) -> Linearized:  # fmt: skip
     """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
     names = [""] * (len(residuals) + len(tangents_in))
@@ -222,4 +263,4 @@ def _finish(
     forward_program, _ = dce_program(forward_program)
     # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
     tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
-    return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of)
+    return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(decisions))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
@@ -70,7 +69,13 @@ transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule
 """Key: operation, which operands it is linear in, which results have a nonzero cotangent."""
 
 
-def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> Transposed:
+def transpose_program(
+    program: Program,
+    linear: Sequence[bool],
+    nonzero_cts: Sequence[bool],
+    carried: Sequence[bool] | None = None,
+    instantiate: Sequence[bool] | None = None,
+) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
     Each cotangent is read once, by the equation that made the value, so it is taken out of the environment as it is
@@ -80,6 +85,8 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
       program: linear in those inputs taken together.
       linear: for each input, whether it is one of them.
       nonzero_cts: for each result, whether a cotangent comes in for it.
+      carried: for each linear input, whether the sum of its cotangents starts from a value that comes in too, after those.
+      instantiate: for each linear input, whether a zero cotangent is written out.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -109,6 +116,11 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
             cts_in.append(Var(compat.cotangent_type(result.aval)))
             if result in is_linear:
                 accumulate(result, cts_in[-1], None)
+    linear_inputs = [v for v, lin in zip(program.invars, linear, strict=True) if lin]
+    for v, starts in zip(linear_inputs, carried or (), strict=bool(carried)):
+        if starts:
+            cts_in.append(Var(compat.cotangent_type(v.aval)))
+            accumulate(v, cts_in[-1], None)
 
     for index, equation in reversed(linear_equations):
         cts = [cotangents.pop(v, None) for v in equation.outvars]
@@ -118,7 +130,7 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
         mask = tuple([a in is_linear for a in equation.invars])
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
-        except EquationError as error:
+        except Exception as error:
             located(error, equation, index)
             raise
         given: list[Atom] = [a for a in equation.invars if a not in is_linear]
@@ -129,8 +141,10 @@ def transpose_program(program: Program, linear: Sequence[bool], nonzero_cts: Seq
             if nonzero_out:
                 accumulate(operand, next(outs), equation)
 
-    linear_inputs = [v for v, lin in zip(program.invars, linear, strict=True) if lin]
-    cts_out = [cotangents.get(v) for v in linear_inputs]
+    cts_out = [
+        builder.zero(compat.cotangent_type(v.aval), "transpose") if w and v not in cotangents else cotangents.get(v)
+        for v, w in zip(linear_inputs, instantiate or (False,) * len(linear_inputs), strict=True)
+    ]
     invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
     results = [ct for ct in cts_out if ct is not None]
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))

@@ -1,0 +1,248 @@
+"""Rules for `jax.checkpoint`, whose primitive is `remat`.
+
+A checkpointed function is pushed forward inside its equation. Partial evaluation by the policy then takes what is known out of it:
+that part runs in the forward pass, and what the policy saves of it is kept. What stays in the equation computes the rest
+again, and the tangents. Transposition splits that once more: what no tangent reaches is computed again in the backward pass,
+and only the linear part is transposed.
+
+Source: JAX's `ad_checkpoint.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.syntax import Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
+from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+
+
+def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any) -> Program:
+    """The program that applies a remat of this body; the body's constants, which a remat may not close over, become operands.
+
+    Args:
+      like: the remat it is derived from.
+      body: its program.
+      prevent_cse: a bool, or one for each input of the body.
+      **changes: other params.
+    """
+    n = len(body.constvars)
+    info = compat.derived_debug_info(body.debug_info, [""] * (n + len(body.invars)), len(body.outvars))
+    effects = compat.moved_effects(body.effects, range(n, n + len(body.invars)))
+    inner = replace(
+        body,
+        constvars=(),
+        consts=(),
+        invars=(*body.constvars, *body.invars),
+        effects=effects,
+        debug_info=info,
+        closed=False,
+    )
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = ((True,) * n) + prevent_cse
+    params = {**like.params, "jaxpr": inner, "prevent_cse": prevent_cse, **changes}
+    made = make_operation(like.primitive, params, inner.in_avals, inner.out_avals, inner.effects, like.context)
+    builder = Builder()
+    invars = [Var(a) for a in body.in_avals]
+    constants = [builder.constant(v, value) for v, value in zip(body.constvars, body.consts, strict=True)]
+    return builder.program(invars, builder.apply(made, [*constants, *invars]))
+
+
+def _per_input(prevent_cse: Any, change: Any) -> Any:
+    """prevent_cse is one bool, or one for each input, which then follows them."""
+    return tuple(change(prevent_cse)) if isinstance(prevent_cse, tuple) else prevent_cse
+
+
+@jvp_rules.register(compat.remat_p)
+def _jvp_remat(operation: Operation, nonzeros: Mask) -> JvpRule:
+    pushed = jvp_program(operation.params["jaxpr"], nonzeros)
+    prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: (*p, *([True] * sum(nonzeros))))
+    call = apply_remat(operation, pushed.program, prevent_cse)
+    return JvpRule(Template(call, ["primal"]), pushed.nonzeros_out, "jvp of a checkpointed function")
+
+
+linearize_rules.register(compat.remat_p)(linearize_from_jvp)
+policy_rules.add(compat.remat_p)
+
+
+def _save_nothing(*_: Any, **__: Any) -> bool:
+    return False
+
+
+@split_rules.register(compat.remat_p)
+def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    if available is not None:
+        assert policy is not None
+        return _split_inside(operation, unknown, available, policy)
+    body: Program = operation.params["jaxpr"]
+    refused = compat.refused_in_remat(body.effects)
+    if refused:
+        raise NotImplementedError(f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}")
+    parts = split_program(
+        body, unknown, available=[True] * len(unknown), policy=operation.params["policy"] or _save_nothing
+    )
+    n_residuals = len(parts.residuals)
+    later_out = tuple(u for u, there in zip(parts.unknown_out, parts.available_out, strict=True) if there)
+    later, read = dce_program(parts.staged, later_out, keep_inputs=[False] * len(parts.staged.invars))
+    is_kept, is_read = read[:n_residuals], read[n_residuals:]
+    residuals = select(is_kept, parts.residuals)
+    now, _ = dce_program(replace(parts.known, outvars=(*parts.known_results, *residuals)))
+    now = _rounded(now, len(residuals))
+    prevent_cse = _per_input(
+        operation.params["prevent_cse"], lambda p: (*([True] * len(residuals)), *select(is_read, p))
+    )
+    n_in, n_results = len(unknown), len(parts.known_results)
+    return SplitRule(
+        Template(now, ["primal"] * len(now.equations), keeps_lines=True),
+        Template(apply_remat(operation, later, prevent_cse, differentiated=True), ["tangent"]),
+        (*(n_in + n_results + k for k in range(len(residuals))), *(i for i, r in enumerate(is_read) if r)),
+        parts.unknown_out,
+        parts.unknown_out,
+        "partial evaluation of a checkpointed function",
+        parts.decisions,
+    )
+
+
+def _rounded(known: Program, n_residuals: int) -> Program:
+    """Rounds each residual that the forward pass also reads to its own type where it is made.
+
+    Else XLA may go on with more digits there than are in what was saved, and the backward pass would see another value.
+    """
+    read = {a for e in known.equations for a in e.invars}
+    residuals = known.outvars[len(known.outvars) - n_residuals :]
+    unrounded: dict[Any, Var] = {}
+    for v in residuals:
+        if isinstance(v, Var) and v in read and v not in unrounded and compat.rounding_params(v.aval) is not None:
+            unrounded[v] = Var(v.aval)
+    if not unrounded:
+        return known
+    equations: list[Equation] = []
+    invars = tuple(unrounded.get(v, v) for v in known.invars)
+    for v in known.invars:
+        if v in unrounded:
+            equations.append(_rounding(unrounded[v], v, None))
+    for e in known.equations:
+        params = compat.rounding_params(e.outvars[0].aval) if e.outvars else None
+        if e.primitive is compat.reduce_precision_p and params == dict(e.params):
+            equations.append(e)
+            continue
+        here = [v for v in e.outvars if v in unrounded]
+        outvars = tuple(unrounded.get(v, v) for v in e.outvars)
+        equations.append(replace(e, outvars=outvars) if here else e)
+        equations += [_rounding(unrounded[v], v, e) for v in here]
+    return replace(known, invars=invars, equations=tuple(equations))
+
+
+def _rounding(x: Var, rounded: Var, made_by: Equation | None) -> Equation:
+    params = compat.rounding_params(x.aval)
+    assert params is not None
+    context = made_by.operation.context if made_by is not None else compat.current_context()
+    made = make_operation(compat.reduce_precision_p, params, (x.aval,), (x.aval,), frozenset(), context)
+    source = made_by.source if made_by is not None else None
+    origin = Origin(made_by, "linearize", "rounded as it is saved, for both passes to read the same", "residual")
+    return Equation(made, (x,), (rounded,), source, origin)
+
+
+def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: Policy) -> SplitRule:
+    """A checkpointed function in another one: the policy of the outer one decides, and both parts stay checkpointed."""
+    parts = split_program(operation.params["jaxpr"], unknown, available, policy=policy)
+    prevent_cse = operation.params["prevent_cse"]
+    now = apply_remat(operation, parts.known, _per_input(prevent_cse, lambda p: select([not u for u in unknown], p)))
+    later = apply_remat(
+        operation,
+        parts.staged,
+        _per_input(prevent_cse, lambda p: (*([True] * len(parts.residuals)), *select(available, p))),
+        differentiated=True,
+    )
+    n_in, n_results = len(unknown), len(parts.known_results)
+    return SplitRule(
+        Template(now, ["primal"]),
+        Template(later, ["tangent"]),
+        (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, a in enumerate(available) if a)),
+        parts.unknown_out,
+        parts.available_out,
+        "partial evaluation of a checkpointed function",
+        parts.decisions,
+    )
+
+
+@transpose_rules.register(compat.remat_p)
+def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    body: Program = operation.params["jaxpr"]
+    parts = split_program(body, linear, transform="transpose")
+    n_residuals = len(parts.residuals)
+    cts = tuple(nz for nz, u in zip(nonzero_cts, parts.unknown_out, strict=True) if u)
+    back = transpose_program(parts.staged, [False] * n_residuals + [True] * sum(linear), cts)
+    again = recomputed(parts.known)
+
+    builder = Builder()
+    others = [Var(v.aval) for v, lin in zip(body.invars, linear, strict=True) if not lin]
+    saved = builder.inline(again, others)[len(parts.known_results) :]
+    cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
+    given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
+    outs = builder.inline(back.backward, [*saved, *given])
+    whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
+        body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
+    ))  # fmt: skip
+    prevent_cse = _per_input(
+        operation.params["prevent_cse"],
+        lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
+    )
+    call = apply_remat(operation, whole, prevent_cse)
+    return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
+
+
+def recomputed(program: Program) -> Program:
+    """The program with its equations marked as done once more, in the backward pass."""
+    return replace(
+        program,
+        equations=tuple(
+            replace(e, origin=Origin(e, "transpose", "computed again in the backward pass", "recomputation"))
+            for e in program.equations
+        ),
+    )
+
+
+@dce_rules.register(compat.remat_p)
+def _dce_remat(operation: Operation, used: Mask) -> DceRule:
+    if not any(used) and not operation.effects:
+        return nothing_left(operation)
+    body: Program = operation.params["jaxpr"]
+    smaller, read = dce_program(body, used, keep_inputs=[False] * len(body.invars))
+    if all(used) and all(read) and smaller.equations == body.equations:
+        return read, used, operation
+    prevent_cse = _per_input(operation.params["prevent_cse"], lambda p: select(read, p))
+    params = {**operation.params, "jaxpr": smaller, "prevent_cse": prevent_cse}
+    made = make_operation(
+        operation.primitive, params, smaller.in_avals, smaller.out_avals, smaller.effects, operation.context
+    )
+    return read, used, made
+
+
+def _split_debug(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    """A debug callback runs where its values are: now, later, or in both passes if the policy would compute it again."""
+    n_in = len(unknown)
+    inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+    nothing = Template(Builder().program(inputs, ()), ())
+    call = Template(call_of(operation), ["primal"])
+    name = "partial evaluation of a debug callback"
+    if any(unknown):
+        return SplitRule(nothing, call, tuple(range(n_in)), (), (), name)
+    assert available is not None
+    assert policy is not None
+    verdict = compat.decide(policy, operation.primitive, operation.in_avals, dict(operation.params))
+    if verdict == "saved" and not all(available):
+        return SplitRule(call, Template(Builder().program((), ()), ()), (), (), (), name)
+    return SplitRule(call, call, tuple(range(n_in)), (), (), name)
+
+
+for _primitive in (compat.debug_callback_p, compat.debug_print_p):
+    split_rules.register(_primitive)(_split_debug)
+    policy_rules.add(_primitive)

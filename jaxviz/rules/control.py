@@ -1,0 +1,627 @@
+"""Rules for control flow: `scan`, `while` and `cond`.
+
+Source: JAX's `lax/control_flow/loops.py` and `conditionals.py`, whose decisions these rules repeat: which part of a loop's
+carry has a tangent, which residuals are the same in each iteration and so stand outside the loop, which are stacked, and how the
+residuals of the branches of a cond are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.errors import ReverseModeError
+from jaxviz.ir.syntax import Atom, Operation, Origin, Program, Var
+from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.driver import (
+    Builder,
+    Mask,
+    Template,
+    call_of,
+    either,
+    partition,
+    select,
+    written_out,
+)
+from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.linearize import (
+    LinearizeRule,
+    linearize_from_jvp,
+    linearize_program,
+    linearize_rules,
+    rule_of,
+)
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+
+policy_rules.update([compat.scan_p, compat.while_p, compat.cond_p])
+
+
+def reordered(program: Program, order: Sequence[int]) -> Program:
+    """The program with its inputs in another order."""
+    info = compat.derived_debug_info(program.debug_info, [""] * len(order), len(program.outvars))
+    places = [0] * len(order)
+    for new, old in enumerate(order):
+        places[old] = new
+    effects = compat.moved_effects(program.effects, places)
+    return replace(program, invars=tuple([program.invars[i] for i in order]), effects=effects, debug_info=info)
+
+
+def with_results(program: Program, outvars: Sequence[Atom]) -> Program:
+    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(outvars))
+    return replace(program, outvars=tuple(outvars), debug_info=info)
+
+
+# --- scan -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The params of a scan: `(consts, carry, xs) → (carry, ys)`, with xs and ys stacked."""
+
+    operation: Operation
+
+    @property
+    def body(self) -> Program:
+        body: Program = self.operation.params["jaxpr"]
+        return body
+
+    @property
+    def n_consts(self) -> int:
+        return int(self.operation.params["num_consts"])
+
+    @property
+    def n_carry(self) -> int:
+        return int(self.operation.params["num_carry"])
+
+    @property
+    def n_ys(self) -> int:
+        return len(self.body.outvars) - self.n_carry
+
+    def stacked(self, aval: Any) -> Any:
+        return compat.stacked(aval, self.operation.params["length"])
+
+    def like(self, body: Program, n_consts: int, n_carry: int, reverse: bool | None = None) -> Operation:
+        """A scan of another body, as long as this one."""
+        p = self.operation.params
+        params = {**p, "jaxpr": body, "num_consts": n_consts, "num_carry": n_carry}
+        if reverse is not None:
+            params["reverse"] = reverse
+        whole, xs = body.in_avals[: n_consts + n_carry], body.in_avals[n_consts + n_carry :]
+        carry, ys = body.out_avals[:n_carry], body.out_avals[n_carry:]
+        return make_operation(
+            self.operation.primitive, params, (*whole, *map(self.stacked, xs)), (*carry, *map(self.stacked, ys)),
+            body.effects, self.operation.context,
+        )  # fmt: skip
+
+    def outer(self, v: Var, is_stacked: bool) -> Var:
+        return Var(self.stacked(v.aval) if is_stacked else v.aval)
+
+
+@jvp_rules.register(compat.scan_p)
+def _jvp_scan(operation: Operation, nonzeros: Mask) -> JvpRule:
+    scan = _Scan(operation)
+    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+    const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
+    while True:
+        nz = (*const_nz, *carry_nz, *xs_nz)
+        pushed = jvp_program(scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)))
+        grown = either(carry_nz, pushed.nonzeros_out[:n_carry])
+        if grown == carry_nz:
+            break
+        carry_nz = grown
+    n_in, n_out = len(nonzeros), len(operation.out_avals)
+    tangent_of = {i: n_in + k for k, i in enumerate(i for i, z in enumerate(nz) if z)}
+    consts, carry, xs = partition(range(n_in), n_consts, n_carry)
+    order = [i for part in (consts, carry, xs) for i in (*part, *(tangent_of[j] for j in part if j in tangent_of))]
+    body = reordered(pushed.program, order)
+    tangent_out = {i: n_out + k for k, i in enumerate(i for i, z in enumerate(pushed.nonzeros_out) if z)}
+    carry_out, ys_out = partition(range(n_out), n_carry)
+    out_order = [
+        i for part in (carry_out, ys_out) for i in (*part, *(tangent_out[j] for j in part if j in tangent_out))
+    ]
+    body = with_results(body, [body.outvars[i] for i in out_order])
+    made = scan.like(body, n_consts + sum(const_nz), n_carry + sum(carry_nz))
+
+    builder = Builder()
+    primals = [Var(a) for a in operation.in_avals]
+    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+    by_place: dict[int, Atom] = dict(enumerate(primals))
+    for i, place in tangent_of.items():
+        by_place[place] = tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
+    outs = builder.apply(made, [by_place[i] for i in order])
+    results = dict(zip(out_order, outs, strict=True))
+    program = builder.program([*primals, *tangents.values()], [results[i] for i in range(len(outs))])
+    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
+    return JvpRule(template, pushed.nonzeros_out, "jvp of a scan")
+
+
+def _known_scan(
+    scan: _Scan, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
+) -> tuple[Program, Mask]:
+    """The scan that runs first, as a program of its operands, with what is the same in each iteration in front of it.
+
+    Args:
+      scan: the scan it is a part of.
+      known: its body: consts, carry, xs → results, and perhaps more.
+      residuals: values of `known` to keep.
+
+    Returns:
+      a program: operands → results, then residuals; and which residuals are the same in each iteration. The others are
+      stacked. One that is an operand (but for the carry) or a constant is not computed.
+    """
+    consts, carry, xs = partition(known.invars, n_consts, n_carry)
+    results = known.outvars[: len(known.outvars) - len(residuals)]
+    fixed: dict[Atom, Any] = dict.fromkeys([*known.constvars, *consts])
+    computed = [r for r in residuals if r not in fixed and r not in xs]
+    loop = with_results(known, [*results, *computed])
+    parts = split_program(
+        loop,
+        [False] * n_consts + [True] * (len(carry) + len(xs)),
+        ensure_unknown=[True] * len(results) + [False] * len(computed),
+    )
+    builder = Builder(known.constvars, known.consts)
+    outer_carry = [Var(v.aval) for v in carry]
+    outer_xs = [scan.outer(v, True) for v in xs]
+    invariant = builder.inline(parts.known, consts)
+    n_hoisted = len(parts.known_results)
+    made = scan.like(parts.staged, len(parts.residuals), n_carry)
+    ins = [*invariant[n_hoisted:], *outer_carry, *outer_xs]
+    outs = builder.apply(made, ins) if made.out_avals or made.effects else []
+    hoisted, stacked = iter(invariant[:n_hoisted]), iter(outs[len(results) :])
+    place: dict[Atom, Atom] = dict(zip(xs, outer_xs, strict=True))
+    is_fixed = {**fixed}
+    for r, later in zip(computed, parts.unknown_out[len(results) :], strict=True):
+        place[r] = next(stacked) if later else next(hoisted)
+        if not later:
+            is_fixed[r] = None
+    kept = [place.get(r, r) for r in residuals]
+    program = builder.program([*consts, *outer_carry, *outer_xs], [*outs[: len(results)], *kept])
+    return program, tuple(r in is_fixed for r in residuals)
+
+
+def _residuals_in_place(staged: Program, fixed: Mask) -> tuple[Program, list[int]]:
+    """The body with the residuals that are the same in each iteration first, the stacked ones last; and that order."""
+    n = len(fixed)
+    order = [
+        *(i for i in range(n) if fixed[i]),
+        *range(n, len(staged.invars)),
+        *(i for i in range(n) if not fixed[i]),
+    ]
+    return reordered(staged, order), order
+
+
+@linearize_rules.register(compat.scan_p)
+def _linearize_scan(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    scan = _Scan(operation)
+    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+    const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
+    while True:
+        nz = (*const_nz, *carry_nz, *xs_nz)
+        parts = linearize_program(scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), is_body=True)
+        grown = either(carry_nz, parts.nonzeros_out[:n_carry])
+        if grown == carry_nz:
+            break
+        carry_nz = grown
+    primal, fixed = _known_scan(scan, parts.forward, n_consts, n_carry, parts.residuals)
+    body, order = _residuals_in_place(parts.linear, fixed)
+    made = scan.like(body, sum(fixed) + sum(const_nz), sum(carry_nz))
+
+    builder = Builder()
+    n_out = len(operation.out_avals)
+    residuals = [Var(a.aval) for a in primal.outvars[n_out:]]
+    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+    ins: list[Atom] = list(residuals)
+    for i, (a, z) in enumerate(zip(operation.in_avals, nz, strict=True)):
+        if z:
+            ins.append(tangents[i] if i in tangents else builder.zero(a.to_tangent_aval(), "linearize"))
+    outs = builder.apply(made, [ins[i] for i in order])
+    linear = builder.program([*residuals, *tangents.values()], outs)
+    name = "linearize of a scan"
+    kept = primal.outvars[n_out:]
+    return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, parts.decisions)
+
+
+@split_rules.register(compat.scan_p)
+def _split_scan(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    scan = _Scan(operation)
+    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+    n_in, n_out = len(operation.in_avals), len(operation.out_avals)
+    const_uk, carry_uk, xs_uk = partition(unknown, n_consts, n_carry)
+    by_policy = available is not None
+    while True:
+        uk = (*const_uk, *carry_uk, *xs_uk)
+        parts = split_program(
+            scan.body,
+            uk,
+            available=[True] * n_in if by_policy else None,
+            ensure_unknown=(*carry_uk, *([False] * n_ys)),
+            ensure_available=[True] * n_out if by_policy else None,
+            policy=policy,
+        )
+        grown = either(carry_uk, parts.unknown_out[:n_carry])
+        if grown == carry_uk:
+            break
+        carry_uk = grown
+    n_known_carry = n_carry - sum(carry_uk)
+    now, fixed = _known_scan(scan, parts.known, n_consts - sum(const_uk), n_known_carry, parts.residuals)
+    given = iter(now.invars)
+    inputs = [Var(a) if u else next(given) for a, u in zip(operation.in_avals, uk, strict=True)]
+    now = reordered_inputs(now, [v for v, u in zip(inputs, unknown, strict=True) if not u])
+    body, order = _residuals_in_place(parts.staged, fixed)
+    later_in = [i for i in range(n_in) if by_policy or uk[i]]
+    n_later_consts = n_consts if by_policy else sum(const_uk)
+    made = scan.like(body, sum(fixed) + n_later_consts, n_carry if by_policy else sum(carry_uk))
+    n_results = len(parts.known_results)
+    places = [*(n_in + n_results + k for k in range(len(fixed))), *later_in]
+    return SplitRule(
+        Template(now, ["primal"] * len(now.equations), keeps_lines=True),
+        Template(call_of(made), ["tangent"]),
+        tuple(places[i] for i in order),
+        parts.unknown_out,
+        parts.available_out,
+        "partial evaluation of a scan",
+        parts.decisions,
+    )
+
+
+def reordered_inputs(program: Program, invars: Sequence[Var]) -> Program:
+    """The program with these inputs, among them all that it reads."""
+    info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
+    return replace(program, invars=tuple(invars), debug_info=info)
+
+
+@transpose_rules.register(compat.scan_p)
+def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    """Cotangents of the carry go round in reverse; those of the consts are summed up in a carry of their own.
+
+    A part of the carry that starts from a zero tangent is no linear operand, but goes round with the others.
+
+    Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
+    After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`.
+    """
+    scan = _Scan(operation)
+    n_consts, n_carry = scan.n_consts, scan.n_carry
+    const_lin, carry_lin, xs_lin = partition(linear, n_consts, n_carry)
+    _, ys_cts = partition(nonzero_cts, n_carry)
+    inner = (*const_lin, *([True] * n_carry), *xs_lin)
+    n_const_lin, n_lin = sum(const_lin), sum(inner)
+    parts = transpose_program(
+        scan.body,
+        inner,
+        [*([True] * n_carry), *ys_cts],
+        carried=[True] * n_const_lin + [False] * (n_lin - n_const_lin),
+        instantiate=[True] * n_lin,
+    )
+    n_fixed, n_stacked, n_ys = n_consts - n_const_lin, len(xs_lin) - sum(xs_lin), sum(ys_cts)
+    fixed, stacked, ct_carry, ct_ys, ct_consts = partition(
+        range(len(parts.backward.invars)), n_fixed, n_stacked, n_carry, n_ys
+    )
+    body = reordered(parts.backward, [*fixed, *ct_consts, *ct_carry, *ct_ys, *stacked])
+    made = scan.like(body, n_fixed, n_const_lin + n_carry, reverse=not operation.params["reverse"])
+
+    builder = Builder()
+    others = [Var(a) for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
+    n_starts = n_carry - sum(carry_lin)
+    cts = [
+        Var(compat.cotangent_type(a)) if nz else None for a, nz in zip(operation.out_avals, nonzero_cts, strict=True)
+    ]
+    starts = [
+        builder.zero(compat.cotangent_type(a), "transpose") for a in select(const_lin, operation.in_avals[:n_consts])
+    ]
+    going_round = [
+        builder.zero(compat.cotangent_type(a), "transpose") if ct is None else ct
+        for ct, a in zip(cts[:n_carry], operation.out_avals, strict=False)
+    ]
+    given = [ct for ct in cts if ct is not None]
+    ys = [ct for ct in cts[n_carry:] if ct is not None]
+    outs = builder.apply(made, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]])
+    is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * sum(xs_lin)))
+    backward = builder.program([*others, *given], select(is_operand, outs))
+    template = Template(backward, ["cotangent"] * len(backward.equations), keeps_lines=True)
+    return TransposeRule(template, (True,) * sum(linear), "transpose of a scan")
+
+
+@dce_rules.register(compat.scan_p)
+def _dce_scan(operation: Operation, used: Mask) -> DceRule:
+    scan = _Scan(operation)
+    n_consts, n_carry = scan.n_consts, scan.n_carry
+    n_in = len(operation.in_avals)
+    if not any(used) and not operation.effects:
+        return nothing_left(operation)
+    carry_used, ys_used = partition(used, n_carry)
+    while True:
+        keep = [*([False] * n_consts), *carry_used, *([False] * (n_in - n_consts - n_carry))]
+        smaller, read = dce_program(scan.body, (*carry_used, *ys_used), keep_inputs=keep)
+        const_read, carry_read, _ = partition(read, n_consts, n_carry)
+        grown = either(carry_used, carry_read)
+        if grown == tuple(carry_used):
+            break
+        carry_used = grown
+    used_out = (*carry_used, *ys_used)
+    if all(read) and all(used_out) and smaller.equations == scan.body.equations:
+        return read, used_out, operation
+    return read, used_out, scan.like(smaller, sum(const_read), sum(carry_used))
+
+
+# --- while ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _While:
+    """The params of a while loop: `(consts of the condition, consts of the body, carry) → carry`."""
+
+    operation: Operation
+
+    @property
+    def condition(self) -> Program:
+        program: Program = self.operation.params["cond_jaxpr"]
+        return program
+
+    @property
+    def body(self) -> Program:
+        program: Program = self.operation.params["body_jaxpr"]
+        return program
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Number of consts of the condition, and of the body."""
+        return self.operation.params["cond_nconsts"], self.operation.params["body_nconsts"]
+
+    def like(self, condition: Program, n_condition: int, body: Program, n_body: int) -> Operation:
+        """A while loop with another condition and body."""
+        params = {
+            **self.operation.params,
+            "cond_jaxpr": condition, "cond_nconsts": n_condition, "body_jaxpr": body, "body_nconsts": n_body,
+        }  # fmt: skip
+        n_carry = len(body.invars) - n_body
+        condition_at = [*range(n_condition), *range(n_condition + n_body, n_condition + n_body + n_carry)]
+        body_at = range(n_condition, n_condition + n_body + n_carry)
+        effects = compat.moved_effects(condition.effects, condition_at) | compat.moved_effects(body.effects, body_at)
+        in_avals = (*condition.in_avals[:n_condition], *body.in_avals)
+        return make_operation(
+            self.operation.primitive, params, in_avals, body.out_avals, effects, self.operation.context
+        )
+
+
+@jvp_rules.register(compat.while_p)
+def _jvp_while(operation: Operation, nonzeros: Mask) -> JvpRule:
+    loop = _While(operation)
+    n_condition, n_body = loop.sizes
+    _, body_nz, carry_nz = partition(nonzeros, n_condition, n_body)
+    while True:
+        pushed = jvp_program(loop.body, (*body_nz, *carry_nz), instantiate=carry_nz)
+        grown = either(carry_nz, pushed.nonzeros_out)
+        if grown == carry_nz:
+            break
+        carry_nz = grown
+    n_carry = len(carry_nz)
+    consts, carry, const_dots, carry_dots = partition(range(len(pushed.program.invars)), n_body, n_carry, sum(body_nz))
+    body = reordered(pushed.program, [*consts, *const_dots, *carry, *carry_dots])
+    unread = [Var(v.aval) for v in body.invars[len(body.invars) - len(carry_dots) :]]
+    condition = reordered_inputs(loop.condition, [*loop.condition.invars, *unread])
+    made = loop.like(condition, n_condition, body, n_body + sum(body_nz))
+
+    builder = Builder()
+    primals = [Var(a) for a in operation.in_avals]
+    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+    of_condition, of_body, of_carry = partition(range(len(primals)), n_condition, n_body)
+    going_round = [
+        tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
+        for i, nz in zip(of_carry, carry_nz, strict=True)
+        if nz
+    ]
+    ins = [
+        *(primals[i] for i in of_condition),
+        *(primals[i] for i in of_body),
+        *(tangents[i] for i in of_body if i in tangents),
+        *(primals[i] for i in of_carry),
+        *going_round,
+    ]
+    outs = builder.apply(made, ins)
+    program = builder.program([*primals, *tangents.values()], outs)
+    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
+    return JvpRule(template, carry_nz, "jvp of a while loop")
+
+
+linearize_rules.register(compat.while_p)(linearize_from_jvp)
+
+
+def _recompute_all(*_: Any, **__: Any) -> bool:
+    return False
+
+
+@split_rules.register(compat.while_p)
+def _split_while(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    """The known part of the carry is computed now; the whole loop runs again later, since nothing of it can be saved."""
+    loop = _While(operation)
+    n_condition, n_body = loop.sizes
+    condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
+    by_policy = available is not None
+
+    def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Any:
+        everything = [True] * len(program.invars) if by_policy else None
+        return split_program(
+            program, unknown, everything, ensure, [True] * len(ensure) if by_policy else None,
+            _recompute_all if by_policy else None,
+        )  # fmt: skip
+
+    while True:
+        parts = split(loop.body, (*body_uk, *carry_uk), carry_uk)
+        grown = either(carry_uk, parts.unknown_out)
+        if grown == carry_uk:
+            break
+        carry_uk = grown
+    condition = split(loop.condition, (*condition_uk, *carry_uk), [False])
+    name = "partial evaluation of a while loop"
+    n_in, n_out = len(unknown), len(carry_uk)
+    later = Template(call_of(operation), ["tangent"])
+    if condition.unknown_out[0] or (not by_policy and all(unknown)):
+        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+        nothing = Template(Builder().program(inputs, ()), ())
+        return SplitRule(nothing, later, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+    known_body = with_results(parts.known, parts.known_results)
+    known_condition = with_results(condition.known, condition.known_results)
+    made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
+    builder = Builder()
+    operands = [Var(a) for a in operation.in_avals]
+    uk = (*condition_uk, *body_uk, *carry_uk)
+    outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
+    now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
+    if not by_policy:
+        whole = call_of(operation)
+        later = Template(with_results(whole, select(carry_uk, whole.outvars)), ["tangent"])
+    available_out = (True,) * n_out if by_policy else carry_uk
+    return SplitRule(Template(now, ["primal"]), later, tuple(range(n_in)), carry_uk, available_out, name)
+
+
+@transpose_rules.register(compat.while_p)
+def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    raise ReverseModeError(
+        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
+        "Try using lax.scan, or using fori_loop with static start/stop."
+    )
+
+
+# --- cond -------------------------------------------------------------------------------------------------------------
+
+
+def _cond(like: Operation, branches: Sequence[Program]) -> Operation:
+    """A cond of other branches; its first operand is the index."""
+    effects: frozenset[Any] = frozenset()
+    for branch in branches:
+        effects |= compat.moved_effects(branch.effects, range(1, len(branch.invars) + 1))
+    first = branches[0]
+    params = {**like.params, "branches": tuple(branches)}
+    in_avals = (like.in_avals[0], *first.in_avals)
+    return make_operation(like.primitive, params, in_avals, first.out_avals, effects, like.context)
+
+
+@jvp_rules.register(compat.cond_p)
+def _jvp_cond(operation: Operation, nonzeros: Mask) -> JvpRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *nz = nonzeros
+    nonzeros_out = _any_branch(jvp_program(b, nz).nonzeros_out for b in branches)
+    made = _cond(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
+    return JvpRule(Template(call_of(made), ["primal"]), nonzeros_out, "jvp of a cond")
+
+
+def _any_branch(masks: Iterable[Mask]) -> Mask:
+    return tuple(any(column) for column in zip(*masks, strict=True))
+
+
+def _merged(residuals: Sequence[Sequence[Atom]]) -> tuple[list[Any], list[list[int]]]:
+    """One list of types that holds the residuals of each branch, and for each branch their places in it.
+
+    The first residual of a type in one branch shares its place with the first of that type in each other branch, and so on.
+    """
+    places: dict[tuple[Any, int], int] = {}
+    by_branch = []
+    for atoms in residuals:
+        seen: dict[Any, count[int]] = {}
+        keys = [(a.aval, next(seen.setdefault(a.aval, count()))) for a in atoms]
+        by_branch.append([places.setdefault(key, len(places)) for key in keys])
+    return [aval for aval, _ in places], by_branch
+
+
+def _saving(
+    known: Program, n_results: int, residuals: Sequence[Atom], avals: Sequence[Any], at: Sequence[int]
+) -> Program:
+    """A branch that gives its own residuals, and where another branch has one more, a dummy."""
+    builder = Builder(known.constvars, known.consts)
+    builder.equations += known.equations
+    own = dict(zip(at, residuals, strict=True))
+    kept = [own[i] if i in own else builder.splice(_dummy(a), (), None, "", "")[0] for i, a in enumerate(avals)]
+    info = compat.derived_debug_info(known.debug_info, [""] * len(known.invars), n_results + len(kept))
+    return builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
+
+
+@lru_cache(maxsize=1024)
+def _dummy(aval: Any) -> Template:
+    jaxpr, _, _ = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], (), compat.unknown_debug_info(0, 1))
+    origin = Origin(None, "linearize", "dummy for a residual that another branch saves", "dummy")
+    return written_out(read_jaxpr(jaxpr), origin)
+
+
+def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]) -> Program:
+    """A branch that takes the residuals of all branches, and reads its own."""
+    own = dict(zip(at, staged.invars[:n_own], strict=True))
+    taken = [own[i] if i in own else Var(a) for i, a in enumerate(avals)]
+    return reordered_inputs(staged, [*taken, *staged.invars[n_own:]])
+
+
+@linearize_rules.register(compat.cond_p)
+def _linearize_cond(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *nz = nonzeros
+    nonzeros_out = _any_branch(linearize_program(b, nz, is_body=True).nonzeros_out for b in branches)
+    parts = [linearize_program(b, nz, instantiate=nonzeros_out, is_body=True) for b in branches]
+    n_out = len(nonzeros_out)
+    avals, places = _merged([p.residuals for p in parts])
+    forward = [_saving(p.forward, n_out, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
+    linear = [_taking(p.linear, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
+    primal = call_of(_cond(operation, forward))
+    residuals = (primal.invars[0], *primal.outvars[n_out:])
+    pushed = call_of(_cond(operation, linear))
+    decisions = tuple(d for p in parts for d in p.decisions)
+    return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, decisions)
+
+
+@split_rules.register(compat.cond_p)
+def _split_cond(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    index_uk, *uk = unknown
+    n_in, n_out = len(unknown), len(operation.out_avals)
+    name = "partial evaluation of a cond"
+    if index_uk:
+        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+        nothing = Template(Builder().program(inputs, ()), ())
+        whole = Template(call_of(operation), ["tangent"])
+        return SplitRule(nothing, whole, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+    by_policy = available is not None
+    everything = [True] * len(uk) if by_policy else None
+    all_out = [True] * n_out if by_policy else None
+    unknown_out = _any_branch(split_program(b, uk, everything, None, all_out, policy).unknown_out for b in branches)
+    parts = [split_program(b, uk, everything, unknown_out, all_out, policy) for b in branches]
+    n_results = n_out - sum(unknown_out)
+    avals, places = _merged([p.residuals for p in parts])
+    now = [_saving(p.known, n_results, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
+    later = [_taking(p.staged, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
+    later_in = [i for i in range(1, n_in) if by_policy or unknown[i]]
+    return SplitRule(
+        Template(call_of(_cond(operation, now)), ["primal"]),
+        Template(call_of(_cond(operation, later)), ["tangent"]),
+        (0, *(n_in + n_results + k for k in range(len(avals))), *later_in),
+        unknown_out,
+        parts[0].available_out,
+        name,
+        tuple(d for p in parts for d in p.decisions),
+    )
+
+
+@transpose_rules.register(compat.cond_p)
+def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *lin = linear
+    nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts).nonzeros_out for b in branches)
+    made = _cond(operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches])
+    return TransposeRule(Template(call_of(made), ["cotangent"]), nonzeros_out, "transpose of a cond")
+
+
+@dce_rules.register(compat.cond_p)
+def _dce_cond(operation: Operation, used: Mask) -> DceRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    if not any(used) and not operation.effects:
+        return nothing_left(operation)
+    nothing = (False,) * (len(operation.in_avals) - 1)
+    read = _any_branch(dce_program(b, used, keep_inputs=nothing)[1] for b in branches)
+    smaller = [dce_program(b, used, keep_inputs=read)[0] for b in branches]
+    if all(used) and all(read) and all(s.equations == b.equations for s, b in zip(smaller, branches, strict=True)):
+        return (True, *read), used, operation
+    return (True, *read), used, _cond(operation, smaller)

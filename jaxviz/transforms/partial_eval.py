@@ -1,0 +1,281 @@
+"""Partial evaluation: a program some of whose inputs come later is split in two, one part for now and one for then.
+
+The part that runs now, `known`, reads the known inputs alone; the part that runs later, `staged`, reads residuals of it and
+the rest. Everything that JAX splits is split here: the two halves of a JVP rule, the body of a loop into what is the same in
+each iteration and what is not, a checkpointed function into what is saved and what is computed again.
+
+There are two ways, as in JAX. Without a policy what is known is evaluated now, and a known value that is read later is a
+residual. With a checkpoint policy the inputs may be there later as well, and the policy says of each known equation whether its
+results are saved for later, computed again, or moved to another memory in between.
+
+Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import write_params
+from jaxviz.ir.syntax import Atom, Decision, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, select
+
+Policy = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """How one operation that holds programs is split.
+
+    Args:
+      known: known operands → known results, then residuals.
+      staged: the values named by `staged_in` → the results that are there later.
+      staged_in: for each input of `staged`, its place in `(*operands, *outputs of known)`.
+      unknown_out: which results are unknown until later.
+      available_out: which results `staged` gives.
+      name: for people.
+      decisions: what the policy said of the equations inside.
+    """
+
+    known: Template
+    staged: Template
+    staged_in: tuple[int, ...]
+    unknown_out: Mask
+    available_out: Mask
+    name: str
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A program split in two.
+
+    Args:
+      known: known inputs → known results, residuals.
+      staged: residuals, available inputs → available results.
+      residuals: the last results of `known`, in the order in which `staged` takes them.
+      unknown_out: which results are unknown until later.
+      available_out: which results `staged` gives.
+      decisions: what the policy said of the equations.
+    """
+
+    known: Program
+    staged: Program
+    residuals: tuple[Atom, ...]
+    unknown_out: Mask
+    available_out: Mask
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def known_results(self) -> tuple[Atom, ...]:
+        return self.known.outvars[: len(self.known.outvars) - len(self.residuals)]
+
+
+def _no_rule(operation: Operation, *_: Any) -> SplitRule:
+    raise NotImplementedError(operation.primitive)
+
+
+split_rules: RuleTable[SplitRule] = RuleTable("split", _no_rule)
+"""Key: operation, which operands are unknown, which are available later (None without a policy), the policy or None.
+
+For operations that hold programs; any other goes whole to one part or to both."""
+
+policy_rules: set[Any] = set()
+"""Primitives in `split_rules` whose rule is asked under a policy."""
+
+
+def split_program(
+    program: Program,
+    unknown: Sequence[bool],
+    available: Sequence[bool] | None = None,
+    ensure_unknown: Sequence[bool] | None = None,
+    ensure_available: Sequence[bool] | None = None,
+    policy: Policy | None = None,
+    transform: str = "linearize",
+    is_rule: bool = False,
+) -> Split:
+    """Splits a program by which of its inputs are unknown until later.
+
+    Args:
+      program: to be split.
+      unknown: for each input, whether it comes later.
+      available: with a policy, for each input whether it is there later; an unknown one is.
+      ensure_unknown: for each result, whether it is to be unknown.
+      ensure_available: with a policy, for each result whether `staged` has to give it.
+      policy: a checkpoint policy.
+      transform: the transform that asks, for the origins of what is made.
+      is_rule: whether the program is a rule, whose equations get their origins where it is applied.
+
+    Raises:
+      EquationError: names the primitive, the equation and the user's line.
+    """
+    splitter = _Splitter(program, unknown, available, policy, transform, is_rule)
+    for index, equation in enumerate(program.equations):
+        splitter.split(equation, index)
+    n = len(program.outvars)
+    return splitter.finish(ensure_unknown or (False,) * n, ensure_available or (False,) * n)
+
+
+class _Splitter:
+    """The state of one split: the two programs under construction, and what each variable has become in them."""
+
+    def __init__(
+        self, program: Program, unknown: Sequence[bool], available: Sequence[bool] | None, policy: Policy | None,
+        transform: str, is_rule: bool,
+    ):  # fmt: skip
+        self.program = program
+        self.policy = policy
+        self.transform = transform
+        self.is_rule = is_rule
+        self.by_policy = available is not None
+        self.unknown: set[Atom] = set(select(unknown, program.invars))
+        self.available: set[Atom] = (
+            set(select(available, program.invars)) if available is not None else set(self.unknown)
+        )
+        self.inputs_now = select([not u for u in unknown], program.invars)
+        self.inputs_later = tuple(v for v in program.invars if v in self.available)
+        self.now = Builder(program.constvars, program.consts)
+        self.later = Builder(program.constvars, program.consts) if self.by_policy else Builder()
+        if self.by_policy:
+            self.available |= set(program.constvars)
+        self.value_now: dict[Atom, Atom] = {}
+        self.value_later: dict[Atom, Atom] = {}
+        self.residuals: dict[Atom, Var] = {}
+        """What the known part keeps -> the input of the staged part that takes it."""
+        self.decisions: list[Decision] = []
+
+    def is_available(self, atom: Atom) -> bool:
+        return atom in self.available or (isinstance(atom, Literal) and not self.is_held(atom))
+
+    def is_held(self, literal: Literal) -> bool:
+        """Whether a constant is an array that the known part makes; inside a body it is part of the compiled code."""
+        return self.is_rule and literal.held
+
+    def read_later(self, atom: Atom) -> Atom:
+        """What a value is in the staged part: itself, or a residual."""
+        if self.is_available(atom):
+            return self.value_later.get(atom, atom)
+        return self.keep(self.value_now.get(atom, atom))
+
+    def keep(self, atom: Atom) -> Atom:
+        """The input of the staged part that stands for a value of the known one."""
+        if isinstance(atom, Literal):
+            if not self.is_held(atom):
+                return atom
+            return self.residuals.setdefault(atom, Var(atom.aval))
+        return self.residuals.setdefault(atom, atom)
+
+    def split(self, equation: Equation, index: int) -> None:
+        operation = equation.operation
+        unknown = tuple([a in self.unknown for a in equation.invars])
+        if operation.primitive in split_rules.registered and (
+            operation.primitive in policy_rules if self.by_policy else True in unknown
+        ):
+            self.split_by_rule(equation, index, unknown)
+        elif True in unknown:
+            self.add_later(equation, equation.origin)
+            self.unknown.update(equation.outvars)
+            self.available.update(equation.outvars)
+        else:
+            self.now.equations.append(_with_inputs(equation, [self.value_now.get(a, a) for a in equation.invars]))
+            if self.by_policy:
+                self.ask_policy(equation)
+
+    def add_later(self, equation: Equation, origin: Origin | None) -> None:
+        ins = [self.read_later(a) for a in equation.invars]
+        self.later.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
+
+    def ask_policy(self, equation: Equation) -> None:
+        operation = equation.operation
+        assert self.policy is not None
+        verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation.params))
+        if any(compat.is_real_effect(e) for e in operation.effects):
+            verdict = "saved"  # an effect is not repeated, whatever the policy says
+        if verdict == "saved":
+            self.decisions.append(Decision(equation, "saved"))
+        elif verdict == "recomputed":
+            self.decisions.append(Decision(equation, "recomputed"))
+            self.add_later(equation, self.recomputation(equation))
+            self.available.update(equation.outvars)
+        else:
+            self.decisions.append(Decision(equation, "offloaded"))
+            self.offload(equation, *verdict)
+
+    def recomputation(self, equation: Equation) -> Origin | None:
+        return Origin(equation, self.transform, "computed again in the backward pass", "recomputation")
+
+    def offload(self, equation: Equation, source: str, destination: str) -> None:
+        """Moves the results to another kind of memory, and back where the staged part starts."""
+        types = tuple([compat.in_memory(v.aval, destination) for v in equation.outvars])
+        parked = tuple([Var(t) for t in types])
+        operation = equation.operation
+        for builder, kind, ins, outs, rule in (
+            (self.now, destination, equation.outvars, parked, f"offloaded to {destination}"),
+            (self.later, source, parked, equation.outvars, f"brought back from {destination}"),
+        ):
+            move = make_operation(
+                compat.device_put_p, compat.move_params(kind, len(ins)), tuple([v.aval for v in ins]),
+                tuple([v.aval for v in outs]), frozenset(), operation.context,
+            )  # fmt: skip
+            origin = Origin(equation, self.transform, rule, "residual")
+            builder.equations.append(Equation(move, tuple(ins), tuple(outs), equation.source, origin))
+        self.residuals.update(zip(parked, parked, strict=True))
+        self.available.update(equation.outvars)
+
+    def split_by_rule(self, equation: Equation, index: int, unknown: Mask) -> None:
+        available = tuple([self.is_available(a) for a in equation.invars]) if self.by_policy else None
+        try:
+            rule = split_rules(equation.operation, unknown, available, self.policy)
+        except Exception as error:
+            located(error, equation, index)
+            raise
+        came_from = None if self.is_rule else equation
+        ins = [self.value_now.get(a, a) for a, u in zip(equation.invars, unknown, strict=True) if not u]
+        outs = self.now.splice(rule.known, ins, came_from, self.transform, rule.name)
+        n_in = len(equation.invars)
+        later = [self.read_later(equation.invars[i]) if i < n_in else self.keep(outs[i - n_in]) for i in rule.staged_in]
+        given = iter(self.later.splice(rule.staged, later, came_from, self.transform, rule.name))
+        known = iter(outs)
+        for v, is_unknown, is_available in zip(equation.outvars, rule.unknown_out, rule.available_out, strict=True):
+            if is_unknown:
+                self.unknown.add(v)
+            else:
+                self.value_now[v] = next(known)
+            if is_available:
+                self.value_later[v] = next(given)
+                self.available.add(v)
+        self.decisions += rule.decisions
+
+    def finish(self, ensure_unknown: Sequence[bool], ensure_available: Sequence[bool]) -> Split:
+        program = self.program
+        unknown_out = tuple(a in self.unknown or e for a, e in zip(program.outvars, ensure_unknown, strict=True))
+        if self.by_policy:
+            available_out = tuple(
+                self.is_available(a) or e for a, e in zip(program.outvars, ensure_available, strict=True)
+            )
+        else:
+            available_out = unknown_out
+        results_later = [self.read_later(a) for a in select(available_out, program.outvars)]
+        results_now = [self.value_now.get(a, a) for a, u in zip(program.outvars, unknown_out, strict=True) if not u]
+        residuals = tuple(self.residuals)
+        known = self.now.program(
+            self.inputs_now,
+            [*results_now, *residuals],
+            _names(program, len(self.inputs_now), len(results_now) + len(residuals)),
+        )
+        later = [*self.residuals.values(), *self.inputs_later]
+        staged = self.later.program(later, results_later, _names(program, len(later), len(results_later)))
+        return Split(known, staged, residuals, unknown_out, available_out, tuple(self.decisions))
+
+
+def _names(program: Program, n_in: int, n_out: int) -> Any:
+    return compat.derived_debug_info(program.debug_info, [""] * n_in, n_out)
+
+
+def _with_inputs(equation: Equation, ins: Sequence[Atom]) -> Equation:
+    if all(a is b for a, b in zip(ins, equation.invars, strict=True)):
+        return equation
+    return Equation(equation.operation, tuple(ins), equation.outvars, equation.source, equation.origin)
