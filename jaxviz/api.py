@@ -16,7 +16,7 @@ from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced, trace_call
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.jvp import jvp_program
-from jaxviz.transforms.linearize import linearize_program
+from jaxviz.transforms.linearize import CondResiduals, linearize_program
 from jaxviz.transforms.transpose import transpose_program
 
 Argnums = int | Sequence[int]
@@ -132,11 +132,11 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
 
 def _linearized(
-    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool
+    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, cond_residuals: CondResiduals = "jax"
 ) -> tuple[Traced, list[Any], Program, list[bool], tuple[bool, ...]]:
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
-    parts = linearize_program(traced.program, nonzeros, traced.n_results)
+    parts = linearize_program(traced.program, nonzeros, traced.n_results, cond_residuals=cond_residuals)
     outs = evaluate(parts.forward, traced.leaves)
     return traced, outs, parts.linear, nonzeros, parts.nonzeros_out
 
@@ -168,7 +168,9 @@ def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence
     return [next(given) if nz else compat.zeros(a) for nz, a in zip(nonzeros, avals, strict=True)]
 
 
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, cond_residuals: CondResiduals = "jax"
+) -> tuple[Any, ...]:
     """Vector-Jacobian product, as `jax.vjp`.
 
     >>> y, f_vjp = jaxviz.vjp(jnp.sin, 0.5)
@@ -179,6 +181,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
       fun: takes and returns arrays, or pytrees of them.
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
+      cond_residuals: what a cond keeps. 'jax': what JAX keeps, the residuals of each branch, with dummies where another branch has
+        none. 'recompute': its operands alone; the branch taken is run again in the backward pass.
 
     Returns:
       (value, function from a cotangent of the value to a tuple of cotangents of the primals), and the auxiliary output if
@@ -188,7 +192,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
       TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
     """
     compat.check_callable(fun)
-    traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux)
+    traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux, cond_residuals)
     n = len(traced.program.outvars)
     residuals = outs[n:]
     backward = transpose_program(linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out))
@@ -243,6 +247,8 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    *,
+    cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., Any]:
     """Gradient of a scalar function, as `jax.grad`.
 
@@ -255,11 +261,12 @@ def grad(
       has_aux: whether `fun` returns such a pair.
       holomorphic: whether `fun` is promised to be holomorphic; inputs and outputs must be complex then.
       allow_int: whether integer arguments are let through, with float0 gradients.
+      cond_residuals: what a cond keeps for the backward pass: see `vjp`.
 
     Raises:
       TypeError: jax's, for a result that is not a scalar or an argument that is not a float; the message gives its path.
     """
-    both = value_and_grad(fun, argnums, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, cond_residuals=cond_residuals)
 
     @_named(fun, "Gradient", argnums)
     def grad_f(*args: Any, **kwargs: Any) -> Any:
@@ -275,6 +282,8 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    *,
+    cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., tuple[Any, Any]]:
     """Value and gradient of a scalar function, as `jax.value_and_grad`; see `grad` for the arguments."""
     compat.check_callable(fun)
@@ -284,7 +293,7 @@ def value_and_grad(
     def value_and_grad_f(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
         _check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
-        ans, f_vjp, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux)
+        ans, f_vjp, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux, cond_residuals=cond_residuals)
         compat.check_scalar(ans)
         jax.tree.map(partial(compat.check_output_dtype_reverse, "grad", holomorphic), ans)
         g = f_vjp(compat.one_cotangent(ans))

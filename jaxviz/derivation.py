@@ -16,11 +16,14 @@ import jaxviz.rules  # noqa: F401  the rules for equations that hold programs re
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import clear_operations, read_jaxpr
+from jaxviz.ir.errors import EquationError
+from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.trace import trace_call
 from jaxviz.transforms.dce import dce_rules
 from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
-from jaxviz.transforms.linearize import Linearized, linearize_program, linearize_rules
+from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules
+from jaxviz.transforms.partial_eval import split_rules
 from jaxviz.transforms.transpose import Transposed, transpose_program, transpose_rules
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
@@ -57,12 +60,14 @@ class Derivation:
     Args:
       primal: the function's program, from its flat inputs to its flat results.
       nonzeros: for each input, whether it is differentiated.
+      cond_residuals: what conds keep; see `vjp`.
     """
 
     primal: Program
     nonzeros: tuple[bool, ...]
     reference: Callable[[], Counter[str]]
     """Counts, by type, what `jax.vjp` of the same function holds."""
+    cond_residuals: CondResiduals = "jax"
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -70,7 +75,7 @@ class Derivation:
 
     @cached_property
     def linearized(self) -> Linearized:
-        return linearize_program(self.primal, self.nonzeros)
+        return linearize_program(self.primal, self.nonzeros, cond_residuals=self.cond_residuals)
 
     @cached_property
     def transposed(self) -> Transposed:
@@ -110,13 +115,24 @@ class Derivation:
 
     @cached_property
     def links(self) -> Mapping[Equation, tuple[Equation, ...]]:
-        """For each equation, the equations of the other programs that were made from it."""
+        """For each equation, the equations of the other programs that were made from it.
+
+        A program that cannot be derived, such as the backward one of a while loop, has no part in it.
+        """
         made: dict[Equation, list[Equation]] = {}
-        for stage in STAGES[1:]:
-            for _, equation in getattr(self, stage).walk():
-                origin = equation.origin
-                if origin is not None and origin.equation is not None:
-                    made.setdefault(origin.equation, []).append(equation)
+        shown: set[Equation] = set()
+        for stage in STAGES:
+            try:
+                program: Program = getattr(self, stage)
+            except EquationError:
+                continue
+            equations = [equation for _, equation in program.walk()]
+            for equation in equations:
+                # Between two stages an equation may have been through programs that are none, such as a body's JVP.
+                source = next((e for e in ancestors(equation) if e in shown), None)
+                if source is not None:
+                    made.setdefault(source, []).append(equation)
+            shown.update(equations)
         return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in made.items()})
 
     def check(self) -> Check:
@@ -145,7 +161,9 @@ def type_name(aval: Any) -> str:
     return ("~" if getattr(aval, "weak_type", False) else "") + str(aval.str_short())
 
 
-def derive(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Derivation:
+def derive(
+    f: Any, *args: Any, argnums: int | Sequence[int] = 0, cond_residuals: CondResiduals = "jax", **kwargs: Any
+) -> Derivation:
     """Derives the JVP, forward, linear and backward programs of a function, linked equation by equation.
 
     >>> d = jaxviz.derive(lambda x: jnp.sin(x) * 2.0, 1.0)
@@ -157,10 +175,12 @@ def derive(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) 
       *args, **kwargs: what to call it with: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
         differentiated may be anything.
       argnums: the positional argument or arguments to differentiate in (of a Program: its flat inputs).
+      cond_residuals: what conds keep; see `vjp`.
 
     Raises:
       TypeError: an argument to differentiate in is missing or is not an array.
-      NoRuleError: when a program is asked for that some equation has no rule for; the message names it and the user's line.
+      EquationError: when a program is asked for that some equation stands in the way of, for want of a rule or because it has no
+        reverse mode; the message names it and the user's line.
     """
     argnums = compat.index_or_indices(argnums)
     wanted = (argnums,) if isinstance(argnums, int) else argnums
@@ -174,14 +194,15 @@ def derive(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) 
         program = f if isinstance(f, Program) else read_jaxpr(f)
         wanted = _in_bounds(wanted, len(program.invars))
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
-        return Derivation(program, nonzeros, lambda: _jax_residuals_of_program(program, nonzeros))
+        return Derivation(program, nonzeros, lambda: _jax_residuals_of_program(program, nonzeros), cond_residuals)
     compat.check_callable(f)
-    return _derive_call(f, args, kwargs, _in_bounds(wanted, len(args)))
+    return _derive_call(f, args, kwargs, _in_bounds(wanted, len(args)), cond_residuals)
 
 
 def _derive_call(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...]
-) -> Derivation:
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...],
+    cond_residuals: CondResiduals,
+) -> Derivation:  # fmt: skip
     leaves, tree = jax.tree.flatten((args, kwargs))
     n_leaves = [len(jax.tree.leaves(a)) for a in args]
     differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
@@ -202,7 +223,8 @@ def _derive_call(
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
     program = trace_call(call, inputs, active=active, debug_info=info).program
     nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
-    return Derivation(program, nonzeros, lambda: _jax_residuals_of_call(call, inputs, active, program.is_path))
+    reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
+    return Derivation(program, nonzeros, reference, cond_residuals)
 
 
 def _in_bounds(argnums: Sequence[int], n: int) -> tuple[int, ...]:
@@ -277,6 +299,6 @@ def _held_as_constants(program: Program) -> Program:
 
 def clear_caches() -> None:
     """Forgets every rule and operation found so far; they are found again when next needed."""
-    for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules):
+    for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules, split_rules):
         table.clear()
     clear_operations()

@@ -56,7 +56,7 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
     """
 
     def traced(*args: Any, **kwargs: Any) -> Program:
-        return trace_call(fun, args, kwargs).program
+        return trace_call(fun, args, kwargs, keeps_rules=False).program
 
     return traced
 
@@ -69,6 +69,7 @@ def trace_call(
     active: Sequence[bool] | None = None,
     has_aux: bool = False,
     debug_info: Any = None,
+    keeps_rules: bool = True,
 ) -> Traced:
     """Traces one call.
 
@@ -78,6 +79,8 @@ def trace_call(
       active: for each flat argument, whether it is differentiated; all by default. It matters only where Python looks at values.
       has_aux: whether the function returns a pair whose second element is not differentiated and may hold anything.
       debug_info: name and argument paths, if they are not those of `fun`.
+      keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`; else as those of
+        a jaxpr.
     """
     kwargs = kwargs or {}
     leaves, in_tree = jax.tree.flatten((args, kwargs))
@@ -100,7 +103,7 @@ def trace_call(
         seen["aux"] = aux
         return [*results, *(x for x in aux if compat.is_tracer(x))]
 
-    program = _trace_flat(flat, avals, info, leaves, [True] * len(leaves) if active is None else active)
+    program = _trace_flat(flat, avals, info, leaves, [True] * len(leaves) if active is None else active, keeps_rules)
 
     def rebuild_aux(values: Sequence[Any]) -> Any:
         given = iter(values)
@@ -113,10 +116,11 @@ def trace_call(
 
 
 def _trace_flat(
-    flat: Callable[..., list[Any]], avals: list[Any], info: Any, leaves: list[Any], active: Sequence[bool]
-) -> Program:
+    flat: Callable[..., list[Any]], avals: list[Any], info: Any, leaves: list[Any], active: Sequence[bool],
+    keeps_rules: bool,
+) -> Program:  # fmt: skip
     try:
-        jaxpr, held, _ = compat.trace_to_jaxpr(flat, avals, info)
+        jaxpr, held, _ = compat.trace_to_jaxpr(flat, avals, info, keeps_rules=keeps_rules)
         return read_jaxpr(jaxpr, {id(x) for x in held})
     except compat.ConcretizationTypeErrors:
         values = [compat.concrete_value(x) for x in leaves]

@@ -406,7 +406,7 @@ def weighted(x, y):
 weighted.defjvps(lambda t, out, x, y: jnp.cos(x) * t * y, None)
 
 
-@case(X, X)
+@case(X, arange(3) * 2.0)
 def custom_jvp_by_argument(x, y):
     return weighted(x, y)
 
@@ -463,18 +463,16 @@ def custom_jvp_in_cond(x):
 
 
 @jax.custom_vjp
-def clipped(x, lo):
+def halved(x, lo):
     return jnp.sin(x) * lo
 
 
-clipped.defvjp(
-    lambda x, lo: (jnp.sin(x) * lo, (jnp.cos(x), x, lo)), lambda res, ct: (jnp.clip(ct * res[0], -1.0, 1.0), None)
-)
+halved.defvjp(lambda x, lo: (jnp.sin(x) * lo, (jnp.cos(x), x, lo)), lambda res, ct: (ct * res[0] * 0.5, None))
 
 
 @case(X, X)
 def custom_vjp(x, lo):
-    return clipped(x * 2.0, lo) * x
+    return halved(x * 2.0, lo) * x
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 2))
@@ -534,27 +532,27 @@ def custom_vjp_symbolic_zeros(x, y):
 
 @case(X, M)
 def custom_vjp_in_scan(h, xs):
-    return lax.scan(lambda h, x: (clipped(h, x), h), h, xs)
+    return lax.scan(lambda h, x: (halved(h, x), h), h, xs)
 
 
 @case(X)
 def custom_vjp_in_remat(x):
-    return jax.checkpoint(lambda x: clipped(jnp.sin(x), x) * x)(x)
+    return jax.checkpoint(lambda x: halved(jnp.sin(x), x) * x)(x)
 
 
 @case(X)
 def custom_vjp_in_saving_remat(x):
-    return jax.checkpoint(lambda x: clipped(jnp.sin(x), x) * x, policy=POLICIES["everything_saveable"])(x)
+    return jax.checkpoint(lambda x: halved(jnp.sin(x), x) * x, policy=POLICIES["everything_saveable"])(x)
 
 
 @case(X)
 def custom_vjp_in_cond(x):
-    return lax.cond(x[0] > 0.1, lambda x: clipped(x, x), lambda x: x * x, x)
+    return lax.cond(x[0] > 0.1, lambda x: halved(x, x), lambda x: x * x, x)
 
 
 @case(X)
 def custom_vjp_in_jit(x):
-    return jax.jit(lambda x: clipped(jnp.sin(x), x) * 2.0)(x)
+    return jax.jit(lambda x: halved(jnp.sin(x), x) * 2.0)(x)
 
 
 @jax.custom_gradient
@@ -620,7 +618,7 @@ def root(a):
     return lax.custom_root(lambda x: x**2 - a, 1.0, solve, lambda g, y: y / g(1.0))
 
 
-@case(X)
+@case(X, vmaps=False)  # jax has no batching rule for linear_call
 def linear_called(x):
     def f(s, x):
         return x * s
@@ -653,7 +651,7 @@ def everything_at_once(h, xs):
     @partial(jax.checkpoint, policy=POLICIES["save_hidden"])
     def cell(h, x):
         h = checkpoint_name(power(jnp.sin(h) * x, 2), "hidden")
-        h = lax.cond(x[0] > 0.9, lambda h: clipped(h, x), log1pexp, h)
+        h = lax.cond(x[0] > 0.9, lambda h: halved(h, x), log1pexp, h)
         return h, lax.fori_loop(0, 2, lambda i, y: jnp.tanh(y) + x, h)
 
     return jax.jit(lambda h: lax.scan(cell, h, xs))(h)

@@ -14,11 +14,16 @@ from jax import lax
 
 @dataclass(frozen=True)
 class Case:
-    """A function and what it is called with; all its floating-point inputs are differentiated."""
+    """A function and what it is called with; all its floating-point inputs are differentiated.
+
+    Args:
+      vmaps: whether jax can vmap it.
+    """
 
     name: str
     fun: Callable[..., Any]
     args: tuple[Any, ...]
+    vmaps: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -27,11 +32,11 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(*args: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def case(*args: Any, vmaps: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enters a function into the table, to be called with these."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
-        CASES.append(Case(fun.__name__, fun, args))
+        CASES.append(Case(fun.__name__, fun, args, vmaps))
         return fun
 
     return enter

@@ -184,11 +184,12 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("held",)
+    __slots__ = ("held", "keeps_rules")
 
-    def __init__(self, debug_info: Any, parent: Any):
+    def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
         self.held: list[Any] = []
+        self.keeps_rules = keeps_rules
 
     def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
         tracer = super().new_const(c, source_info, aval)
@@ -199,7 +200,7 @@ class _Trace(_pe.DynamicJaxprTrace):
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
         out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
-        if self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
+        if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
             _jvp_functions[self.frame.tracing_eqns[-1].params["jvp_jaxpr_fun"].f] = jvp
         return out
 
@@ -351,6 +352,7 @@ def trace_to_jaxpr(
     debug_info: Any,
     values: Sequence[Any] | None = None,
     active: Sequence[bool] = (),
+    keeps_rules: bool = True,
 ) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
     """Traces a function of flat arguments.
 
@@ -360,13 +362,14 @@ def trace_to_jaxpr(
       debug_info: see `function_debug_info`.
       values: concrete arguments; if given, the function is run on them, and may branch on values.
       active: with `values`, which arguments carry a tangent.
+      keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
 
     Returns:
       the ClosedJaxpr; its literals that linearize keeps as arrays; and, where values were given, the points at which
       Python looked at one, as (source, what it asked for, the answer).
     """
     parent = _core.trace_ctx.trace
-    trace = _Trace(debug_info, parent) if values is None else _PathTrace(debug_info, parent)
+    trace = _Trace(debug_info, parent, keeps_rules) if values is None else _PathTrace(debug_info, parent)
     # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
     # hands over as it is, such as `jnp.sin`, is placed at the user's call.
     with _source.reset_name_stack():

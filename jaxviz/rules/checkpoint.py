@@ -20,7 +20,7 @@ from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
 
 
@@ -180,7 +180,7 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     n_residuals = len(parts.residuals)
     cts = tuple(nz for nz, u in zip(nonzero_cts, parts.unknown_out, strict=True) if u)
     back = transpose_program(parts.staged, [False] * n_residuals + [True] * sum(linear), cts)
-    again = recomputed(parts.known)
+    again = recomputed(parts.known, "transpose")
 
     builder = Builder()
     others = [Var(v.aval) for v, lin in zip(body.invars, linear, strict=True) if not lin]
@@ -197,17 +197,6 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     )
     call = apply_remat(operation, whole, prevent_cse)
     return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
-
-
-def recomputed(program: Program) -> Program:
-    """The program with its equations marked as done once more, in the backward pass."""
-    return replace(
-        program,
-        equations=tuple(
-            replace(e, origin=Origin(e, "transpose", "computed again in the backward pass", "recomputation"))
-            for e in program.equations
-        ),
-    )
 
 
 @dce_rules.register(compat.remat_p)

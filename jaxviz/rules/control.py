@@ -31,13 +31,14 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
+    CondResiduals,
     LinearizeRule,
     linearize_from_jvp,
     linearize_program,
     linearize_rules,
     rule_of,
 )
-from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
 
 policy_rules.update([compat.scan_p, compat.while_p, compat.cond_p])
@@ -198,13 +199,15 @@ def _residuals_in_place(staged: Program, fixed: Mask) -> tuple[Program, list[int
 
 
 @linearize_rules.register(compat.scan_p)
-def _linearize_scan(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
     scan = _Scan(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
     while True:
         nz = (*const_nz, *carry_nz, *xs_nz)
-        parts = linearize_program(scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), is_body=True)
+        parts = linearize_program(
+            scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), is_body=True, cond_residuals=cond_residuals
+        )
         grown = either(carry_nz, parts.nonzeros_out[:n_carry])
         if grown == carry_nz:
             break
@@ -557,7 +560,9 @@ def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]
 
 
 @linearize_rules.register(compat.cond_p)
-def _linearize_cond(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+    if cond_residuals == "recompute":
+        return _linearize_cond_again(operation, nonzeros)
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
     nonzeros_out = _any_branch(linearize_program(b, nz, is_body=True).nonzeros_out for b in branches)
@@ -571,6 +576,38 @@ def _linearize_cond(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     pushed = call_of(_cond(operation, linear))
     decisions = tuple(d for p in parts for d in p.decisions)
     return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, decisions)
+
+
+def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    """The branch taken is run again in the backward pass, from the operands: a cond of remats, and so no dummies.
+
+    JAX has it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` about it or not, is split
+    into two that pass the residuals of all branches, each filling in the others'.
+    """
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *nz = nonzeros
+    nonzeros_out = _any_branch(
+        linearize_program(b, nz, is_body=True, cond_residuals="recompute").nonzeros_out for b in branches
+    )
+    linear = []
+    for branch in branches:
+        parts = linearize_program(branch, nz, None, nonzeros_out, is_body=True, cond_residuals="recompute")
+        builder = Builder(parts.forward.constvars, parts.forward.consts)
+        operands = parts.forward.invars
+        n_residuals = len(parts.residuals)
+        again, _ = dce_program(with_results(parts.forward, parts.residuals), keep_inputs=[True] * len(operands))
+        saved = builder.inline(recomputed(again, "linearize"), operands)
+        tangents = parts.linear.invars[n_residuals:]
+        outs = builder.inline(parts.linear, [*saved, *tangents])
+        linear.append(builder.program([*operands, *tangents], outs))
+    n_operands = len(nz)
+    keep = [False] * n_operands + [True] * sum(nz)
+    read = _any_branch(dce_program(b, keep_inputs=keep)[1] for b in linear)
+    made = _cond(operation, [dce_program(b, keep_inputs=read)[0] for b in linear])
+    primal = call_of(operation)
+    residuals = (primal.invars[0], *select(read[:n_operands], primal.invars[1:]))
+    name = "linearize of a cond whose branch is run again"
+    return rule_of(primal, len(nonzeros_out), residuals, call_of(made), nonzeros_out, name)
 
 
 @split_rules.register(compat.cond_p)

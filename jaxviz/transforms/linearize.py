@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal as OneOf
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
@@ -21,6 +22,9 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program
+
+CondResiduals = OneOf["jax", "recompute"]
+"""What a cond keeps for the backward pass: what JAX keeps, with dummies where its branches differ, or its operands alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def split_jvp(
     return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.decisions)
 
 
-def linearize_from_jvp(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+def linearize_from_jvp(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
     """The rule of an operation that JAX linearizes by splitting its JVP, found from ours."""
     rule = jvp_rules(operation, nonzeros)
     return split_jvp(rule.pushed.program, rule.nonzeros_out, len(nonzeros), rule.name, keeps_lines=True)
@@ -151,13 +155,13 @@ def rule_of(
     )
 
 
-def _default_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+def _default_rule(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
     check_differentiable(operation)
     return jax_rule(operation, nonzeros)
 
 
 linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule)
-"""Key: operation, which operands carry a nonzero tangent."""
+"""Key: operation, which operands carry a nonzero tangent, and what conds save if it is not what JAX saves."""
 
 
 def linearize_program(
@@ -166,6 +170,7 @@ def linearize_program(
     n_results: int | None = None,
     instantiate: Sequence[bool] | None = None,
     is_body: bool = False,
+    cond_residuals: CondResiduals = "jax",
 ) -> Linearized:
     """Linearizes a program in the inputs that `nonzeros` marks, at any point.
 
@@ -177,6 +182,7 @@ def linearize_program(
         residual.
       is_body: whether it is the body of an equation. The constants that its rules bring are then part of the compiled code,
         and not held as arrays.
+      cond_residuals: 'recompute' for conds that save their operands alone, and run their branch again in the backward pass.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -205,6 +211,7 @@ def linearize_program(
             found = residuals[atom] = Var(atom.aval)
         return found
 
+    options = () if cond_residuals == "jax" else (cond_residuals,)
     read = primal.get
     for index, equation in enumerate(program.equations):
         nonzero_in = tuple([a in tangent for a in equation.invars])
@@ -216,7 +223,7 @@ def linearize_program(
             )
             continue
         try:
-            rule = linearize_rules(equation.operation, nonzero_in)
+            rule = linearize_rules(equation.operation, nonzero_in, *options)
         except Exception as error:
             located(error, equation, index)
             raise

@@ -14,7 +14,7 @@ Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/part
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxviz.ir import compat
@@ -279,3 +279,12 @@ def _with_inputs(equation: Equation, ins: Sequence[Atom]) -> Equation:
     if all(a is b for a, b in zip(ins, equation.invars, strict=True)):
         return equation
     return Equation(equation.operation, tuple(ins), equation.outvars, equation.source, equation.origin)
+
+
+def recomputed(program: Program, transform: str) -> Program:
+    """The program with its equations marked as done once more, in the backward pass."""
+    rule = "computed again in the backward pass"
+    return replace(
+        program,
+        equations=tuple(replace(e, origin=Origin(e, transform, rule, "recomputation")) for e in program.equations),
+    )

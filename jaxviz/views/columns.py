@@ -11,7 +11,7 @@ from jaxviz.analysis.residuals import Residual, nbytes
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location
+from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, ROLES, BranchPoint, CheckResult, Stage, View
@@ -166,7 +166,7 @@ class _Columns:
         add["equation_transform"].append(self.string(origin.transform if origin else ""))
         add["equation_rule"].append(self.string(origin.rule if origin else ""))
         add["equation_location"].append(self.location(location_of(equation, within)))
-        source = self.rows.get(origin.equation, -1) if origin and origin.equation else -1
+        source = next((self.rows[e] for e in ancestors(equation) if e in self.rows), -1)
         add["equation_origin"].append(source)
         add["equation_twin"].append(-1 if twin == row else twin)
         for label, nested in equation.programs:

@@ -1,0 +1,96 @@
+"""Every program of the shared table, put inside loops, branches, checkpoints and calls, against jax."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
+import pytest
+from jax import lax
+from programs import CASES
+from test_parity import assert_same, seeds
+
+import jaxviz
+
+
+def inexact(tree):
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]
+
+
+def total(case, args):
+    return sum(jnp.sum(jnp.real(x) * 0.5).astype(jnp.float32) for x in inexact(case.fun(*args)))
+
+
+def in_scan(case, *args):
+    """The arguments are closed over, so that what depends on them alone can leave the loop."""
+    return lax.scan(lambda c, k: (jnp.tanh(c) + k * total(case, args), c), jnp.float32(0.5), jnp.arange(2.0))
+
+
+def in_scan_as_carry(case, *args):
+    """The arguments go round."""
+
+    def step(carry, _):
+        y = total(case, carry)
+        return jax.tree.map(lambda x: x * 1 if x.dtype.kind not in "fc" else x * y.astype(x.dtype), carry), y
+
+    carry = jax.tree.map(jnp.asarray, args)
+    if any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(carry)):
+        return in_scan(case, *args)
+    return lax.scan(step, carry, None, length=2)[1]
+
+
+def in_cond(case, *args):
+    first = inexact(args)[0]
+    other = lambda args: sum(jnp.sum(jnp.real(jnp.sin(x))).astype(jnp.float32) for x in inexact(args))
+    return lax.cond(jnp.real(first).ravel()[0] > -1e9, lambda args: total(case, args), other, args)
+
+
+def in_jit(case, *args):
+    return jax.jit(lambda *args: total(case, args))(*args)
+
+
+def in_checkpoint(case, *args):
+    return jax.checkpoint(lambda *args: total(case, args))(*args)
+
+
+def in_checkpoint_that_saves(case, *args):
+    saves = jax.checkpoint_policies.dots_saveable
+    return jax.jit(jax.checkpoint(lambda *args: total(case, args), policy=saves))(*args)
+
+
+def in_checkpoint_in_scan(case, *args):
+    body = jax.checkpoint(lambda c, k: (jnp.tanh(c) + k * total(case, args), c))
+    return lax.scan(body, jnp.float32(0.5), jnp.arange(2.0))
+
+
+def in_all(case, *args):
+    """Four deep: checkpoint, scan, cond, jit."""
+
+    @partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)
+    def outer(args):
+        def step(c, k):
+            y = lax.cond(c > -1e9, jax.jit(lambda c: c * total(case, args)), jnp.sin, c)
+            return y + k, y
+
+        return lax.scan(step, jnp.float32(0.5), jnp.arange(2.0))
+
+    return outer(args)
+
+
+NESTINGS = [
+    in_scan, in_scan_as_carry, in_cond, in_jit, in_checkpoint, in_checkpoint_that_saves, in_checkpoint_in_scan, in_all,
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nest", NESTINGS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("case", [c for c in CASES if inexact(c.args)], ids=str)
+def test_derivatives_and_residuals_inside(case, nest):
+    f = partial(nest, case)
+    want, jax_pull = jax.vjp(f, *case.args)
+    got, pull = jaxviz.vjp(f, *case.args)
+    assert_same(got, want)
+    ct = seeds(want, tangent=False)
+    assert_same(pull(ct), jax_pull(ct))
+    check = jaxviz.derive(f, *case.args, argnums=tuple(range(len(case.args)))).check()
+    assert check.agrees, check
