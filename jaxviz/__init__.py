@@ -49,6 +49,12 @@ from jaxviz.derivation import (
     derive as derive,
 )
 from jaxviz.ir.errors import (
+    EquationError as EquationError,
+)
+from jaxviz.ir.errors import (
+    ForwardModeError as ForwardModeError,
+)
+from jaxviz.ir.errors import (
     JaxvizError as JaxvizError,
 )
 from jaxviz.ir.errors import (
@@ -56,6 +62,9 @@ from jaxviz.ir.errors import (
 )
 from jaxviz.ir.errors import (
     ProgramTypeError as ProgramTypeError,
+)
+from jaxviz.ir.errors import (
+    ReverseModeError as ReverseModeError,
 )
 from jaxviz.ir.syntax import Equation as Equation
 from jaxviz.ir.syntax import Program as Program

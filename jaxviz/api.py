@@ -15,6 +15,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced, trace_call
 from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import refused_forward
 from jaxviz.transforms.jvp import jvp_program
 from jaxviz.transforms.linearize import CondResiduals, linearize_program
 from jaxviz.transforms.transpose import transpose_program
@@ -60,7 +61,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     nonzeros = _differentiable(traced.program)
     pushed = jvp_program(traced.program, nonzeros, traced.n_results)
     given = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
-    outs = evaluate(pushed.program, [*traced.leaves, *given])
+    outs = _run_forward(pushed.program, [*traced.leaves, *given])
     n = len(traced.program.outvars)
     results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], outs[n:]
     # JAX's own result has the types that tracing gives, since most operations are jitted: weak where the primal is.
@@ -70,6 +71,17 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     ]
     pair = jax.tree.unflatten(traced.out_tree, results), jax.tree.unflatten(traced.out_tree, full)
     return (*pair, traced.rebuild_aux(aux)) if has_aux else pair
+
+
+def _run_forward(program: Program, inputs: Sequence[Any]) -> list[Any]:
+    """Runs a program on tangents; where a custom VJP rule stands in the way, the error names its function and the user's line."""
+    try:
+        return evaluate(program, inputs)
+    except (TypeError, NotImplementedError) as error:
+        for _, equation in program.walk():
+            if equation.primitive is compat.custom_lin_p and ("custom_lin" in str(error) or "custom_vjp" in str(error)):
+                raise refused_forward(equation) from error
+        raise
 
 
 def _check_tangent(p: Any, t: Any, name: str) -> None:
@@ -157,7 +169,7 @@ def _push_forward(
                 f"Got tangent aval {got} for primal aval {aval} but expected {expected}."
             )
     given = [t for t, nz in zip(leaves, nonzeros, strict=True) if nz]
-    outs = evaluate(linear, [*residuals, *given])
+    outs = _run_forward(linear, [*residuals, *given])
     full = _with_zeros(outs, nonzeros_out, [a.to_tangent_aval() for a in out_avals])
     return jax.tree.unflatten(out_tree, full)
 

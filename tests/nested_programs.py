@@ -470,7 +470,7 @@ def halved(x, lo):
 halved.defvjp(lambda x, lo: (jnp.sin(x) * lo, (jnp.cos(x), x, lo)), lambda res, ct: (ct * res[0] * 0.5, None))
 
 
-@case(X, X)
+@case(X, X, forward=False)
 def custom_vjp(x, lo):
     return halved(x * 2.0, lo) * x
 
@@ -483,7 +483,7 @@ def scaled(scale, x, times):
 scaled.defvjp(lambda s, x, n: (x * s * n, x), lambda s, n, x, ct: (ct * s * n + 0.0 * x,))
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_nondiff(x):
     return scaled(3.0, jnp.sin(x), 2)
 
@@ -499,7 +499,7 @@ tree_function.defvjp(
 )
 
 
-@case(X, jnp.int32(3))
+@case(X, jnp.int32(3), forward=False)
 def custom_vjp_pytrees(x, n):
     out = tree_function({"a": x, "b": jnp.cos(x), "n": n})
     return out["y"] * out["n"]
@@ -525,32 +525,32 @@ def symbolic_bwd(res, cts):
 symbolic_vjp.defvjp(symbolic_fwd, symbolic_bwd, symbolic_zeros=True)
 
 
-@case(X, X)
+@case(X, X, forward=False)
 def custom_vjp_symbolic_zeros(x, y):
     return symbolic_vjp(x, y)[0] + symbolic_vjp(x, jnp.ones(3))[0] + symbolic_vjp(x, y)[1]
 
 
-@case(X, M)
+@case(X, M, forward=False)
 def custom_vjp_in_scan(h, xs):
     return lax.scan(lambda h, x: (halved(h, x), h), h, xs)
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_in_remat(x):
     return jax.checkpoint(lambda x: halved(jnp.sin(x), x) * x)(x)
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_in_saving_remat(x):
     return jax.checkpoint(lambda x: halved(jnp.sin(x), x) * x, policy=POLICIES["everything_saveable"])(x)
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_in_cond(x):
     return lax.cond(x[0] > 0.1, lambda x: halved(x, x), lambda x: x * x, x)
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_in_jit(x):
     return jax.jit(lambda x: halved(jnp.sin(x), x) * 2.0)(x)
 
@@ -561,7 +561,7 @@ def tripled(x):
     return y, lambda ct: ct * 3.0 * jnp.cos(x) * y
 
 
-@case(X)
+@case(X, forward=False)
 def custom_gradient(x):
     return tripled(x * x)
 
@@ -574,17 +574,17 @@ def optimized(x):
 optimized.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda c, ct: (c * ct,), optimize_remat=True)
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_optimize_remat(x):
     return optimized(x) * x
 
 
-@case(X)
+@case(X, forward=False)
 def custom_vjp_optimize_remat_in_remat(x):
     return jax.checkpoint(lambda x: optimized(jnp.sin(x)) * x)(x)
 
 
-@case(X)
+@case(X, forward=False)
 def closure_converted(x):
     y = jnp.sin(x)
     f, consts = jax.closure_convert(lambda z: z * y, x)
@@ -646,7 +646,7 @@ def power(x, n):
     return x**n
 
 
-@case(X, M)
+@case(X, M, forward=False)
 def everything_at_once(h, xs):
     @partial(jax.checkpoint, policy=POLICIES["save_hidden"])
     def cell(h, x):

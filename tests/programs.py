@@ -18,12 +18,14 @@ class Case:
 
     Args:
       vmaps: whether jax can vmap it.
+      forward: whether it has forward mode, which a custom VJP rule takes away.
     """
 
     name: str
     fun: Callable[..., Any]
     args: tuple[Any, ...]
     vmaps: bool = True
+    forward: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -32,11 +34,11 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(*args: Any, vmaps: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enters a function into the table, to be called with these."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
-        CASES.append(Case(fun.__name__, fun, args, vmaps))
+        CASES.append(Case(fun.__name__, fun, args, vmaps, forward))
         return fun
 
     return enter

@@ -86,39 +86,99 @@ def test_an_error_names_the_argument_by_its_path(call, path):
     assert path in str(caught.value)
 
 
-REFUSED = {
-    "scan": lambda x: lax.scan(lambda c, _: (c * x, None), x, None, length=3)[0],
-    "while": lambda x: lax.while_loop(lambda c: c < 3, lambda c: c * 2, x),
-    "cond": lambda x: lax.cond(x > 0, jnp.sin, jnp.cos, x),
-    "checkpoint": jax.checkpoint(jnp.sin),
-    "custom_vjp_call": jax.custom_vjp(jnp.sin),
-}
-REFUSED["custom_vjp_call"].defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct,))
+def halving(x):
+    return lax.while_loop(lambda c: c > 1.0, lambda c: c / 2.0, x)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("transform", [jaxviz.grad, lambda f: lambda x: jaxviz.jvp(f, (x,), (x,))], ids=["grad", "jvp"])
-def test_what_waits_for_a_rule_says_so_with_the_users_line(name, transform):
-    with pytest.raises(jaxviz.NoRuleError) as caught:
-        transform(REFUSED[name])(2.0)
-    assert f"'{name}' not implemented" in str(caught.value).replace("remat2", "checkpoint")
-    assert "test_api.py:" in str(caught.value)
+def test_a_while_loop_has_forward_mode_only():
+    np.testing.assert_allclose(jaxviz.jvp(halving, (5.0,), (1.0,)), jax.jvp(halving, (5.0,), (1.0,)))
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work") as of_jax:
+        jax.grad(halving)(5.0)
+    with pytest.raises(jaxviz.ReverseModeError) as caught:
+        jaxviz.grad(halving)(5.0)
+    assert str(caught.value).startswith(str(of_jax.value))
+    assert f"test_api.py:{halving.__code__.co_firstlineno + 1}" in str(caught.value)
 
 
 def test_inside_a_library_function_the_line_is_that_of_its_call():
     def f(x):
-        return jnp.interp(x, X, X)
+        return jax.jit(halving)(x)
 
-    with pytest.raises(
-        jaxviz.NoRuleError, match=r"'scan' not implemented.* Reached at `scan` \(equation \d+\), inside"
-    ) as e:
+    with pytest.raises(jaxviz.ReverseModeError, match=r"Reached at `while` \(equation \d+, ") as e:
         jaxviz.grad(f)(2.0)
-    assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(e.value)
+    assert "test_api.py:" in str(e.value)
 
 
-def test_a_program_with_such_an_equation_can_still_be_seen():
-    derivation = jaxviz.derive(REFUSED["scan"], 2.0)
-    assert "scan" in str(derivation.primal)
+@jax.custom_vjp
+def reverse_only(x):
+    return jnp.sin(x)
+
+
+reverse_only.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * jnp.cos(x),))
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda f: jaxviz.jvp(f, (2.0,), (1.0,)),
+        lambda f: jaxviz.jacfwd(f)(2.0),
+        lambda f: jaxviz.linearize(f, 2.0)[1](1.0),
+        lambda f: jax.jit(lambda x: jaxviz.jvp(f, (x,), (x,)))(2.0),
+    ],
+    ids=["jvp", "jacfwd", "linearize", "jit"],
+)
+def test_forward_mode_through_a_custom_vjp_is_refused(forward):
+    def f(x):
+        return reverse_only(x) * 2.0
+
+    with pytest.raises(TypeError, match=r"forward-mode autodiff \(jvp\) to a custom_vjp function"):
+        forward(f)
+
+
+def test_the_refusal_names_the_function_and_the_line():
+    def f(x):
+        return reverse_only(x) * 2.0
+
+    with pytest.raises(jaxviz.ForwardModeError, match="reverse_only has a rule for reverse mode alone") as caught:
+        jaxviz.jvp(f, (2.0,), (1.0,))
+    assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+def test_an_error_in_a_users_rule_says_where_it_was_used():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sin(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        raise RuntimeError("not today")
+
+    def g(x):
+        return f(x) * 2.0
+
+    with pytest.raises(RuntimeError, match="not today") as caught:
+        jaxviz.grad(g)(2.0)
+    assert f"test_api.py:{g.__code__.co_firstlineno + 1}" in caught.value.__notes__[0]
+
+
+def test_what_waits_for_a_rule_says_so_with_the_users_line():
+    mesh = jax.make_mesh((1,), ("i",))
+    spec = jax.sharding.PartitionSpec()
+    mapped = jax.shard_map(jnp.sin, mesh=mesh, in_specs=spec, out_specs=spec)
+
+    def f(x):
+        return mapped(x).sum()
+
+    with pytest.raises(jaxviz.NoRuleError, match="'shard_map' not implemented") as caught:
+        jaxviz.grad(f)(X)
+    assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+
+
+def test_a_program_that_cannot_be_derived_can_still_be_seen():
+    derivation = jaxviz.derive(halving, 2.0)
+    assert "while" in str(derivation.primal)
+    assert "while" in str(derivation.linear)
+    assert derivation.links
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

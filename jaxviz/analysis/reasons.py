@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxviz.analysis.walk import Reader, Site, location_of, primal_equation
+from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Var
 
@@ -22,12 +23,20 @@ _USES = {
     "dynamic_update_slice": "writes the tangent at this place",
     "triangular_solve": "solves with it for the tangent",
     "cumsum": "sums the tangent along it",
+    "cond": "chooses by it which branch's tangent is taken",
 }
 """What a linear equation does with a residual, by primitive."""
 
 
 def explain(
-    kind: str, expression: str, location: Location, linear: Sequence[Reader], backward: Sequence[Reader], site: Site
+    kind: str,
+    expression: str,
+    location: Location,
+    linear: Sequence[Reader],
+    backward: Sequence[Reader],
+    site: Site,
+    lengths: Sequence[int] = (),
+    dummy_branches: Sequence[str] = (),
 ) -> str:
     """The sentence for one residual.
 
@@ -35,25 +44,38 @@ def explain(
       kind, expression, location: of the residual.
       linear, backward: the equations of the linear and the backward program that read it.
       site: the forward program.
+      lengths: trip counts of the scans that stack it up.
+      dummy_branches: the branches that fill its place with a dummy.
     """
     what = {
         "argument": f"the argument `{expression}`",
         "constant": f"the constant `{expression}`, closed over,",
         "literal": f"the number {expression}, which JAX passes to a jitted function as an array,",
     }.get(kind, f"`{expression}` from line {location.line}")
+    if lengths:
+        what += f", once for each of {' × '.join(f'{n:,}' for n in lengths)} iterations,"
+    filled = f"; {' and '.join(dummy_branches)} fill{'s' if len(dummy_branches) == 1 else ''} its place with a dummy"
+    filled = filled if dummy_branches else ""
     if not linear:
-        return f"{what} is kept, though no equation of the linear program reads it"
+        return f"{what} is kept, though no equation of the linear program reads it{filled}"
     first = linear[0]
     more = len({r.equation for r in linear}) - 1
     because = _because(first, kind, location)
     others = f" (and {more} other use{'s' if more > 1 else ''})" if more else ""
-    return f"{what} is saved because {because}{others}{_read_by(backward, site)}"
+    return f"{what} is saved because {because}{others}{_read_by(backward, site)}{filled}"
 
 
 def _because(reader: Reader, kind: str, location: Location) -> str:
+    origin, primitive = reader.equation.origin, reader.equation.primitive
+    if primitive is compat.custom_lin_p and origin is not None:
+        return f"the {origin.rule} gives it to its backward function"
+    if origin is not None and origin.rule.startswith("brought back"):
+        return f"the checkpoint policy has it offloaded, to be {origin.rule}"
     source = primal_equation(reader.equation)
     at = location_of(reader.equation, reader.within)
     line = f" at line {at.line}" if at is not None and (kind != "intermediate" or at.line != location.line) else ""
+    if origin is not None and origin.role == "recomputation":
+        return f"`{primitive.name}`{line} is computed again from it in the backward pass"
     use = _USES.get(reader.equation.primitive.name, f"reads it in `{reader.equation.primitive.name}`")
     return f"{source.primitive.name}'s derivative{line} {use}"
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 from typing import Literal as OneOf
 
 import jax
 
+from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, moved_or_rounded, report_checkpoints
 from jaxviz.analysis.reasons import explain
-from jaxviz.analysis.tables import format_bytes, html_table, text_table
-from jaxviz.analysis.walk import Reader, Site, find_producer, find_readers, location_of
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
@@ -20,6 +23,21 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Var
 
 Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dummy:
+    """What one branch of a cond fills in where another branch saves a residual, since both give results of the same types.
+
+    Args:
+      branch: such as 'branch 0 of cond'.
+      location: of the cond.
+      nbytes: what it takes if that branch is taken (in a scan: in each iteration).
+    """
+
+    branch: str
+    location: Location | None
+    nbytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +54,12 @@ class Residual:
       rule: the derivative rule that asked for it.
       reason: why it is kept, in a sentence.
       consumers: the equations of the backward program that read it.
-      producer: the equation of the forward program that makes it, inside whatever jitted function; None for an input.
+      producer: the equation of the forward program that makes it, inside whatever call, loop or branch; None for an input.
       var: its variable among the first inputs of the linear and the backward program.
-      decision: 'saved'.
+      decision: 'saved', or 'offloaded' to another memory by a checkpoint policy.
+      lengths: the trip counts of the scans that stack it up, outermost first; its type is that of all of them together.
+      place: the bodies it is made in, such as 'branch 1 of cond in scan'; '' outside of any.
+      dummies: what other branches fill in for it.
     """
 
     aval: Any
@@ -53,6 +74,9 @@ class Residual:
     producer: Equation | None
     var: Var
     decision: str = "saved"
+    lengths: tuple[int, ...] = ()
+    place: str = ""
+    dummies: tuple[Dummy, ...] = ()
 
     @property
     def origin(self) -> Origin | None:
@@ -61,7 +85,16 @@ class Residual:
 
     @property
     def type(self) -> str:
-        return str(self.aval.str_short(short_dtypes=True))
+        """`f32[3]`, or `1000 × f32[3]` for one such value from each of a thousand iterations."""
+        if not self.lengths:
+            return str(self.aval.str_short(short_dtypes=True))
+        one = self.aval.update(shape=self.aval.shape[len(self.lengths) :])
+        return " × ".join([*(f"{n:,}" for n in self.lengths), one.str_short(short_dtypes=True)])
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the backward program reads it; a custom rule may save what its backward function does not use."""
+        return bool(self.consumers)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.type} {format_bytes(self.nbytes)} {self.kind} {self.location}: {self.reason}"
@@ -72,6 +105,8 @@ class Residual:
             "name": self.name, "type": self.type, "nbytes": self.nbytes, "kind": self.kind,
             "expression": self.expression, "file": self.location.file, "line": self.location.line,
             "function": self.location.function, "rule": self.rule, "reason": self.reason, "decision": self.decision,
+            "lengths": list(self.lengths), "place": self.place, "is_read": self.is_read,
+            "dummies": [{"branch": d.branch, "nbytes": d.nbytes} for d in self.dummies],
         }  # fmt: skip
 
 
@@ -82,10 +117,12 @@ class ResidualSet(Sequence[Residual]):
     Args:
       function: its name.
       items: the residuals.
+      checkpoints: the checkpointed functions in it, with what their policies decided.
     """
 
     function: str
     items: tuple[Residual, ...]
+    checkpoints: tuple[CheckpointReport, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -118,10 +155,37 @@ class ResidualSet(Sequence[Residual]):
                 parts.append(f"{len(of_kind):,} {plural} {format_bytes(sum(r.nbytes for r in of_kind))}")
         return f"{head}: {', '.join(parts)}" if parts else head
 
+    @cached_property
+    def dummy_nbytes(self) -> int:
+        """Bytes that hold nothing if conds take the branches that save least."""
+        return sum(r.nbytes for r in self.items if r.dummies)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing about them as a whole, a sentence each."""
+        notes = []
+        if self.dummy_nbytes:
+            n = sum(bool(r.dummies) for r in self.items)
+            notes.append(
+                f"Up to {format_bytes(self.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
+                "gives residuals of the same types as the other branches, filled with zeros where it saves nothing, and a scan "
+                "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
+                "the branches or the body of the scan."
+            )
+        unread = [r for r in self.items if not r.is_read]
+        if unread:
+            names = ", ".join(dict.fromkeys(f"`{r.expression}` ({short_location(r.location)})" for r in unread[:4]))
+            notes.append(
+                f"{format_bytes(sum(r.nbytes for r in unread))} are kept that the backward program never reads: {names}."
+            )
+        notes += [note for c in self.checkpoints for note in c.notes]
+        return tuple(notes)
+
     def __str__(self) -> str:
         heads = ("name", "type", "bytes", "line", "why it is kept")
         rows = [(r.name, r.type, format_bytes(r.nbytes), short_location(r.location), r.reason) for r in self.items]
-        return f"{self.summary}\n{text_table(heads, rows, '<<><<')}" if rows else self.summary
+        table = [text_table(heads, rows, "<<><<")] if rows else []
+        return "\n".join([self.summary, *table, *(wrapped(note) for note in self.notes)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -132,19 +196,19 @@ class ResidualSet(Sequence[Residual]):
             (r.name, r.type, format_bytes(r.nbytes), r.kind, short_location(r.location), r.rule, r.reason)
             for r in self.items
         ]
-        return html_table(self.summary, heads, rows, (False, False, True, False, False, False, False))
+        table = html_table(self.summary, heads, rows, (False, False, True, False, False, False, False))
+        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        return {"function": self.function, "nbytes": self.nbytes, "residuals": [r.to_dict() for r in self.items]}
-
-
-def short_location(location: Location) -> str:
-    """`model.py:12`; a notebook cell keeps the name that IPython prints for it."""
-    name = location.file
-    if "/ipykernel_" in name or name.startswith("<ipython-input-"):
-        return f"cell:{location.line}"
-    return f"{name.rsplit('/', 1)[-1]}:{location.line}"
+        return {
+            "function": self.function,
+            "nbytes": self.nbytes,
+            "dummy_nbytes": self.dummy_nbytes,
+            "residuals": [r.to_dict() for r in self.items],
+            "notes": list(self.notes),
+            "checkpoints": [c.to_dict() for c in self.checkpoints],
+        }
 
 
 def residuals(f: Any, *args: Any, argnums: int | Sequence[int] | None = None, **kwargs: Any) -> ResidualSet:
@@ -189,42 +253,57 @@ def find_residuals(derivation: Derivation) -> ResidualSet:
     made = []
     for atom, var in zip(parts.residuals, parts.linear.invars, strict=False):
         made.append(_residual(atom, var, site, arguments, linear_readers[var], backward_readers[var]))
-    return ResidualSet(derivation.primal.name, tuple(made))
+    return ResidualSet(derivation.primal.name, tuple(made), report_checkpoints(derivation))
 
 
 def _residual(
     atom: Atom, var: Var, site: Site, arguments: dict[Var, str], linear: list[Reader], backward: list[Reader]
 ) -> Residual:
-    found = find_producer(site.producers, atom)
-    producer = found.equation if found is not None else None
-    kind = _kind(atom, site, arguments)
-    if found is not None:
-        expression, location = site.expression(found), location_of(found.equation, found.within) or site.definition
+    sources = site.sources(atom)
+    source = next((s for s in sources if not s.is_dummy), sources[0])
+    producer = source.equation
+    made_by = moved_or_rounded(producer)
+    kind = _kind(source, atom, site, arguments)
+    if producer is not None:
+        expression = site.expression(replace(source, equation=made_by) if made_by is not None else source)
+        location = location_of(producer, source.within) or site.definition
+    elif source.passed_by is not None:
+        of = site.expression(source)
+        expression = f"{of}, copied by {call_name(source.passed_by)}"
+        location = location_of(source.passed_by) or site.definition
     else:
         path = arguments.get(atom, "") if isinstance(atom, Var) else ""
         expression = path or site.name(atom)
         first = linear[0] if linear else None
         used_at = location_of(first.equation, first.within) if first is not None else None
         location = site.definition if kind == "argument" or used_at is None else used_at
+    if source.is_carry:
+        expression = f"{expression}, carried"
     rule = linear[0].equation.origin.rule if linear and linear[0].equation.origin else ""
+    size = nbytes(atom.aval)
+    dummies = tuple(_dummy(s, site, size // math.prod(source.lengths)) for s in sources if s.is_dummy)
     return Residual(
-        atom.aval, nbytes(atom.aval), kind, site.name(atom), expression, location, rule,
-        explain(kind, expression, location, linear, backward, site),
+        atom.aval, size, kind, site.name(atom), expression, location, rule,
+        explain(kind, expression, location, linear, backward, site, source.lengths, [d.branch for d in dummies]),
         tuple(dict.fromkeys(r.equation for r in backward)), producer, var,
+        "offloaded" if is_offload(producer) else "saved", source.lengths, site.place(source), dummies,
     )  # fmt: skip
 
 
-def _kind(atom: Atom, site: Site, arguments: dict[Var, str]) -> Kind:
+def _dummy(source: Source, site: Site, size: int) -> Dummy:
+    cond, number = source.branches[-1]
+    where = location_of(cond, source.within[: source.within.index(cond)])
+    at = f" at line {where.line}" if where is not None else ""
+    return Dummy(f"branch {number} of the cond{at}", where, size)
+
+
+def _kind(source: Source, atom: Atom, site: Site, arguments: dict[Var, str]) -> Kind:
+    if source.is_dummy:
+        return "dummy"
+    if source.equation is not None or source.passed_by is not None:
+        return "intermediate"
     if isinstance(atom, Literal):
         return "constant" if compat.is_array(atom.val) else "literal"
     if atom in arguments:
         return "argument"
     return "constant" if atom in site.constants else "intermediate"
-
-
-def nbytes(aval: Any) -> int:
-    """Size in bytes of a value of a type; random keys count as what they are made of."""
-    dtype = getattr(aval, "dtype", None)
-    if dtype is None:
-        return 0
-    return int(getattr(aval, "size", 0)) * int(dtype.itemsize)

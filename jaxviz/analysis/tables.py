@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Sequence
+from typing import Any
+
+from jaxviz.ir.origin import Location
 
 
 def format_bytes(n: int) -> str:
@@ -60,3 +63,24 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
         f'<table><caption style="text-align:left;caption-side:top">{html.escape(caption)}</caption>'
         f"<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
     )
+
+
+def short_location(location: Location) -> str:
+    """`model.py:12`; a notebook cell keeps the name that IPython prints for it."""
+    name = location.file
+    if "/ipykernel_" in name or name.startswith("<ipython-input-"):
+        return f"cell:{location.line}"
+    return f"{name.rsplit('/', 1)[-1]}:{location.line}"
+
+
+def nbytes(aval: Any) -> int:
+    """Size in bytes of a value of a type; random keys count as what they are made of."""
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:
+        return 0
+    return int(getattr(aval, "size", 0)) * int(dtype.itemsize)
+
+
+def wrapped(text: str, width: int = 100) -> str:
+    """A paragraph in lines that fit the tables."""
+    return textwrap.fill(text, width)

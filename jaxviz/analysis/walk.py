@@ -1,14 +1,62 @@
-"""Following a value through a derivation: who makes it and who reads it, inside jitted functions too."""
+"""Following a value through a derivation: who makes it and who reads it, inside calls, loops and branches too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, definition, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A program that an equation holds and runs.
+
+    Args:
+      program: the program.
+      operands: for each of its inputs the operand that it gets; a loop's carry gets it in the first iteration.
+      has_results: whether the equation's results are its results.
+      branch: its number, in a cond.
+    """
+
+    program: Program
+    operands: Sequence[int]
+    has_results: bool = True
+    branch: int | None = None
+
+
+_CALLS = {
+    compat.jit_p: "jaxpr",
+    compat.remat_p: "jaxpr",
+    compat.scan_p: "jaxpr",
+    compat.closed_call_p: "call_jaxpr",
+    compat.custom_jvp_call_p: "call_jaxpr",
+    compat.custom_vjp_call_p: "call_jaxpr",
+}
+"""Primitives with one body, whose inputs and results are the operands and results in order; the param that holds it."""
+
+
+def bodies(equation: Equation) -> tuple[Body, ...]:
+    """The programs that an equation runs; those of a scatter or a reduction are part of the operation, and left out."""
+    params = equation.params
+    name = _CALLS.get(equation.primitive)
+    n = len(equation.invars)
+    if name is not None:
+        return (Body(params[name], range(n)),)
+    if equation.primitive is compat.cond_p:
+        return tuple(Body(b, range(1, n), branch=i) for i, b in enumerate(params["branches"]))
+    if equation.primitive is compat.while_p:
+        of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
+        carry = range(of_condition + of_body, n)
+        return (
+            Body(params["cond_jaxpr"], [*range(of_condition), *carry], has_results=False),
+            Body(params["body_jaxpr"], range(of_condition, n)),
+        )
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +67,136 @@ class Reader:
     within: tuple[Equation, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from.
+
+    Args:
+      equation: the innermost equation that makes it; None for an input, a constant or a literal.
+      atom: what it is there.
+      within: the equations that hold the program it stands in, outermost first.
+      lengths: trip counts of the scans that stack it up, outermost first.
+      branches: the conds it stands in, each with the number of the branch.
+      is_carry: whether it is what an iteration gets from the one before.
+      passed_by: the outermost equation that only passes it on, if one does.
+    """
+
+    equation: Equation | None
+    atom: Atom
+    within: tuple[Equation, ...] = ()
+    lengths: tuple[int, ...] = ()
+    branches: tuple[tuple[Equation, int], ...] = ()
+    is_carry: bool = False
+    passed_by: Equation | None = None
+
+    @property
+    def is_dummy(self) -> bool:
+        """Whether it only fills the place of a residual that another branch saves."""
+        return self.equation is not None and self.equation.origin is not None and self.equation.origin.role == "dummy"
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A program on the way into the bodies of equations."""
+
+    program: Program
+    outer: _Scope | None = None
+    holder: Equation | None = None
+    body: Body | None = None
+
+    @cached_property
+    def producers(self) -> dict[Atom, Equation]:
+        return {v: e for e in self.program.equations for v in e.outvars}
+
+    @cached_property
+    def inputs(self) -> dict[Atom, int]:
+        return {v: i for i, v in enumerate(self.program.invars)}
+
+    @property
+    def within(self) -> tuple[Equation, ...]:
+        return (*self.outer.within, self.holder) if self.outer is not None and self.holder is not None else ()
+
+    @property
+    def branches(self) -> tuple[tuple[Equation, int], ...]:
+        before = self.outer.branches if self.outer is not None else ()
+        if self.holder is not None and self.body is not None and self.body.branch is not None:
+            return (*before, (self.holder, self.body.branch))
+        return before
+
+
+@dataclass
+class Tracer:
+    """Finds where values of one program come from."""
+
+    program: Program
+    _scope: _Scope = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scope = _Scope(self.program)
+
+    def __call__(self, atom: Atom) -> tuple[Source, ...]:
+        """The sources of a value: one, or one for each branch where a cond gives it."""
+        return tuple(_sources(self._scope, atom, (), (), False, None, frozenset()))
+
+
+def _sources(
+    scope: _Scope,
+    atom: Atom,
+    lengths: tuple[int, ...],
+    branches: tuple[tuple[Equation, int], ...],
+    is_carry: bool,
+    passed_by: Equation | None,
+    seen: frozenset[Atom],
+) -> Iterator[Source]:
+    equation = scope.producers.get(atom)
+    if equation is None or atom in seen:
+        yield from _outside(scope, atom, lengths, branches, is_carry, passed_by, seen)
+        return
+    inside = [b for b in bodies(equation) if b.has_results]
+    if not inside:
+        yield Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by)
+    place = next(i for i, v in enumerate(equation.outvars) if v is atom)
+    for body in inside:
+        stacked = equation.primitive is compat.scan_p and place >= equation.params["num_carry"]
+        longer = (*lengths, int(equation.params["length"])) if stacked else lengths
+        inner = _Scope(body.program, scope, equation, body)
+        chosen = branches if body.branch is None else (*branches, (equation, body.branch))
+        yield from _sources(inner, body.program.outvars[place], longer, chosen, is_carry, passed_by, seen)
+
+
+def _outside(
+    scope: _Scope,
+    atom: Atom,
+    lengths: tuple[int, ...],
+    branches: tuple[tuple[Equation, int], ...],
+    is_carry: bool,
+    passed_by: Equation | None,
+    seen: frozenset[Atom],
+) -> Iterator[Source]:
+    """The sources of a value that is an input of a body: what the equation that holds it got, or gave the time before."""
+    place = scope.inputs.get(atom)
+    holder = scope.holder
+    if scope.outer is None or holder is None or scope.body is None or place is None:
+        yield Source(None, atom, scope.within, lengths, branches, is_carry, passed_by)
+        return
+    if holder.primitive is compat.scan_p and atom not in seen:
+        carried = place - holder.params["num_consts"]
+        if 0 <= carried < holder.params["num_carry"]:
+            yield from _sources(
+                scope, scope.program.outvars[carried], lengths, branches, True, passed_by, seen | {atom}
+            )
+            return
+    yield from _sources(
+        scope.outer, holder.invars[scope.body.operands[place]], lengths, branches, is_carry, passed_by or holder, seen
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """The forward program as a reader sees it: names, producers, where its function is defined."""
 
     names: Mapping[Var, str]
-    producers: Mapping[Var, Equation]
+    sources: Tracer
     constants: frozenset[Var]
     arguments: Mapping[Var, str]
     definition: Location
@@ -33,10 +205,9 @@ class Site:
     @staticmethod
     def of(derivation: Derivation, names: Mapping[Var, str]) -> Site:
         forward = derivation.forward
-        producers = {v: e for e in forward.equations for v in e.outvars}
         arguments = {v: n for v, n in zip(derivation.primal.invars, derivation.primal.arg_names, strict=True) if n}
         where = defined_at(derivation.primal)
-        return Site(names, producers, frozenset(forward.constvars), arguments, where, derivation)
+        return Site(names, Tracer(forward), frozenset(forward.constvars), arguments, where, derivation)
 
     def name(self, atom: Atom) -> str:
         """The path of an argument, the value of a literal, or the name in the forward program."""
@@ -47,32 +218,34 @@ class Site:
     def operand(self, atom: Atom) -> str:
         return self.arguments.get(atom) or self.name(atom) if isinstance(atom, Var) else self.name(atom)
 
-    def expression(self, found: Reader) -> str:
+    def expression(self, source: Source) -> str:
         """`cos(x)`: the operation and its operands, by the paths of arguments and the names of other values."""
-        equation = found.equation
-        if found.within:
-            return f"{equation.primitive.name} in {call_name(found.within[-1])}"
-        return f"{equation.primitive.name}({', '.join(self.operand(a) for a in equation.invars[:4])})"
+        equation = source.equation
+        if equation is None:
+            return self.operand(source.atom)
+        if equation.primitive is compat.name_p:
+            where = f" in {self.place(source)}" if source.within else ""
+            return f"checkpoint_name {equation.params['name']!r}{where}"
+        operands = ", ".join(self.operand(a) for a in equation.invars[:4])
+        if not source.within:
+            return f"{equation.primitive.name}({operands})"
+        return f"{equation.primitive.name} in {self.place(source)}"
+
+    def place(self, source: Source) -> str:
+        """`branch 1 of cond in scan`: the bodies that a value is made in, innermost first."""
+        numbers = dict(source.branches)
+        parts = []
+        for holder in reversed(source.within):
+            name = call_name(holder)
+            parts.append(f"branch {numbers[holder]} of {name}" if holder in numbers else name)
+        return " in ".join(dict.fromkeys(parts))
 
 
 def call_name(equation: Equation) -> str:
-    """The name of the function that an equation calls."""
+    """The name of the function that an equation calls, or what kind of equation it is."""
+    if equation.primitive is compat.remat_p:
+        return "checkpoint"
     return str(equation.params.get("name", equation.primitive.name))
-
-
-def find_producer(producers: Mapping[Var, Equation], atom: Atom, within: tuple[Equation, ...] = ()) -> Reader | None:
-    """The innermost equation that makes a value, or None for an input, a constant or a literal."""
-    equation = producers.get(atom) if isinstance(atom, Var) else None
-    if equation is None:
-        return None
-    if equation.primitive is compat.jit_p:
-        body: Program = equation.params["jaxpr"]
-        result = body.outvars[equation.outvars.index(atom)]  # type: ignore[arg-type]
-        inner = {v: e for e in body.equations for v in e.outvars}
-        found = find_producer(inner, result, (*within, equation))
-        if found is not None:
-            return found
-    return Reader(equation, within)
 
 
 def find_readers(program: Program, variables: Iterable[Var]) -> dict[Var, list[Reader]]:
@@ -89,18 +262,20 @@ def _collect(
     readers: dict[Var, list[Reader]],
 ) -> None:
     for equation in program.equations:
-        read = [(i, stands_for[a]) for i, a in enumerate(equation.invars) if a in stands_for]
+        read = {i: stands_for[a] for i, a in enumerate(equation.invars) if a in stands_for}
         if not read:
             continue
-        if equation.primitive is compat.jit_p:
-            body: Program = equation.params["jaxpr"]
+        inside = bodies(equation)
+        for body in inside:
             inner: dict[Atom, list[Var]] = {}
-            for i, variables in read:
-                inner.setdefault(body.invars[i], []).extend(variables)
-            _collect(body, inner, (*within, equation), readers)
-        else:
-            for v in dict.fromkeys(v for _, variables in read for v in variables):
-                readers[v].append(Reader(equation, within))
+            for v, i in zip(body.program.invars, body.operands, strict=True):
+                if i in read:
+                    inner.setdefault(v, []).extend(read[i])
+            _collect(body.program, inner, (*within, equation), readers)
+        chosen_by = read.get(0, ()) if equation.primitive is compat.cond_p else ()
+        here = chosen_by if inside else (v for variables in read.values() for v in variables)
+        for v in dict.fromkeys(here):
+            readers[v].append(Reader(equation, within))
 
 
 def location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:

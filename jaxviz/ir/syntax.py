@@ -162,6 +162,29 @@ class Decision:
     verdict: Verdict
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Checkpoint:
+    """One checkpointed function, as it was linearized.
+
+    Args:
+      function: its JVP.
+      n_inputs: how many of the inputs of that are its own; the others are tangents.
+      policy: the checkpoint policy; None for the default, which saves nothing.
+      decisions: what the policy said, equation by equation.
+      forward: what runs in the forward pass; its last `n_residuals` results are kept.
+      backward: what is left of the function for the backward pass: from the residuals and its inputs.
+      n_residuals: how many values are kept beside the inputs.
+    """
+
+    function: Program
+    n_inputs: int
+    policy: Any
+    decisions: tuple[Decision, ...]
+    forward: Program
+    backward: Program
+    n_residuals: int
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A point where Python looked at a value, so that the program is one path through the function.

@@ -80,7 +80,9 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, cond_residuals: CondRes
     tangents_out = [i for i, nz in enumerate(parts.nonzeros_out) if nz]
     linear = jit_operation(operation, parts.linear, [*([None] * len(residuals)), *tangents_in], tangents_out)
     name = "linearize of a jitted function"
-    return linearize.rule_of(primal, n_out, residuals, call_of(linear), parts.nonzeros_out, name)
+    return linearize.rule_of(
+        primal, n_out, residuals, call_of(linear), parts.nonzeros_out, name, checkpoints=parts.checkpoints
+    )
 
 
 def _may_bypass(operation: Operation, result: int) -> bool:
@@ -172,6 +174,7 @@ def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, poli
         parts.available_out,
         "partial evaluation of a jitted function",
         parts.decisions,
+        parts.checkpoints,
     )
 
 

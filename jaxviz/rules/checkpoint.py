@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.syntax import Equation, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Checkpoint, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
@@ -34,7 +34,7 @@ def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any
       **changes: other params.
     """
     n = len(body.constvars)
-    info = compat.derived_debug_info(body.debug_info, [""] * (n + len(body.invars)), len(body.outvars))
+    info = compat.derived_debug_info(body.debug_info, [""] * n + list(body.arg_names), len(body.outvars))
     effects = compat.moved_effects(body.effects, range(n, n + len(body.invars)))
     inner = replace(
         body,
@@ -106,7 +106,17 @@ def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, po
         parts.unknown_out,
         parts.unknown_out,
         "partial evaluation of a checkpointed function",
-        parts.decisions,
+        checkpoints=(
+            Checkpoint(
+                body,
+                len(unknown) - sum(unknown),
+                operation.params["policy"],
+                parts.decisions,
+                now,
+                later,
+                len(residuals),
+            ),
+        ),
     )
 
 
@@ -135,9 +145,14 @@ def _rounded(known: Program, n_residuals: int) -> Program:
             continue
         here = [v for v in e.outvars if v in unrounded]
         outvars = tuple(unrounded.get(v, v) for v in e.outvars)
-        equations.append(replace(e, outvars=outvars) if here else e)
+        equations.append(replace(e, outvars=outvars, origin=_again(e)) if here else e)
         equations += [_rounding(unrounded[v], v, e) for v in here]
     return replace(known, invars=invars, equations=tuple(equations))
+
+
+def _again(e: Equation) -> Origin | None:
+    """An origin that says the same and leads back to the equation itself too."""
+    return Origin(e, e.origin.transform, e.origin.rule, e.origin.role) if e.origin is not None else None
 
 
 def _rounding(x: Var, rounded: Var, made_by: Equation | None) -> Equation:

@@ -206,7 +206,7 @@ def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     while True:
         nz = (*const_nz, *carry_nz, *xs_nz)
         parts = linearize_program(
-            scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), is_body=True, cond_residuals=cond_residuals
+            scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), in_loop=True, cond_residuals=cond_residuals
         )
         grown = either(carry_nz, parts.nonzeros_out[:n_carry])
         if grown == carry_nz:
@@ -228,7 +228,7 @@ def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     linear = builder.program([*residuals, *tangents.values()], outs)
     name = "linearize of a scan"
     kept = primal.outvars[n_out:]
-    return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, parts.decisions)
+    return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, parts.checkpoints)
 
 
 @split_rules.register(compat.scan_p)
@@ -271,6 +271,7 @@ def _split_scan(operation: Operation, unknown: Mask, available: Mask | None, pol
         parts.available_out,
         "partial evaluation of a scan",
         parts.decisions,
+        parts.checkpoints,
     )
 
 
@@ -565,8 +566,8 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
         return _linearize_cond_again(operation, nonzeros)
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
-    nonzeros_out = _any_branch(linearize_program(b, nz, is_body=True).nonzeros_out for b in branches)
-    parts = [linearize_program(b, nz, instantiate=nonzeros_out, is_body=True) for b in branches]
+    nonzeros_out = _any_branch(linearize_program(b, nz).nonzeros_out for b in branches)
+    parts = [linearize_program(b, nz, instantiate=nonzeros_out) for b in branches]
     n_out = len(nonzeros_out)
     avals, places = _merged([p.residuals for p in parts])
     forward = [_saving(p.forward, n_out, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
@@ -574,8 +575,8 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     primal = call_of(_cond(operation, forward))
     residuals = (primal.invars[0], *primal.outvars[n_out:])
     pushed = call_of(_cond(operation, linear))
-    decisions = tuple(d for p in parts for d in p.decisions)
-    return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, decisions)
+    checkpoints = tuple(c for p in parts for c in p.checkpoints)
+    return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
 
 
 def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule:
@@ -587,11 +588,11 @@ def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
     nonzeros_out = _any_branch(
-        linearize_program(b, nz, is_body=True, cond_residuals="recompute").nonzeros_out for b in branches
+        linearize_program(b, nz, in_loop=True, cond_residuals="recompute").nonzeros_out for b in branches
     )
     linear = []
     for branch in branches:
-        parts = linearize_program(branch, nz, None, nonzeros_out, is_body=True, cond_residuals="recompute")
+        parts = linearize_program(branch, nz, None, nonzeros_out, in_loop=True, cond_residuals="recompute")
         builder = Builder(parts.forward.constvars, parts.forward.consts)
         operands = parts.forward.invars
         n_residuals = len(parts.residuals)
@@ -639,6 +640,7 @@ def _split_cond(operation: Operation, unknown: Mask, available: Mask | None, pol
         parts[0].available_out,
         name,
         tuple(d for p in parts for d in p.decisions),
+        tuple(c for p in parts for c in p.checkpoints),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
-from jaxviz.ir.errors import EquationError, NoRuleError
+from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Var
@@ -236,6 +236,17 @@ def check_differentiable(operation: Operation) -> None:
         raise no_rule(operation, "Differentiation rule for", NOT_YET)
     if not compat.has_linearize_rule(operation.primitive):
         raise no_rule(operation, "Differentiation rule for", "Define one with jax.interpreters.ad.primitive_jvps.")
+
+
+def refused_forward(equation: Equation) -> ForwardModeError:
+    """The error for forward mode through a function with a custom VJP rule, from the `custom_lin` that stands for its derivative."""
+    whose = equation.origin.rule.removeprefix("custom VJP rule of ") if equation.origin is not None else "a function"
+    error = ForwardModeError(
+        f"can't apply forward-mode autodiff (jvp) to a custom_vjp function. {whose} has a rule for reverse mode alone: use "
+        "jax.vjp or jax.grad, or give it its rule with jax.custom_jvp."
+    )
+    error.trail.append(describe_equation(equation))
+    return error
 
 
 def located(error: Exception, equation: Equation, index: int) -> None:

@@ -8,7 +8,7 @@ from typing import Literal as OneOf
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
-from jaxviz.ir.syntax import Atom, Decision, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
     Builder,
@@ -37,7 +37,7 @@ class LinearizeRule:
       residuals: for each residual that `linear` takes, its place in `(*operands, *outputs of primal)`.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       name: for people.
-      decisions: what checkpoint policies said of the equations inside.
+      checkpoints: the checkpointed functions inside.
     """
 
     primal: Template
@@ -45,7 +45,7 @@ class LinearizeRule:
     residuals: tuple[int, ...]
     nonzeros_out: Mask
     name: str
-    decisions: tuple[Decision, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Linearized:
       residuals: the values of `forward` that `linear` takes, in its order: inputs, constants, held literals or intermediates.
       nonzeros_out: which results have a tangent that is not a symbolic zero.
       tangent_of: from a variable of `linear` to the value of `forward` that it is the tangent of.
-      decisions: what checkpoint policies said of the equations inside checkpointed functions.
+      checkpoints: the checkpointed functions inside.
     """
 
     forward: Program
@@ -66,7 +66,7 @@ class Linearized:
     residuals: tuple[Atom, ...]
     nonzeros_out: Mask
     tangent_of: Mapping[Var, Atom]
-    decisions: tuple[Decision, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
@@ -122,7 +122,7 @@ def split_jvp(
     given = {*parts.known.invars, *results}
     computed = [a for a in residuals if a not in given]
     primal, _ = dce_program(replace(parts.known, outvars=(*results, *computed)), keep_inputs=[True] * n_in)
-    return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.decisions)
+    return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.checkpoints)
 
 
 def linearize_from_jvp(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
@@ -139,7 +139,7 @@ def rule_of(
     nonzeros_out: Mask,
     name: str,
     keeps_lines: bool = False,
-    decisions: tuple[Decision, ...] = (),
+    checkpoints: tuple[Checkpoint, ...] = (),
 ) -> LinearizeRule:
     """The rule whose residuals are these values of `primal`; one that is an operand or a result is not given twice."""
     places: dict[Atom, int] = {}
@@ -151,7 +151,7 @@ def rule_of(
         tuple(places[a] for a in residuals),
         nonzeros_out,
         name,
-        decisions,
+        checkpoints,
     )
 
 
@@ -169,7 +169,7 @@ def linearize_program(
     nonzeros: Sequence[bool],
     n_results: int | None = None,
     instantiate: Sequence[bool] | None = None,
-    is_body: bool = False,
+    in_loop: bool = False,
     cond_residuals: CondResiduals = "jax",
 ) -> Linearized:
     """Linearizes a program in the inputs that `nonzeros` marks, at any point.
@@ -180,8 +180,8 @@ def linearize_program(
       n_results: how many of its results, from the first on, are differentiated; all by default.
       instantiate: for each of those, whether a zero tangent is written out. As in JAX it is then made in `forward`, and is a
         residual.
-      is_body: whether it is the body of an equation. The constants that its rules bring are then part of the compiled code,
-        and not held as arrays.
+      in_loop: whether it is the body of a loop. A constant that a rule brings is the same in each iteration, so it leaves the loop
+        and is written in place; anywhere else JAX makes an array of it, which is a residual.
       cond_residuals: 'recompute' for conds that save their operands alone, and run their branch again in the backward pass.
 
     Raises:
@@ -192,7 +192,7 @@ def linearize_program(
     tangent: dict[Atom, Var] = {}
     residuals: dict[Atom, Var] = {}
     tangents_in: list[Var] = []
-    decisions: list[Decision] = []
+    checkpoints: list[Checkpoint] = []
     for v, nonzero in zip(program.invars, nonzeros, strict=True):
         if nonzero:
             tangent[v] = Var(v.aval.to_tangent_aval())
@@ -200,7 +200,7 @@ def linearize_program(
 
     def residual(atom: Atom, made_by_rule: bool) -> Atom:
         if isinstance(atom, Literal):
-            if is_body:
+            if in_loop:
                 return atom
             if made_by_rule:  # JAX makes such a constant afresh, as an array, each time the rule runs
                 atom = Literal(atom.val, atom.aval, held=True)
@@ -233,7 +233,7 @@ def linearize_program(
         values = ins + outs
         taken = [residual(values[i], i >= n_in) for i in rule.residuals]
         taken += [tangent[a] for a in equation.invars if a in tangent]
-        decisions += rule.decisions
+        checkpoints += rule.checkpoints
         given = iter(linear.splice(rule.linear, taken, equation, "linearize", rule.name))
         for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
             if nonzero:
@@ -249,14 +249,14 @@ def linearize_program(
     ]
     return _finish(
         program, forward, linear, [read(a, a) for a in program.outvars], residuals, tangents_in,
-        primal, tangent, tangents_out, nonzeros_out, decisions,
+        primal, tangent, tangents_out, nonzeros_out, checkpoints,
     )  # fmt: skip
 
 
 def _finish(
     program: Program, forward: Builder, linear: Builder, results: list[Atom], residuals: dict[Atom, Var],
     tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Atom],
-    nonzeros_out: Mask, decisions: list[Decision],
+    nonzeros_out: Mask, checkpoints: list[Checkpoint],
 ) -> Linearized:  # fmt: skip
     """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
     names = [""] * (len(residuals) + len(tangents_in))
@@ -270,4 +270,4 @@ def _finish(
     forward_program, _ = dce_program(forward_program)
     # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
     tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
-    return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(decisions))
+    return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(checkpoints))

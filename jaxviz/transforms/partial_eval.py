@@ -20,7 +20,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import write_params
-from jaxviz.ir.syntax import Atom, Decision, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, select
 
 Policy = Callable[..., Any]
@@ -38,6 +38,7 @@ class SplitRule:
       available_out: which results `staged` gives.
       name: for people.
       decisions: what the policy said of the equations inside.
+      checkpoints: checkpointed functions inside, if there is no policy.
     """
 
     known: Template
@@ -47,6 +48,7 @@ class SplitRule:
     available_out: Mask
     name: str
     decisions: tuple[Decision, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Split:
       unknown_out: which results are unknown until later.
       available_out: which results `staged` gives.
       decisions: what the policy said of the equations.
+      checkpoints: checkpointed functions inside, if there is no policy.
     """
 
     known: Program
@@ -68,6 +71,7 @@ class Split:
     unknown_out: Mask
     available_out: Mask
     decisions: tuple[Decision, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
     def known_results(self) -> tuple[Atom, ...]:
@@ -146,6 +150,7 @@ class _Splitter:
         self.residuals: dict[Atom, Var] = {}
         """What the known part keeps -> the input of the staged part that takes it."""
         self.decisions: list[Decision] = []
+        self.checkpoints: list[Checkpoint] = []
 
     def is_available(self, atom: Atom) -> bool:
         return atom in self.available or (isinstance(atom, Literal) and not self.is_held(atom))
@@ -180,28 +185,30 @@ class _Splitter:
             self.unknown.update(equation.outvars)
             self.available.update(equation.outvars)
         else:
-            self.now.equations.append(_with_inputs(equation, [self.value_now.get(a, a) for a in equation.invars]))
+            here = _with_inputs(equation, [self.value_now.get(a, a) for a in equation.invars])
+            self.now.equations.append(here)
             if self.by_policy:
-                self.ask_policy(equation)
+                self.ask_policy(equation, here)
 
     def add_later(self, equation: Equation, origin: Origin | None) -> None:
         ins = [self.read_later(a) for a in equation.invars]
         self.later.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
 
-    def ask_policy(self, equation: Equation) -> None:
+    def ask_policy(self, equation: Equation, here: Equation) -> None:
+        """Records what the policy says of an equation, which is `here` in the known part, and does it."""
         operation = equation.operation
         assert self.policy is not None
         verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation.params))
         if any(compat.is_real_effect(e) for e in operation.effects):
             verdict = "saved"  # an effect is not repeated, whatever the policy says
         if verdict == "saved":
-            self.decisions.append(Decision(equation, "saved"))
+            self.decisions.append(Decision(here, "saved"))
         elif verdict == "recomputed":
-            self.decisions.append(Decision(equation, "recomputed"))
-            self.add_later(equation, self.recomputation(equation))
+            self.decisions.append(Decision(here, "recomputed"))
+            self.add_later(equation, self.recomputation(here))
             self.available.update(equation.outvars)
         else:
-            self.decisions.append(Decision(equation, "offloaded"))
+            self.decisions.append(Decision(here, "offloaded"))
             self.offload(equation, *verdict)
 
     def recomputation(self, equation: Equation) -> Origin | None:
@@ -248,6 +255,7 @@ class _Splitter:
                 self.value_later[v] = next(given)
                 self.available.add(v)
         self.decisions += rule.decisions
+        self.checkpoints += rule.checkpoints
 
     def finish(self, ensure_unknown: Sequence[bool], ensure_available: Sequence[bool]) -> Split:
         program = self.program
@@ -268,7 +276,9 @@ class _Splitter:
         )
         later = [*self.residuals.values(), *self.inputs_later]
         staged = self.later.program(later, results_later, _names(program, len(later), len(results_later)))
-        return Split(known, staged, residuals, unknown_out, available_out, tuple(self.decisions))
+        return Split(
+            known, staged, residuals, unknown_out, available_out, tuple(self.decisions), tuple(self.checkpoints)
+        )
 
 
 def _names(program: Program, n_in: int, n_out: int) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxviz.analysis.residuals import Residual, nbytes
+from jaxviz.analysis.residuals import Residual
+from jaxviz.analysis.tables import nbytes
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat

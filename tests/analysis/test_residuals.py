@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxviz
-from jaxviz.analysis.residuals import nbytes
+from jaxviz.analysis.tables import nbytes
 
 TABLE = jnp.arange(3.0)
 

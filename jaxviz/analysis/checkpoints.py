@@ -1,0 +1,225 @@
+"""What checkpoint policies decided: for each value of a checkpointed function what becomes of it between the two passes."""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from typing import Literal as OneOf
+
+import jax
+
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.analysis.walk import Tracer, defined_at, location_of
+from jaxviz.derivation import Derivation
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.syntax import Checkpoint, Equation, Program, Var
+
+Fate = OneOf["saved", "recomputed", "offloaded", "already an input", "not needed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One value of a checkpointed function.
+
+    Args:
+      expression: the operation that makes it, or the path of the input it is.
+      type: its type.
+      nbytes: its size in bytes.
+      location: the user's line.
+      fate: 'saved' in the forward pass, 'recomputed' in the backward pass, 'offloaded' to another memory in between, 'already an
+        input' of the function, or 'not needed' by the backward pass, whatever the policy said of it.
+      equation: of the user's program; None for an input.
+    """
+
+    expression: str
+    type: str
+    nbytes: int
+    location: Location | None
+    fate: Fate
+    equation: Equation | None
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointReport:
+    """What the policy of one checkpointed function decided.
+
+    Args:
+      function: its name.
+      location: where it is defined.
+      policy: the name of the policy.
+      values: what became of each value.
+      unmatched: names that the policy lists, and that no `checkpoint_name` in the function gives.
+      names: names that the function gives.
+    """
+
+    function: str
+    location: Location
+    policy: str
+    values: tuple[Decided, ...]
+    unmatched: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.unmatched:
+            return ()
+        given = ", ".join(map(repr, self.names)) or "none"
+        listed = ", ".join(map(repr, self.unmatched))
+        return (
+            f"The policy {self.policy} of {self.function} ({short_location(self.location)}) lists {listed}, which no "
+            f"checkpoint_name in it gives; the names given there: {given}.",
+        )
+
+    @property
+    def summary(self) -> str:
+        """`block (model.py:12), policy dots_saveable: 2 saved 1.2 KiB, 5 recomputed 3.0 KiB`."""
+        parts = []
+        for fate in ("saved", "offloaded", "recomputed", "already an input", "not needed"):
+            of_fate = [v for v in self.values if v.fate == fate]
+            if of_fate:
+                parts.append(f"{len(of_fate)} {fate} {format_bytes(sum(v.nbytes for v in of_fate))}")
+        head = f"checkpoint of {self.function} ({short_location(self.location)}), policy {self.policy}"
+        return f"{head}: {', '.join(parts)}" if parts else head
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (v.expression, v.type, format_bytes(v.nbytes), short_location(v.location) if v.location else "", v.fate)
+            for v in self.values
+        ]
+
+    def __str__(self) -> str:
+        table = text_table(("value", "type", "bytes", "line", "decision"), self._rows(), "<<><<") if self.values else ""
+        return "\n".join(filter(None, [self.summary, table, *map(wrapped, self.notes)]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        heads = ("value", "type", "bytes", "line", "decision")
+        table = html_table(self.summary, heads, self._rows(), (False, False, True, False, False))
+        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {
+            "function": self.function,
+            "policy": self.policy,
+            "unmatched": list(self.unmatched),
+            "values": [
+                {"expression": v.expression, "type": v.type, "nbytes": v.nbytes, "decision": v.fate}
+                for v in self.values
+            ],
+        }
+
+
+def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:
+    """One report for each checkpointed function of a derivation, in the order in which they run."""
+    return tuple(_report(c) for c in derivation.linearized.checkpoints)
+
+
+def _report(checkpoint: Checkpoint) -> CheckpointReport:
+    function = checkpoint.function
+    kept: set[Equation] = set()
+    trace = Tracer(checkpoint.forward)
+    n_results = len(checkpoint.forward.outvars) - checkpoint.n_residuals
+    for atom in checkpoint.forward.outvars[n_results:]:
+        for source in trace(atom):
+            if source.equation is not None:
+                kept.update((source.equation, *ancestors(source.equation)))
+    again = {
+        e
+        for _, equation in checkpoint.backward.walk()
+        if equation.origin is not None and equation.origin.role == "recomputation"
+        for e in ancestors(equation)
+    }
+    values = list(_inputs(checkpoint))
+    for decision in checkpoint.decisions:
+        equation = decision.equation
+        needed = {"saved": equation in kept, "recomputed": equation in again}.get(decision.verdict, True)
+        fate: Fate = decision.verdict if needed else "not needed"
+        written = next(ancestors(equation), equation)
+        for v in equation.outvars:
+            values.append(_decided(described(equation), v, location_of(equation), fate, written))
+    names = tuple(dict.fromkeys(_names_given(function)))
+    listed = dict.fromkeys(_names_listed(checkpoint.policy))
+    unmatched = tuple(name for name in listed if name not in names)
+    return CheckpointReport(
+        function.name, defined_at(function), policy_name(checkpoint.policy), tuple(values), unmatched, names
+    )
+
+
+def _inputs(checkpoint: Checkpoint) -> Iterator[Decided]:
+    """The inputs that the backward pass reads again."""
+    function = checkpoint.function
+    inputs = function.invars[: checkpoint.n_inputs]
+    read = {a for e in checkpoint.backward.equations for a in e.invars}
+    for v, name in zip(inputs, function.arg_names, strict=False):
+        if v in read:
+            yield _decided(name or "input", v, defined_at(function), "already an input", None)
+
+
+def _decided(expression: str, v: Var, location: Location | None, fate: Fate, equation: Equation | None) -> Decided:
+    return Decided(expression, v.aval.str_short(short_dtypes=True), nbytes(v.aval), location, fate, equation)
+
+
+def described(equation: Equation) -> str:
+    """What an equation does, in a word or two: the primitive, or the name that `checkpoint_name` gives."""
+    if equation.primitive is compat.name_p:
+        return f"checkpoint_name {equation.params['name']!r}"
+    return str(equation.primitive.name)
+
+
+def moved_or_rounded(equation: Equation | None) -> Equation | None:
+    """For an equation that only offloads or rounds a residual, the one that made it."""
+    if equation is None or equation.origin is None or equation.origin.role != "residual":
+        return None
+    return equation.origin.equation if equation.primitive in (compat.device_put_p, compat.reduce_precision_p) else None
+
+
+def is_offload(equation: Equation | None) -> bool:
+    """Whether an equation moves a value to another memory until the backward pass."""
+    return (
+        equation is not None
+        and equation.primitive is compat.device_put_p
+        and equation.origin is not None
+        and equation.origin.rule.startswith("offloaded")
+    )
+
+
+def policy_name(policy: Any) -> str:
+    """`dots_saveable`, or `save_only_these_names('a', 'b')` for one that a function of that name made."""
+    if policy is None:
+        return "nothing_saveable, the default"
+    for name, public in vars(jax.checkpoint_policies).items():
+        if public is policy:
+            return str(name)
+    maker = str(getattr(policy, "__qualname__", "")).split(".<locals>")[0] or _snake_case(type(policy).__name__)
+    names = list(_names_listed(policy))
+    return f"{maker}({', '.join(map(repr, names))})" if names else maker
+
+
+def _snake_case(name: str) -> str:
+    """The function that makes objects of a class: `save_only_these_names` of `SaveOnlyTheseNames`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _names_listed(policy: Any) -> Iterator[str]:
+    """The names that a policy made by `save_only_these_names` or its kin holds; no other policy holds any."""
+    held = list(getattr(policy, "__dict__", {}).values())
+    if inspect.isfunction(policy):
+        held += inspect.getclosurevars(policy).nonlocals.values()
+    for value in held:
+        if callable(value):
+            yield from _names_listed(value)
+        elif isinstance(value, (set, frozenset, list, tuple)):
+            yield from sorted(x for x in value if isinstance(x, str))
+
+
+def _names_given(function: Program) -> Iterator[str]:
+    for _, equation in function.walk():
+        if equation.primitive is compat.name_p:
+            yield equation.params["name"]
