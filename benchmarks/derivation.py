@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 import jaxviz
-from benchmarks.models import mlp, transformer
+from benchmarks.models import lstm, mlp, remat_transformer, scan_transformer, transformer
 from jaxviz.ir.syntax import Program
 from jaxviz.transforms.linearize import linearize_program
 from jaxviz.transforms.transpose import transpose_program
@@ -126,7 +126,8 @@ def main(quick: bool = False) -> None:
     )
     print(f"{'program':<46}{'jaxviz':>10}{'jax':>10}{'ratio':>8}")
     for name, (fun, args) in {
-        "MLP, 8 layers": mlp(8), "transformer, 12 layers": transformer(12), "transformer, 48 layers": transformer(48)
+        "MLP, 8 layers": mlp(8), "transformer, 12 layers": transformer(12), "transformer, 48 layers": transformer(48),
+        "scan over 12 layers": scan_transformer(12), "remat, 12 layers": remat_transformer(12), "LSTM, 3 layers": lstm(3),
     }.items():  # fmt: skip
         for label, ours, theirs, ratio in speed(name, fun, args, repeats):
             print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")

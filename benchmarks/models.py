@@ -28,7 +28,7 @@ def transformer_params(n_layers: int, width: int = 32, hidden: int = 64, vocabul
     def weights(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), shape) * 0.1
 
-    def layer() -> Params:
+    def layer_params() -> Params:
         square = {name: weights(width, width) for name in ("q", "k", "v", "o")}
         scale = {
             "scale1": jnp.ones(width),
@@ -38,7 +38,7 @@ def transformer_params(n_layers: int, width: int = 32, hidden: int = 64, vocabul
         }
         return square | scale | {"up": weights(width, hidden), "down": weights(hidden, width)}
 
-    return {"embedding": weights(vocabulary, width), "layers": [layer() for _ in range(n_layers)]}
+    return {"embedding": weights(vocabulary, width), "layers": [layer_params() for _ in range(n_layers)]}
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
@@ -57,11 +57,34 @@ def attention(p: Params, x: jax.Array, n_heads: int = 4) -> jax.Array:
     return (weights @ v).transpose(1, 0, 2).reshape(n, width) @ p["o"]
 
 
+def layer(p: Params, x: jax.Array) -> jax.Array:
+    x = x + attention(p, layer_norm(x, p["scale1"], p["shift1"]))
+    return x + jax.nn.gelu(layer_norm(x, p["scale2"], p["shift2"]) @ p["up"]) @ p["down"]
+
+
 def transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
     x = params["embedding"][tokens]
     for p in params["layers"]:
-        x = x + attention(p, layer_norm(x, p["scale1"], p["shift1"]))
-        x = x + jax.nn.gelu(layer_norm(x, p["scale2"], p["shift2"]) @ p["up"]) @ p["down"]
+        x = layer(p, x)
+    return prediction_loss(params, x, tokens)
+
+
+def remat_transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
+    """Each layer checkpointed; what its matrix products give is saved."""
+    saves = jax.checkpoint(layer, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
+    x = params["embedding"][tokens]
+    for p in params["layers"]:
+        x = saves(p, x)
+    return prediction_loss(params, x, tokens)
+
+
+def scan_transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
+    """The layers' parameters stacked, and a scan over them."""
+    x, _ = jax.lax.scan(lambda x, p: (layer(p, x), None), params["embedding"][tokens], params["layers"])
+    return prediction_loss(params, x, tokens)
+
+
+def prediction_loss(params: Params, x: jax.Array, tokens: jax.Array) -> jax.Array:
     logits = x @ params["embedding"].T
     log_p = logits - jax.scipy.special.logsumexp(logits, -1, keepdims=True)
     return -jnp.take_along_axis(log_p, tokens[:, None], 1).mean()
@@ -69,6 +92,45 @@ def transformer_loss(params: Params, tokens: jax.Array) -> jax.Array:
 
 def transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
     return transformer_loss, (transformer_params(n_layers), jnp.arange(16))
+
+
+def remat_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
+    return remat_transformer_loss, (transformer_params(n_layers), jnp.arange(16))
+
+
+def scan_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
+    params = transformer_params(n_layers)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])
+    return scan_transformer_loss, ({**params, "layers": stacked}, jnp.arange(16))
+
+
+def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array) -> jax.Array:
+    """Layers of LSTM cells over a sequence."""
+    for p in params:
+
+        def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array, p: Params = p) -> Any:
+            h, c = carry
+            i, f, g, o = jnp.split(x @ p["in"] + h @ p["hidden"] + p["bias"], 4)
+            c = jax.nn.sigmoid(f + 1.0) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        zero = jnp.zeros(p["hidden"].shape[0])
+        _, xs = jax.lax.scan(cell, (zero, zero), xs)
+    return jnp.mean((xs - target) ** 2)
+
+
+def lstm(n_layers: int, width: int = 16, length: int = 20) -> tuple[Any, tuple[Any, ...]]:
+    keys = jax.random.split(jax.random.key(0), 2 * n_layers)
+    params = [
+        {
+            "in": jax.random.normal(keys[2 * i], (width, 4 * width)) * 0.1,
+            "hidden": jax.random.normal(keys[2 * i + 1], (width, 4 * width)) * 0.1,
+            "bias": jnp.zeros(4 * width),
+        }
+        for i in range(n_layers)
+    ]
+    return lstm_loss, (params, jnp.ones((length, width)), jnp.zeros((length, width)))
 
 
 def mlp(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
