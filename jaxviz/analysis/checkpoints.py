@@ -13,7 +13,7 @@ from typing import Literal as OneOf
 import jax
 
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
-from jaxviz.analysis.walk import Tracer, defined_at, location_of
+from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
@@ -141,7 +141,7 @@ def _report(checkpoint: Checkpoint) -> CheckpointReport:
         equation = decision.equation
         needed = {"saved": equation in kept, "recomputed": equation in again}.get(decision.verdict, True)
         fate: Fate = decision.verdict if needed else "not needed"
-        written = next(ancestors(equation), equation)
+        written = primal_equation(equation)
         for v in equation.outvars:
             values.append(_decided(described(equation), v, location_of(equation), fate, written))
     names = tuple(dict.fromkeys(_names_given(function)))

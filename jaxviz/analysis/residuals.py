@@ -168,7 +168,7 @@ class ResidualSet(Sequence[Residual]):
             n = sum(bool(r.dummies) for r in self.items)
             notes.append(
                 f"Up to {format_bytes(self.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
-                "gives residuals of the same types as the other branches, filled with zeros where it saves nothing, and a scan "
+                "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
                 "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
                 "the branches or the body of the scan."
             )
@@ -179,7 +179,7 @@ class ResidualSet(Sequence[Residual]):
                 f"{format_bytes(sum(r.nbytes for r in unread))} are kept that the backward program never reads: {names}."
             )
         notes += [note for c in self.checkpoints for note in c.notes]
-        return tuple(notes)
+        return tuple(dict.fromkeys(notes))
 
     def __str__(self) -> str:
         heads = ("name", "type", "bytes", "line", "why it is kept")
@@ -279,7 +279,8 @@ def _residual(
         location = site.definition if kind == "argument" or used_at is None else used_at
     if source.is_carry:
         expression = f"{expression}, carried"
-    rule = linear[0].equation.origin.rule if linear and linear[0].equation.origin else ""
+    asked = linear[0].equation.origin if linear else None
+    rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
     size = nbytes(atom.aval)
     dummies = tuple(_dummy(s, site, size // math.prod(source.lengths)) for s in sources if s.is_dummy)
     return Residual(

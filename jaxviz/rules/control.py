@@ -166,6 +166,7 @@ def _known_scan(
         loop,
         [False] * n_consts + [True] * (len(carry) + len(xs)),
         ensure_unknown=[True] * len(results) + [False] * len(computed),
+        later_role=None,
     )
     builder = Builder(known.constvars, known.consts)
     outer_carry = [Var(v.aval) for v in carry]

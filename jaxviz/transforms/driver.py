@@ -92,11 +92,18 @@ class Builder:
         return found
 
     def splice(
-        self, template: Template, inputs: Sequence[Atom], equation: Equation | None, transform: str, rule: str
+        self,
+        template: Template,
+        inputs: Sequence[Atom],
+        equation: Equation | None,
+        transform: str,
+        rule: str,
+        role_of_all: Role | None = None,
     ) -> list[Atom]:
         """Copies a rule's equations in, applied to `inputs`; returns what its outputs became.
 
         Without an `equation` that they come from, as in a rule made of other rules, their origins are left to be filled in.
+        With `role_of_all` that is what all of them compute, whatever the template says.
         """
         env: list[Atom] = list(inputs)
         for atom, value in template.constants:
@@ -107,6 +114,7 @@ class Builder:
         for operation, ins, role, line, origin in template.steps:
             outvars = tuple([Var(aval) for aval in operation.out_avals])
             if origin is None and equation is not None:
+                role = role_of_all or role
                 origin = origins.get(role)
                 if origin is None:
                     origin = origins[role] = Origin(equation, transform, rule, role)

@@ -20,7 +20,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import write_params
-from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Operation, Origin, Program, Role, Var
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, select
 
 Policy = Callable[..., Any]
@@ -100,6 +100,7 @@ def split_program(
     policy: Policy | None = None,
     transform: str = "linearize",
     is_rule: bool = False,
+    later_role: Role | None = "tangent",
 ) -> Split:
     """Splits a program by which of its inputs are unknown until later.
 
@@ -112,11 +113,12 @@ def split_program(
       policy: a checkpoint policy.
       transform: the transform that asks, for the origins of what is made.
       is_rule: whether the program is a rule, whose equations get their origins where it is applied.
+      later_role: what the unknown part of an equation that is split computes; None for what the equation computes.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
     """
-    splitter = _Splitter(program, unknown, available, policy, transform, is_rule)
+    splitter = _Splitter(program, unknown, available, policy, transform, is_rule, later_role)
     for index, equation in enumerate(program.equations):
         splitter.split(equation, index)
     n = len(program.outvars)
@@ -128,12 +130,13 @@ class _Splitter:
 
     def __init__(
         self, program: Program, unknown: Sequence[bool], available: Sequence[bool] | None, policy: Policy | None,
-        transform: str, is_rule: bool,
+        transform: str, is_rule: bool, later_role: Role | None,
     ):  # fmt: skip
         self.program = program
         self.policy = policy
         self.transform = transform
         self.is_rule = is_rule
+        self.later_role = later_role
         self.by_policy = available is not None
         self.unknown: set[Atom] = set(select(unknown, program.invars))
         self.available: set[Atom] = (
@@ -240,11 +243,13 @@ class _Splitter:
             located(error, equation, index)
             raise
         came_from = None if self.is_rule else equation
+        own_role: Role = equation.origin.role if equation.origin is not None else "primal"
         ins = [self.value_now.get(a, a) for a, u in zip(equation.invars, unknown, strict=True) if not u]
-        outs = self.now.splice(rule.known, ins, came_from, self.transform, rule.name)
+        outs = self.now.splice(rule.known, ins, came_from, self.transform, rule.name, own_role)
         n_in = len(equation.invars)
         later = [self.read_later(equation.invars[i]) if i < n_in else self.keep(outs[i - n_in]) for i in rule.staged_in]
-        given = iter(self.later.splice(rule.staged, later, came_from, self.transform, rule.name))
+        role = self.later_role or own_role
+        given = iter(self.later.splice(rule.staged, later, came_from, self.transform, rule.name, role))
         known = iter(outs)
         for v, is_unknown, is_available in zip(equation.outvars, rule.unknown_out, rule.available_out, strict=True):
             if is_unknown:

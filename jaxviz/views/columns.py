@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from jaxviz.analysis.residuals import Residual
+from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.tables import nbytes
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
@@ -66,6 +66,7 @@ class _Columns:
         self.results: list[list[int]] = []
         self.params: dict[int, int] = {}
         self.notes: list[str] = []
+        self.decisions = _decisions(derivation)
 
     def view(self) -> View:
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
@@ -169,6 +170,7 @@ class _Columns:
         add["equation_location"].append(self.location(location_of(equation, within)))
         source = next((self.rows[e] for e in ancestors(equation) if e in self.rows), -1)
         add["equation_origin"].append(source)
+        add["equation_decision"].append(self.string(self.decisions.get(equation, "")))
         add["equation_twin"].append(-1 if twin == row else twin)
         for label, nested in equation.programs:
             self.add_program(nested, row, label, (*within, equation))
@@ -227,15 +229,17 @@ class _Columns:
 
     def add_residuals(self) -> None:
         try:
-            residuals: Iterable[Residual] = self.derivation.residuals
+            residuals: ResidualSet = self.derivation.residuals
         except Exception as error:
             self.notes.append(f"no residuals: {first_line(error)}")
             return
+        self.notes.extend(residuals.notes)
         add = self.columns
         for r in residuals:
             add["residual_name"].append(self.string(r.name))
-            add["residual_type"].append(self.type(r.aval))
+            add["residual_type"].append(self.string(r.type))
             add["residual_nbytes"].append(r.nbytes)
+            add["residual_dummy"].append(r.nbytes if r.dummies else 0)
             add["residual_kind"].append(KINDS.index(r.kind))
             add["residual_location"].append(self.location(r.location))
             add["residual_rule"].append(self.string(r.rule))
@@ -244,6 +248,20 @@ class _Columns:
             add["residual_producer"].append(self.rows.get(r.producer, -1) if r.producer is not None else -1)
             add["residual_consumers"].append(len(add["consumer_rows"]))
             add["consumer_rows"].extend(self.rows[e] for e in r.consumers if e in self.rows)
+
+
+def _decisions(derivation: Derivation) -> dict[Equation, str]:
+    """What checkpoint policies decided of the equations of the function, for those that stand in a checkpoint."""
+    try:
+        reports = report_checkpoints(derivation)
+    except Exception:  # a program that cannot be linearized; its stage shows the error
+        return {}
+    found: dict[Equation, dict[str, None]] = {}
+    for report in reports:
+        for value in report.values:
+            if value.equation is not None:
+                found.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
+    return {equation: "; ".join(texts) for equation, texts in found.items()}
 
 
 def _literal_text(literal: Literal) -> str:

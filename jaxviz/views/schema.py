@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 1
+VERSION = 2
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
@@ -53,6 +53,7 @@ COLUMNS: Mapping[str, str] = {
     "equation_rule": "string: the rule that made it, or empty",
     "equation_location": "location, or -1",
     "equation_origin": "equation of another stage that it came from, or -1",
+    "equation_decision": "string: what a checkpoint policy decided of its results, or empty",
     "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
     # A variable; names are those of its stage's listing.
     "variable_name": "string",
@@ -68,19 +69,20 @@ COLUMNS: Mapping[str, str] = {
     "location_function": "string",
     # A residual: a value that the forward program hands to the backward one.
     "residual_name": "string: its variable's name in the listing of the forward program",
-    "residual_type": "type",
+    "residual_type": "string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan",
     "residual_nbytes": "bytes (64-bit float)",
+    "residual_dummy": "bytes of it that are a dummy if a cond takes another branch (64-bit float)",
     "residual_kind": "index into KINDS",
     "residual_location": "location, or -1",
     "residual_rule": "string",
     "residual_reason": "string: one sentence",
-    "residual_decision": "string: what a policy decided, or empty",
+    "residual_decision": "string: 'saved' or 'offloaded'",
     "residual_producer": "equation of the forward program that makes it, or -1",
     "residual_consumers": "offsets into consumer_rows, one more than there are residuals",
     "consumer_rows": "equation of the backward program that reads it",
 }
 
-_FLOATS = frozenset({"type_nbytes", "residual_nbytes"})
+_FLOATS = frozenset({"type_nbytes", "residual_nbytes", "residual_dummy"})
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ export interface Residual {
   name: string;
   type: string;
   nbytes: number;
+  /** Bytes of it that are a dummy if a cond takes another branch. */
+  dummy: number;
   kind: string;
   place: Place | null;
   rule: string;
@@ -97,6 +99,10 @@ export class Model {
   }
   rule(row: number): string {
     return this.text("equation_rule", row);
+  }
+  /** What a checkpoint policy decided of its results, or nothing. */
+  decision(row: number): string {
+    return this.text("equation_decision", row);
   }
   transform(row: number): string {
     return this.text("equation_transform", row);
@@ -305,8 +311,9 @@ export class Model {
     return Array.from({ length: n }, (_, i) => ({
       index: i,
       name: this.text("residual_name", i),
-      type: this.text("type_text", this.column("residual_type")[i]!),
+      type: this.text("residual_type", i),
       nbytes: this.column("residual_nbytes")[i]!,
+      dummy: this.column("residual_dummy")[i]!,
       kind: this.view.kinds[this.column("residual_kind")[i]!] ?? "",
       place: this.location(this.column("residual_location")[i]!),
       rule: this.text("residual_rule", i),

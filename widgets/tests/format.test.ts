@@ -24,6 +24,7 @@ function residual(index: number, changes: Partial<Residual>): Residual {
   const rest = {
     name: "a",
     type: "f32[]",
+    dummy: 0,
     kind: "intermediate",
     place: null,
     rule: "",

@@ -67,7 +67,7 @@ export class ResidualsPane {
       return th;
     });
     const table = h("table", { class: "jv-table" }, h("thead", {}, h("tr", {}, ...heads)), this.body);
-    const notes = view.notes.map((note) => h("p", { class: "jv-message" }, note));
+    const notes = view.notes.map((note) => h("p", { class: "jv-message jv-note" }, note));
     const empty = residuals.length === 0 && notes.length === 0;
     const nothing = "Nothing is kept: the function is linear in what is differentiated.";
     this.scroller.append(
@@ -144,7 +144,7 @@ export class ResidualsPane {
       h("td", { class: "jv-col-name" }, h("code", {}, r.name)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
       h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes)),
-      h("td", { class: "jv-col-kind" }, r.kind),
+      h("td", { class: "jv-col-kind" }, r.kind, ...tags(r)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
       h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
       h("td", { class: "jv-col-reason" }, ...marked(r.reason)),
@@ -152,6 +152,18 @@ export class ResidualsPane {
     this.rows.set(r.index, tr);
     return tr;
   }
+}
+
+/** What is out of the ordinary about a residual, beside its kind. */
+function tags(r: Residual): HTMLElement[] {
+  const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
+  const made = [];
+  if (r.dummy)
+    made.push(tag("dummy", `${formatBytes(r.dummy)} that hold nothing if a cond takes another branch`));
+  if (r.decision === "offloaded")
+    made.push(tag("offloaded", "moved to another memory until the backward pass"));
+  if (!r.consumers.length) made.push(tag("unread", "no equation of the backward program reads it"));
+  return made;
 }
 
 /** Text with its `code` parts as code. */
