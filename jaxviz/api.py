@@ -150,6 +150,9 @@ def _linearized(
     nonzeros = _differentiable(traced.program)
     parts = linearize_program(traced.program, nonzeros, traced.n_results, cond_residuals=cond_residuals)
     outs = evaluate(parts.forward, traced.leaves)
+    n = len(traced.program.outvars)
+    # A number that JAX keeps as an array is still a number where the program only passes it on.
+    outs[n:] = [compat.as_array(x, a.aval) for x, a in zip(outs[n:], parts.residuals, strict=True)]
     return traced, outs, parts.linear, nonzeros, parts.nonzeros_out
 
 

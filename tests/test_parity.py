@@ -245,7 +245,12 @@ def test_second_derivatives_every_way(case):
         )
         return outer(dot)(point)
 
-    want = reverse_over_reverse(jax.grad, jax.grad)
+    try:
+        want = reverse_over_reverse(jax.grad, jax.grad)
+    except Exception as error:  # JAX has no second derivative for offloading and for an optimized remat
+        with pytest.raises(type(error)):
+            reverse_over_reverse(jaxviz.grad, jaxviz.grad)
+        return
     for outer, inner in ((jaxviz.grad, jaxviz.grad), (jax.grad, jaxviz.grad), (jaxviz.grad, jax.grad)):
         got = reverse_over_reverse(outer, inner)
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)

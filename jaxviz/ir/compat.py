@@ -26,6 +26,7 @@ from jax._src import api as _api
 from jax._src import api_util, custom_derivatives, debugging, dispatch, dtypes, pjit
 from jax._src import core as _core
 from jax._src import effects as _effects
+from jax._src import linear_util as _lu
 from jax._src import source_info_util as _source
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
@@ -95,6 +96,13 @@ def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
 
 def is_high(jaxpr: Any) -> bool:
     return bool(getattr(jaxpr, "is_high", False))
+
+
+def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: dict[str, Any]) -> bool:
+    """Whether an equation is of the high level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
+    if "is_high" not in vars(primitive) and type(primitive).is_high is _core.Primitive.is_high:
+        return False
+    return bool(primitive.is_high(*in_avals, **params))
 
 
 def is_array(x: Any) -> bool:
@@ -172,8 +180,8 @@ def user_frames(traceback: Any) -> Iterator[Any]:
 # --- tracing ----------------------------------------------------------------------------------------------------------
 
 
-_jvp_functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""What the `jvp_jaxpr_fun` of an equation calls -> the user's rule that it traces."""
+_rules: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""What the `jvp_jaxpr_fun` or the `fwd_jaxpr_thunk` of an equation calls -> the user's rule that it traces."""
 
 
 class _Trace(_pe.DynamicJaxprTrace):
@@ -197,11 +205,35 @@ class _Trace(_pe.DynamicJaxprTrace):
             self.held.append(tracer.val)
         return tracer
 
+    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        """An operation whose result is a literal has been folded away, or handed its operand back: outside `jit` it is an array."""
+        out = super().process_primitive(primitive, tracers, params)
+        for tracer in out if primitive.multiple_results else [out]:
+            self.hold(tracer)
+        return out
+
+    def stage_value(self, val: Any) -> Any:
+        """`lax.convert_element_type` of a Python number: outside `jit`, an array."""
+        out = super().stage_value(val)
+        self.hold(out)
+        return out
+
+    def hold(self, tracer: Any) -> None:
+        if isinstance(getattr(tracer, "val", None), _core.Literal):
+            self.held.append(tracer.val)
+
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
         out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
         if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
-            _jvp_functions[self.frame.tracing_eqns[-1].params["jvp_jaxpr_fun"].f] = jvp
+            _rules[self.frame.tracing_eqns[-1].params["jvp_jaxpr_fun"].f] = jvp
+        return out
+
+    def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
+        """Keeps the forward rule itself, for the same reason."""
+        out = super().process_custom_vjp_call(prim, fun, fwd, bwd, tracers, **params)
+        if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
+            _rules[self.frame.tracing_eqns[-1].params["fwd_jaxpr_thunk"].f] = fwd
         return out
 
 
@@ -417,6 +449,11 @@ def as_type(x: Any, aval: Any) -> Any:
     return _lax._convert_element_type(x, aval.dtype, weak_type=weak)
 
 
+def as_array(x: Any, aval: Any) -> Any:
+    """x as an array, if it is a plain number."""
+    return x if isinstance(x, jax.Array) or np.shape(x) else as_type(jax.numpy.asarray(x, aval.dtype), aval)
+
+
 def is_tracer(x: Any) -> bool:
     return isinstance(x, _core.Tracer)
 
@@ -472,7 +509,7 @@ def trace_custom_jvp_rule(
     symbolic = params["symbolic_zeros"]
     zero = _ad_util.SymbolicZero if symbolic else zeros
     nonzeros_out: list[bool] = []
-    known = _jvp_functions.get(params["jvp_jaxpr_fun"].f)
+    known = _rules.get(params["jvp_jaxpr_fun"].f)
     _, rule = custom_jvp_call_p.get_bind_params(params)["subfuns"]
     skip = 0
     if known is not None:
@@ -496,30 +533,73 @@ def trace_custom_jvp_rule(
     return closed, held, nonzeros_out
 
 
-def trace_forward_rule(params: dict[str, Any], nonzeros: Sequence[bool]) -> tuple[Any, int, Sequence[int | None]]:
+def trace_forward_rule(
+    params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+) -> tuple[Any, list[Any], int, Sequence[int | None]]:
     """The user's forward rule of a `custom_vjp_call`.
 
     Args:
       params: of the equation.
-      nonzeros: which of its operands after the first `num_consts` carry a tangent.
+      in_avals: types of its operands after the first `num_consts`.
+      nonzeros: which of those carry a tangent.
+      context: of the equation.
 
     Returns:
-      (jaxpr, n_residuals, forwarded): the ClosedJaxpr from those operands to residuals that are not operands, then
-      results; the number of residuals; and for each the position among all operands of the equation, or None for one that the
-      jaxpr gives.
+      (jaxpr, held, n_residuals, forwarded): the ClosedJaxpr from those operands to residuals that are not operands, then
+      results; its literals that linearize keeps as arrays; the number of residuals; and for each the position among all
+      operands of the equation, or None for one that the jaxpr gives.
     """
-    jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
+    rule = _rules.get(params["fwd_jaxpr_thunk"].f)
+    if rule is None:
+        jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
+        closed, held = _core.ClosedJaxpr(jaxpr, consts), []
+    else:
+        for store in rule.stores:
+            if store:
+                store.reset()
+
+        is_array: list[bool] = []
+
+        def forward(*args: Any) -> Any:
+            with context.manager:
+                outs = rule.call_wrapped(*(x for pair in zip(args, nonzeros, strict=True) for x in pair))
+            is_array.extend(map(is_tracer, outs))
+            return outs
+
+        closed, held, _ = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0))
+        # A number that went through an operation of jnp, and so is a tracer here, is an array outside `jit`.
+        outvars = zip(closed.jaxpr.outvars, is_array, strict=True)
+        held = [*held, *(a for a, traced in outvars if traced and isinstance(a, _core.Literal))]
     _, residual_tree, forwarded = params["out_trees"]()
-    return _core.ClosedJaxpr(jaxpr, consts), residual_tree.num_leaves, forwarded
+    return closed, held, residual_tree.num_leaves, forwarded
 
 
 def custom_lin_params(
-    params: dict[str, Any], n_residuals: int, out_avals: Sequence[Any], zeros_in: Sequence[bool]
-) -> Any:
-    """Params of the `custom_lin` that stands for the derivative of a `custom_vjp_call` until it is transposed."""
+    params: dict[str, Any], residuals: Sequence[Any], out_avals: Sequence[Any], zeros_in: Sequence[bool]
+) -> dict[str, Any]:
+    """Params of the `custom_lin` that stands for the derivative of a `custom_vjp_call` until it is transposed.
+
+    Args:
+      params: of the `custom_vjp_call`.
+      residuals: for each residual None, or a pair of one value: a constant of the forward rule, which stays one in the backward
+        rule, where Python may look at it.
+      out_avals: types of the tangents of the results.
+      zeros_in: which operands carry no tangent.
+    """
+    backward = custom_vjp_call_p.get_bind_params(params)["subfuns"][2]
+    n_given = sum(r is None for r in residuals)
+    if n_given < len(residuals):
+        whole = backward
+
+        def with_constants(*args: Any) -> Any:
+            given = iter(args)
+            values = [next(given) if r is None else r[0] for r in residuals]
+            return whole.call_wrapped(*values, *given)
+
+        backward = _lu.wrap_init(with_constants, debug_info=whole.debug_info)
     return {
-        "num_res": n_residuals,
-        "bwd": custom_vjp_call_p.get_bind_params(params)["subfuns"][2],
+        "num_res": n_given,
+        "bwd": backward,
         "out_avals": tuple(out_avals),
         "symbolic_zeros": params["symbolic_zeros"],
         "in_zeros": tuple(zeros_in),

@@ -189,6 +189,7 @@ def write_program(program: Program) -> Any:
     constvars = [bind(v) for v in program.constvars]
     invars = [bind(v) for v in program.invars]
     eqns = []
+    is_high = program.is_high
     params: dict[int, dict[str, Any]] = {}  # one dict for each Operation: equations that share it, share it here too
     for e in program.equations:
         op = e.operation
@@ -196,11 +197,12 @@ def write_program(program: Program) -> Any:
         outs = [bind(v) for v in e.outvars]
         if id(op) not in params:
             params[id(op)] = write_params(op.params)
+            is_high = is_high or compat.is_high_equation(op.primitive, op.in_avals, params[id(op)])
         effects = compat.resolved_effects(op.effects, ins)
         eqns.append(compat.new_eqn(ins, outs, op.primitive, params[id(op)], effects, e.source, op.context))
     effects = compat.resolved_effects(program.effects, invars)
     outvars = [atom(a) for a in program.outvars]
-    jaxpr = compat.new_jaxpr(constvars, invars, outvars, eqns, effects, program.debug_info, program.is_high)
+    jaxpr = compat.new_jaxpr(constvars, invars, outvars, eqns, effects, program.debug_info, is_high)
     return jex_core.ClosedJaxpr(jaxpr, program.consts) if program.closed else jaxpr
 
 

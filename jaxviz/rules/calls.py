@@ -8,7 +8,7 @@ from dataclasses import replace
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, write_params
-from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select
@@ -243,12 +243,16 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     n_consts = params["num_consts"]
     if any(nonzeros[:n_consts]):
         raise compat.closed_over_error()
-    jaxpr, n_residuals, forwarded = compat.trace_forward_rule(params, nonzeros[n_consts:])
-    forward = read_jaxpr(jaxpr)
+    jaxpr, held, n_residuals, forwarded = compat.trace_forward_rule(
+        params, operation.in_avals[n_consts:], nonzeros[n_consts:], operation.context
+    )
+    forward = read_jaxpr(jaxpr, {id(x) for x in held})
     operands = (*(Var(a) for a in operation.in_avals[:n_consts]), *forward.invars)
     n_made = n_residuals - sum(i is not None for i in forwarded)
     made = iter(forward.outvars[:n_made])
-    residuals = tuple(next(made) if i is None else operands[i] for i in forwarded)
+    saved = [next(made) if i is None else operands[i] for i in forwarded]
+    constants = [(a.val,) if isinstance(a, Literal) and not a.held else None for a in saved]
+    residuals = tuple(a for a, c in zip(saved, constants, strict=True) if c is None)
     results = forward.outvars[n_made:]
     info = compat.derived_debug_info(forward.debug_info, [""] * len(operands), len(results))
     forward = replace(forward, invars=operands, outvars=results, debug_info=info)
@@ -256,7 +260,7 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     tangents_out = tuple(a.aval.to_tangent_aval() for a in results)
     lin = make_operation(
         compat.custom_lin_p,
-        compat.custom_lin_params(params, n_residuals, tangents_out, [not nz for nz in nonzeros]),
+        compat.custom_lin_params(params, constants, tangents_out, [not nz for nz in nonzeros]),
         (*(a.aval for a in residuals), *tangents_in),
         tangents_out,
         frozenset(),

@@ -221,9 +221,9 @@ class RuleTable(Generic[R]):
         self.generation = object()
 
 
-OWN_RULES = frozenset("shard_map xla_pmap pmap".split())
-"""Primitives that wait for rules of their own: what happens inside their programs is what people come to see, so JAX's rule for
-the whole is not taken. Other primitives may hold programs too, such as the sum in a scatter-add, which are not worth a look."""
+OWN_RULES = frozenset("shard_map xla_pmap pmap get swap addupdate".split())
+"""Primitives that wait for rules of their own: those that map over devices, and those that read and write mutable references.
+JAX's rules for them work on its tracers alone."""
 
 
 NOT_YET = "jaxviz does not derive through it yet; jax's own transforms do."

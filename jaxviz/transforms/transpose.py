@@ -147,9 +147,21 @@ def transpose_program(
     ]
     invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
     results = [ct for ct in cts_out if ct is not None]
+    _drop_unread(builder, len(program.equations) - len(linear_equations), results)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
     backward = builder.program(invars, results, info, like=program)
     return Transposed(backward, tuple(ct is not None for ct in cts_out))
+
+
+def _drop_unread(builder: Builder, n: int, results: list[Atom]) -> None:
+    """Of the first `n` equations, those of the program that no linear input reaches, leaves out what nothing reads."""
+    read: set[Atom] = {a for e in builder.equations[n:] for a in e.invars}.union(results)
+    kept = []
+    for e in reversed(builder.equations[:n]):
+        if e.effects or not read.isdisjoint(e.outvars):
+            read.update(e.invars)
+            kept.append(e)
+    builder.equations[:n] = kept[::-1]
 
 
 def _add(builder: Builder, x: Atom, y: Atom, equation: Equation | None) -> Var:
