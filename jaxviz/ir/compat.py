@@ -552,7 +552,8 @@ def trace_forward_rule(
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
         jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
-        closed, held = _core.ClosedJaxpr(jaxpr, consts), []
+        closed = _core.ClosedJaxpr(jaxpr, consts)
+        held: list[Any] = []
     else:
         for store in rule.stores:
             if store:
