@@ -1,5 +1,11 @@
 """jaxviz: see, step through and debug what JAX's transformations do to your own program."""
 
+from jax import checkpoint as checkpoint
+from jax import closure_convert as closure_convert
+from jax import remat as remat
+from jax.ad_checkpoint import checkpoint_name as checkpoint_name
+from jax.custom_derivatives import linear_call as linear_call
+
 from jaxviz.analysis.residuals import (
     Residual as Residual,
 )
@@ -35,6 +41,21 @@ from jaxviz.api import (
 )
 from jaxviz.api import (
     vjp as vjp,
+)
+from jaxviz.custom_rules import (
+    RuleCheck as RuleCheck,
+)
+from jaxviz.custom_rules import (
+    check_rule as check_rule,
+)
+from jaxviz.custom_rules import (
+    custom_gradient as custom_gradient,
+)
+from jaxviz.custom_rules import (
+    custom_jvp as custom_jvp,
+)
+from jaxviz.custom_rules import (
+    custom_vjp as custom_vjp,
 )
 from jaxviz.derivation import (
     Check as Check,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -154,7 +154,12 @@ def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Params with every Program in them written out as the jaxpr it stands for."""
-    return {name: _map_param(value, Program, lambda program: program.jaxpr) for name, value in params.items()}
+    return map_programs(params, lambda program: program.jaxpr)
+
+
+def map_programs(params: Mapping[str, Any], change: Callable[[Program], Any]) -> dict[str, Any]:
+    """Params with every Program in them changed."""
+    return {name: _map_param(value, Program, change) for name, value in params.items()}
 
 
 def _map_param(value: Any, kind: Any, change: Any) -> Any:
