@@ -205,6 +205,7 @@ def test_grad_and_value(case):
     assert_same(jaxviz.value_and_grad(f)(*case.args), jax.value_and_grad(f)(*case.args))
 
 
+@pytest.mark.slow
 @float_cases
 def test_composed_with_jit_and_vmap(case):
     f = scalar(case)

@@ -260,16 +260,15 @@ def _residual(
     atom: Atom, var: Var, site: Site, arguments: dict[Var, str], linear: list[Reader], backward: list[Reader]
 ) -> Residual:
     sources = site.sources(atom)
-    source = next((s for s in sources if not s.is_dummy), sources[0])
+    real = sorted((s for s in sources if not s.is_dummy), key=lambda s: s.equation is None) or list(sources)
+    source = real[0]
     producer = source.equation
-    made_by = moved_or_rounded(producer)
     kind = _kind(source, atom, site, arguments)
+    # In a cond one place may hold what one branch saves, or what another does.
+    expression = " or ".join(dict.fromkeys(_expression(s, site) for s in real))
     if producer is not None:
-        expression = site.expression(replace(source, equation=made_by) if made_by is not None else source)
         location = location_of(producer, source.within) or site.definition
     elif source.passed_by is not None:
-        of = site.expression(source)
-        expression = f"{of}, copied by {call_name(source.passed_by)}"
         location = location_of(source.passed_by) or site.definition
     else:
         path = arguments.get(atom, "") if isinstance(atom, Var) else ""
@@ -277,8 +276,6 @@ def _residual(
         first = linear[0] if linear else None
         used_at = location_of(first.equation, first.within) if first is not None else None
         location = site.definition if kind == "argument" or used_at is None else used_at
-    if source.is_carry:
-        expression = f"{expression}, carried"
     asked = linear[0].equation.origin if linear else None
     rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
     size = nbytes(atom.aval)
@@ -289,6 +286,14 @@ def _residual(
         tuple(dict.fromkeys(r.equation for r in backward)), producer, var,
         "offloaded" if is_offload(producer) else "saved", source.lengths, site.place(source), dummies,
     )  # fmt: skip
+
+
+def _expression(source: Source, site: Site) -> str:
+    made_by = moved_or_rounded(source.equation)
+    expression = site.expression(replace(source, equation=made_by) if made_by is not None else source)
+    if source.equation is None and source.passed_by is not None:
+        expression += f", copied by {call_name(source.passed_by)}"
+    return f"{expression}, carried" if source.is_carry else expression
 
 
 def _dummy(source: Source, site: Site, size: int) -> Dummy:

@@ -64,7 +64,9 @@ def is_inside_own_code(source: Any) -> bool:
     traceback = source.traceback if source is not None else None
     if traceback is None:
         return False
-    frame = next(iter(compat.user_frames(traceback)), None)
+    # The trace itself is our code too, and stands between the user's line and JAX's.
+    frames = (f for f in compat.user_frames(traceback) if "_Trace." not in f.function_name)
+    frame = next(frames, None)
     return frame is not None and not is_own_code(frame.file_name)
 
 

@@ -1,0 +1,1148 @@
+"""More programs as people write them with other libraries: each leans on a part of JAX that the simple models do not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import flax.linen as nn
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import lineax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import optimistix
+from flax import nnx
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import sparse
+from jax.experimental.ode import odeint
+from numpyro.contrib.control_flow import scan as numpyro_scan
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.util import log_density
+from programs import Case
+
+LIBRARY_CASES: list[Case] = []
+"""Programs with reverse mode."""
+
+FORWARD_ONLY_CASES: list[Case] = []
+"""Programs that JAX pushes forward and refuses to pull back."""
+
+KEY = jax.random.key(7)
+
+
+def case(*args: Any, forward: bool = True, reverse: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enters a function into a table, to be called with these."""
+
+    def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
+        table = LIBRARY_CASES if reverse else FORWARD_ONLY_CASES
+        table.append(Case(fun.__name__, fun, args, forward=forward))
+        return fun
+
+    return enter
+
+
+def normal(i: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.fold_in(KEY, i), shape)
+
+
+def pytree_of(module: Any) -> Any:
+    """An equinox module's inexact arrays, and the rest."""
+    return eqx.partition(module, eqx.is_inexact_array)
+
+
+# --- flax.linen -------------------------------------------------------------------------------------------------------
+
+
+class DecoderLayer(nn.Module):
+    """Causal attention and a gated MLP with dropout; what is saved has a name for the policy."""
+
+    @nn.compact
+    def __call__(self, x, _):
+        n, width = x.shape[-2:]
+        mask = nn.make_causal_mask(jnp.ones((n,)))
+        h = nn.RMSNorm()(x)
+        x = x + checkpoint_name(nn.MultiHeadDotProductAttention(num_heads=2)(h, h, mask=mask), "attention")
+        h = nn.RMSNorm()(x)
+        gated = nn.silu(nn.Dense(2 * width)(h)) * nn.Dense(2 * width)(h)
+        h = nn.Dropout(0.2, deterministic=False)(nn.Dense(width)(gated))
+        self.sow("intermediates", "norm", jnp.linalg.norm(h))
+        return x + h, None
+
+
+class Decoder(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        embed = nn.Embed(11, 8)
+        x = embed(tokens) + self.param("position", nn.initializers.normal(0.1), (tokens.shape[-1], 8))
+        layer = nn.remat(
+            DecoderLayer,
+            prevent_cse=False,
+            policy=jax.checkpoint_policies.save_only_these_names("attention"),
+        )
+        layers = nn.scan(
+            layer,
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=2,
+        )
+        x, _ = layers()(x, None)
+        return embed.attend(nn.LayerNorm()(x))
+
+
+DECODER = Decoder()
+TOKENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6]])
+
+
+@case(DECODER.init({"params": KEY, "dropout": KEY}, TOKENS)["params"], TOKENS)
+def linen_decoder_with_named_policy(params, tokens):
+    logits, sown = DECODER.apply({"params": params}, tokens, rngs={"dropout": KEY}, mutable=["intermediates"])
+    targets = jnp.roll(tokens, -1, axis=-1)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean(), sown
+
+
+class NormalizedStep(nn.Module):
+    """A recurrent step whose running statistics are carried through the scan."""
+
+    @nn.compact
+    def __call__(self, h, x):
+        h = nn.tanh(nn.Dense(4)(jnp.concatenate([h, x], -1)))
+        h = nn.BatchNorm(use_running_average=False, momentum=0.8)(h)
+        return h, h.mean()
+
+
+CARRIED = nn.scan(
+    NormalizedStep, variable_broadcast="params", variable_carry="batch_stats", split_rngs={"params": False}
+)()
+SEQUENCE = normal(0, 5, 3, 2)
+CARRIED_VARIABLES = NormalizedStep().init(KEY, jnp.zeros((3, 4)), SEQUENCE[0])  # a scan cannot begin what it carries
+
+
+@case(CARRIED_VARIABLES["params"], CARRIED_VARIABLES["batch_stats"], SEQUENCE)
+def linen_scan_carries_batch_statistics(params, stats, xs):
+    variables = {"params": params, "batch_stats": stats}
+    (h, means), updates = CARRIED.apply(variables, jnp.zeros((3, 4)), xs, mutable=["batch_stats"])
+    return jnp.sum(h**2) + means[-1], updates
+
+
+BIDIRECTIONAL = nn.Bidirectional(nn.RNN(nn.GRUCell(3)), nn.RNN(nn.OptimizedLSTMCell(3)))
+LENGTHS = jnp.array([5, 2])
+
+
+@case(BIDIRECTIONAL.init(KEY, jnp.ones((2, 5, 2))), normal(1, 2, 5, 2), LENGTHS)
+def linen_bidirectional_with_lengths(params, x, lengths):
+    return BIDIRECTIONAL.apply(params, x, seq_lengths=lengths)
+
+
+class SpectralEnsemble(nn.Module):
+    """Three members with parameters of their own, vmapped; spectral norm keeps a state."""
+
+    @nn.compact
+    def __call__(self, x):
+        member = nn.vmap(nn.Dense, in_axes=None, variable_axes={"params": 0}, split_rngs={"params": True}, axis_size=3)
+        y = member(4)(x)
+        return nn.SpectralNorm(nn.Dense(2))(nn.softplus(y), update_stats=True)
+
+
+ENSEMBLE = SpectralEnsemble()
+ENSEMBLE_VARIABLES = ENSEMBLE.init(KEY, jnp.ones((2, 3)))
+
+
+@case(ENSEMBLE_VARIABLES["params"], ENSEMBLE_VARIABLES["batch_stats"], normal(2, 2, 3))
+def linen_vmapped_ensemble_with_spectral_norm(params, stats, x):
+    return ENSEMBLE.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])
+
+
+class Experts(nn.Module):
+    """A lifted switch between experts, and a lifted custom rule that clips what goes back."""
+
+    @nn.compact
+    def __call__(self, x, which):
+        experts = [nn.Dense(3, name="first"), nn.Dense(3, name="second")]
+        if self.is_initializing():
+            for expert in experts:
+                expert(x)
+        x = nn.switch(which, [lambda m, x: experts[0](x), lambda m, x: jnp.sin(experts[1](x))], self, x)
+
+        def forward(m, x):
+            return nn.vjp(lambda m, x: m(x), m, x)
+
+        def backward(pull, ct):
+            params_ct, x_ct = pull(ct)
+            return params_ct, jnp.clip(x_ct, -0.1, 0.1)
+
+        clipped = nn.custom_vjp(lambda m, x: m(x), forward_fn=forward, backward_fn=backward)
+        return clipped(nn.Dense(2, name="last"), x)
+
+
+EXPERTS = Experts()
+
+
+@case(EXPERTS.init(KEY, jnp.ones((2, 3)), jnp.int32(0)), normal(3, 2, 3), jnp.int32(1), forward=False)
+def linen_switch_and_custom_vjp(params, x, which):
+    return EXPERTS.apply(params, x, which)
+
+
+# --- flax.nnx ---------------------------------------------------------------------------------------------------------
+
+
+class NnxLayer(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.LayerNorm(6, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, 6, decode=False, rngs=rngs)
+        self.linear = nnx.Linear(6, 6, rngs=rngs)
+
+    def __call__(self, x):
+        x = x + self.attention(self.norm(x))
+        return x + nnx.gelu(self.linear(x))
+
+
+class NnxStack(nnx.Module):
+    def __init__(self, rngs):
+        @nnx.split_rngs(splits=3)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def make(rngs):
+            return NnxLayer(rngs)
+
+        self.layers = make(rngs)
+
+    def __call__(self, x):
+        @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+        @nnx.remat
+        def step(layer, x):
+            return layer(x)
+
+        return step(self.layers, x)
+
+
+STACK_GRAPH, STACK_PARAMS, STACK_REST = nnx.split(NnxStack(nnx.Rngs(0)), nnx.Param, ...)
+
+
+@case(STACK_PARAMS, normal(4, 4, 6))
+def nnx_scanned_rematted_transformer(params, x):
+    return jnp.mean(nnx.merge(STACK_GRAPH, params, STACK_REST)(x) ** 2)
+
+
+class NnxConvolutional(nnx.Module):
+    def __init__(self, rngs):
+        self.conv = nnx.Conv(1, 3, (3, 3), strides=2, rngs=rngs)
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+        self.head = nnx.Linear(3, 2, rngs=rngs)
+
+    def __call__(self, x):
+        x = nnx.relu(self.norm(self.conv(x)))
+        return self.head(self.dropout(x.mean((1, 2))))
+
+
+CONV_GRAPH, CONV_PARAMS, CONV_STATE = nnx.split(NnxConvolutional(nnx.Rngs(0, dropout=1)), nnx.Param, ...)
+IMAGES = normal(5, 2, 6, 6, 1)
+
+
+@case(CONV_PARAMS, CONV_STATE, IMAGES)
+def nnx_batch_norm_and_dropout_state(params, state, x):
+    """The module's statistics and random counts change in the call, and come out as state."""
+    model = nnx.merge(CONV_GRAPH, params, state)
+    y = model(x)
+    _, _, updated = nnx.split(model, nnx.Param, ...)
+    return jnp.sum(y**2), updated
+
+
+class NnxRegressor(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.second = nnx.Linear(2, 5, rngs=rngs), nnx.Linear(5, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.second(nnx.tanh(self.first(x)))
+
+
+REGRESSOR_GRAPH, REGRESSOR_PARAMS = nnx.split(NnxRegressor(nnx.Rngs(0)))
+
+
+@case(REGRESSOR_PARAMS, normal(6, 4, 2), normal(7, 4, 1))
+def nnx_adapted_by_one_step(params, x, y):
+    """MAML: the loss after one gradient step on a module merged and differentiated inside."""
+
+    def loss(model):
+        return jnp.mean((model(x) - y) ** 2)
+
+    before, grads = nnx.value_and_grad(loss)(nnx.merge(REGRESSOR_GRAPH, params))
+    adapted = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return loss(nnx.merge(REGRESSOR_GRAPH, adapted)) + 0.1 * before
+
+
+NNX_RNN_GRAPH, NNX_RNN_PARAMS, NNX_RNN_REST = nnx.split(nnx.RNN(nnx.LSTMCell(2, 4, rngs=nnx.Rngs(0))), nnx.Param, ...)
+
+
+@case(NNX_RNN_PARAMS, normal(8, 2, 5, 2))
+def nnx_lstm_with_lengths(params, x):
+    rnn = nnx.merge(NNX_RNN_GRAPH, params, NNX_RNN_REST)
+    carry, ys = rnn(x, return_carry=True, seq_lengths=LENGTHS)
+    return jax.tree.leaves(carry), ys
+
+
+# --- haiku ------------------------------------------------------------------------------------------------------------
+
+
+def _small_resnet(images):
+    net = hk.nets.ResNet(
+        (1, 1, 1, 1),
+        2,
+        bottleneck=False,
+        channels_per_group=(2, 2, 4, 4),
+        use_projection=(False, True, True, True),
+        initial_conv_config={
+            "output_channels": 2,
+            "kernel_shape": 3,
+            "stride": 2,
+            "with_bias": False,
+            "padding": "SAME",
+        },
+    )
+    return net(images, is_training=True)
+
+
+HAIKU_RESNET = hk.transform_with_state(_small_resnet)
+RESNET_IMAGES = normal(9, 2, 16, 16, 1)
+
+
+@case(*jax.jit(HAIKU_RESNET.init)(KEY, RESNET_IMAGES), RESNET_IMAGES, jnp.array([0, 1]))
+def haiku_library_resnet(params, state, images, labels):
+    logits, state = HAIKU_RESNET.apply(params, state, None, images)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), state
+
+
+def _stacked_layers(x):
+    def layer(x):
+        h = hk.LayerNorm(-1, True, True)(x)
+        x = x + hk.MultiHeadAttention(2, 3, w_init=hk.initializers.VarianceScaling())(h, h, h)
+        h = hk.dropout(hk.next_rng_key(), 0.1, jax.nn.gelu(hk.Linear(12)(x)))
+        return x + hk.Linear(6)(h)
+
+    return hk.experimental.layer_stack(2)(hk.remat(layer))(x)
+
+
+HAIKU_STACK = hk.transform(_stacked_layers)
+
+
+@case(jax.jit(HAIKU_STACK.init)(KEY, jnp.ones((4, 6))), KEY, normal(10, 4, 6))
+def haiku_layer_stack_rematted(params, key, x):
+    return HAIKU_STACK.apply(params, key, x)
+
+
+def _deep_recurrence(xs, resets):
+    core = hk.ResetCore(hk.DeepRNN([hk.LSTM(3), jax.nn.relu, hk.GRU(3), hk.Linear(2)]))
+    return hk.dynamic_unroll(core, (xs, resets), core.initial_state(2), return_all_states=True)
+
+
+HAIKU_RNN = hk.without_apply_rng(hk.transform(_deep_recurrence))
+HAIKU_XS = normal(11, 4, 2, 3), jnp.array([[True, True], [False, False], [True, False], [False, False]])
+
+
+@case(HAIKU_RNN.init(KEY, *HAIKU_XS), *HAIKU_XS)
+def haiku_deep_recurrence_with_resets(params, xs, resets):
+    ys, states = HAIKU_RNN.apply(params, xs, resets)
+    return jnp.sum(ys**2), jax.tree.leaves(states)
+
+
+def _quantized(x):
+    return hk.nets.VectorQuantizerEMA(2, 4, 0.25, 0.9)(hk.Linear(2)(x), is_training=True)
+
+
+HAIKU_QUANTIZER = hk.transform_with_state(_quantized)
+QUANTIZER_PARAMS, QUANTIZER_STATE = HAIKU_QUANTIZER.init(KEY, jnp.ones((5, 3)))
+
+
+@case(QUANTIZER_PARAMS, QUANTIZER_STATE, normal(12, 5, 3))
+def haiku_vector_quantizer(params, state, x):
+    """Straight through the nearest code, whose averages move."""
+    out, state = HAIKU_QUANTIZER.apply(params, state, None, x)
+    return out["loss"] + jnp.sum(out["quantize"] ** 2), out["perplexity"], state
+
+
+# --- equinox ----------------------------------------------------------------------------------------------------------
+
+
+class EquinoxLayer(eqx.Module):
+    attention: eqx.nn.MultiheadAttention
+    norm: eqx.nn.LayerNorm
+    mlp: eqx.nn.MLP
+
+    def __init__(self, key):
+        first, second = jax.random.split(key)
+        self.attention = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.1, key=first)
+        self.norm = eqx.nn.LayerNorm(4)
+        self.mlp = eqx.nn.MLP(4, 4, 8, 1, jax.nn.gelu, key=second)
+
+    def __call__(self, x, key):
+        mask = jnp.tril(jnp.ones((x.shape[0], x.shape[0]), bool))
+        h = jax.vmap(self.norm)(x)
+        x = x + self.attention(h, h, h, mask, key=key)
+        return x + jax.vmap(self.mlp)(x)
+
+
+EQUINOX_STACK, EQUINOX_STATIC = pytree_of(eqx.filter_vmap(EquinoxLayer)(jax.random.split(KEY, 3)))
+
+
+@case(EQUINOX_STACK, normal(13, 4, 4), KEY)
+def equinox_layers_scanned_and_checkpointed(stack, x, key):
+    @eqx.filter_checkpoint
+    def step(x, layer_and_key):
+        layer, key = layer_and_key
+        return eqx.combine(layer, EQUINOX_STATIC)(x, key), None
+
+    return lax.scan(step, x, (stack, jax.random.split(key, 3)))[0]
+
+
+@eqx.filter_custom_jvp
+def _smooth_step(x, *, sharpness):
+    return jnp.where(x > 0, 1.0, 0.0)
+
+
+@_smooth_step.def_jvp
+def _smooth_step_jvp(primals, tangents, *, sharpness):
+    (x,), (t,) = primals, tangents
+    slope = sharpness / (1.0 + jnp.abs(sharpness * x)) ** 2
+    return _smooth_step(x, sharpness=sharpness), None if t is None else slope * t
+
+
+@case(normal(14, 3, 3), normal(15, 6, 3))
+def equinox_spiking_neurons(w, currents):
+    """Surrogate gradients: what is 0 or 1 forward has a smooth slope."""
+
+    def step(v, current):
+        v = 0.9 * v + w @ current
+        spike = _smooth_step(v - 0.5, sharpness=4.0)
+        return v * (1.0 - spike), spike
+
+    v, spikes = lax.scan(step, jnp.zeros(3), currents)
+    return spikes.sum(0) + v
+
+
+def _logistic_map(carry):
+    i, x, history = carry
+    x = 3.2 * x * (1.0 - x)
+    return i + 1, x, history.at[i].set(x)
+
+
+@case(jnp.float32(0.3), jnp.int32(5), forward=False)
+def equinox_checkpointed_loop_with_buffers(x, n):
+    """An array written in place, iteration by iteration, with fewer checkpoints than iterations."""
+    carry = (0, x, jnp.zeros(8))
+    loop = partial(eqxi.while_loop, kind="checkpointed", checkpoints=2, max_steps=8, buffers=lambda c: c[2])
+    _, x, history = loop(lambda c: c[0] < n, _logistic_map, carry)
+    return x + history[1] * history[3], history
+
+
+@case(normal(16, 3, 3), normal(17, 6, 3), forward=False)
+def equinox_checkpointed_scan(w, xs):
+    step = lambda h, x: (jnp.tanh(w @ h + x), h[0])
+    return eqxi.scan(step, jnp.zeros(3), xs, kind="checkpointed", checkpoints=2)
+
+
+class EquinoxNormalized(eqx.Module):
+    conv: eqx.nn.Conv2d
+    norm: eqx.nn.BatchNorm
+    pool: eqx.nn.AdaptiveAvgPool2d
+
+    def __init__(self):
+        self.conv = eqx.nn.Conv2d(1, 2, 3, key=KEY)
+        self.norm = eqx.nn.BatchNorm(2, "batch", mode="batch")
+        self.pool = eqx.nn.AdaptiveAvgPool2d(2)
+
+    def __call__(self, x, state):
+        x, state = self.norm(self.conv(x), state)
+        return self.pool(jax.nn.relu(x)), state
+
+
+NORMALIZED, NORMALIZED_STATE = eqx.nn.make_with_state(EquinoxNormalized)()
+NORMALIZED_PARAMS, NORMALIZED_STATIC = pytree_of(NORMALIZED)
+
+
+@case(NORMALIZED_PARAMS, normal(18, 3, 1, 6, 6))
+def equinox_stateful_batch_norm(params, x):
+    model = eqx.combine(params, NORMALIZED_STATIC)
+    y, state = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, NORMALIZED_STATE)
+    return jnp.sum(y**2), [s for s in jax.tree.leaves(state) if eqx.is_inexact_array(s)]
+
+
+PHYSICS_NET, PHYSICS_STATIC = pytree_of(eqx.nn.MLP(2, "scalar", 6, 2, jnp.tanh, key=KEY))
+
+
+@case(PHYSICS_NET, normal(19, 4, 2))
+def equinox_physics_informed_loss(params, points):
+    """Derivatives inside the loss: a Laplacian by forward over reverse, and by `jax.hessian`."""
+    net = eqx.combine(params, PHYSICS_STATIC)
+
+    def residual(point):
+        def second(v):
+            return jnp.vdot(v, jax.jvp(jax.grad(net), (point,), (v,))[1])
+
+        laplacian = jax.vmap(second)(jnp.eye(2)).sum()
+        return laplacian + jnp.sin(net(point)) + 0.1 * jnp.linalg.det(jax.hessian(net)(point))
+
+    return jnp.mean(jax.vmap(residual)(points) ** 2)
+
+
+@case(jnp.linspace(0.5, 1.5, 3), jnp.float32(2.0))
+def equinox_checked_values(x, limit):
+    """`error_if` puts a branch, a callback and a value that may not be optimised away around what is checked."""
+    x = eqx.error_if(x, jnp.any(x > limit), "too large")
+    inner = eqx.filter_closure_convert(lambda y: jnp.sin(y) * limit, x)
+    return eqx.filter_jit(inner)(x) + eqx.filter_grad(lambda y: jnp.sum(inner(y) ** 2))(x)
+
+
+# --- diffrax ----------------------------------------------------------------------------------------------------------
+
+FIELD, FIELD_STATIC = pytree_of(eqx.nn.MLP(2, 2, 4, 1, jnp.tanh, key=KEY))
+START = jnp.array([1.0, -0.5])
+
+
+def _neural_field(t, y, params):
+    return eqx.combine(params, FIELD_STATIC)(y) * jnp.cos(t)
+
+
+def _neural_solve(params, y, solver=None, **options):
+    solver = diffrax.Heun() if solver is None else solver
+    options = {"max_steps": 8, **options}
+    return diffrax.diffeqsolve(diffrax.ODETerm(_neural_field), solver, 0.0, 1.0, 0.25, y, args=params, **options)
+
+
+@case(FIELD, START, forward=False)
+def diffrax_neural_ode_with_few_checkpoints(params, y):
+    at = diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 3))
+    return _neural_solve(params, y, saveat=at, adjoint=diffrax.RecursiveCheckpointAdjoint(checkpoints=2)).ys
+
+
+@case(FIELD, START, forward=False)
+def diffrax_backsolve_of_a_neural_ode(params, y):
+    adjoint = diffrax.BacksolveAdjoint(solver=diffrax.Midpoint(), stepsize_controller=diffrax.ConstantStepSize())
+    return _neural_solve(params, y, adjoint=adjoint).ys
+
+
+@case(FIELD, START, reverse=False)
+def diffrax_forward_mode(params, y):
+    return _neural_solve(params, y, solver=diffrax.Euler(), adjoint=diffrax.ForwardMode()).ys
+
+
+@case(jnp.float32(1.5), START, forward=False)
+def diffrax_stiff_with_adaptive_steps(rate, y):
+    """An implicit solver: each stage is a root, differentiated by the implicit function theorem."""
+    terms = diffrax.ODETerm(lambda t, y, rate: jnp.array([y[1], -rate * y[0] - 5.0 * y[1]]))
+    controller = diffrax.PIDController(rtol=1e-2, atol=1e-2)
+    solution = diffrax.diffeqsolve(
+        terms, diffrax.ImplicitEuler(), 0.0, 0.4, 0.2, y, args=rate, stepsize_controller=controller, max_steps=8
+    )
+    return solution.ys
+
+
+@case(FIELD, normal(20, 5, 2), forward=False)
+def diffrax_controlled_equation(params, data):
+    """A neural CDE, driven by interpolated data."""
+    control = diffrax.LinearInterpolation(jnp.linspace(0.0, 1.0, 5), data)
+    field = lambda t, y, params: jnp.outer(eqx.combine(params, FIELD_STATIC)(y), jnp.ones(2))
+    term = diffrax.ControlTerm(field, control).to_ode()
+    return diffrax.diffeqsolve(term, diffrax.Heun(), 0.0, 1.0, 0.25, START, args=params, max_steps=8).ys
+
+
+@case(jnp.float32(0.4), START)
+def diffrax_sampled_paths(scale, y):
+    """A stochastic equation solved for a batch of paths, differentiated through every step."""
+
+    def path(key):
+        noise = diffrax.UnsafeBrownianPath((2,), key)
+        diffusion = diffrax.ControlTerm(lambda t, y, args: lineax.DiagonalLinearOperator(args * y), noise)
+        terms = diffrax.MultiTerm(diffrax.ODETerm(lambda t, y, args: -y), diffusion)
+        return diffrax.diffeqsolve(
+            terms, diffrax.Euler(), 0.0, 1.0, 0.25, y, args=scale, adjoint=diffrax.DirectAdjoint(), max_steps=4
+        ).ys
+
+    return jax.vmap(path)(jax.random.split(KEY, 3)).mean(0)
+
+
+@case(jnp.float32(9.8), jnp.float32(2.0), forward=False)
+def diffrax_event(gravity, height):
+    """When a ball meets the ground, by a root find on the solution."""
+    terms = diffrax.ODETerm(lambda t, y, g: jnp.array([y[1], -g]))
+    event = diffrax.Event(lambda t, y, args, **_: y[0], optimistix.Newton(1e-4, 1e-4))
+    solution = diffrax.diffeqsolve(
+        terms, diffrax.Heun(), 0.0, 2.0, 0.2, jnp.stack([height, 0.0]), args=gravity, event=event, max_steps=16
+    )
+    return solution.ts, solution.ys
+
+
+# --- lineax and optimistix --------------------------------------------------------------------------------------------
+
+SQUARE = normal(21, 4, 4) * 0.1 + jnp.diag(jnp.arange(2.0, 6.0))
+
+
+@case(normal(22, 5, 3), normal(23, 5))
+def lineax_least_squares(a, b):
+    by_qr = lineax.linear_solve(lineax.MatrixLinearOperator(a), b, lineax.QR()).value
+    well_posed = lineax.AutoLinearSolver(well_posed=False)
+    return by_qr + lineax.linear_solve(lineax.MatrixLinearOperator(a), b, well_posed).value
+
+
+@case(SQUARE, {"u": jnp.ones(2), "v": jnp.arange(2.0)})
+def lineax_matrix_free_gmres(a, b):
+    """An operator given as a function between pytrees."""
+
+    def apply(x):
+        y = a @ jnp.concatenate([x["u"], x["v"]])
+        return {"u": y[:2], "v": y[2:]}
+
+    operator = lineax.FunctionLinearOperator(apply, jax.eval_shape(lambda: b))
+    return lineax.linear_solve(operator, b, lineax.GMRES(rtol=1e-6, atol=1e-6)).value
+
+
+@case(jnp.arange(4.0, 8.0), jnp.ones(3), jnp.ones(3) * 0.5, jnp.ones(4))
+def lineax_structured(diagonal, lower, upper, b):
+    tridiagonal = lineax.TridiagonalLinearOperator(diagonal, lower, upper)
+    triangular = lineax.MatrixLinearOperator(jnp.tril(jnp.outer(diagonal, b)), lineax.lower_triangular_tag)
+    return lineax.linear_solve(tridiagonal, lineax.linear_solve(triangular, b).value).value
+
+
+@case(jnp.array([2.0, 0.5]), jnp.linspace(0.0, 1.0, 5), jnp.array([2.1, 1.8, 1.6, 1.4, 1.2]))
+def optimistix_least_squares(guess, t, y):
+    """A fit of a decaying exponential; the derivative is that of the solution in the data."""
+    residual = lambda p, data: p[0] * jnp.exp(-p[1] * data[0]) - data[1]
+    solver = optimistix.LevenbergMarquardt(rtol=1e-5, atol=1e-5)
+    return optimistix.least_squares(residual, solver, guess, args=(t, y), max_steps=32).value
+
+
+@case(jnp.array([1.2, 0.8]))
+def optimistix_minimise(target):
+    objective = lambda x, target: jnp.sum((x - target) ** 2) + 0.1 * jnp.sum(x**4)
+    return optimistix.minimise(objective, optimistix.BFGS(1e-4, 1e-4), jnp.zeros(2), args=target, max_steps=32).value
+
+
+@case(jnp.float32(0.7), forward=False)
+def optimistix_unrolled_fixed_point(a):
+    """Differentiated through its iterations, with checkpoints."""
+    solver = optimistix.FixedPointIteration(rtol=1e-4, atol=1e-4)
+    adjoint = optimistix.RecursiveCheckpointAdjoint()
+    return optimistix.fixed_point(
+        lambda x, a: jnp.cos(a * x), solver, jnp.float32(0.5), args=a, max_steps=32, adjoint=adjoint
+    ).value
+
+
+# --- optax ------------------------------------------------------------------------------------------------------------
+
+MODEL = {"w": normal(24, 3, 2), "b": jnp.zeros(2)}
+BATCH = normal(25, 4, 3), normal(26, 4, 2)
+
+
+def _regression(params, batch):
+    x, y = batch
+    return optax.huber_loss(x @ params["w"] + params["b"], y).mean()
+
+
+@case(MODEL, jnp.float32(0.05), jnp.float32(1e-2), BATCH)
+def optax_learned_schedule(params, rate, decay, batch):
+    """A chain of transformations in a `fori_loop`; the schedule and the weight decay are what is learned."""
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(0.5),
+        optax.scale_by_adam(),
+        optax.add_decayed_weights(decay),
+        optax.scale_by_schedule(optax.cosine_decay_schedule(1.0, 5)),
+    )
+
+    def step(_, carry):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(_regression)(params, batch), state, params)
+        return optax.apply_updates(params, jax.tree.map(lambda u: -rate * u, updates)), state
+
+    params, _ = lax.fori_loop(0, 4, step, (params, optimizer.init(params)))
+    return _regression(params, batch)
+
+
+@case(MODEL, jax.tree.map(lambda x: jnp.stack([x] * 4), BATCH))
+def optax_accumulated_and_guarded(params, batches):
+    """Updates every second step, and only finite ones: conds in a scan."""
+    optimizer = optax.apply_if_finite(optax.MultiSteps(optax.sgd(0.1, momentum=0.9), 2), 3)
+
+    def step(carry, batch):
+        params, state = carry
+        loss, grads = jax.value_and_grad(_regression)(params, batch)
+        updates, state = optimizer.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), loss
+
+    (params, _), losses = lax.scan(step, (params, optimizer.init(params)), batches)
+    return params, losses
+
+
+@case(MODEL, BATCH, reverse=False)
+def optax_lbfgs_with_line_search(params, batch):
+    """The line search is a while loop: it has forward mode only."""
+    optimizer = optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(4))
+    loss = lambda p: _regression(p, batch)
+    state = optimizer.init(params)
+    for _ in range(2):
+        value, grad = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(grad, state, params, value=value, grad=grad, value_fn=loss)
+        params = optax.apply_updates(params, updates)
+    return loss(params)
+
+
+@case(normal(27, 3, 4), jax.nn.one_hot(jnp.array([0, 2, 1]), 4))
+def optax_losses(logits, targets):
+    losses = optax.losses
+    return (
+        losses.softmax_cross_entropy(logits, optax.smooth_labels(targets, 0.1)).sum()
+        + losses.sigmoid_focal_loss(logits, targets).sum()
+        + losses.multiclass_sparsemax_loss(logits, jnp.array([0, 2, 1])).sum()
+        + losses.kl_divergence(jax.nn.log_softmax(logits), targets).sum()
+        + losses.cosine_distance(logits, targets + 0.1).sum()
+        + losses.ntxent(logits, jnp.array([0, 1, 0]))
+        + losses.poly_loss_cross_entropy(logits, targets).sum()
+    )
+
+
+# --- numpyro ----------------------------------------------------------------------------------------------------------
+
+GROUPS = jnp.array([0, 0, 1, 1, 2, 2])
+OBSERVED = normal(28, 6)
+
+
+def _hierarchical(groups, y):
+    """Correlated effects of groups, not centred, and a mixture for outliers."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0).expand([2]).to_event(1))
+    correlation = numpyro.sample("correlation", dist.LKJCholesky(2, 2.0))
+    with numpyro.plate("groups", 3):
+        z = numpyro.sample("z", dist.MultivariateNormal(jnp.zeros(2), scale_tril=scale[:, None] * correlation))
+    with numpyro.handlers.reparam(config={"slope": LocScaleReparam(0.0)}):
+        slope = numpyro.sample("slope", dist.Normal(z[:, 1].mean(), 2.0))
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    mean = z[groups, 0] + slope * groups
+    with numpyro.plate("data", 6):
+        components = dist.Normal(mean[:, None] * jnp.ones(2), jnp.array([0.5, 3.0]))
+        numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(probs=weights), components), obs=y)
+
+
+HIERARCHICAL_SITES = {
+    "scale": jnp.array([0.8, 1.2]),
+    "correlation": jnp.array([[1.0, 0.0], [0.6, 0.8]]),
+    "z": normal(29, 3, 2),
+    "slope_decentered": jnp.float32(0.3),
+    "weights": jnp.array([0.7, 0.3]),
+}
+
+
+@case(HIERARCHICAL_SITES)
+def numpyro_log_density(sites):
+    return log_density(_hierarchical, (GROUPS, OBSERVED), {}, sites)[0]
+
+
+def _autoregressive(y):
+    coefficient = numpyro.sample("coefficient", dist.Normal(0.0, 1.0))
+    noise = numpyro.sample("noise", dist.Gamma(2.0, 2.0))
+
+    def transition(previous, y):
+        numpyro.sample("y", dist.StudentT(4.0, coefficient * previous, noise), obs=y)
+        return y, None
+
+    numpyro_scan(transition, y[0], y[1:])
+
+
+GUIDE = AutoNormal(_autoregressive)
+with numpyro.handlers.seed(rng_seed=0):
+    GUIDE(OBSERVED)
+GUIDE_PARAMS = {
+    "coefficient_auto_loc": jnp.float32(0.2),
+    "coefficient_auto_scale": jnp.float32(0.1),
+    "noise_auto_loc": jnp.float32(0.1),
+    "noise_auto_scale": jnp.float32(0.2),
+}
+
+
+@case(GUIDE_PARAMS, OBSERVED)
+def numpyro_variational_bound(params, y):
+    """The evidence bound of a time series, with samples of the guide."""
+    names = {
+        f"{site}_auto_{part}": f"{GUIDE.prefix}_{part}"
+        for site in ("coefficient", "noise")
+        for part in ("loc", "scale")
+    }
+    assert set(names) == set(params)
+    return Trace_ELBO(num_particles=2).loss(jax.random.key(1), params, _autoregressive, GUIDE, y)
+
+
+@case(jnp.array([0.3, -0.2]), jnp.array([1.0, 0.5]), jnp.float32(0.1))
+def numpyro_leapfrog(position, momentum, step_size):
+    """Trajectories of Hamiltonian Monte Carlo, differentiated in the step size: gradients in a loop."""
+    prior = dist.TransformedDistribution(
+        dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        [dist.transforms.ExpTransform(), dist.transforms.AffineTransform(0.5, 2.0)],
+    )
+    potential = lambda q: -prior.log_prob(jnp.exp(q) + 1.0)
+
+    def step(_, state):
+        q, p = state
+        p = p - 0.5 * step_size * jax.grad(potential)(q)
+        q = q + step_size * p
+        return q, p - 0.5 * step_size * jax.grad(potential)(q)
+
+    return lax.fori_loop(0, 3, step, (position, momentum))
+
+
+# --- solvers of jax's own ---------------------------------------------------------------------------------------------
+
+
+@case(
+    {"angle": jnp.float32(0.5), "speed": jnp.float32(0.0)},
+    {"g": jnp.float32(9.8), "drag": jnp.float32(0.1)},
+    forward=False,
+)
+def jax_odeint_of_pytrees(state, params):
+    def pendulum(state, t, params):
+        speed = state["speed"]
+        return {"angle": speed, "speed": -params["g"] * jnp.sin(state["angle"]) - params["drag"] * speed}
+
+    return odeint(pendulum, state, jnp.array([0.0, 0.1, 0.25]), params, rtol=1e-3, atol=1e-3)
+
+
+@case(SQUARE @ SQUARE.T, jnp.arange(4.0))
+def jax_iterative_solvers(a, b):
+    solvers = jax.scipy.sparse.linalg
+    preconditioner = lambda v: v / jnp.diag(a)
+    x, _ = solvers.cg(a, b, M=preconditioner, tol=1e-6)
+    y, _ = solvers.bicgstab(lambda v: a @ v, {"b": b}["b"], tol=1e-6)
+    z, _ = solvers.gmres(a, b, tol=1e-6, restart=4, solve_method="incremental")
+    return x + 2.0 * y + 3.0 * z
+
+
+@case(jnp.array([2.0, 3.0]))
+def jax_custom_root(a):
+    """Newton's method in a while loop; the derivative is that of the root."""
+    f = lambda x: x**3 + a * x - 1.0
+
+    def newton(f, guess):
+        def step(state):
+            i, x = state
+            value, push = jax.linearize(f, x)
+            return i + 1, x - value / push(jnp.ones_like(x))
+
+        return lax.while_loop(lambda s: (s[0] < 20) & (jnp.max(jnp.abs(f(s[1]))) > 1e-5), step, (0, guess))[1]
+
+    root, aux = lax.custom_root(
+        lambda x: f(x),
+        jnp.ones(2),
+        lambda f, x: (newton(f, x), {"residual": f(x)}),
+        lambda g, y: y / g(jnp.ones_like(y)),
+        has_aux=True,
+    )
+    return root, aux
+
+
+@case(SQUARE, jnp.arange(1.0, 5.0))
+def jax_custom_linear_solve(a, b):
+    """One's own solver, with the factors shared between the system and its transpose."""
+    factors = jax.scipy.linalg.lu_factor(lax.stop_gradient(a))
+    return lax.custom_linear_solve(
+        lambda x: a @ x,
+        b,
+        lambda _, b: jax.scipy.linalg.lu_solve(factors, b),
+        lambda _, b: jax.scipy.linalg.lu_solve(factors, b, trans=1),
+    )
+
+
+@case(jnp.array([0.5, 1.5]), reverse=False)
+def jax_scipy_minimize(target):
+    """BFGS is a while loop: it has forward mode only."""
+    rosenbrock = lambda x: (target[0] - x[0]) ** 2 + 5.0 * (x[1] - x[0] ** 2) ** 2 + 0.1 * target[1] * x[1] ** 2
+    return jax.scipy.optimize.minimize(rosenbrock, jnp.zeros(2), method="BFGS", options={"maxiter": 6}).x
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fixed_point(f, params, x):
+    return lax.while_loop(
+        lambda s: (jnp.max(jnp.abs(s[0] - s[1])) > 1e-4) & (s[2] < 50),
+        lambda s: (s[1], f(params, s[1]), s[2] + 1),
+        (x, f(params, x), 0),
+    )[1]
+
+
+def _fixed_point_fwd(f, params, x):
+    x = _fixed_point(f, params, x)
+    return x, (params, x)
+
+
+def _fixed_point_bwd(f, residuals, ct):
+    """The adjoint is a fixed point too, of the pull back."""
+    params, x = residuals
+    _, pull_x = jax.vjp(lambda x: f(params, x), x)
+    adjoint = _fixed_point(lambda ct, u: ct + pull_x(u)[0], ct, ct)
+    _, pull_params = jax.vjp(lambda p: f(p, x), params)
+    return pull_params(adjoint)[0], jnp.zeros_like(x)
+
+
+_fixed_point.defvjp(_fixed_point_fwd, _fixed_point_bwd)
+
+
+@case({"w": 0.2 * normal(30, 3, 3), "b": jnp.ones(3)}, jnp.zeros(3), forward=False)
+def deep_equilibrium_model(params, x):
+    layer = lambda p, z: jnp.tanh(p["w"] @ z + p["b"])
+    return jnp.sum(_fixed_point(layer, params, x) ** 2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def _adaptive(field, x, params, end):
+    def step(state):
+        t, h, x = state
+        h = jnp.minimum(h, end - t)
+        low = x + h * field(params, x)
+        high = x + h * field(params, x + 0.5 * h * field(params, x))
+        error = jnp.max(jnp.abs(high - low)) / 1e-2
+        factor = jnp.clip(0.9 / jnp.sqrt(error + 1e-6), 0.3, 2.0)
+        return lax.cond(error < 1.0, lambda: (t + h, h * factor, high), lambda: (t, h * factor, x))
+
+    return lax.while_loop(lambda s: s[0] < end - 1e-6, step, (0.0, 0.1, x))[2]
+
+
+def _adaptive_fwd(field, x, params, end):
+    y = _adaptive(field, x, params, end)
+    return y, (y, params)
+
+
+def _adaptive_bwd(field, end, residuals, ct):
+    """The adjoint equation, by the same solver on the joint state, back in time."""
+    y, params = residuals
+    flat, unravel = jax.flatten_util.ravel_pytree((y, ct, jax.tree.map(jnp.zeros_like, params)))
+
+    def back(params, flat):
+        x, a, _ = unravel(flat)
+        dx, pull = jax.vjp(field, params, x)
+        d_params, d_a = pull(a)
+        return jax.flatten_util.ravel_pytree((-dx, d_a, d_params))[0]
+
+    _, a, g = unravel(_adaptive(back, flat, params, end))
+    return a, g
+
+
+_adaptive.defvjp(_adaptive_fwd, _adaptive_bwd)
+
+
+@case(START, {"w": normal(31, 2, 2)}, forward=False)
+def adaptive_solver_with_adjoint_equation(x, params):
+    field = lambda p, x: jnp.tanh(p["w"] @ x) - x
+    return _adaptive(field, x, params, 1.0)
+
+
+# --- jax.nn, jax.numpy, jax.scipy, jax.random -------------------------------------------------------------------------
+
+
+@case(normal(32, 1, 4, 4, 2), normal(33, 1, 5, 2, 2), normal(34, 1, 5, 2, 2), normal(35, 1, 4, 4, 5))
+def grouped_query_attention(q, k, v, bias):
+    mask = jnp.arange(5)[None, None, None] < jnp.array([4, 5, 3, 2])[None, None, :, None]
+    windowed = jax.nn.dot_product_attention(q, k, v, scale=0.3, local_window_size=(2, 1))
+    return windowed + jax.nn.dot_product_attention(q, k, v, bias=bias, mask=mask)
+
+
+@case(SQUARE, normal(36, 4, 2))
+def decompositions(a, b):
+    linalg = jnp.linalg
+    symmetric = a @ a.T
+    values, vectors = linalg.eigh(symmetric)
+    u, s, vt = linalg.svd(a, full_matrices=False)
+    q, r = linalg.qr(b)
+    return {
+        "eigh": vectors**2 @ values,
+        "svd": (u * s) @ vt,
+        "qr": q @ r + jnp.abs(r).sum(),
+        "lstsq": linalg.lstsq(b, a[:, 0])[0],
+        "pinv": linalg.pinv(b),
+        "eigenvalues": linalg.eigvals(a).real.sum(),
+        "norms": linalg.norm(a, "nuc") + linalg.norm(a, 2),
+        "power": linalg.matrix_power(a, 3)[0] + linalg.det(a),
+        "cho_solve": jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(symmetric), b),
+        "triangular": jax.scipy.linalg.solve_triangular(jnp.triu(a), b),
+    }
+
+
+@case(jnp.linspace(0.3, 0.9, 4))
+def special_functions(x):
+    s = jax.scipy.special
+    return sum(
+        (
+            s.betainc(2.0, 3.0, x), s.gammainc(2.0, x), s.zeta(x + 2.0, 1.5), s.polygamma(1, x), s.expi(x),
+            s.i0e(x) + s.i1(x), s.ndtri(x), s.log_ndtr(-x), s.spence(x), s.erfcx(x), s.exp1(x), s.dawsn(x),
+            s.multigammaln(x + 2.0, 2), s.logsumexp(x, b=jnp.arange(1.0, 5.0)), s.rel_entr(x, 0.5), s.hyp1f1(1.0, 2.0, x),
+        ),
+        start=jnp.zeros(4),
+    )  # fmt: skip
+
+
+@case(normal(37, 6, 6, 2), normal(38, 3, 3, 2, 2), jnp.array([[0.4, 2.5, 3.3], [1.2, 0.7, 4.1]]))
+def images(image, kernel, coordinates):
+    batch = image[None]
+    sampled = jax.scipy.ndimage.map_coordinates(image[..., 0], coordinates, 1, mode="nearest")
+    moved = jax.image.scale_and_translate(
+        image, (4, 4, 2), (0, 1), coordinates[:, 0], coordinates[:, 1] * 0.1, "linear"
+    )
+    up = lax.conv_transpose(batch, kernel, (2, 2), "SAME")
+    dilated = lax.conv_general_dilated(
+        batch, kernel, (1, 1), "SAME", rhs_dilation=(2, 2), dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    pooled = lax.reduce_window(jax.nn.celu(dilated), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    small = jax.image.resize(image, (3, 4, 2), "lanczos3")
+    spectrum = jnp.abs(jnp.fft.rfft2(image, axes=(0, 1)))
+    return sampled.sum() + moved.sum() + jnp.tanh(up).sum() + pooled.sum() + small, spectrum
+
+
+@case(jnp.array([0.7, 1.5, 3.0]), jnp.float32(0.5), KEY)
+def reparametrized_samples(a, scale, key):
+    keys = jax.random.split(key, 6)
+    random = jax.random
+    covariance = jnp.eye(3) * scale + 0.1 * jnp.outer(a, a)
+    return (
+        random.gamma(keys[0], a) * scale
+        + random.t(keys[1], a)
+        + random.multivariate_normal(keys[2], a, covariance)
+        + random.truncated_normal(keys[3], -a, a)
+        + jax.nn.softmax((jnp.log(a) + random.gumbel(keys[4], (3,))) / scale)
+        + random.permutation(keys[5], a)
+    )
+
+
+# --- control flow as people use it ------------------------------------------------------------------------------------
+
+
+@case(normal(39, 3) - 1.0, normal(40, 3), normal(41, 8, 2), normal(42, 3, 2), normal(43, 2, 3))
+def state_space_layer(log_rate, frequency, xs, b, c):
+    """A diagonal linear recurrence in complex numbers, by a parallel scan."""
+    eigenvalues = jnp.exp(lax.complex(-jnp.exp(log_rate), frequency))
+    inputs = xs @ b.T.astype(complex)
+    steps = jnp.broadcast_to(eigenvalues, inputs.shape)
+    _, states = lax.associative_scan(lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1]), (steps, inputs))
+    return jax.nn.gelu((states @ c.T.astype(complex)).real)
+
+
+@case(normal(44, 3, 3), normal(45, 3, 3), normal(46, 8, 3))
+def nested_checkpointed_scans(w, v, xs):
+    """Checkpoints every other step, and a policy inside."""
+    policy = jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names("gate"),
+    )
+
+    @partial(jax.checkpoint, policy=policy, prevent_cse=False)
+    def step(h, x):
+        gate = checkpoint_name(jax.nn.sigmoid(v @ x), "gate")
+        return gate * jnp.tanh(w @ h) + (1.0 - gate) * x, jnp.sum(gate)
+
+    @jax.checkpoint
+    def chunk(h, xs):
+        return lax.scan(step, h, xs)
+
+    h, gates = lax.scan(chunk, jnp.zeros(3), xs.reshape(4, 2, 3))
+    return jnp.sum(h**2) + gates.sum()
+
+
+@case(normal(47, 6, 4), normal(48, 4, 3), normal(49, 3, 4, 4))
+def mixture_of_experts(x, router, experts):
+    """The best two of three experts for each token, by `top_k` and a ragged product."""
+    weights, chosen = lax.top_k(jax.nn.softmax(x @ router), 2)
+    flat = chosen.reshape(-1)
+    order = jnp.argsort(flat)
+    sizes = jnp.bincount(flat, length=3)
+    y = lax.ragged_dot(x[order // 2], experts, sizes.astype(jnp.int32))
+    y = jnp.zeros_like(y).at[order].set(y) * weights.reshape(-1, 1)
+    return jax.ops.segment_sum(y, jnp.arange(12) // 2, 6)
+
+
+@case(normal(50, 3), jnp.float32(0.1))
+def early_stop_by_bounded_scan(x, rate):
+    """A loop with a bound, whose rest is skipped by a cond once it is done."""
+
+    def step(state, _):
+        x, done = state
+        moved = lax.cond(done, lambda x: x, lambda x: x - rate * jax.grad(lambda x: jnp.sum(x**4))(x), x)
+        return (moved, done | (jnp.sum(moved**2) < 0.5)), moved[0]
+
+    (x, done), history = lax.scan(step, (x, False), None, length=6)
+    return x, done, history
+
+
+@case(sparse.BCOO.fromdense(jnp.where(jnp.abs(SQUARE) > 0.08, SQUARE, 0.0), nse=9), normal(51, 4, 2))
+def sparse_products(a, b):
+    """A sparse matrix is a pytree of values and integers."""
+    return sparse.bcoo_dot_general(a, b, dimension_numbers=(((1,), (0,)), ((), ()))), (a.T @ b[:, 0]).sum()
+
+
+@case(normal(52, 2, 3), normal(53, 3))
+def sharded_over_one_device(x, w):
+    """Collectives are in the program on one device too."""
+    mesh = jax.make_mesh((1,), ("batch",), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(spec("batch"), spec()), out_specs=spec())
+    def loss(x, w):
+        return lax.pmean(jnp.mean(jnp.tanh(x @ w)), "batch")
+
+    return loss(x, w)
+
+
+@jax.custom_jvp
+def _on_the_host(x):
+    return jax.pure_callback(lambda x: np.sin(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims")
+
+
+@_on_the_host.defjvp
+def _on_the_host_jvp(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return _on_the_host(x), jnp.cos(x) * t
+
+
+@case(normal(54, 3), normal(55, 4, 3))
+def callbacks_in_a_scan(h, xs):
+    """Numbers from the host, with a rule for their derivative."""
+    return lax.scan(lambda h, x: (_on_the_host(h) * x, h.sum()), h, xs)
+
+
+@case(normal(56, 3), normal(57, 5, 3))
+def loops_in_batches(w, xs):
+    """A scan, a loop, a switch and a checkpoint, vmapped: predicates and lengths that depend on the example."""
+
+    @jax.checkpoint
+    def one(x, n):
+        n_steps = lax.while_loop(lambda k: k < n, lambda k: k + 2, 0)
+        h, _ = lax.scan(lambda h, i: (jnp.where(i < n, jnp.tanh(w * h), h), None), x, jnp.arange(3))
+        return lax.switch(n % 3, [jnp.sin, jnp.cos, lambda h: h * n_steps], h)
+
+    return jax.vmap(one)(xs, jnp.arange(5)).sum(0)
+
+
+@case(normal(58, 4), normal(59, 4))
+def kalman_filter(observations, log_scales):
+    """A filter by scan with a solve in each step, and the likelihood of what is observed."""
+    transition = jnp.array([[1.0, 0.1], [0.0, 1.0]])
+    process, measurement = jnp.diag(jnp.exp(log_scales[:2])), jnp.exp(log_scales[2])
+
+    def step(carry, y):
+        mean, covariance = transition @ carry[0], transition @ carry[1] @ transition.T + process
+        variance = covariance[:1, :1] + measurement
+        gain = jnp.linalg.solve(variance, covariance[:1]).T
+        error = y - mean[0]
+        log_p = jax.scipy.stats.norm.logpdf(error, 0.0, jnp.sqrt(variance[0, 0]))
+        return (mean + gain[:, 0] * error, covariance - gain @ covariance[:1]), log_p
+
+    (mean, covariance), log_p = lax.scan(step, (jnp.zeros(2), jnp.eye(2)), observations)
+    return log_p.sum(), mean, covariance
+
+
+@case(normal(60, 2, 4, 2), jnp.array([0, 1, 1, 0]))
+def low_precision_training_step(x, labels):
+    """Scaled loss in bfloat16, with a straight-through rounding of the weights."""
+    w = jnp.round(x[0] * 8.0) / 8.0
+    w = x[0] + lax.stop_gradient(w - x[0])
+    logits = (x[1].astype(jnp.bfloat16) @ w.T.astype(jnp.bfloat16)).astype(jnp.float32)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum() * 128.0

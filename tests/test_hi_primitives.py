@@ -1,0 +1,96 @@
+"""High-level primitives, named calls and others that hold programs, which no shared table has."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental.hijax import VJPHiPrimitive
+
+import jaxviz
+
+X = jnp.linspace(0.5, 2.5, 3)
+
+
+class Squared(VJPHiPrimitive):
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+        super().__init__()
+
+    def expand(self, x):
+        return x**2
+
+    def vjp_fwd(self, nonzeros, x):
+        return self(x), x
+
+    def vjp_bwd_retval(self, x, ct):
+        return (2.0 * ct * x,)
+
+    def jvp(self, primals, tangents):
+        (x,), (t,) = primals, tangents
+        return self(x), 2.0 * x * t
+
+
+def squared(x):
+    return Squared(jax.typeof(x))(x)
+
+
+PROGRAMS = {
+    "alone": squared,
+    "in scan": lambda x: lax.scan(lambda c, _: (squared(c), None), x, None, length=2)[0],
+    "in cond": lambda x: lax.cond(x[0] > 0, squared, jnp.sin, x),
+    "in checkpoint": jax.checkpoint(lambda x: squared(jnp.sin(x))),
+    "in jit": jax.jit(lambda x: squared(jnp.sin(x))),
+    "named call": jax.named_call(jnp.sin, name="sine"),
+    "platform": lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
+    "barrier": lambda x: lax.optimization_barrier(jnp.sin(x)),
+    "root by Newton": lambda a: lax.custom_root(
+        lambda x: x**2 - a,
+        jnp.ones(3),
+        lambda f, x: lax.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, c[1] - f(c[1]) / (2 * c[1])), (0, x))[1],
+        lambda g, y: y / g(jnp.ones(3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_cotangents_and_residuals_are_jaxs(name):
+    f = PROGRAMS[name]
+    want, jax_pull = jax.vjp(f, X)
+    got, pull = jaxviz.vjp(f, X)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    np.testing.assert_allclose(pull(X)[0], jax_pull(X)[0], rtol=1e-5)
+    check = jaxviz.derive(f, X).check()
+    assert check.agrees, check
+
+
+@pytest.mark.parametrize(
+    "refused", [lambda x: lax.composite(jnp.sin, "my.sine")(x), jax.custom_batching.sequential_vmap(jnp.sin)]
+)
+def test_what_jax_refuses_is_refused_in_its_words(refused):
+    with pytest.raises(ValueError, match=r"JVP|Linearization") as of_jax:
+        jax.grad(lambda x: refused(x).sum())(X)
+    with pytest.raises(ValueError, match=r"JVP|Linearization") as caught:
+        jaxviz.grad(lambda x: refused(x).sum())(X)
+    assert str(caught.value) == str(of_jax.value)
+
+
+def test_linear_call_transposed_twice_is_itself():
+    def f(x):
+        return jax.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: 5.0 * r * ct, X, x)
+
+    once = jaxviz.linear_transpose(f, X)
+    twice = jaxviz.linear_transpose(lambda ct: once(ct)[0], X)
+    np.testing.assert_allclose(once(X)[0], 5.0 * X * X)
+    np.testing.assert_allclose(twice(X)[0], f(X))
+
+
+def test_references_wait_for_a_rule():
+    def f(x):
+        ref = jax.new_ref(jnp.zeros(3))
+        ref[...] = jnp.sin(x)
+        return ref[...].sum()
+
+    with pytest.raises(jaxviz.NoRuleError, match="'swap' not implemented") as caught:
+        jaxviz.grad(f)(X)
+    assert f"test_hi_primitives.py:{f.__code__.co_firstlineno + 2}" in str(caught.value)
