@@ -2,6 +2,8 @@
 
 import sys
 
-from benchmarks import derivation
+from benchmarks import derivation, loops
 
-derivation.main(quick="--quick" in sys.argv)
+quick = "--quick" in sys.argv
+derivation.main(quick=quick)
+loops.main(quick=quick)

@@ -286,7 +286,7 @@ NNX_RNN_GRAPH, NNX_RNN_PARAMS, NNX_RNN_REST = nnx.split(nnx.RNN(nnx.LSTMCell(2, 
 @case(NNX_RNN_PARAMS, normal(8, 2, 5, 2))
 def nnx_lstm_with_lengths(params, x):
     rnn = nnx.merge(NNX_RNN_GRAPH, params, NNX_RNN_REST)
-    carry, ys = rnn(x, return_carry=True, seq_lengths=LENGTHS)
+    carry, ys = rnn(x, return_carry=True, seq_lengths=LENGTHS, rngs=nnx.Rngs(0))
     return jax.tree.leaves(carry), ys
 
 
@@ -316,6 +316,7 @@ RESNET_IMAGES = normal(9, 2, 16, 16, 1)
 
 
 @case(*jax.jit(HAIKU_RESNET.init)(KEY, RESNET_IMAGES), RESNET_IMAGES, jnp.array([0, 1]))
+@jax.jit
 def haiku_library_resnet(params, state, images, labels):
     logits, state = HAIKU_RESNET.apply(params, state, None, images)
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), state
@@ -479,6 +480,7 @@ PHYSICS_NET, PHYSICS_STATIC = pytree_of(eqx.nn.MLP(2, "scalar", 6, 2, jnp.tanh, 
 
 
 @case(PHYSICS_NET, normal(19, 4, 2))
+@jax.jit
 def equinox_physics_informed_loss(params, points):
     """Derivatives inside the loss: a Laplacian by forward over reverse, and by `jax.hessian`."""
     net = eqx.combine(params, PHYSICS_STATIC)
@@ -559,7 +561,7 @@ def diffrax_sampled_paths(scale, y):
     """A stochastic equation solved for a batch of paths, differentiated through every step."""
 
     def path(key):
-        noise = diffrax.UnsafeBrownianPath((2,), key)
+        noise = diffrax.VirtualBrownianTree(0.0, 1.0, tol=0.3, shape=(2,), key=key)
         diffusion = diffrax.ControlTerm(lambda t, y, args: lineax.DiagonalLinearOperator(args * y), noise)
         terms = diffrax.MultiTerm(diffrax.ODETerm(lambda t, y, args: -y), diffusion)
         return diffrax.diffeqsolve(
@@ -693,13 +695,15 @@ def optax_lbfgs_with_line_search(params, batch):
     return loss(params)
 
 
-@case(normal(27, 3, 4), jax.nn.one_hot(jnp.array([0, 2, 1]), 4))
-def optax_losses(logits, targets):
+@case(normal(27, 3, 4), jnp.array([0, 2, 1]))
+@jax.jit
+def optax_losses(logits, labels):
     losses = optax.losses
+    targets = optax.smooth_labels(jax.nn.one_hot(labels, 4), 0.1)
     return (
-        losses.softmax_cross_entropy(logits, optax.smooth_labels(targets, 0.1)).sum()
+        losses.softmax_cross_entropy(logits, targets).sum()
         + losses.sigmoid_focal_loss(logits, targets).sum()
-        + losses.multiclass_sparsemax_loss(logits, jnp.array([0, 2, 1])).sum()
+        + losses.multiclass_sparsemax_loss(logits, labels).sum()
         + losses.kl_divergence(jax.nn.log_softmax(logits), targets).sum()
         + losses.cosine_distance(logits, targets + 0.1).sum()
         + losses.ntxent(logits, jnp.array([0, 1, 0]))
@@ -738,6 +742,7 @@ HIERARCHICAL_SITES = {
 
 
 @case(HIERARCHICAL_SITES)
+@jax.jit
 def numpyro_log_density(sites):
     return log_density(_hierarchical, (GROUPS, OBSERVED), {}, sites)[0]
 
