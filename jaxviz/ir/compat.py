@@ -470,6 +470,12 @@ def has_plain_jvp_rule(primitive: Any) -> bool:
     return primitive in _ad.primitive_jvps and primitive not in _ad.primitive_linearizations
 
 
+def is_linear_in_all(primitive: Any) -> bool:
+    """Whether JAX has it, by `ad.deflinear`, that the tangent of a primitive is the primitive of the tangents."""
+    rule = _ad.primitive_jvps.get(primitive)
+    return isinstance(rule, functools.partial) and rule.func is _ad.linear_jvp
+
+
 def trace_jvp_rule(
     primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
 ) -> tuple[Any, list[Any], list[bool]]:
@@ -670,38 +676,56 @@ def linearize_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, int, Seq
     return made
 
 
-def transpose_jaxpr(jaxpr: Any, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[Any, list[bool]]:
-    """JAX's transposition of a ClosedJaxpr.
+def trace_transpose_rule(
+    primitive: Any,
+    params: dict[str, Any],
+    in_avals: Sequence[Any],
+    out_avals: Sequence[Any],
+    linear: Sequence[bool],
+    nonzero_cts: Sequence[bool],
+    context: Any,
+) -> tuple[Any, list[bool]]:
+    """The transpose rule of a primitive as a jaxpr.
 
     Args:
-      jaxpr: without constants.
-      linear: which inputs it is linear in.
+      primitive, params, in_avals, out_avals, context: of the equation.
+      linear: which operands it is linear in.
       nonzero_cts: which results have a cotangent that is not a symbolic zero.
 
     Returns:
-      a ClosedJaxpr from the other inputs and the nonzero cotangents to the nonzero cotangents of the linear inputs, and
+      a ClosedJaxpr from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands, and
       which of those are nonzero.
+
+    Source: `backward_pass3` in JAX's `ad.py`.
     """
-    inner = jaxpr.jaxpr
-    ct_avals = [cotangent_type(v.aval) for v in inner.outvars]
+    ct_avals = [cotangent_type(a) for a in out_avals]
+    ct_in_avals = [cotangent_type(a) for a in in_avals]
     nonzero_out: list[bool] = []
 
     def backward(*args: Any) -> list[Any]:
         given = iter(args)
-        inputs = [
-            _ad.ValAccum(cotangent_type(v.aval)) if is_linear else next(given)
-            for v, is_linear in zip(inner.invars, linear, strict=True)
-        ]
+        operands = [_ad.ValAccum(a) if lin else next(given) for a, lin in zip(ct_in_avals, linear, strict=True)]
         cts = [next(given) if nz else _ad.Zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
-        _ad.backward_pass3(inner, False, jaxpr.consts, inputs, cts)
-        out = [x.freeze() for x, is_linear in zip(inputs, linear, strict=True) if is_linear]
+        with context.manager:
+            _transpose(primitive, params, operands, cts if primitive.multiple_results else cts[0])
+        out = [x.freeze() for x, lin in zip(operands, linear, strict=True) if lin]
         nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
         return [ct for ct in out if type(ct) is not _ad.Zero]
 
-    avals = [v.aval for v, is_linear in zip(inner.invars, linear, strict=True) if not is_linear]
+    avals = [a for a, lin in zip(in_avals, linear, strict=True) if not lin]
     avals += [a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz]
     closed, _, _ = trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0))
     return closed, nonzero_out
+
+
+def _transpose(primitive: Any, params: dict[str, Any], operands: list[Any], cts: Any) -> None:
+    if primitive in _ad.fancy_transposes:
+        _ad.fancy_transposes[primitive](cts, *operands, **params)
+        return
+    undefined = [_ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands]
+    for x, ct in zip(operands, _ad.get_primitive_transpose(primitive)(cts, *undefined, **params), strict=True):
+        if isinstance(x, _ad.GradAccum):
+            x.accum(ct)
 
 
 def result_types(
@@ -725,8 +749,12 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
     """Whether a jaxpr of one equation is linear in the inputs that `mask` marks, taken together: JAX can transpose it so."""
     if not has_transpose_rule(one.jaxpr.eqns[0].primitive):
         return False
+    eqn = one.jaxpr.eqns[0]
+    out_avals = [v.aval for v in eqn.outvars]
     try:
-        transpose_jaxpr(one, mask, [True] * len(one.jaxpr.outvars))
+        trace_transpose_rule(
+            eqn.primitive, eqn.params, [v.aval for v in eqn.invars], out_avals, mask, [True] * len(out_avals), eqn.ctx
+        )
     except Exception:  # JAX's rules refuse in many ways, most by a failed assertion; each means no
         return False
     return True

@@ -15,13 +15,14 @@ from jaxviz.transforms.driver import (
     Mask,
     RuleTable,
     Template,
+    call_of,
     check_differentiable,
     located,
     roles_by_use,
     select,
 )
 from jaxviz.transforms.jvp import jvp_rules
-from jaxviz.transforms.partial_eval import split_program
+from jaxviz.transforms.partial_eval import split_program, split_rules
 
 CondResiduals = OneOf["jax", "recompute"]
 """What a cond keeps for the backward pass: what JAX keeps, with dummies where its branches differ, or its operands alone."""
@@ -72,6 +73,10 @@ class Linearized:
 def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     """The rule that `jax.vjp` uses for an operation, as two programs."""
     name = f"jvp rule of {operation.primitive.name}"
+    if all(nonzeros) and compat.is_linear_in_all(operation.primitive) and _is_own_tangent(operation):
+        call = call_of(operation)
+        tangent = Template(call, ["tangent"])
+        return LinearizeRule(Template(call, ["primal"]), tangent, (), (True,) * len(operation.out_avals), name)
     if compat.has_plain_jvp_rule(operation.primitive):
         params = write_params(operation.params)
         jaxpr, held, given = compat.trace_jvp_rule(
@@ -84,6 +89,19 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     computed = iter(primal.outvars[n_out:])
     sources = [next(computed) if i is None else primal.invars[i] for i in forwarded]
     return rule_of(primal, n_out, sources, linear, tuple(nonzeros_out), name)
+
+
+def unknown_results() -> ValueError:
+    """JAX's error for an operation whose results cannot be had without its tangents."""
+    return ValueError(
+        "Linearization failed to produce known values for all output primals. This is typically caused by attempting to "
+        "differentiate a function uses an operation that does not support reverse-mode autodiff."
+    )
+
+
+def _is_own_tangent(operation: Operation) -> bool:
+    """Whether the types of its operands and results are those of their tangents, as floating-point types are."""
+    return all(a == a.to_tangent_aval() for a in (*operation.in_avals, *operation.out_avals))
 
 
 def split_jvp(
@@ -104,13 +122,12 @@ def split_jvp(
     Source: `linearize_from_jvp` in JAX's `ad.py`.
     """
     n_out = len(nonzeros_out)
+    if not any(e.primitive in split_rules.registered for e in pushed.equations):
+        return _split_plain(pushed, nonzeros_out, n_in, name, keeps_lines)
     unknown = [False] * n_in + [True] * (len(pushed.invars) - n_in)
     parts = split_program(pushed, unknown, is_rule=True)
     if any(parts.unknown_out[:n_out]):
-        raise ValueError(
-            "Linearization failed to produce known values for all output primals. This is typically caused by "
-            "attempting to differentiate a function uses an operation that does not support reverse-mode autodiff."
-        )
+        raise unknown_results()
     # A tangent that depends on none of those that come in is a zero, though it is written out.
     unknown_tangents = iter(parts.unknown_out[n_out:])
     nonzero = tuple(given and next(unknown_tangents) for given in nonzeros_out)
@@ -123,6 +140,54 @@ def split_jvp(
     computed = [a for a in residuals if a not in given]
     primal, _ = dce_program(replace(parts.known, outvars=(*results, *computed)), keep_inputs=[True] * n_in)
     return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.checkpoints)
+
+
+def _split_plain(
+    pushed: Program, nonzeros_out: Sequence[bool], n_in: int, name: str, keeps_lines: bool
+) -> LinearizeRule:
+    """`split_jvp` where no equation is split in two, which is nearly always; it makes nothing that is thrown away."""
+    n_out = len(nonzeros_out)
+    tangents_in = pushed.invars[n_in:]
+    unknown: set[Atom] = set(tangents_in)
+    now: list[Equation] = []
+    later: list[Equation] = []
+    for e in pushed.equations:
+        if unknown.isdisjoint(e.invars):
+            now.append(e)
+        else:
+            unknown.update(e.outvars)
+            later.append(e)
+    results = pushed.outvars[:n_out]
+    if not unknown.isdisjoint(results):
+        raise unknown_results()
+    given = iter(pushed.outvars[n_out:])
+    tangents = [next(given) if nz else None for nz in nonzeros_out]
+    nonzero = tuple([t in unknown for t in tangents])
+    tangents_out = tuple([t for t in tangents if t is not None and t in unknown])
+    later = _live(later, tangents_out)
+    residuals: dict[Atom, Var] = {}
+    for e in later:
+        for a in e.invars:
+            if a not in unknown and (isinstance(a, Var) or a.held):
+                residuals.setdefault(a, Var(a.aval))
+    later = [replace(e, invars=tuple([residuals.get(a, a) for a in e.invars])) for e in later]
+    linear = Program((), (*residuals.values(), *tangents_in), tangents_out, tuple(later))
+    operands = pushed.invars[:n_in]
+    had = {*operands, *results}
+    kept = (*results, *(a for a in residuals if a not in had))
+    primal = replace(pushed, invars=operands, outvars=kept, equations=tuple(_live(now, kept)))
+    return rule_of(primal, n_out, tuple(residuals), linear, nonzero, name, keeps_lines)
+
+
+def _live(equations: list[Equation], outvars: Sequence[Atom]) -> list[Equation]:
+    """The equations that those values, or an effect, depend on."""
+    live: set[Atom] = set(outvars)
+    kept = []
+    for e in reversed(equations):
+        if e.effects or not live.isdisjoint(e.outvars):
+            live.update(e.invars)
+            kept.append(e)
+    return kept[::-1]
 
 
 def linearize_from_jvp(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import one_equation, read_jaxpr
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import read_jaxpr, write_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
@@ -56,7 +56,10 @@ def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tran
             f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
         )
         raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", what)
-    jaxpr, nonzeros_out = compat.transpose_jaxpr(one_equation(operation), linear, nonzero_cts)
+    jaxpr, nonzeros_out = compat.trace_transpose_rule(
+        primitive, write_params(operation.params), operation.in_avals, operation.out_avals, linear, nonzero_cts,
+        operation.context,
+    )  # fmt: skip
     program = read_jaxpr(jaxpr)
     return TransposeRule(
         Template(program, ["cotangent"] * len(program.equations)),
