@@ -255,3 +255,35 @@ def test_second_derivatives_every_way(case):
     for outer, inner in ((jaxviz.grad, jaxviz.grad), (jax.grad, jaxviz.grad), (jaxviz.grad, jax.grad)):
         got = reverse_over_reverse(outer, inner)
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
+
+
+def closing_over(kind, depth):
+    """A function whose custom rule closes over a value computed from constants, itself or by way of another function."""
+
+    def f(x):
+        y = jnp.sin(2.0) * jnp.ones(3)
+        times_y = (lambda v: v * y) if depth == 0 else (lambda v: (lambda w: w * y)(v))
+        if kind == "jvp":
+            g = jax.custom_jvp(lambda x: times_y(jnp.sin(x)))
+            g.defjvp(lambda p, t: (g(p[0]), times_y(3.0 * t[0])))
+        else:
+            g = jax.custom_vjp(lambda x: times_y(jnp.sin(x)))
+            g.defvjp(lambda x: (g(x), x), lambda x, ct: (times_y(ct) * 3.0 * x,))
+        return g(x) * x
+
+    return f
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_a_custom_rule_may_close_over_what_depends_on_constants_alone(kind, depth):
+    f = closing_over(kind, depth)
+    x = jnp.linspace(0.5, 1.5, 3)
+    want, jax_pull = jax.vjp(f, x)
+    got, pull = jaxviz.vjp(f, x)
+    assert_same(got, want)
+    assert_same(pull(want), jax_pull(want))
+    assert len(jax.tree.leaves(pull)) == len(jax.tree.leaves(jax_pull))
+    scalar = lambda x: f(x).sum()
+    assert_same(jax.jit(jaxviz.grad(scalar))(x), jax.jit(jax.grad(scalar))(x))
+    assert jaxviz.derive(f, x).check().agrees

@@ -14,7 +14,9 @@ For each name: why the public API does not serve, and what would replace it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -24,6 +26,7 @@ import numpy as np
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api
 from jax._src import api_util, custom_derivatives, debugging, dispatch, dtypes, pjit
+from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import linear_util as _lu
@@ -192,12 +195,14 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("held", "keeps_rules")
+    __slots__ = ("held", "holds_tracers", "keeps_rules")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
         self.held: list[Any] = []
         self.keeps_rules = keeps_rules
+        self.holds_tracers = False
+        """Whether a custom rule closes over a value of this trace, which is over when the rule is looked at."""
 
     def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
         tracer = super().new_const(c, source_info, aval)
@@ -224,6 +229,7 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
+        self.holds_tracers |= _holds_tracers(self, jvp.f)
         out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
         if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
             _rules[self.frame.tracing_eqns[-1].params["jvp_jaxpr_fun"].f] = jvp
@@ -231,10 +237,37 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the forward rule itself, for the same reason."""
+        self.holds_tracers |= _holds_tracers(self, fwd.f) or _holds_tracers(self, bwd.f)
         out = super().process_custom_vjp_call(prim, fun, fwd, bwd, tracers, **params)
         if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
             _rules[self.frame.tracing_eqns[-1].params["fwd_jaxpr_thunk"].f] = fwd
         return out
+
+
+def _holds_tracers(trace: Any, root: Any) -> bool:
+    """Whether a function closes over a tracer of a trace, itself or by way of other functions."""
+    seen: set[int] = set()
+    pending = [root]
+    while pending:
+        x = pending.pop()
+        if id(x) in seen or len(seen) > 1000:
+            continue
+        seen.add(id(x))
+        if isinstance(x, _core.Tracer):
+            if x._trace is trace:
+                return True
+        elif isinstance(x, functools.partial):
+            pending += [x.func, *x.args, *x.keywords.values()]
+        elif isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
+            pending += [getattr(x, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
+        elif isinstance(x, types.FunctionType):
+            pending += [cell.cell_contents for cell in x.__closure__ or () if cell != types.CellType()]
+            pending += x.__defaults__ or ()
+        elif isinstance(x, types.MethodType):
+            pending += [x.__func__, x.__self__]
+        elif isinstance(x, (tuple, list, dict)):
+            pending += jax.tree.leaves(x)
+    return False
 
 
 class _PathTracer(_pe.DynamicJaxprTracer):
@@ -378,6 +411,10 @@ def concrete_value(x: Any) -> Any:
     return x.to_concrete_value() if isinstance(x, _core.Tracer) else x
 
 
+class RuleHoldsTracer(Exception):
+    """A custom rule closes over a value of the trace."""
+
+
 def trace_to_jaxpr(
     fun: Callable[..., Sequence[Any]],
     avals: Sequence[Any],
@@ -385,6 +422,7 @@ def trace_to_jaxpr(
     values: Sequence[Any] | None = None,
     active: Sequence[bool] = (),
     keeps_rules: bool = True,
+    folds: bool = False,
 ) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
     """Traces a function of flat arguments.
 
@@ -395,6 +433,10 @@ def trace_to_jaxpr(
       values: concrete arguments; if given, the function is run on them, and may branch on values.
       active: with `values`, which arguments carry a tangent.
       keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
+      folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
+
+    Raises:
+      RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
 
     Returns:
       the ClosedJaxpr; its literals that linearize keeps as arrays; and, where values were given, the points at which
@@ -410,8 +452,13 @@ def trace_to_jaxpr(
         if isinstance(trace, _PathTrace):
             trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
             trace.active.update(t.val for t, is_active in zip(tracers, active, strict=True) if is_active)
-        with _core.set_current_trace(trace):
+        with (
+            _core.set_current_trace(trace),
+            _config.eager_constant_folding(True) if folds else contextlib.nullcontext(),
+        ):
             results = fun(*tracers)
+        if trace.holds_tracers and trace.keeps_rules and not folds:
+            raise RuleHoldsTracer
         debug_info = debug_info._replace(result_paths=("",) * len(results))
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
         jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
