@@ -79,9 +79,21 @@ NESTINGS = [
 ]  # fmt: skip
 
 
+def is_nested(case):
+    return case.fun.__module__ == "nested_programs"
+
+
+# What holds programs itself is put into two of them, or the sweep would take half an hour.
+NESTED = [
+    (case, nest)
+    for case in CASES
+    if inexact(case.args)
+    for nest in ((in_checkpoint_in_scan, in_all) if is_nested(case) else NESTINGS)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("nest", NESTINGS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("case", [c for c in CASES if inexact(c.args)], ids=str)
+@pytest.mark.parametrize(("case", "nest"), NESTED, ids=[f"{case}-{nest.__name__}" for case, nest in NESTED])
 def test_derivatives_and_residuals_inside(case, nest):
     f = partial(nest, case)
     args = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), case.args)
