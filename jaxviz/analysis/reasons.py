@@ -33,7 +33,7 @@ def explain(
     expression: str,
     location: Location,
     linear: Sequence[Reader],
-    backward: Sequence[Reader],
+    backward: Sequence[Reader] | None,
     site: Site,
     lengths: Sequence[int] = (),
     dummy_branches: Sequence[str] = (),
@@ -42,7 +42,7 @@ def explain(
 
     Args:
       kind, expression, location: of the residual.
-      linear, backward: the equations of the linear and the backward program that read it.
+      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward one.
       site: the forward program.
       lengths: trip counts of the scans that stack it up.
       dummy_branches: the branches that fill its place with a dummy.
@@ -80,7 +80,9 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
     return f"{source.primitive.name}'s derivative{line} {use}"
 
 
-def _read_by(backward: Sequence[Reader], site: Site) -> str:
+def _read_by(backward: Sequence[Reader] | None, site: Site) -> str:
+    if backward is None:
+        return "; there is no backward program to read it"
     if not backward:
         return "; no equation of the backward program reads it"
     equation = backward[0].equation

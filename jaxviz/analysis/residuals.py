@@ -18,6 +18,7 @@ from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_locat
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
+from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Var
@@ -60,6 +61,7 @@ class Residual:
       lengths: the trip counts of the scans that stack it up, outermost first; its type is that of all of them together.
       place: the bodies it is made in, such as 'branch 1 of cond in scan'; '' outside of any.
       dummies: what other branches fill in for it.
+      is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
     """
 
     aval: Any
@@ -77,6 +79,7 @@ class Residual:
     lengths: tuple[int, ...] = ()
     place: str = ""
     dummies: tuple[Dummy, ...] = ()
+    is_read: bool = True
 
     @property
     def origin(self) -> Origin | None:
@@ -90,11 +93,6 @@ class Residual:
             return str(self.aval.str_short(short_dtypes=True))
         one = self.aval.update(shape=self.aval.shape[len(self.lengths) :])
         return " × ".join([*(f"{n:,}" for n in self.lengths), one.str_short(short_dtypes=True)])
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the backward program reads it; a custom rule may save what its backward function does not use."""
-        return bool(self.consumers)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.type} {format_bytes(self.nbytes)} {self.kind} {self.location}: {self.reason}"
@@ -249,16 +247,29 @@ def find_residuals(derivation: Derivation) -> ResidualSet:
     arguments = dict(zip(derivation.primal.invars, derivation.primal.arg_names, strict=True))
     site = Site.of(derivation, names)
     linear_readers = find_readers(parts.linear, parts.linear.invars[: len(parts.residuals)])
-    backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
+    try:
+        backward_readers = find_readers(derivation.backward, parts.linear.invars[: len(parts.residuals)])
+    except EquationError:  # no reverse mode, as for a while loop: what the linear program reads is kept all the same
+        backward_readers = None
     made = []
     for atom, var in zip(parts.residuals, parts.linear.invars, strict=False):
-        made.append(_residual(atom, var, site, arguments, linear_readers[var], backward_readers[var]))
+        made.append(
+            _residual(
+                atom,
+                var,
+                site,
+                arguments,
+                linear_readers[var],
+                None if backward_readers is None else backward_readers[var],
+            )
+        )
     return ResidualSet(derivation.primal.name, tuple(made), report_checkpoints(derivation))
 
 
 def _residual(
-    atom: Atom, var: Var, site: Site, arguments: dict[Var, str], linear: list[Reader], backward: list[Reader]
-) -> Residual:
+    atom: Atom, var: Var, site: Site, arguments: dict[Var, str], linear: list[Reader],
+    backward: list[Reader] | None,
+) -> Residual:  # fmt: skip
     sources = site.sources(atom)
     real = sorted((s for s in sources if not s.is_dummy), key=lambda s: s.equation is None) or list(sources)
     source = real[0]
@@ -283,8 +294,9 @@ def _residual(
     return Residual(
         atom.aval, size, kind, site.name(atom), expression, location, rule,
         explain(kind, expression, location, linear, backward, site, source.lengths, [d.branch for d in dummies]),
-        tuple(dict.fromkeys(r.equation for r in backward)), producer, var,
+        tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var,
         "offloaded" if is_offload(producer) else "saved", source.lengths, site.place(source), dummies,
+        backward is None or bool(backward),
     )  # fmt: skip
 
 

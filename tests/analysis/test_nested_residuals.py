@@ -303,3 +303,17 @@ def test_the_rules_own_programs_have_their_own_lines():
     assert f":{line_of(wasteful_fwd, 'cos')}" in str(locate(cos.source))
     assert f":{line_of(wasteful_bwd, 'ct')}" not in str(locate(mul.source))
     assert f":{line_of(wasteful_bwd, 'saved[0]')}" in str(locate(mul.source))
+
+
+# --- no reverse mode --------------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_reverse_mode_has_residuals_of_its_linear_program():
+    def f(x):
+        return lax.while_loop(lambda c: c[0] < 9.0, lambda c: c * 2.0, jnp.sin(x))
+
+    found = jaxviz.residuals(f, X)
+    assert found
+    assert all(r.is_read and not r.consumers for r in found)
+    assert not found.notes
+    assert "there is no backward program to read it" in found[0].reason

@@ -53,9 +53,11 @@ export class ResidualsPane {
   private key: Key = "nbytes";
   private descending = true;
   private limit = SHOWN_AT_FIRST;
+  private readonly hasBackward: boolean;
 
   constructor(private readonly state: State) {
     const { residuals, view } = state.model;
+    this.hasBackward = view.stages.some((stage) => stage.key === "backward" && !stage.error);
     const heads = HEADS.map(([key, label]) => {
       const button = h(
         "button",
@@ -144,7 +146,7 @@ export class ResidualsPane {
       h("td", { class: "jv-col-name" }, h("code", {}, r.name)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
       h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes)),
-      h("td", { class: "jv-col-kind" }, r.kind, ...tags(r)),
+      h("td", { class: "jv-col-kind" }, r.kind, ...tags(r, this.hasBackward)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
       h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
       h("td", { class: "jv-col-reason" }, ...marked(r.reason)),
@@ -155,14 +157,15 @@ export class ResidualsPane {
 }
 
 /** What is out of the ordinary about a residual, beside its kind. */
-function tags(r: Residual): HTMLElement[] {
+function tags(r: Residual, hasBackward: boolean): HTMLElement[] {
   const tag = (text: string, title: string) => h("span", { class: "jv-tag", title }, text);
   const made = [];
   if (r.dummy)
     made.push(tag("dummy", `${formatBytes(r.dummy)} that hold nothing if a cond takes another branch`));
   if (r.decision === "offloaded")
     made.push(tag("offloaded", "moved to another memory until the backward pass"));
-  if (!r.consumers.length) made.push(tag("unread", "no equation of the backward program reads it"));
+  if (hasBackward && !r.consumers.length)
+    made.push(tag("unread", "no equation of the backward program reads it"));
   return made;
 }
 
