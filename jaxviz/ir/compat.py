@@ -5,10 +5,15 @@ For each name: why the public API does not serve, and what would replace it.
 | from `jax._src` | why | would be replaced by |
 | --- | --- | --- |
 | `partial_eval.DynamicJaxprTrace` | `make_jaxpr` inlines jitted `jnp` functions and forgets which scalars crossed into them, and it cannot run on values | a tracing hook in `jax.extend` |
-| `ad.linearize_jaxpr`, `ad.backward_pass3`, `ad.ValAccum` | the rules that `jax.vjp` really uses, `primitive_linearizations` and `fancy_transposes`, are not public | their export from `jax.interpreters.ad` |
+| `ad.linearize_jaxpr`, `ad.fancy_transposes`, `ad.ValAccum` | the rules that `jax.vjp` really uses, `primitive_linearizations` and `fancy_transposes`, are not public | their export from `jax.interpreters.ad` |
 | `core.current_jaxpr_eqn_context`, `core.JaxprEqn(ctx=...)` | equations written out keep mesh, compute type and random number layout | `jax.extend.core.JaxprEqn` as a public constructor |
 | `source_info_util` | user frames of an equation | `jax.extend.source_info_util` with `user_frames` |
 | `effects.JaxprInputEffect` | an effect that names a variable must be renamed with it | effects by position |
+| `ad.custom_lin`'s params, `custom_derivatives.remat_opt_p` | the derivative of a `custom_vjp_call` before it is transposed, and a forward rule with `optimize_remat` | public primitives with documented params |
+| `pe.ensure_enum`, `pe.SaveableType`, `pe.Offloadable` | what a checkpoint policy answered | `jax.ad_checkpoint` |
+| `ad_util.empty_like_aval`, `core.unmapped_leading_aval` | the dummies of a cond, the type of what a scan stacks | `jax.extend.core` |
+| `config.eager_constant_folding` | tracing with constants computed at once | an option of `make_jaxpr` |
+| `debugging.debug_callback_p` | a debug callback under a checkpoint policy | `jax.extend.core.primitives` |
 | `api_util.debug_info` | argument names and source of a function | `jax.extend` |
 """
 
@@ -25,7 +30,7 @@ import jax
 import numpy as np
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api
-from jax._src import api_util, custom_derivatives, debugging, dispatch, dtypes, pjit
+from jax._src import api_util, debugging, dispatch, dtypes, pjit
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
@@ -55,11 +60,9 @@ remat_p: Any = primitives.remat_p
 name_p: Any = primitives.name_p
 reduce_precision_p: Any = primitives.reduce_precision_p
 device_put_p: Any = primitives.device_put_p
-linear_solve_p: Any = primitives.linear_solve_p
 custom_jvp_call_p: Any = primitives.custom_jvp_call_p
 custom_vjp_call_p: Any = primitives.custom_vjp_call_p
 custom_lin_p: Any = primitives.custom_lin_p
-linear_call_p: Any = custom_derivatives.linear_call_p
 remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 closed_call_p: Any = primitives.closed_call_p
 debug_callback_p: Any = debugging.debug_callback_p
