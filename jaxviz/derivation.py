@@ -302,3 +302,4 @@ def clear_caches() -> None:
     for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules, split_rules):
         table.clear()
     clear_operations()
+    compat.clear_types()

@@ -23,7 +23,7 @@ import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,8 @@ from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
 from jax.extend.core import primitives
+
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 JAX_VERSION: str = jax.__version__
 
@@ -82,7 +84,7 @@ def new_jaxpr(
 
 
 def new_eqn(
-    invars: Sequence[Any], outvars: Sequence[Any], primitive: Any, params: dict[str, Any],
+    invars: Sequence[Any], outvars: Sequence[Any], primitive: Any, params: Mapping[str, Any],
     effects: Any, source: Any, context: Any,
 ) -> Any:  # fmt: skip
     """A `JaxprEqn`; the caller answers for its types."""
@@ -104,7 +106,7 @@ def is_high(jaxpr: Any) -> bool:
     return bool(getattr(jaxpr, "is_high", False))
 
 
-def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: dict[str, Any]) -> bool:
+def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
     """Whether an equation is of the high level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
     if "is_high" not in vars(primitive) and type(primitive).is_high is _core.Primitive.is_high:
         return False
@@ -471,6 +473,127 @@ def trace_to_jaxpr(
     return _core.ClosedJaxpr(jaxpr, consts), held, looks
 
 
+class NotRecorded(Exception):
+    """A rule does what `record_rule` does not follow."""
+
+
+class _RuleTracer(_core.Tracer):
+    __slots__ = ("atom",)
+
+    def __init__(self, trace: Any, atom: Atom):
+        super().__init__(trace, atom.aval)
+        self._line_info = None  # type: ignore[misc]  # a slot of JAX's class
+        self.atom = atom
+
+    def full_lower(self) -> Any:
+        value = self._trace.value_of(self.atom)
+        return self if value is None else _core.full_lower(value)
+
+    def _origin_msg(self) -> str:
+        return ""
+
+
+class _RuleTrace(_core.Trace):
+    """Records the operations that one of JAX's rules binds, as `DynamicJaxprTrace` does, without their lines and names."""
+
+    __slots__ = ("constants", "equations", "operation_of", "values")
+
+    def __init__(self, operation_of: Callable[..., Operation]):
+        super().__init__()
+        self.requires_low = False  # type: ignore[misc]  # a slot of JAX's class
+        self.operation_of = operation_of
+        self.equations: list[Equation] = []
+        self.constants: dict[int, tuple[Var, Any]] = {}
+        self.values: dict[Var, Any] = {}
+
+    def atom(self, x: Any) -> Atom:
+        return x.atom if type(x) is _RuleTracer and x._trace is self else self.new_const(x).atom
+
+    def value_of(self, atom: Atom) -> Any:
+        return atom.val if isinstance(atom, Literal) else self.values.get(atom)
+
+    def new_const(self, x: Any, source_info: Any = None, aval: Any = None) -> _RuleTracer:
+        if _core.is_literalable(x, False):
+            aval = aval if aval is not None else _core.typeof(x)
+            return _RuleTracer(self, Literal(x, aval, held=is_array(x)))
+        if id(x) not in self.constants:
+            var = Var(_core.typeof(x))
+            self.constants[id(x)] = (var, x)
+            self.values[var] = x
+        return _RuleTracer(self, self.constants[id(x)][0])
+
+    pure = lift = new_const
+
+    def stage_value(self, x: Any) -> _RuleTracer:
+        return self.held(_RuleTracer(self, self.atom(x)))
+
+    def held(self, tracer: _RuleTracer) -> _RuleTracer:
+        """Of the scalars in a rule, those that `_Trace` notes."""
+        if isinstance(tracer.atom, Literal):
+            tracer.atom.held = True
+        return tracer
+
+    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        if primitive in _pe.custom_staging_rules and primitive not in _STAGED_AS_THEY_ARE:
+            raise NotRecorded
+        atoms = tuple([self.atom(x) for x in tracers])
+        in_avals = tuple([a.aval for a in atoms])
+        operation = self.operation_of(primitive, params, in_avals, _core.current_jaxpr_eqn_context())
+        if primitive in _pe.const_fold_rules:
+            values = [self.value_of(a) for a in atoms]
+            if any(x is not None for x in values):
+                folded = _pe.const_fold_rules[primitive](values, params, operation.out_avals)
+                if folded is not None:
+                    outs = [
+                        self.held(self.new_const(x, None, a)) for x, a in zip(folded, operation.out_avals, strict=True)
+                    ]
+                    return outs if primitive.multiple_results else outs[0]
+        if primitive in _pe.forwarding_rules:
+            given, equation = _pe.forwarding_rules[primitive](Equation(operation, atoms, ()))
+            if equation is None:
+                outs = [self.held(_RuleTracer(self, atoms[i])) for i in given]
+                return outs if primitive.multiple_results else outs[0]
+        outvars = tuple([Var(aval) for aval in operation.out_avals])
+        self.equations.append(Equation(operation, atoms, outvars))
+        if primitive.multiple_results:
+            return [_RuleTracer(self, v) for v in outvars]
+        return _RuleTracer(self, outvars[0])
+
+
+_STAGED_AS_THEY_ARE = frozenset(
+    (primitives.broadcast_in_dim_p, primitives.reshape_p, primitives.iota_p, primitives.dynamic_slice_p)
+)
+"""Operations whose staging rule only matters where shapes are values."""
+
+
+def record_rule(
+    fun: Callable[..., Sequence[Any]], avals: Sequence[Any], operation_of: Callable[..., Operation]
+) -> Program | None:
+    """The program of one of JAX's rules, if all it does is to bind plain operations; in less than half the time.
+
+    Args:
+      fun, avals: as `trace_to_jaxpr` takes them.
+      operation_of: the Operation for (primitive, params, types, context), or `NotRecorded`.
+
+    Returns:
+      None for a rule that calls functions or has effects, and for one that fails, so that the longer way tells of it.
+    """
+    if _config.eager_constant_folding.value:
+        return None
+    trace = _RuleTrace(operation_of)
+    invars = tuple([Var(aval) for aval in avals])
+    try:
+        with _core.set_current_trace(trace):
+            outs = fun(*[_RuleTracer(trace, v) for v in invars])
+        outvars = tuple([trace.atom(dtypes.canonicalize_value(x)) for x in outs])
+    except Exception:
+        return None
+    finally:
+        trace.invalidate()
+    constvars, consts = zip(*trace.constants.values(), strict=True) if trace.constants else ((), ())
+    return Program(constvars, invars, outvars, tuple(trace.equations), consts)
+
+
 def canonicalize(x: Any) -> Any:
     """A leaf as JAX takes it as an argument: NumPy and Python values in JAX's types, tracers as they are."""
     return x if isinstance(x, _core.Tracer) else dtypes.canonicalize_value(x)
@@ -526,14 +649,14 @@ def is_linear_in_all(primitive: Any) -> bool:
     return isinstance(rule, functools.partial) and rule.func is _ad.linear_jvp
 
 
-def trace_jvp_rule(
-    primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
-) -> tuple[Any, list[Any], list[bool]]:
-    """The JVP rule of a primitive as a jaxpr.
+def jvp_rule(
+    primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
+    """The JVP rule of a primitive, for tracing.
 
     Returns:
-      a ClosedJaxpr from operands and nonzero tangents to results and nonzero tangents; its literals that linearize keeps
-      as arrays; and which results have a nonzero tangent.
+      a function from operands and nonzero tangents to results and nonzero tangents; the types that it takes; and which results
+      have a nonzero tangent, a list that is filled in as it is traced.
     """
     rule = _ad.primitive_jvps[primitive]
     tangent_avals = [a.to_tangent_aval() for a in in_avals]
@@ -546,18 +669,19 @@ def trace_jvp_rule(
             primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
             primals_out, tangents_out = [primals_out], [tangents_out]
-        nonzeros_out.extend(type(t) is not _ad.Zero for t in tangents_out)
+        nonzeros_out[:] = [type(t) is not _ad.Zero for t in tangents_out]
         return [*primals_out, *(t for t in tangents_out if type(t) is not _ad.Zero)]
 
-    avals = [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
-    closed, held, _ = trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0))
-    return closed, held, nonzeros_out
+    return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
 
 
 def trace_custom_jvp_rule(
-    params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+    params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
 ) -> tuple[Any, list[Any], list[bool]]:
-    """The user's rule of a `custom_jvp_call` as a jaxpr; results as `trace_jvp_rule` gives them.
+    """The user's rule of a `custom_jvp_call` as a jaxpr; from operands and nonzero tangents to results and nonzero tangents.
+
+    Returns:
+      the ClosedJaxpr; its literals that linearize keeps as arrays; and which results have a nonzero tangent.
 
     Source: `process_custom_jvp_call` of JAX's `LinearizeTrace`, and `lift_jvp`.
     """
@@ -590,7 +714,7 @@ def trace_custom_jvp_rule(
 
 
 def trace_forward_rule(
-    params: dict[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+    params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
 ) -> tuple[Any, list[Any], int, Sequence[int | None]]:
     """The user's forward rule of a `custom_vjp_call`.
 
@@ -632,7 +756,7 @@ def trace_forward_rule(
 
 
 def custom_lin_params(
-    params: dict[str, Any], residuals: Sequence[Any], out_avals: Sequence[Any], zeros_in: Sequence[bool]
+    params: Mapping[str, Any], residuals: Sequence[Any], out_avals: Sequence[Any], zeros_in: Sequence[bool]
 ) -> dict[str, Any]:
     """Params of the `custom_lin` that stands for the derivative of a `custom_vjp_call` until it is transposed.
 
@@ -684,7 +808,7 @@ def rounding_params(aval: Any) -> dict[str, int] | None:
 
 
 def trace_backward_rule(
-    params: dict[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool]
+    params: Mapping[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool]
 ) -> tuple[Any, list[bool]]:
     """The user's backward rule, from the params of a `custom_lin`.
 
@@ -726,16 +850,16 @@ def linearize_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, int, Seq
     return made
 
 
-def trace_transpose_rule(
+def transpose_rule(
     primitive: Any,
-    params: dict[str, Any],
+    params: Mapping[str, Any],
     in_avals: Sequence[Any],
     out_avals: Sequence[Any],
     linear: Sequence[bool],
     nonzero_cts: Sequence[bool],
     context: Any,
-) -> tuple[Any, list[bool]]:
-    """The transpose rule of a primitive as a jaxpr.
+) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
+    """The transpose rule of a primitive, for tracing.
 
     Args:
       primitive, params, in_avals, out_avals, context: of the equation.
@@ -743,8 +867,8 @@ def trace_transpose_rule(
       nonzero_cts: which results have a cotangent that is not a symbolic zero.
 
     Returns:
-      a ClosedJaxpr from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands, and
-      which of those are nonzero.
+      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands; the types
+      that it takes; and which cotangents of those are nonzero, a list that is filled in as it is traced.
 
     Source: `backward_pass3` in JAX's `ad.py`.
     """
@@ -759,16 +883,15 @@ def trace_transpose_rule(
         with context.manager:
             _transpose(primitive, params, operands, cts if primitive.multiple_results else cts[0])
         out = [x.freeze() for x, lin in zip(operands, linear, strict=True) if lin]
-        nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
+        nonzero_out[:] = [type(ct) is not _ad.Zero for ct in out]
         return [ct for ct in out if type(ct) is not _ad.Zero]
 
     avals = [a for a, lin in zip(in_avals, linear, strict=True) if not lin]
     avals += [a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz]
-    closed, _, _ = trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0))
-    return closed, nonzero_out
+    return backward, avals, nonzero_out
 
 
-def _transpose(primitive: Any, params: dict[str, Any], operands: list[Any], cts: Any) -> None:
+def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], cts: Any) -> None:
     if primitive in _ad.fancy_transposes:
         _ad.fancy_transposes[primitive](cts, *operands, **params)
         return
@@ -778,8 +901,20 @@ def _transpose(primitive: Any, params: dict[str, Any], operands: list[Any], cts:
             x.accum(ct)
 
 
+def plain_result_types(primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any]) -> tuple[Any, ...]:
+    """The types that a primitive gives for operands of these types, in the context in force.
+
+    Raises:
+      NotRecorded: it has effects.
+    """
+    out, effects = primitive.abstract_eval(*in_avals, **params)
+    if effects:
+        raise NotRecorded
+    return tuple(out) if primitive.multiple_results else (out,)
+
+
 def result_types(
-    primitive: Any, params: dict[str, Any], in_avals: Sequence[Any], context: Any
+    primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], context: Any
 ) -> tuple[Any, ...] | None:
     """The types that a primitive gives for operands of these types, or None where only its nested program can tell."""
     try:
@@ -802,9 +937,10 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
     eqn = one.jaxpr.eqns[0]
     out_avals = [v.aval for v in eqn.outvars]
     try:
-        trace_transpose_rule(
+        rule, avals, _ = transpose_rule(
             eqn.primitive, eqn.params, [v.aval for v in eqn.invars], out_avals, mask, [True] * len(out_avals), eqn.ctx
         )
+        trace_to_jaxpr(rule, avals, unknown_debug_info(len(avals), 0))
     except Exception:  # JAX's rules refuse in many ways, most by a failed assertion; each means no
         return False
     return True
@@ -819,7 +955,7 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
 # --- checkpoint policies ----------------------------------------------------------------------------------------------
 
 
-def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: dict[str, Any]) -> Any:
+def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> Any:
     """What a checkpoint policy says of an equation: 'saved', 'recomputed', or (source, destination) memory kinds."""
     case = _pe.ensure_enum(policy(primitive, *in_avals, **params))
     if isinstance(case, _pe.SaveableType):
@@ -873,6 +1009,7 @@ def is_float0(aval: Any) -> bool:
     return bool(getattr(aval, "dtype", None) == dtypes.float0)
 
 
+@functools.lru_cache(maxsize=4096)
 def cotangent_type(aval: Any) -> Any:
     """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
     ct = aval.to_ct_aval()
@@ -884,9 +1021,16 @@ def empty(aval: Any) -> Any:
     return _ad_util.empty_like_aval(aval)
 
 
+@functools.lru_cache(maxsize=4096)
 def stacked(aval: Any, length: int) -> Any:
     """The type of `length` values of a type, one for each iteration of a scan."""
     return _core.unmapped_leading_aval(length, aval)
+
+
+def clear_types() -> None:
+    """Forgets the types found for others."""
+    cotangent_type.cache_clear()
+    stacked.cache_clear()
 
 
 def zeros(aval: Any) -> Any:

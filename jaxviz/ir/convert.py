@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -20,6 +21,9 @@ _operations: OrderedDict[Any, Operation] = OrderedDict()
 
 _calls: weakref.WeakValueDictionary[Any, Operation] = weakref.WeakValueDictionary()
 """The same for operations that hold programs, and so perhaps a user's function and arrays: kept while they are in use."""
+
+_bound: OrderedDict[Any, Operation] = OrderedDict()
+"""(primitive, params, types, context) -> the Operation for it, among those that JAX's rules bind and those they are asked for."""
 
 MAX_OPERATIONS = 65536
 
@@ -52,6 +56,36 @@ def operation(
 def clear_operations() -> None:
     """Forgets the shared Operations; programs that hold them keep them."""
     _operations.clear()
+    _bound.clear()
+
+
+def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Operation) -> Program:
+    """The program of one of JAX's rules, as `compat.jvp_rule` and its kin give them, for an operation."""
+    if not of.programs and not of.effects:
+        _bind((of.primitive, tuple(of.params.items()), of.in_avals, of.context), of)
+    program = compat.record_rule(fun, avals, _bound_operation)
+    if program is not None:
+        return program
+    jaxpr, held, _ = compat.trace_to_jaxpr(fun, avals, compat.unknown_debug_info(len(avals), 0))
+    return read_jaxpr(jaxpr, {id(x) for x in held})
+
+
+def _bound_operation(primitive: Any, params: dict[str, Any], in_avals: tuple[Any, ...], context: Any) -> Operation:
+    key = (primitive, tuple(params.items()), in_avals, context)
+    found = _bound.get(key)
+    if found is None:
+        out_avals = compat.plain_result_types(primitive, params, in_avals)
+        found = operation(primitive, read_params(params), in_avals, out_avals, frozenset(), context)
+        if not found.programs:
+            _bind(key, found)
+    return found
+
+
+def _bind(key: Any, made: Operation) -> None:
+    with contextlib.suppress(TypeError):  # a param has no hash
+        _bound[key] = made
+    if len(_bound) > MAX_OPERATIONS:
+        _bound.popitem(last=False)
 
 
 def read_jaxpr(
@@ -152,9 +186,9 @@ def read_params(params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Params with every Program in them written out as the jaxpr it stands for."""
-    return map_programs(params, lambda program: program.jaxpr)
+def write_params(of: Operation) -> Mapping[str, Any]:
+    """Its params with every Program in them written out as the jaxpr it stands for."""
+    return map_programs(of.params, lambda program: program.jaxpr) if of.programs else of.params
 
 
 def map_programs(params: Mapping[str, Any], change: Callable[[Program], Any]) -> dict[str, Any]:
@@ -201,7 +235,7 @@ def write_program(program: Program) -> Any:
         ins = [atom(a) for a in e.invars]
         outs = [bind(v) for v in e.outvars]
         if id(op) not in params:
-            params[id(op)] = write_params(op.params)
+            params[id(op)] = dict(write_params(op))
             is_high = is_high or compat.is_high_equation(op.primitive, op.in_avals, params[id(op)])
         effects = compat.resolved_effects(op.effects, ins)
         eqns.append(compat.new_eqn(ins, outs, op.primitive, params[id(op)], effects, e.source, op.context))

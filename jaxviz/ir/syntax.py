@@ -77,6 +77,7 @@ class Operation:
       effects: JAX effects; one that concerns an operand names it by position.
       context: JAX's equation context (mesh, compute type, random number layout).
       rules: the rules found for it, if it holds programs; they go when it goes. See `RuleTable`.
+      programs: those nested in the params, each with a label such as `jaxpr` or `branches[1]`.
     """
 
     primitive: Primitive
@@ -86,11 +87,10 @@ class Operation:
     effects: frozenset[Any]
     context: Any
     rules: dict[Any, Any] = field(default_factory=dict, repr=False)
+    programs: tuple[tuple[str, Program], ...] = field(init=False, repr=False)
 
-    @property
-    def programs(self) -> tuple[tuple[str, Program], ...]:
-        """The programs nested in the params, each with a label such as `jaxpr` or `branches[1]`."""
-        return tuple(_nested_programs(self.params))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "programs", tuple(_nested_programs(self.params)))
 
 
 @dataclass(eq=False, slots=True)  # not frozen, as Equation

@@ -88,7 +88,7 @@ class _Checker:
         operation = equation.operation
         if operation not in self.results:
             self.results[operation] = compat.result_types(
-                operation.primitive, write_params(operation.params), operation.in_avals, operation.context
+                operation.primitive, write_params(operation), operation.in_avals, operation.context
             )
         expected = self.results[operation]
         if expected is None:

@@ -210,7 +210,7 @@ def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, cond_residuals: 
 
 
 def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask, str]:
-    params = write_params(operation.params)
+    params = write_params(operation)
     jaxpr, held, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
     return read_jaxpr(jaxpr, {id(x) for x in held}), tuple(nonzeros_out), _rule_name(operation, "custom JVP rule")
 
@@ -239,7 +239,7 @@ def _split_custom_jvp(operation: Operation, unknown: Mask, available: Mask | Non
 
 def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tuple[Atom, ...], Operation, Mask, str]:
     """The forward rule, operands → results; its residuals; and the equation that stands for the backward rule."""
-    params = write_params(operation.params)
+    params = write_params(operation)
     n_consts = params["num_consts"]
     if any(nonzeros[:n_consts]):
         raise compat.closed_over_error()

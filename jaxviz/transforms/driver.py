@@ -40,26 +40,31 @@ class Template:
     __slots__ = ("constants", "outs", "program", "steps")
 
     def __init__(self, program: Program, roles: Sequence[Role], keeps_lines: bool = False):
-        slots: dict[int, int] = {}
+        slots = {id(v): i for i, v in enumerate(program.invars)}
+        self.constants: list[tuple[Atom, Any]] = []
 
-        def slot(atom: Atom) -> int:
-            return slots.setdefault(id(atom), len(slots))
+        def fix(atom: Atom, value: Any = None) -> None:
+            if id(atom) not in slots:
+                slots[id(atom)] = len(slots)
+                self.constants.append((atom, value))
 
-        for v in program.invars:
-            slot(v)
-        fixed: list[Atom] = [*program.constvars, *(a for a in _atoms_read(program) if isinstance(a, Literal))]
-        for a in fixed:
-            slot(a)
-        values = dict(zip(map(id, program.constvars), program.consts, strict=True))
-        self.constants: tuple[tuple[Atom, Any], ...] = tuple({id(a): (a, values.get(id(a))) for a in fixed}.values())
+        for v, x in zip(program.constvars, program.consts, strict=True):
+            fix(v, x)
+        for equation in program.equations:
+            for a in equation.invars:
+                if type(a) is Literal:
+                    fix(a)
+        for a in program.outvars:
+            if type(a) is Literal:
+                fix(a)
         self.steps: list[tuple[Operation, tuple[int, ...], Role, Any, Origin | None]] = []
         for equation, role in zip(program.equations, roles, strict=True):
-            ins = tuple([slot(a) for a in equation.invars])
+            ins = tuple([slots[id(a)] for a in equation.invars])
             for v in equation.outvars:
-                slot(v)
+                slots[id(v)] = len(slots)
             source, origin = _own_line(equation) if keeps_lines else (None, None)
             self.steps.append((equation.operation, ins, role, source, origin))
-        self.outs = tuple(slot(a) for a in program.outvars)
+        self.outs = tuple([slots[id(a)] for a in program.outvars])
         self.program = program
 
 
@@ -67,10 +72,6 @@ def _own_line(equation: Equation) -> tuple[Any, Origin | None]:
     if equation.origin is not None:
         return equation.source, equation.origin
     return (equation.source if is_inside_own_code(equation.source) else None), None
-
-
-def _atoms_read(program: Program) -> list[Atom]:
-    return [*(a for e in program.equations for a in e.invars), *program.outvars]
 
 
 class Builder:

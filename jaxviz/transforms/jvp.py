@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
+from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
@@ -52,13 +52,13 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> JvpRule:
     """The rule that JAX has for an operation, as a program."""
     primitive = operation.primitive
     if compat.has_plain_jvp_rule(primitive):
-        params = write_params(operation.params)
-        jaxpr, _, nonzeros_out = compat.trace_jvp_rule(
-            primitive, params, operation.in_avals, nonzeros, operation.context
-        )
+        params = write_params(operation)
+        rule, avals, nonzeros_out = compat.jvp_rule(primitive, params, operation.in_avals, nonzeros, operation.context)
+        pushed = trace_rule(rule, avals, operation)
     else:
         jaxpr, nonzeros_out = compat.jvp_jaxpr(one_equation(operation), nonzeros)
-    program, _ = dce_program(read_jaxpr(jaxpr))
+        pushed = read_jaxpr(jaxpr)
+    program, _ = dce_program(pushed)
     roles = roles_by_use(program, len(operation.out_avals), "primal", "tangent")
     return JvpRule(Template(program, roles), tuple(nonzeros_out), f"jvp rule of {primitive.name}")
 

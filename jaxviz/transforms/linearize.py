@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal as OneOf
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import one_equation, read_jaxpr, write_params
+from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
@@ -78,11 +78,11 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
         tangent = Template(call, ["tangent"])
         return LinearizeRule(Template(call, ["primal"]), tangent, (), (True,) * len(operation.out_avals), name)
     if compat.has_plain_jvp_rule(operation.primitive):
-        params = write_params(operation.params)
-        jaxpr, held, given = compat.trace_jvp_rule(
+        params = write_params(operation)
+        rule, avals, given = compat.jvp_rule(
             operation.primitive, params, operation.in_avals, nonzeros, operation.context
         )
-        return split_jvp(read_jaxpr(jaxpr, {id(x) for x in held}), given, len(operation.in_avals), name)
+        return split_jvp(trace_rule(rule, avals, operation), given, len(operation.in_avals), name)
     primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one_equation(operation), nonzeros)
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
     n_out = len(primal.outvars) - n_res
@@ -170,12 +170,15 @@ def _split_plain(
         for a in e.invars:
             if a not in unknown and (isinstance(a, Var) or a.held):
                 residuals.setdefault(a, Var(a.aval))
-    later = [replace(e, invars=tuple([residuals.get(a, a) for a in e.invars])) for e in later]
+    later = [
+        Equation(e.operation, tuple([residuals.get(a, a) for a in e.invars]), e.outvars, e.source, e.origin)
+        for e in later
+    ]
     linear = Program((), (*residuals.values(), *tangents_in), tangents_out, tuple(later))
     operands = pushed.invars[:n_in]
     had = {*operands, *results}
     kept = (*results, *(a for a in residuals if a not in had))
-    primal = replace(pushed, invars=operands, outvars=kept, equations=tuple(_live(now, kept)))
+    primal = Program(pushed.constvars, operands, kept, tuple(_live(now, kept)), pushed.consts, pushed.effects)
     return rule_of(primal, n_out, tuple(residuals), linear, nonzero, name, keeps_lines)
 
 

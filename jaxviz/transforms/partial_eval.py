@@ -201,7 +201,7 @@ class _Splitter:
         """Records what the policy says of an equation, which is `here` in the known part, and does it."""
         operation = equation.operation
         assert self.policy is not None
-        verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation.params))
+        verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
         if any(compat.is_real_effect(e) for e in operation.effects):
             verdict = "saved"  # an effect is not repeated, whatever the policy says
         if verdict == "saved":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.convert import trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
@@ -56,11 +56,11 @@ def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tran
             f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
         )
         raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", what)
-    jaxpr, nonzeros_out = compat.trace_transpose_rule(
-        primitive, write_params(operation.params), operation.in_avals, operation.out_avals, linear, nonzero_cts,
+    rule, avals, nonzeros_out = compat.transpose_rule(
+        primitive, write_params(operation), operation.in_avals, operation.out_avals, linear, nonzero_cts,
         operation.context,
     )  # fmt: skip
-    program = read_jaxpr(jaxpr)
+    program = trace_rule(rule, avals, operation)
     return TransposeRule(
         Template(program, ["cotangent"] * len(program.equations)),
         tuple(nonzeros_out),

@@ -1,0 +1,93 @@
+"""JAX's rules recorded the short way, against the same rules traced as JAX traces."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import primitives
+from primitives import SAMPLES
+
+import jaxviz
+from jaxviz.ir import compat, convert
+from jaxviz.ir.syntax import Literal
+
+parametrized = pytest.mark.parametrize(
+    ("sample", "dtype"), [pytest.param(s, d, id=f"{s}-{d}") for s in SAMPLES for d in s.dtypes]
+)
+
+
+def cast(x, dtype):
+    return jnp.asarray(x, dtype) if np.issubdtype(x.dtype, np.floating) else jnp.asarray(x)
+
+
+def rules_of(operation):
+    """Every way in which JAX pushes an operation forward, and transposes it."""
+    floats = [jnp.issubdtype(a.dtype, jnp.inexact) for a in operation.in_avals]
+    params = convert.write_params(operation)
+    masks = {tuple(floats), *(tuple(i == k for i in range(len(floats))) for k, f in enumerate(floats) if f)}
+    for mask in masks:
+        if compat.has_plain_jvp_rule(operation.primitive) and any(mask):
+            rule, avals, _ = compat.jvp_rule(operation.primitive, params, operation.in_avals, mask, operation.context)
+            yield rule, avals
+        if compat.has_transpose_rule(operation.primitive) and any(mask):
+            rule, avals, _ = compat.transpose_rule(
+                operation.primitive, params, operation.in_avals, operation.out_avals, mask,
+                [True] * len(operation.out_avals), operation.context,
+            )  # fmt: skip
+            yield rule, avals
+
+
+def shown(program):
+    """The program, with what becomes an array in JAX's linearize marked."""
+    held = [
+        [isinstance(a, Literal) and a.held for a in atoms]
+        for atoms in [*(e.invars for _, e in program.walk()), program.outvars]
+    ]
+    return str(program), held, [np.asarray(x).tolist() for x in program.consts]
+
+
+@parametrized
+def test_recorded_as_traced(sample, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        program = jaxviz.trace(sample.fun)(*(cast(x, dtype) for x in sample.args))
+        for _, equation in program.walk():
+            operation = equation.operation
+            if operation.programs or operation.effects:
+                continue
+            for rule, avals in rules_of(operation):
+                try:
+                    jaxpr, held, _ = compat.trace_to_jaxpr(rule, avals, compat.unknown_debug_info(len(avals), 0))
+                except Exception:  # JAX refuses to transpose what is not linear in these
+                    assert compat.record_rule(rule, avals, convert._bound_operation) is None
+                    continue
+                traced = convert.read_jaxpr(jaxpr, {id(x) for x in held})
+                recorded = compat.record_rule(rule, avals, convert._bound_operation)
+                if recorded is not None:
+                    assert shown(recorded) == shown(traced)
+
+
+def test_rules_of_plain_operations_are_recorded():
+    """Not one of a transformer's, say, goes the long way."""
+    aval = jax.typeof(jnp.ones((3, 4)))
+    context = compat.current_context()
+    for primitive in (primitives.mul_p, primitives.sub_p, primitives.add_p, primitives.max_p):
+        rule, avals, nonzeros = compat.jvp_rule(primitive, {}, [aval, aval], [True, True], context)
+        program = compat.record_rule(rule, avals, convert._bound_operation)
+        assert program is not None
+        assert nonzeros == [True]
+        assert program.equations[0].primitive is primitive
+
+
+def test_a_rule_with_effects_goes_the_long_way():
+    def rule(x):
+        jax.debug.print("{}", x)
+        return [x]
+
+    assert compat.record_rule(rule, [jax.typeof(1.0)], convert._bound_operation) is None
+
+
+def test_a_failing_rule_is_left_to_the_long_way():
+    def rule(x):
+        raise RuntimeError("of the rule")
+
+    assert compat.record_rule(rule, [jax.typeof(1.0)], convert._bound_operation) is None
