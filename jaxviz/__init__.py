@@ -43,12 +43,6 @@ from jaxviz.api import (
     vjp as vjp,
 )
 from jaxviz.custom_rules import (
-    RuleCheck as RuleCheck,
-)
-from jaxviz.custom_rules import (
-    check_rule as check_rule,
-)
-from jaxviz.custom_rules import (
     custom_gradient as custom_gradient,
 )
 from jaxviz.custom_rules import (
@@ -89,6 +83,12 @@ from jaxviz.ir.errors import (
 )
 from jaxviz.ir.syntax import Equation as Equation
 from jaxviz.ir.syntax import Program as Program
+from jaxviz.rule_check import (
+    RuleCheck as RuleCheck,
+)
+from jaxviz.rule_check import (
+    check_rule as check_rule,
+)
 from jaxviz.trace import trace as trace
 
 __version__ = "0.1.0"

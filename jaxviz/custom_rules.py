@@ -1,4 +1,4 @@
-"""Custom derivative rules: jax's decorators, with errors that say which leaf of a rule is wrong, and a check of the numbers.
+"""Custom derivative rules: jax's decorators, with errors that say which leaf of a rule is wrong.
 
 `custom_jvp`, `custom_vjp` and `custom_gradient` are jax's own, and make the same equations. The rules handed to them are looked at
 as they are traced: what JAX refuses is refused in JAX's words, with the function, the rule's line and the path of the leaf.
@@ -6,51 +6,23 @@ as they are traced: what JAX refuses is refused in JAX's words, with the functio
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.custom_derivatives import SymbolicZero
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from jaxviz.analysis.tables import text_table, wrapped
-from jaxviz.emit import as_function
+from jaxviz.analysis.tables import short_location
 from jaxviz.ir import compat
-from jaxviz.ir.convert import map_programs
-from jaxviz.ir.syntax import Atom, Program, Var
-from jaxviz.trace import trace
-from jaxviz.transforms.driver import Builder
+from jaxviz.ir.origin import Location
 
 Rule = Callable[..., Any]
-
-
-def _where(fun: Any) -> str:
-    """`name (file.py:12)` of a function, as far as Python knows them."""
-    name = getattr(fun, "__name__", type(fun).__name__)
-    try:
-        code = inspect.unwrap(fun).__code__
-    except (AttributeError, ValueError):
-        return str(name)
-    return f"{name} ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
-
-
-_CLOSES_OVER = (
-    "The rule reads a value that belongs to another trace, most often one that the function closes over. Pass it to the function "
-    "as an argument, or take it out with jax.closure_convert."
-)
-
-
-def _run(rule: Rule, args: tuple[Any, ...]) -> Any:
-    try:
-        return rule(*args)
-    except jax.errors.UnexpectedTracerError as error:
-        error.add_note(f"Raised in the rule {_where(rule)}. {_CLOSES_OVER}")
-        raise
 
 
 class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
@@ -61,32 +33,55 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
       AttributeError: the function is called before it has a rule.
     """
 
+    _by_argument: tuple[Rule, ...] = ()  # the rules that `defjvps` is putting together
+
     def defjvp(self, jvp: Rule, symbolic_zeros: bool = False) -> Rule:
         """Sets the rule: `(*nondiff, primals, tangents) → (primals out, tangents out)`, as `jax.custom_jvp.defjvp`."""
+        rules = self._by_argument or (jvp,)
 
-        @functools.wraps(jvp)
+        @_in_place_of(jvp)
         def checked(*args: Any) -> Any:
             out = _run(jvp, args)
             *nondiff, primals, _ = args
-            whose = f"Custom JVP rule {_where(jvp)} for function {_where(self.fun)}"
-            if not isinstance(out, (list, tuple)) or len(out) != 2:
-                raise TypeError(
-                    f"{whose} must produce a pair (list or tuple of length two) representing primal and tangent outputs, "
-                    f"but got {out}."
-                )
-            want = jax.eval_shape(_given(self.fun, self.nondiff_argnums, nondiff), *primals)
-            _refuse(f"{whose} must produce as its first element the primal output of the function", out[0], want)
-            _refuse(f"{whose} must produce primal and tangent outputs with equal container (pytree) structures and corresponding "
-                    "shapes and dtypes", out[1], want, tangent=True)  # fmt: skip
+            types = _result_types(self.fun, self.nondiff_argnums, nondiff, primals)
+            if problem := _jvp_problem(function_name(jvp), function_name(self.fun), out, types):
+                raise TypeError(f"{problem} {_places(self.fun, *rules)}")
             return out
 
         super().defjvp(checked, symbolic_zeros)
         return jvp
 
+    def defjvps(self, *jvps: Rule | None) -> None:
+        """Sets a rule for each argument, as `jax.custom_jvp.defjvps`: `(tangent, primals out, *primals) → tangents out`."""
+        self._by_argument = tuple(rule for rule in jvps if rule)
+        try:
+            super().defjvps(*(self._push(i, rule) if rule else None for i, rule in enumerate(jvps)))
+        finally:
+            self._by_argument = ()
+
+    def _push(self, index: int, rule: Rule) -> Rule:
+        @_in_place_of(rule)
+        def checked(tangent: Any, out: Any, *primals: Any) -> Any:
+            given = _run(rule, (tangent, out, *primals))
+            try:
+                jax.tree.map(lambda *_: None, out, given)  # JAX sums what the rules give in this way
+            except ValueError as error:
+                raise ValueError(
+                    f"{error}\nThe tangent that the rule of {argument_names(self.fun)(index)} gives {_difference(given, out)}. "
+                    f"{_places(self.fun, rule)}"
+                ) from None
+            return given
+
+        return checked
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "jvp", None) is None:
+        if not getattr(self, "jvp", None):
             _refuse_missing_rule(super().__call__, self.fun, "defjvp", args, kwargs)
-        return super().__call__(*args, **kwargs)
+        try:
+            return super().__call__(*args, **kwargs)
+        except jax.errors.UnexpectedTracerError as error:
+            _explain_tracer(error, f"Raised in {_where(self.fun)}.")
+            raise
 
 
 class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
@@ -94,63 +89,60 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
 
     Raises:
       TypeError: a forward rule that gives no pair or another primal output, a backward rule that gives another number of
-        cotangents, a cotangent of another shape, or forward mode; the message names the leaf, and the function's line.
+        cotangents, or forward mode; the message names the leaf, and the function's line.
+      ValueError: a cotangent of another shape than its argument; the message names the leaf.
       AttributeError: the function is called before it has a rule.
     """
 
+    _user_fun: Rule | None = None  # the function to name, where `fun` is one of JAX's
+
     def defvjp(self, fwd: Rule, bwd: Rule, symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` gives the output and residuals, `bwd` takes those and a cotangent."""
-        seen: list[tuple[Any, ...]] = []  # types of the arguments of calls so far, the latest first
 
-        @functools.wraps(fwd)
+        @_in_place_of(fwd)
         def checked_fwd(*args: Any) -> Any:
             out = _run(fwd, args)
-            values = jax.tree.map(_primal_value, args, is_leaf=_is_perturbable) if symbolic_zeros else args
-            whose = f"Custom VJP fwd rule {_where(fwd)} for function {_where(self.fun)}"
-            if not isinstance(out, (list, tuple)) or len(out) != 2:
-                raise TypeError(
-                    f"{whose} must produce a pair (list or tuple of length two) where the first element represents the primal "
-                    f"output and the second element represents residuals, but instead of a pair it produced {out}."
-                )
-            dynamic = [a for i, a in enumerate(values) if i not in self.nondiff_argnums]
-            types = jax.tree.map(_type_of, tuple(dynamic))
-            seen[:] = [types, *(t for t in seen if t != types)][:16]
+            values = jax.tree.map(_primal_value, args) if symbolic_zeros else args
             fixed = [values[i] for i in self.nondiff_argnums]
-            want = jax.eval_shape(_given(self.fun, self.nondiff_argnums, fixed), *dynamic)
-            _refuse(f"{whose} must produce as its first element the primal output of the function", out[0], want)
-            return out
+            dynamic = tuple(a for i, a in enumerate(values) if i not in self.nondiff_argnums)
+            types = _result_types(self.fun, self.nondiff_argnums, fixed, dynamic)
+            if problem := _fwd_problem(function_name(fwd), function_name(self.fun), out, types):
+                raise TypeError(f"{problem} {_places(self.fun, fwd)}")
+            return out[0], _Residuals(out[1], _ArgumentTypes.of(dynamic))
 
-        @functools.wraps(bwd)
+        @_in_place_of(bwd)
         def checked_bwd(*args: Any) -> Any:
-            out = _run(bwd, args)
-            whose = f"Custom VJP bwd rule {_where(bwd)} for function {_where(self.fun)}"
-            refused: list[Exception] = []
-            for types in seen:
-                try:
-                    _refuse_cotangents(whose, out, types)
-                    return out
-                except (TypeError, ValueError) as error:
-                    refused.append(error)
-            if refused:
-                raise refused[0]
+            *fixed, residuals, ct = args
+            if not isinstance(residuals, _Residuals):  # called by hand
+                return _run(bwd, args)
+            out = _run(bwd, (*fixed, residuals.value, ct))
+            if error := residuals.types.refused(out, argument_names(self.fun, self.nondiff_argnums)):
+                raise type(error)(f"{error} {_places(self.fun, bwd)}")
             return out
 
         super().defvjp(checked_fwd, checked_bwd, symbolic_zeros, optimize_remat)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "fwd", None) is None or getattr(self, "bwd", None) is None:
+        where = _where(self._user_fun or self.fun)
+        if not getattr(self, "fwd", None) or not getattr(self, "bwd", None):
             _refuse_missing_rule(super().__call__, self.fun, "defvjp", args, kwargs)
         try:
             return super().__call__(*args, **kwargs)
         except TypeError as error:
-            if "forward-mode" not in str(error):
+            if type(error) is not TypeError or not str(error).endswith("to a custom_vjp function."):
                 raise
             raise TypeError(
-                f"{error} The function is {_where(self.fun)}; use jax.vjp or jax.grad, or give it its rule with jax.custom_jvp."
+                f"{error} The function is {where}; use jax.vjp or jax.grad, or give it its rule with jax.custom_jvp."
             ) from error
+        except jax.errors.UnexpectedTracerError as error:
+            names = argument_names(self.fun)
+            traced = [names(i) for i in self.nondiff_argnums if i < len(args) and _holds_tracer(args[i])]
+            held = f" It is given a tracer for {', '.join(traced)}, in nondiff_argnums." if traced else ""
+            _explain_tracer(error, f"Raised in {where}.{held}")
+            raise
         except Exception as error:
-            if "closed-over value" in str(error):
-                error.add_note(f"The function is {_where(self.fun)}. {_CLOSES_OVER}")
+            if "closed-over value" in str(error):  # JAX's CustomVJPException has no public name
+                _explain_tracer(error, f"The function is {where}.")
             raise
 
 
@@ -158,347 +150,336 @@ def custom_gradient(fun: Rule) -> Rule:
     """`jax.custom_gradient`: `fun` gives its output and a function from a cotangent of that to cotangents of the arguments.
 
     Raises:
-      TypeError: no such pair, or cotangents of another number or shape; the message names the leaf.
+      TypeError: no such pair, or cotangents of another number; the message names the leaf.
+      ValueError: a cotangent of another shape than its argument.
     """
 
     @functools.wraps(fun)
     def checked(*args: Any, **kwargs: Any) -> Any:
         out = fun(*args, **kwargs)
-        if not isinstance(out, (list, tuple)) or len(out) != 2 or not callable(out[1]):
-            raise TypeError(
-                f"Custom gradient of {_where(fun)} must produce a pair (list or tuple of length two) of the output and a function "
-                f"from its cotangent to the cotangents of the arguments, but got {out}."
-            )
-        value, rule = out
-        types = jax.tree.map(_type_of, args)
+        try:
+            value, rule = out
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"{error}: the function of a custom_gradient must produce a pair of its output and a function from its cotangent to "
+                f"the cotangents of the arguments. {_places(fun)}"
+            ) from None
+        types = _ArgumentTypes.of(args)
 
-        @functools.wraps(rule)
         def backward(ct: Any) -> Any:
+            if not callable(rule):
+                raise TypeError(
+                    f"{type(rule).__name__!r} object is not callable: the second element that the function of a custom_gradient "
+                    f"gives must be a function from the cotangent of its output. {_places(fun)}"
+                )
             cts = _run(rule, (ct,))
-            _refuse_cotangents(
-                f"The function {_where(rule)} that the custom gradient of {_where(fun)} gives",
-                cts if isinstance(cts, (list, tuple)) else (cts,),
-                types,
-            )
+            # JAX takes one cotangent as it is, outside a tuple.
+            given = (cts,) if jax.tree_util.all_leaves([cts]) else cts
+            if error := types.refused(given, argument_names(fun)):
+                raise type(error)(f"{error} {_places(fun, rule)}")
             return cts
 
-        return value, backward
+        return value, (_in_place_of(rule)(backward) if callable(rule) else backward)
 
-    made: Rule = jax.custom_gradient(checked)
-    return made
+    made: Any = jax.custom_gradient(checked)
+    if not isinstance(made, jax.custom_vjp):
+        return made  # type: ignore[no-any-return]
+    named = custom_vjp(made.fun)
+    named._user_fun = fun
+    jax.custom_vjp.defvjp(named, made.fwd, made.bwd)  # type: ignore[arg-type]
+    return named
 
 
-def _given(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[Any]) -> Rule:
-    """The function with those arguments given, of the others."""
+# --- where a rule is, and how it is run -------------------------------------------------------------------------------
 
-    def of_the_others(*args: Any) -> Any:
-        fixed, others = dict(zip(nondiff_argnums, nondiff, strict=True)), iter(args)
-        return fun(*(fixed[i] if i in fixed else next(others) for i in range(len(fixed) + len(args))))
 
-    return of_the_others
+def _unwrapped(fun: Any) -> Any:
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return inspect.unwrap(fun)
+
+
+def function_name(fun: Any) -> str:
+    """Its name, also of one wrapped in `functools.partial`."""
+    return str(getattr(_unwrapped(fun), "__name__", type(fun).__name__))
+
+
+def _where(fun: Any) -> str:
+    """`name (file.py:12)` of a function, as far as Python knows them."""
+    plain = _unwrapped(fun)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return function_name(fun)
+    return f"{function_name(fun)} ({short_location(Location(code.co_filename, code.co_firstlineno, ''))})"
+
+
+def _places(fun: Any, *rules: Any) -> str:
+    listed = " and ".join(map(_where, rules))
+    is_are = "rules are" if len(rules) > 1 else "rule is"
+    return f"The {is_are} {listed}, of the function {_where(fun)}." if rules else f"The function is {_where(fun)}."
+
+
+def _in_place_of(rule: Rule) -> Callable[[Rule], Rule]:
+    """Gives a function the name, signature and place that JAX reads off a rule, so that equations print the same."""
+
+    def decorate(checked: Any) -> Rule:
+        functools.update_wrapper(checked, rule)
+        if isinstance(rule, functools.partial):  # which JAX looks through, but not inside a function that wraps it
+            checked.__wrapped__ = _unwrapped(rule)
+            with contextlib.suppress(TypeError, ValueError):
+                checked.__signature__ = inspect.signature(rule)
+        return checked  # type: ignore[no-any-return]
+
+    return decorate
+
+
+_CLOSES_OVER = (
+    "A value of another trace is read here, most often one that the function or its rule closes over. Pass it to the function "
+    "as an argument, or take it out with jax.closure_convert."
+)
+
+
+def _explain_tracer(error: Exception, where: str) -> None:
+    if not any(_CLOSES_OVER in note for note in getattr(error, "__notes__", ())):
+        error.add_note(f"{where} {_CLOSES_OVER}")
+
+
+def _run(rule: Rule, args: tuple[Any, ...]) -> Any:
+    try:
+        return rule(*args)
+    except jax.errors.UnexpectedTracerError as error:
+        _explain_tracer(error, f"Raised in the rule {_where(rule)}.")
+        raise
+
+
+def _holds_tracer(x: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
 
 
 def _refuse_missing_rule(call: Rule, fun: Rule, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         call(*args, **kwargs)
     except AttributeError as error:
-        name = getattr(fun, "__name__", "it")
-        raise AttributeError(f"{error} It is {_where(fun)}; give it a rule with {name}.{method}.") from None
+        raise AttributeError(
+            f"{error} It is {_where(fun)}; give it a rule with {function_name(fun)}.{method}."
+        ) from None
 
 
-def _is_perturbable(x: Any) -> bool:
-    return hasattr(x, "perturbed")
-
-
-def _primal_value(x: Any) -> Any:
-    return x.value if _is_perturbable(x) else x
-
-
-def _type_of(x: Any) -> Any:
-    """The type of a leaf, or None of what has none."""
+def argument_names(fun: Rule, left_out: Sequence[int] = ()) -> Callable[[int], str]:
+    """From the position of an argument, those left out not counted, to its name, or its number if Python does not tell."""
     try:
-        return x.aval if isinstance(x, SymbolicZero) else jax.typeof(x)
-    except TypeError:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+
+    def name(index: int) -> str:
+        for i in sorted(left_out):
+            index += i <= index
+        if index < len(named):
+            return named[index]
+        return f"{rest}[{index - len(named)}]" if rest else f"argument {index}"
+
+    return name
+
+
+# --- what is wrong with what a rule gives -----------------------------------------------------------------------------
+
+
+def _result_types(fun: Rule, nondiff_argnums: Sequence[int], nondiff: Sequence[Any], args: Sequence[Any]) -> Any:
+    """The types of the function's own results, or None for one that cannot be traced, as one whose Python looks at values."""
+
+    def of_the_others(*args: Any) -> Any:
+        fixed, others = dict(zip(nondiff_argnums, nondiff, strict=True)), iter(args)
+        return fun(*(fixed[i] if i in fixed else next(others) for i in range(len(fixed) + len(args))))
+
+    try:
+        return jax.eval_shape(of_the_others, *args)
+    except Exception:  # what is wrong with the function, if anything is, comes up when JAX runs it
         return None
 
 
-def _short(aval: Any) -> str:
-    return str(aval.str_short()) if aval is not None else "no array"
+def _type_of(x: Any) -> Any:
+    """The type of a leaf, or None of what has no shape and dtype."""
+    try:
+        aval = x.aval if isinstance(x, SymbolicZero) else compat.aval_of(x)
+    except TypeError:
+        return None
+    return aval if hasattr(aval, "shape") and hasattr(aval, "dtype") else None
 
 
-def _refuse(what: str, got: Any, want: Any, tangent: bool = False) -> None:
-    """Raises if an output is not of the structure and types that are wanted; `want` has ShapeDtypeStructs for leaves."""
-    got_leaves, want_leaves = tree_flatten_with_path(got)[0], tree_flatten_with_path(want)[0]
-    if jax.tree.structure(got) != jax.tree.structure(want):
-        at_got, at_want = {keystr(p) for p, _ in got_leaves}, {keystr(p) for p, _ in want_leaves}
-        parts = [f"lacks {', '.join(sorted(at_want - at_got))}" if at_want - at_got else ""]
-        parts.append(f"has {', '.join(sorted(at_got - at_want))} too much" if at_got - at_want else "")
-        detail = " and ".join(filter(None, parts)) or "is of another container type"
-        raise TypeError(
-            f"{what}: its structure is {jax.tree.structure(got)} where {jax.tree.structure(want)} was expected; it {detail}."
-        )
-    for (path, g), (_, w) in zip(got_leaves, want_leaves, strict=True):
-        aval, expected = _type_of(g), compat.aval_of(w)
-        expected = expected.to_tangent_aval() if tangent else expected
-        if aval is not None and (aval.shape, aval.dtype) != (expected.shape, expected.dtype):
-            raise TypeError(f"{what}: expected {_short(expected)}{_at(path)}, got {_short(aval)}.")
+def _primal_value(x: Any) -> Any:
+    return x.value if isinstance(x, CustomVJPPrimal) else x
 
 
-def _refuse_cotangents(whose: str, got: Any, primals: tuple[Any, ...]) -> None:
-    """Raises if a backward rule does not give one cotangent, or None, for each argument, of its shape."""
-    if not isinstance(got, (tuple, list)):
-        raise TypeError(
-            f"{whose} must produce a tuple of length equal to the number of arguments, {len(primals)}, but got a "
-            f"{type(got).__name__}."
-        )
-    if len(got) != len(primals):
-        raise TypeError(
-            f"{whose} must produce a tuple of length equal to the number of arguments, {len(primals)}, but got {len(got)} "
-            f"cotangent{'s' if len(got) != 1 else ''}."
-        )
-    for i, (ct, primal) in enumerate(zip(got, primals, strict=True)):
-        _refuse_cotangent(whose, ct, primal, f"[{i}]")
+def _is_none(x: Any) -> bool:
+    return x is None
 
 
-def _refuse_cotangent(whose: str, ct: Any, primal: Any, root: str) -> None:
-    leaves = {keystr(p): x for p, x in tree_flatten_with_path(ct, is_leaf=lambda x: x is None)[0]}
-    wanted = {keystr(p): x for p, x in tree_flatten_with_path(primal)[0]}
-    missing_below = [p for p, x in leaves.items() if x is None]  # None stands for zeros of all that is below it
-    for path in wanted:
-        if path not in leaves and not any(path.startswith(p) for p in missing_below):
-            raise TypeError(
-                f"{whose} must produce an output with the same container (pytree) structure as the args tuple of the function: "
-                f"it lacks {root}{path}."
-            )
-    for path, x in leaves.items():
-        if x is None:
+def _difference(got: Any, want: Any) -> str:
+    """How a structure differs from the one that is wanted, by the paths of leaves."""
+    at_got, at_want = ([keystr(p) for p, _ in tree_flatten_with_path(x, _is_none)[0]] for x in (got, want))
+    lacks = ", ".join(p for p in at_want if p not in at_got)
+    extra = ", ".join(p for p in at_got if p not in at_want)
+    parts = [f"lacks {lacks}"] * bool(lacks) + [f"has {extra} too much"] * bool(extra)
+    if "" in (*at_got, *at_want):  # one of them is a leaf itself, and has no path to speak of
+        parts = []
+    return " and ".join(parts) or f"has the structure {jax.tree.structure(got)}, not {jax.tree.structure(want)}"
+
+
+def _mismatches(got: Any, want: Any, tangent: bool = False) -> str:
+    """The leaves of another shape or dtype, for pytrees of the same structure; '' if there are none."""
+    found = []
+    for (path, g), w in zip(tree_flatten_with_path(got)[0], jax.tree.leaves(want), strict=True):
+        given, primal = _type_of(g), _type_of(w)
+        expected = primal.to_tangent_aval() if tangent and primal is not None else primal
+        if given is None or expected is None or (given.shape, given.dtype) == (expected.shape, expected.dtype):
             continue
-        if path not in wanted:
-            raise TypeError(
-                f"{whose} must produce an output with the same container (pytree) structure as the args tuple of the function: "
-                f"it has {root}{path} too much."
-            )
-        aval, expected = _type_of(x), wanted[path]
-        # JAX lets dtypes that differ pass, and takes anything for an integer argument.
-        if aval is None or expected is None or compat.is_float0(expected.to_tangent_aval()):
-            continue
-        if aval.shape != expected.shape:
-            raise ValueError(
-                f"{whose} must produce an output with the same type as the args tuple of the function: expected "
-                f"{_short(expected)} at {root}{path}, got {_short(aval)}."
-            )
+        at = f" at {keystr(path)}" if path else ""
+        found.append(f"expected {expected.str_short()}{at}, got {given.str_short()}")
+    return "; ".join(found)
 
 
-def _at(path: Any) -> str:
-    return f" at {keystr(path)}" if path else ""
+def _jvp_problem(rule: str, fun: str, out: Any, types: Any) -> str:
+    """What is wrong with what a JVP rule gives, in the order in which JAX looks; '' if nothing is."""
+    whose = f"Custom JVP rule {rule} for function {fun}"
+    if not isinstance(out, (list, tuple)) or len(out) != 2:
+        return f"{whose} must produce a pair (list or tuple of length two) representing primal and tangent outputs, but got {out}."
+    primals, tangents = out
+    types = primals if types is None else types
+    trees = [jax.tree.structure(x) for x in (primals, tangents)]
+    if trees[0] != trees[1]:
+        which, wrong = ("primal", primals) if trees[0] != jax.tree.structure(types) else ("tangent", tangents)
+        return (
+            f"{whose} must produce primal and tangent outputs with equal container (pytree) structures, but got {trees[0]} and "
+            f"{trees[1]} respectively: the {which} output {_difference(wrong, types)}."
+        )
+    pair = (
+        f"{whose} must produce a pair (list or tuple of length two) where the first element represents the primal output (equal "
+        f"in value to the output of the custom_jvp-decorated function {fun}, and in particular"
+    )
+    if trees[0] != jax.tree.structure(types):
+        return f"{pair} of the same container/pytree structure), but it {_difference(primals, types)}."
+    if wrong := _mismatches(primals, types):
+        return f"{pair} with leaves of the same shape/dtype), but {wrong}."
+    if wrong := _mismatches(tangents, primals, tangent=True):
+        return f"Custom JVP rule must produce primal and tangent outputs with corresponding shapes and dtypes. The tangent: {wrong}."
+    return ""
 
 
-# --- the numbers ------------------------------------------------------------------------------------------------------
+def _fwd_problem(rule: str, fun: str, out: Any, types: Any) -> str:
+    """What is wrong with what a forward rule gives; '' if nothing is."""
+    pair = f"Custom VJP fwd rule {rule} for function {fun} must produce a pair (list or tuple of length two) where the first element"
+    residuals = "the second element represents residuals (i.e. values stored from the forward pass for use on the backward pass), but"
+    if not isinstance(out, (list, tuple)) or len(out) != 2:
+        return (
+            f"{pair} represents the primal output (equal to those of the custom_vjp-decorated function {fun}) and {residuals} "
+            f"instead of a pair the fwd rule {rule} produced {out}."
+        )
+    pair = f"{pair} represents the primal output (equal to the output of the custom_vjp-decorated function {fun}) and {residuals}"
+    if types is None:
+        return ""
+    if jax.tree.structure(out[0]) != jax.tree.structure(types):
+        return f"{pair} the first element {_difference(out[0], types)}."
+    wrong = _mismatches(out[0], types)
+    return f"{pair} for the first element {wrong}." if wrong else ""
 
 
-@dataclass(frozen=True, slots=True)
-class LeafCheck:
-    """One leaf of the arguments.
-
-    Args:
-      path: such as `x['w']`.
-      rule: the derivative by the rule, along the direction in which it is farthest off.
-      numerical: by central differences along it.
-      replaced: of the function that the rule replaces; None where that cannot be differentiated.
-      verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
-    """
+@dataclass(frozen=True)
+class _Leaf:
+    """Stands for a leaf of the arguments: its path, and its shape and dtype if it has them."""
 
     path: str
-    rule: float
-    numerical: float
-    replaced: float | None
-    verdict: str
-
-
-@dataclass(frozen=True, eq=False)
-class RuleCheck:
-    """How a custom rule compares with numerical differences and with the derivative of the function that it replaces.
-
-    Args:
-      function: its name.
-      leaves: for each floating-point leaf of the arguments, the derivative in reverse mode or, with no reverse mode, forward.
-      notes: what was left out, and why.
-    """
-
-    function: str
-    leaves: tuple[LeafCheck, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def agrees(self) -> bool:
-        return all(leaf.verdict != "wrong" for leaf in self.leaves)
-
-    def __bool__(self) -> bool:
-        return self.agrees
+    shape: tuple[Any, ...] | None
+    dtype: Any
 
     def __str__(self) -> str:
-        wrong = [leaf for leaf in self.leaves if leaf.verdict == "wrong"]
-        head = f"rule of {self.function} agrees with numerical differences"
-        if wrong:
-            first = wrong[0]
-            head = (
-                f"rule of {self.function} is wrong in {first.path}: {first.rule:.6g} where numerical differences give "
-                f"{first.numerical:.6g}"
-            )
-        rows = [
-            (
-                x.path, f"{x.rule:.6g}", f"{x.numerical:.6g}", "" if x.replaced is None else f"{x.replaced:.6g}", x.verdict,
-            )
-            for x in self.leaves
-        ]  # fmt: skip
-        heads = ("argument", "rule", "differences", "replaced function", "verdict")
-        return "\n".join([wrapped(head), text_table(heads, rows, "<>>><"), *map(wrapped, self.notes)])
-
-    __repr__ = __str__
+        return f"{self.dtype}[{','.join(map(str, self.shape or ()))}]"
 
 
-def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
-    """Holds a custom rule against numerical differences, and against the derivative of the function that it replaces.
+@dataclass(frozen=True)
+class _ArgumentTypes:
+    """The types of the arguments of one call, which the residuals carry to the backward rule.
 
-    >>> print(jaxviz.check_rule(log1pexp, 3.0))
-    rule of log1pexp agrees with numerical differences
-    ...
-
-    The derivative is taken in 64 bits, along random directions. A rule that is meant to differ, as a straight-through estimator
-    does, comes out as wrong: that is what it is, numerically.
-
-    Args:
-      f: a function with a custom JVP or VJP rule, or one that calls such.
-      *args, **kwargs: the point, whose floating-point leaves are looked at.
-      tol: how far apart two derivatives may be, relative to the larger; by default 1e-4, or 3e-2 where the function
-        computes in 32 bits or less whatever it is given.
-
-    Raises:
-      TypeError: no argument is of floating point.
+    They are no part of any trace, so a call met again has equal ones, and the residuals have the same leaves as without them.
     """
-    name = getattr(f, "__name__", None) or getattr(getattr(f, "func", f), "__name__", type(f).__name__)
-    with jax.enable_x64(True):
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        paths = [keystr(p) for p, _ in tree_flatten_with_path((args, kwargs))[0]]
-        active = [i for i, x in enumerate(leaves) if _is_float(x)]
-        if not active:
-            raise TypeError(
-                f"check_rule: no argument of {name} is of floating point, so there is nothing to differentiate in"
-            )
-        point = tuple(jnp.asarray(leaves[i], jnp.float64) for i in active)
 
-        def flat(*values: Any) -> list[Any]:
-            given = dict(zip(active, values, strict=True))
-            a, k = jax.tree.unflatten(tree, [given.get(i, x) for i, x in enumerate(leaves)])
-            return [y for y in jax.tree.leaves(f(*a, **k)) if _is_float(y)]
+    leaves: tuple[_Leaf, ...]
+    tree: Any
 
-        program = trace(flat)(*point)
-        is_short = any(_is_short(v) for _, e in program.walk() for v in e.outvars)
-        step, limit = (1e-2, tol or 3e-2) if is_short else (1e-5, tol or 1e-4)
-        names = _argument_names(f, args, kwargs, paths)
-        notes = [
-            f"{names[i]} was left alone: it is not of floating point." for i in range(len(leaves)) if i not in active
-        ]
-        plain = as_function(without_rules(program))
-        rule, mode = _derivative(flat, point)
-        notes += [mode] if mode else []
-        try:
-            replaced, _ = _derivative(plain, point)
-        except Exception as error:
-            replaced = None
-            notes.append(f"The function that the rule replaces was not differentiated: {str(error).splitlines()[0]}")
-        checks = [_check_leaf(i, names[j], flat, point, rule, replaced, step, limit) for i, j in enumerate(active)]
-    return RuleCheck(str(name), tuple(checks), tuple(notes))
+    @staticmethod
+    def of(args: tuple[Any, ...]) -> _ArgumentTypes:
+        leaves, tree = tree_flatten_with_path(args)
+        types = [_type_of(x) for _, x in leaves]
+        given = [_Leaf(keystr(p), getattr(t, "shape", None), getattr(t, "dtype", None))
+                 for (p, _), t in zip(leaves, types, strict=True)]  # fmt: skip
+        return _ArgumentTypes(tuple(given), tree)
 
+    def __hash__(self) -> int:
+        return hash(self.leaves)  # the metadata of a user's own containers need not be hashable
 
-def _is_float(x: Any) -> bool:
-    return (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)) or isinstance(x, float)
-
-
-def _is_short(v: Var) -> bool:
-    dtype = getattr(v.aval, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 8
+    def refused(self, cts: Any, name: Callable[[int], str]) -> Exception | None:
+        """JAX's error for what a backward rule gives, if it is to be refused; `name` gives the arguments' names."""
+        arguments: Any = jax.tree.unflatten(self.tree, self.leaves)
+        given = tuple(cts) if isinstance(cts, list) and len(cts) == len(arguments) else cts
+        words = (
+            "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of the primal "
+            "function, and in particular must produce a tuple of length equal to the number of arguments to the primal function, but "
+            f"got bwd output structure {jax.tree.structure(given)} for primal input structure {self.tree}:"
+        )
+        wanted = f"{len(arguments)} cotangent{'s' if len(arguments) != 1 else ''}, one for each differentiable argument"
+        if not isinstance(given, tuple):
+            return TypeError(f"{words} expected a tuple of {wanted}, got a {type(given).__name__}.")
+        if len(given) != len(arguments):
+            return TypeError(f"{words} expected {wanted}, got {len(given)}.")
+        pairs: list[tuple[int, _Leaf, Any]] = []
+        for i, (ct, argument) in enumerate(zip(given, arguments, strict=True)):
+            # As in JAX, one cotangent may stand for all leaves below it, and None for zeros.
+            note = lambda x, below, i=i: pairs.extend((i, leaf, x) for leaf in jax.tree.leaves(below))
+            try:
+                jax.tree.map(note, ct, argument, is_leaf=_is_none)
+            except ValueError:
+                return TypeError(f"{words} the cotangent of {name(i)} {_difference(ct, argument)}.")
+        return next(
+            (e for e in (_refused_cotangent(leaf, ct, i, name(i)) for i, leaf, ct in pairs) if e is not None), None
+        )
 
 
-def _argument_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: list[str]) -> list[str]:
-    names = compat.function_debug_info(f, args, kwargs).arg_names
-    return [str(n) for n in names] if names is not None and len(names) == len(paths) else paths
+def _refused_cotangent(leaf: _Leaf, ct: Any, index: int, name: str) -> Exception | None:
+    """JAX's error for a cotangent of the wrong type; it looks at the shape alone, and lets anything stand for an integer's."""
+    given = _type_of(ct)
+    if leaf.shape is None or given is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return None
+    path = leaf.path.removeprefix(f"[{index}]")
+    detail = f"expected {leaf} at {name}{path}, got {given.str_short()}"
+    if isinstance(ct, SymbolicZero):
+        if (given.shape, given.dtype) == (leaf.shape, leaf.dtype):
+            return None
+        return ValueError(
+            "Custom VJP bwd rule produced a SymbolicZero with a shape/dtype that does not match the corresponding input tangent "
+            f"shape/dtype: at output{leaf.path} {detail}. Consider just returning a None here instead of a SymbolicZero object."
+        )
+    if given.shape == leaf.shape or jax.config.jax_disable_bwd_checks:
+        return None
+    return ValueError(
+        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but at "
+        f"output{leaf.path} the bwd rule produced an output of type {given.str_short()} corresponding to an input of type {leaf}: "
+        f"{detail}."
+    )
 
 
-Directional = Callable[[int, Any, list[Any]], float]
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class _Residuals:
+    """A user's residuals, with the types of the arguments that they were made from."""
 
+    value: Any
+    types: _ArgumentTypes
 
-def _derivative(fun: Callable[..., Any], point: tuple[Any, ...]) -> tuple[Directional, str]:
-    """The derivative along a direction of one argument, weighted over the results; and a note if it is in forward mode."""
-    try:
-        _, pull = jax.vjp(fun, *point)
+    def tree_flatten(self) -> tuple[tuple[Any], _ArgumentTypes]:
+        return (self.value,), self.types
 
-        def along(i: int, direction: Any, weights: list[Any]) -> float:
-            return float(jnp.vdot(pull(weights)[i], direction))
-
-        along(0, jnp.zeros_like(point[0]), [jnp.zeros(y.shape, y.dtype) for y in jax.eval_shape(fun, *point)])
-        return along, ""
-    except ValueError as error:
-        if "everse-mode" not in str(error):
-            raise
-
-        def pushed(i: int, direction: Any, weights: list[Any]) -> float:
-            tangents = tuple(direction if j == i else jnp.zeros_like(x) for j, x in enumerate(point))
-            _, out = jax.jvp(fun, point, tangents)
-            return float(sum(jnp.vdot(t, w) for t, w in zip(out, weights, strict=True)))
-
-        return pushed, "In forward mode: it has no reverse mode."
-
-
-def _check_leaf(
-    i: int, path: str, fun: Callable[..., Any], point: tuple[Any, ...], rule: Directional, replaced: Directional | None,
-    step: float, limit: float,
-) -> LeafCheck:  # fmt: skip
-    """Compares along three random directions, and keeps the one that is farthest off."""
-    random = np.random.default_rng(i)
-    value = fun(*point)
-    worst: LeafCheck | None = None
-    largest = -1.0
-    for _ in range(3):
-        direction = jnp.asarray(random.normal(size=point[i].shape))
-        weights = [jnp.asarray(random.normal(size=y.shape), y.dtype) for y in value]
-
-        def at(t: float, direction: Any = direction, weights: Any = weights) -> float:
-            moved = tuple(x + t * direction if j == i else x for j, x in enumerate(point))
-            return float(sum(jnp.vdot(w, y) for w, y in zip(weights, fun(*moved), strict=True)))
-
-        here = at(0.0)
-        numerical = (at(step) - at(-step)) / (2 * step)
-        sides = (at(step) - here) / step, (here - at(-step)) / step
-        by_rule = rule(i, direction, weights)
-        scale = max(abs(numerical), abs(by_rule), 1e-3)
-        off = abs(by_rule - numerical) / scale
-        verdict = "right"
-        if not off <= limit:  # NaN is off too
-            is_smooth = abs(sides[0] - sides[1]) <= 0.1 * scale
-            verdict = "wrong" if is_smooth and np.isfinite(numerical) else "not differentiable"
-        if off > largest or np.isnan(off):
-            largest = np.inf if np.isnan(off) else off
-            other = replaced(i, direction, weights) if replaced is not None else None
-            worst = LeafCheck(path, by_rule, numerical, other, verdict)
-    assert worst is not None
-    return worst
-
-
-def without_rules(program: Program) -> Program:
-    """The program with every function that has a custom rule replaced by what it computes, in bodies too."""
-    rules = (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
-    builder = Builder(program.constvars, program.consts)
-    env: dict[Atom, Atom] = {}
-    for equation in program.equations:
-        ins = [env.get(a, a) for a in equation.invars]
-        if equation.primitive in rules:
-            outs = builder.inline(without_rules(equation.params["call_jaxpr"]), ins)
-            env.update(zip(equation.outvars, outs, strict=True))
-            continue
-        operation = equation.operation
-        if operation.programs:
-            operation = replace(operation, params=map_programs(operation.params, without_rules), rules={})
-        builder.equations.append(replace(equation, operation=operation, invars=tuple(ins)))
-    made = builder.program(program.invars, [env.get(a, a) for a in program.outvars], program.debug_info, like=program)
-    return replace(made, closed=program.closed)
+    @classmethod
+    def tree_unflatten(cls, types: _ArgumentTypes, children: tuple[Any]) -> _Residuals:
+        return cls(children[0], types)
