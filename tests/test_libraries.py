@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from library_programs import LIBRARY_CASES
+from more_library_programs import FORWARD_ONLY_CASES, MORE_LIBRARY_CASES
 from test_parity import seeds
 
 import jaxviz
@@ -12,6 +13,7 @@ from jaxviz.derivation import type_name
 
 pytestmark = pytest.mark.slow
 cases = pytest.mark.parametrize("case", LIBRARY_CASES, ids=str)
+all_cases = pytest.mark.parametrize("case", [*LIBRARY_CASES, *MORE_LIBRARY_CASES], ids=str)
 
 
 def assert_close(got, want):
@@ -27,7 +29,7 @@ def everything(case):
     return tuple(range(len(case.args)))
 
 
-@cases
+@all_cases
 def test_value_and_cotangents(case):
     want, jax_pull = jax.vjp(case.fun, *case.args)
     got, pull = jaxviz.vjp(case.fun, *case.args)
@@ -47,7 +49,18 @@ def test_forward_mode(case):
             jvp(case.fun, case.args, tangents)
 
 
-@cases
+@pytest.mark.parametrize("case", FORWARD_ONLY_CASES, ids=str)
+def test_reverse_mode_is_refused_as_by_jax(case):
+    tangents = seeds(case.args, tangent=True)
+    assert_close(jaxviz.jvp(case.fun, case.args, tangents), jax.jvp(case.fun, case.args, tangents))
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work") as of_jax:
+        jax.vjp(case.fun, *case.args)[1](seeds(case.fun(*case.args), tangent=False))
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work") as ours:
+        jaxviz.vjp(case.fun, *case.args)[1](seeds(case.fun(*case.args), tangent=False))
+    assert str(of_jax.value).splitlines()[0] in str(ours.value)
+
+
+@all_cases
 def test_residuals(case):
     derivation = jaxviz.derive(case.fun, *case.args, argnums=everything(case))
     check = derivation.check()

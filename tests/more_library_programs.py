@@ -26,12 +26,11 @@ from jax.experimental import sparse
 from jax.experimental.ode import odeint
 from numpyro.contrib.control_flow import scan as numpyro_scan
 from numpyro.infer import Trace_ELBO
-from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density
 from programs import Case
 
-LIBRARY_CASES: list[Case] = []
+MORE_LIBRARY_CASES: list[Case] = []
 """Programs with reverse mode."""
 
 FORWARD_ONLY_CASES: list[Case] = []
@@ -44,7 +43,7 @@ def case(*args: Any, forward: bool = True, reverse: bool = True) -> Callable[[Ca
     """Enters a function into a table, to be called with these."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
-        table = LIBRARY_CASES if reverse else FORWARD_ONLY_CASES
+        table = MORE_LIBRARY_CASES if reverse else FORWARD_ONLY_CASES
         table.append(Case(fun.__name__, fun, args, forward=forward))
         return fun
 
@@ -52,12 +51,45 @@ def case(*args: Any, forward: bool = True, reverse: bool = True) -> Callable[[Ca
 
 
 def normal(i: int, *shape: int) -> jax.Array:
-    return jax.random.normal(jax.random.fold_in(KEY, i), shape)
+    """Numbers by NumPy, since JAX would compile something for each shape when this file is imported."""
+    return jnp.asarray(np.random.default_rng(i).normal(size=shape), jnp.float32)
 
 
-def pytree_of(module: Any) -> Any:
-    """An equinox module's inexact arrays, and the rest."""
-    return eqx.partition(module, eqx.is_inexact_array)
+def filled(shapes: Any, positive: bool = False) -> Any:
+    """Values for a tree of shapes, such as an initializer's result that was only traced; integers are zero.
+
+    Args:
+      positive: for states, among which are variances.
+    """
+    rng = np.random.default_rng(0)
+
+    def leaf(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.split(KEY, x.shape) if x.shape else KEY
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return jnp.zeros(x.shape, x.dtype)
+        numbers = rng.uniform(0.5, 1.5, x.shape) if positive else rng.normal(size=x.shape) * 0.5
+        return jnp.asarray(numbers, x.dtype)
+
+    return jax.tree.map(leaf, shapes)
+
+
+def initial(init: Callable[..., Any], *args: Any) -> Any:
+    """What a flax or haiku `init` would give, in shape."""
+    return filled(jax.eval_shape(init, *args))
+
+
+def equinox_parts(make: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    """A new equinox module's inexact arrays, and the rest."""
+    return eqx.partition(filled(eqx.filter_eval_shape(make, *args)), eqx.is_inexact_array)
+
+
+def nnx_parts(make: Callable[..., Any]) -> tuple[Any, Any, Any]:
+    """A new nnx module's structure, parameters and the rest of its state."""
+    graph, params, rest = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
+    return graph, filled(params), filled(rest, positive=True)
 
 
 # --- flax.linen -------------------------------------------------------------------------------------------------------
@@ -103,7 +135,8 @@ DECODER = Decoder()
 TOKENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6]])
 
 
-@case(DECODER.init({"params": KEY, "dropout": KEY}, TOKENS)["params"], TOKENS)
+@case(initial(DECODER.init, {"params": KEY, "dropout": KEY}, TOKENS)["params"], TOKENS)
+@jax.jit
 def linen_decoder_with_named_policy(params, tokens):
     logits, sown = DECODER.apply({"params": params}, tokens, rngs={"dropout": KEY}, mutable=["intermediates"])
     targets = jnp.roll(tokens, -1, axis=-1)
@@ -124,10 +157,11 @@ CARRIED = nn.scan(
     NormalizedStep, variable_broadcast="params", variable_carry="batch_stats", split_rngs={"params": False}
 )()
 SEQUENCE = normal(0, 5, 3, 2)
-CARRIED_VARIABLES = NormalizedStep().init(KEY, jnp.zeros((3, 4)), SEQUENCE[0])  # a scan cannot begin what it carries
+# A scan cannot begin what it carries, so the step alone gives the shapes.
+CARRIED_SHAPES = jax.eval_shape(NormalizedStep().init, KEY, jnp.zeros((3, 4)), SEQUENCE[0])
 
 
-@case(CARRIED_VARIABLES["params"], CARRIED_VARIABLES["batch_stats"], SEQUENCE)
+@case(filled(CARRIED_SHAPES["params"]), filled(CARRIED_SHAPES["batch_stats"], positive=True), SEQUENCE)
 def linen_scan_carries_batch_statistics(params, stats, xs):
     variables = {"params": params, "batch_stats": stats}
     (h, means), updates = CARRIED.apply(variables, jnp.zeros((3, 4)), xs, mutable=["batch_stats"])
@@ -138,7 +172,7 @@ BIDIRECTIONAL = nn.Bidirectional(nn.RNN(nn.GRUCell(3)), nn.RNN(nn.OptimizedLSTMC
 LENGTHS = jnp.array([5, 2])
 
 
-@case(BIDIRECTIONAL.init(KEY, jnp.ones((2, 5, 2))), normal(1, 2, 5, 2), LENGTHS)
+@case(initial(BIDIRECTIONAL.init, KEY, jnp.ones((2, 5, 2))), normal(1, 2, 5, 2), LENGTHS)
 def linen_bidirectional_with_lengths(params, x, lengths):
     return BIDIRECTIONAL.apply(params, x, seq_lengths=lengths)
 
@@ -154,10 +188,10 @@ class SpectralEnsemble(nn.Module):
 
 
 ENSEMBLE = SpectralEnsemble()
-ENSEMBLE_VARIABLES = ENSEMBLE.init(KEY, jnp.ones((2, 3)))
+ENSEMBLE_SHAPES = jax.eval_shape(ENSEMBLE.init, KEY, jnp.ones((2, 3)))
 
 
-@case(ENSEMBLE_VARIABLES["params"], ENSEMBLE_VARIABLES["batch_stats"], normal(2, 2, 3))
+@case(filled(ENSEMBLE_SHAPES["params"]), filled(ENSEMBLE_SHAPES["batch_stats"], positive=True), normal(2, 2, 3))
 def linen_vmapped_ensemble_with_spectral_norm(params, stats, x):
     return ENSEMBLE.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])
 
@@ -187,7 +221,7 @@ class Experts(nn.Module):
 EXPERTS = Experts()
 
 
-@case(EXPERTS.init(KEY, jnp.ones((2, 3)), jnp.int32(0)), normal(3, 2, 3), jnp.int32(1), forward=False)
+@case(initial(EXPERTS.init, KEY, jnp.ones((2, 3)), jnp.int32(0)), normal(3, 2, 3), jnp.int32(1), forward=False)
 def linen_switch_and_custom_vjp(params, x, which):
     return EXPERTS.apply(params, x, which)
 
@@ -224,7 +258,7 @@ class NnxStack(nnx.Module):
         return step(self.layers, x)
 
 
-STACK_GRAPH, STACK_PARAMS, STACK_REST = nnx.split(NnxStack(nnx.Rngs(0)), nnx.Param, ...)
+STACK_GRAPH, STACK_PARAMS, STACK_REST = nnx_parts(lambda: NnxStack(nnx.Rngs(0)))
 
 
 @case(STACK_PARAMS, normal(4, 4, 6))
@@ -244,14 +278,14 @@ class NnxConvolutional(nnx.Module):
         return self.head(self.dropout(x.mean((1, 2))))
 
 
-CONV_GRAPH, CONV_PARAMS, CONV_STATE = nnx.split(NnxConvolutional(nnx.Rngs(0, dropout=1)), nnx.Param, ...)
+CONV_GRAPH, CONV_PARAMS, CONV_STATE = nnx_parts(lambda: NnxConvolutional(nnx.Rngs(0, dropout=1)))
 IMAGES = normal(5, 2, 6, 6, 1)
 
 
 @case(CONV_PARAMS, CONV_STATE, IMAGES)
 def nnx_batch_norm_and_dropout_state(params, state, x):
     """The module's statistics and random counts change in the call, and come out as state."""
-    model = nnx.merge(CONV_GRAPH, params, state)
+    model = nnx.merge(CONV_GRAPH, params, state, copy=True)  # else it would change the caller's
     y = model(x)
     _, _, updated = nnx.split(model, nnx.Param, ...)
     return jnp.sum(y**2), updated
@@ -265,7 +299,7 @@ class NnxRegressor(nnx.Module):
         return self.second(nnx.tanh(self.first(x)))
 
 
-REGRESSOR_GRAPH, REGRESSOR_PARAMS = nnx.split(NnxRegressor(nnx.Rngs(0)))
+REGRESSOR_GRAPH, REGRESSOR_PARAMS, _ = nnx_parts(lambda: NnxRegressor(nnx.Rngs(0)))
 
 
 @case(REGRESSOR_PARAMS, normal(6, 4, 2), normal(7, 4, 1))
@@ -280,7 +314,7 @@ def nnx_adapted_by_one_step(params, x, y):
     return loss(nnx.merge(REGRESSOR_GRAPH, adapted)) + 0.1 * before
 
 
-NNX_RNN_GRAPH, NNX_RNN_PARAMS, NNX_RNN_REST = nnx.split(nnx.RNN(nnx.LSTMCell(2, 4, rngs=nnx.Rngs(0))), nnx.Param, ...)
+NNX_RNN_GRAPH, NNX_RNN_PARAMS, NNX_RNN_REST = nnx_parts(lambda: nnx.RNN(nnx.LSTMCell(2, 4, rngs=nnx.Rngs(0))))
 
 
 @case(NNX_RNN_PARAMS, normal(8, 2, 5, 2))
@@ -315,7 +349,10 @@ HAIKU_RESNET = hk.transform_with_state(_small_resnet)
 RESNET_IMAGES = normal(9, 2, 16, 16, 1)
 
 
-@case(*jax.jit(HAIKU_RESNET.init)(KEY, RESNET_IMAGES), RESNET_IMAGES, jnp.array([0, 1]))
+RESNET_PARAMS, RESNET_STATE = jax.eval_shape(HAIKU_RESNET.init, KEY, RESNET_IMAGES)
+
+
+@case(filled(RESNET_PARAMS), filled(RESNET_STATE, positive=True), RESNET_IMAGES, jnp.array([0, 1]))
 @jax.jit
 def haiku_library_resnet(params, state, images, labels):
     logits, state = HAIKU_RESNET.apply(params, state, None, images)
@@ -335,7 +372,7 @@ def _stacked_layers(x):
 HAIKU_STACK = hk.transform(_stacked_layers)
 
 
-@case(jax.jit(HAIKU_STACK.init)(KEY, jnp.ones((4, 6))), KEY, normal(10, 4, 6))
+@case(initial(HAIKU_STACK.init, KEY, jnp.ones((4, 6))), KEY, normal(10, 4, 6))
 def haiku_layer_stack_rematted(params, key, x):
     return HAIKU_STACK.apply(params, key, x)
 
@@ -349,7 +386,7 @@ HAIKU_RNN = hk.without_apply_rng(hk.transform(_deep_recurrence))
 HAIKU_XS = normal(11, 4, 2, 3), jnp.array([[True, True], [False, False], [True, False], [False, False]])
 
 
-@case(HAIKU_RNN.init(KEY, *HAIKU_XS), *HAIKU_XS)
+@case(initial(HAIKU_RNN.init, KEY, *HAIKU_XS), *HAIKU_XS)
 def haiku_deep_recurrence_with_resets(params, xs, resets):
     ys, states = HAIKU_RNN.apply(params, xs, resets)
     return jnp.sum(ys**2), jax.tree.leaves(states)
@@ -360,10 +397,10 @@ def _quantized(x):
 
 
 HAIKU_QUANTIZER = hk.transform_with_state(_quantized)
-QUANTIZER_PARAMS, QUANTIZER_STATE = HAIKU_QUANTIZER.init(KEY, jnp.ones((5, 3)))
+QUANTIZER_PARAMS, QUANTIZER_STATE = jax.eval_shape(HAIKU_QUANTIZER.init, KEY, jnp.ones((5, 3)))
 
 
-@case(QUANTIZER_PARAMS, QUANTIZER_STATE, normal(12, 5, 3))
+@case(filled(QUANTIZER_PARAMS), filled(QUANTIZER_STATE, positive=True), normal(12, 5, 3))
 def haiku_vector_quantizer(params, state, x):
     """Straight through the nearest code, whose averages move."""
     out, state = HAIKU_QUANTIZER.apply(params, state, None, x)
@@ -391,7 +428,7 @@ class EquinoxLayer(eqx.Module):
         return x + jax.vmap(self.mlp)(x)
 
 
-EQUINOX_STACK, EQUINOX_STATIC = pytree_of(eqx.filter_vmap(EquinoxLayer)(jax.random.split(KEY, 3)))
+EQUINOX_STACK, EQUINOX_STATIC = equinox_parts(eqx.filter_vmap(EquinoxLayer), jax.random.split(KEY, 3))
 
 
 @case(EQUINOX_STACK, normal(13, 4, 4), KEY)
@@ -466,7 +503,7 @@ class EquinoxNormalized(eqx.Module):
 
 
 NORMALIZED, NORMALIZED_STATE = eqx.nn.make_with_state(EquinoxNormalized)()
-NORMALIZED_PARAMS, NORMALIZED_STATIC = pytree_of(NORMALIZED)
+NORMALIZED_PARAMS, NORMALIZED_STATIC = eqx.partition(NORMALIZED, eqx.is_inexact_array)
 
 
 @case(NORMALIZED_PARAMS, normal(18, 3, 1, 6, 6))
@@ -476,7 +513,7 @@ def equinox_stateful_batch_norm(params, x):
     return jnp.sum(y**2), [s for s in jax.tree.leaves(state) if eqx.is_inexact_array(s)]
 
 
-PHYSICS_NET, PHYSICS_STATIC = pytree_of(eqx.nn.MLP(2, "scalar", 6, 2, jnp.tanh, key=KEY))
+PHYSICS_NET, PHYSICS_STATIC = equinox_parts(lambda: eqx.nn.MLP(2, "scalar", 6, 2, jnp.tanh, key=KEY))
 
 
 @case(PHYSICS_NET, normal(19, 4, 2))
@@ -505,7 +542,7 @@ def equinox_checked_values(x, limit):
 
 # --- diffrax ----------------------------------------------------------------------------------------------------------
 
-FIELD, FIELD_STATIC = pytree_of(eqx.nn.MLP(2, 2, 4, 1, jnp.tanh, key=KEY))
+FIELD, FIELD_STATIC = equinox_parts(lambda: eqx.nn.MLP(2, 2, 4, 1, jnp.tanh, key=KEY))
 START = jnp.array([1.0, -0.5])
 
 
@@ -682,9 +719,10 @@ def optax_accumulated_and_guarded(params, batches):
     return params, losses
 
 
-@case(MODEL, BATCH, reverse=False)
+@case(MODEL, BATCH)
+@jax.jit
 def optax_lbfgs_with_line_search(params, batch):
-    """The line search is a while loop: it has forward mode only."""
+    """The line search is a while loop, whose tangents nothing reads: it has reverse mode all the same."""
     optimizer = optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(4))
     loss = lambda p: _regression(p, batch)
     state = optimizer.init(params)
@@ -758,27 +796,16 @@ def _autoregressive(y):
     numpyro_scan(transition, y[0], y[1:])
 
 
-GUIDE = AutoNormal(_autoregressive)
-with numpyro.handlers.seed(rng_seed=0):
-    GUIDE(OBSERVED)
-GUIDE_PARAMS = {
-    "coefficient_auto_loc": jnp.float32(0.2),
-    "coefficient_auto_scale": jnp.float32(0.1),
-    "noise_auto_loc": jnp.float32(0.1),
-    "noise_auto_scale": jnp.float32(0.2),
-}
+def _guide(y):
+    location, log_scale = numpyro.param("location", jnp.zeros(2)), numpyro.param("log_scale", jnp.zeros(2))
+    numpyro.sample("coefficient", dist.Normal(location[0], jnp.exp(log_scale[0])))
+    numpyro.sample("noise", dist.LogNormal(location[1], jnp.exp(log_scale[1])))
 
 
-@case(GUIDE_PARAMS, OBSERVED)
+@case({"location": jnp.array([0.2, 0.1]), "log_scale": jnp.array([-1.0, -2.0])}, OBSERVED)
 def numpyro_variational_bound(params, y):
     """The evidence bound of a time series, with samples of the guide."""
-    names = {
-        f"{site}_auto_{part}": f"{GUIDE.prefix}_{part}"
-        for site in ("coefficient", "noise")
-        for part in ("loc", "scale")
-    }
-    assert set(names) == set(params)
-    return Trace_ELBO(num_particles=2).loss(jax.random.key(1), params, _autoregressive, GUIDE, y)
+    return Trace_ELBO(num_particles=2).loss(jax.random.key(1), params, _autoregressive, _guide, y)
 
 
 @case(jnp.array([0.3, -0.2]), jnp.array([1.0, 0.5]), jnp.float32(0.1))
@@ -861,6 +888,7 @@ def jax_custom_linear_solve(a, b):
 
 
 @case(jnp.array([0.5, 1.5]), reverse=False)
+@jax.jit
 def jax_scipy_minimize(target):
     """BFGS is a while loop: it has forward mode only."""
     rosenbrock = lambda x: (target[0] - x[0]) ** 2 + 5.0 * (x[1] - x[0] ** 2) ** 2 + 0.1 * target[1] * x[1] ** 2
@@ -946,6 +974,7 @@ def adaptive_solver_with_adjoint_equation(x, params):
 
 
 @case(normal(32, 1, 4, 4, 2), normal(33, 1, 5, 2, 2), normal(34, 1, 5, 2, 2), normal(35, 1, 4, 4, 5))
+@jax.jit
 def grouped_query_attention(q, k, v, bias):
     mask = jnp.arange(5)[None, None, None] < jnp.array([4, 5, 3, 2])[None, None, :, None]
     windowed = jax.nn.dot_product_attention(q, k, v, scale=0.3, local_window_size=(2, 1))
@@ -953,6 +982,7 @@ def grouped_query_attention(q, k, v, bias):
 
 
 @case(SQUARE, normal(36, 4, 2))
+@jax.jit
 def decompositions(a, b):
     linalg = jnp.linalg
     symmetric = a @ a.T
@@ -974,19 +1004,20 @@ def decompositions(a, b):
 
 
 @case(jnp.linspace(0.3, 0.9, 4))
+@jax.jit
 def special_functions(x):
     s = jax.scipy.special
     return sum(
         (
-            s.betainc(2.0, 3.0, x), s.gammainc(2.0, x), s.zeta(x + 2.0, 1.5), s.polygamma(1, x), s.expi(x),
-            s.i0e(x) + s.i1(x), s.ndtri(x), s.log_ndtr(-x), s.spence(x), s.erfcx(x), s.exp1(x), s.dawsn(x),
-            s.multigammaln(x + 2.0, 2), s.logsumexp(x, b=jnp.arange(1.0, 5.0)), s.rel_entr(x, 0.5), s.hyp1f1(1.0, 2.0, x),
+            s.betainc(2.0, 3.0, x), s.gammainc(2.0, x), s.zeta(x + 2.0, 1.5), s.polygamma(1, x), s.expi(x), s.i1(x),
+            s.ndtri(x), s.log_ndtr(-x), s.spence(x), s.exp1(x), s.logsumexp(x, b=jnp.arange(1.0, 5.0)), s.rel_entr(x, 0.5),
         ),
         start=jnp.zeros(4),
     )  # fmt: skip
 
 
 @case(normal(37, 6, 6, 2), normal(38, 3, 3, 2, 2), jnp.array([[0.4, 2.5, 3.3], [1.2, 0.7, 4.1]]))
+@jax.jit
 def images(image, kernel, coordinates):
     batch = image[None]
     sampled = jax.scipy.ndimage.map_coordinates(image[..., 0], coordinates, 1, mode="nearest")
@@ -1004,6 +1035,7 @@ def images(image, kernel, coordinates):
 
 
 @case(jnp.array([0.7, 1.5, 3.0]), jnp.float32(0.5), KEY)
+@jax.jit
 def reparametrized_samples(a, scale, key):
     keys = jax.random.split(key, 6)
     random = jax.random
@@ -1077,23 +1109,13 @@ def early_stop_by_bounded_scan(x, rate):
     return x, done, history
 
 
-@case(sparse.BCOO.fromdense(jnp.where(jnp.abs(SQUARE) > 0.08, SQUARE, 0.0), nse=9), normal(51, 4, 2))
+SPARSE_AT = np.argwhere(np.abs(SQUARE) > 0.08)
+
+
+@case(sparse.BCOO((SQUARE[tuple(SPARSE_AT.T)], jnp.asarray(SPARSE_AT)), shape=(4, 4)), normal(51, 4, 2))
 def sparse_products(a, b):
     """A sparse matrix is a pytree of values and integers."""
     return sparse.bcoo_dot_general(a, b, dimension_numbers=(((1,), (0,)), ((), ()))), (a.T @ b[:, 0]).sum()
-
-
-@case(normal(52, 2, 3), normal(53, 3))
-def sharded_over_one_device(x, w):
-    """Collectives are in the program on one device too."""
-    mesh = jax.make_mesh((1,), ("batch",), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,))
-    spec = jax.sharding.PartitionSpec
-
-    @partial(jax.shard_map, mesh=mesh, in_specs=(spec("batch"), spec()), out_specs=spec())
-    def loss(x, w):
-        return lax.pmean(jnp.mean(jnp.tanh(x @ w)), "batch")
-
-    return loss(x, w)
 
 
 @jax.custom_jvp
