@@ -62,6 +62,7 @@ def test_jvp(case):
     assert_same(jaxviz.jvp(case.fun, case.args, tangents), jax.jvp(case.fun, case.args, tangents))
 
 
+@pytest.mark.slow
 @cases
 def test_linearize(case):
     tangents = seeds(case.args, tangent=True)
