@@ -11,7 +11,7 @@ from jaxviz.ir.convert import read_jaxpr, write_params
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select
+from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select, with_results
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
 from jaxviz.transforms.linearize import CondResiduals, LinearizeRule, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
@@ -66,7 +66,7 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, cond_residuals: CondRes
     returned = [i for i, a in enumerate(results) if a not in body.invars or not _may_bypass(operation, i)]
     own = {results[i] for i in returned}
     computed = [a for a in parts.residuals if a not in outside and a not in own]
-    forward = _with_results(parts.forward, [*(results[i] for i in returned), *computed])
+    forward = with_results(parts.forward, [*(results[i] for i in returned), *computed])
     made = jit_operation(operation, forward, [*range(n_in)], [*returned, *([None] * len(computed))])
     outs = tuple(Var(a) for a in made.out_avals)
     result_of = dict(zip(returned, outs, strict=False))
@@ -89,11 +89,6 @@ def _may_bypass(operation: Operation, result: int) -> bool:
     """Whether a result that is an input need not pass through the jit, since nothing is asked of its sharding or layout."""
     params = operation.params
     return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
-
-
-def _with_results(program: Program, outvars: Sequence[Atom]) -> Program:
-    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(outvars))
-    return replace(program, outvars=tuple(outvars), debug_info=info)
 
 
 @transpose_rules.register(compat.jit_p)
@@ -152,7 +147,7 @@ def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, poli
     outside.update(zip(body.constvars, body.constvars, strict=True))
     results = dict.fromkeys(parts.known_results)
     computed = [r for r in parts.residuals if r not in outside and r not in results]
-    known = _with_results(parts.known, [*parts.known_results, *computed])
+    known = with_results(parts.known, [*parts.known_results, *computed])
     made = jit_operation(operation, known, known_in, [*known_out, *([None] * len(computed))])
     outs = builder.apply(made, [operands[i] for i in known_in])
     n_results = len(parts.known_results)

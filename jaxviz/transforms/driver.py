@@ -292,6 +292,28 @@ def call_of(operation: Operation) -> Program:
     return builder.program(invars, builder.apply(operation, invars))
 
 
+def reordered(program: Program, order: Sequence[int]) -> Program:
+    """The program with its inputs in another order."""
+    info = compat.derived_debug_info(program.debug_info, [""] * len(order), len(program.outvars))
+    places = [0] * len(order)
+    for new, old in enumerate(order):
+        places[old] = new
+    effects = compat.moved_effects(program.effects, places)
+    return replace(program, invars=tuple([program.invars[i] for i in order]), effects=effects, debug_info=info)
+
+
+def with_results(program: Program, outvars: Sequence[Atom]) -> Program:
+    """The program with other results."""
+    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(outvars))
+    return replace(program, outvars=tuple(outvars), debug_info=info)
+
+
+def reordered_inputs(program: Program, invars: Sequence[Var]) -> Program:
+    """The program with these inputs, among them all that it reads."""
+    info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(program.outvars))
+    return replace(program, invars=tuple(invars), debug_info=info)
+
+
 def partition(items: Sequence[Any], *sizes: int) -> list[Any]:
     """The first so many items, the next so many, and so on, then the rest."""
     parts, start = [], 0

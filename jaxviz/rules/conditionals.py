@@ -1,0 +1,209 @@
+"""Rules for `cond`, which `switch` is too.
+
+Source: JAX's `lax/control_flow/conditionals.py`, whose decision it is how the residuals of the branches are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.syntax import Atom, Operation, Origin, Program, Var
+from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.driver import (
+    Builder,
+    Mask,
+    Template,
+    call_of,
+    reordered_inputs,
+    select,
+    with_results,
+    written_out,
+)
+from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.linearize import (
+    CondResiduals,
+    LinearizeRule,
+    linearize_program,
+    linearize_rules,
+    rule_of,
+)
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+
+policy_rules.add(compat.cond_p)
+
+
+def _cond(like: Operation, branches: Sequence[Program]) -> Operation:
+    """A cond of other branches; its first operand is the index."""
+    effects: frozenset[Any] = frozenset()
+    for branch in branches:
+        effects |= compat.moved_effects(branch.effects, range(1, len(branch.invars) + 1))
+    first = branches[0]
+    params = {**like.params, "branches": tuple(branches)}
+    in_avals = (like.in_avals[0], *first.in_avals)
+    return make_operation(like.primitive, params, in_avals, first.out_avals, effects, like.context)
+
+
+@jvp_rules.register(compat.cond_p)
+def _jvp_cond(operation: Operation, nonzeros: Mask) -> JvpRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *nz = nonzeros
+    nonzeros_out = _any_branch(jvp_program(b, nz).nonzeros_out for b in branches)
+    made = _cond(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
+    return JvpRule(Template(call_of(made), ["primal"]), nonzeros_out, "jvp of a cond")
+
+
+def _any_branch(masks: Iterable[Mask]) -> Mask:
+    return tuple(any(column) for column in zip(*masks, strict=True))
+
+
+def _merged(residuals: Sequence[Sequence[Atom]]) -> tuple[list[Any], list[list[int]]]:
+    """One list of types that holds the residuals of each branch, and for each branch their places in it.
+
+    The first residual of a type in one branch shares its place with the first of that type in each other branch, and so on.
+    """
+    places: dict[tuple[Any, int], int] = {}
+    by_branch = []
+    for atoms in residuals:
+        seen: dict[Any, count[int]] = {}
+        keys = [(a.aval, next(seen.setdefault(a.aval, count()))) for a in atoms]
+        by_branch.append([places.setdefault(key, len(places)) for key in keys])
+    return [aval for aval, _ in places], by_branch
+
+
+def _saving(
+    known: Program, n_results: int, residuals: Sequence[Atom], avals: Sequence[Any], at: Sequence[int]
+) -> Program:
+    """A branch that gives its own residuals, and where another branch has one more, a dummy."""
+    builder = Builder(known.constvars, known.consts)
+    builder.equations += known.equations
+    own = dict(zip(at, residuals, strict=True))
+    kept = [own[i] if i in own else builder.splice(_dummy(a), (), None, "", "")[0] for i, a in enumerate(avals)]
+    info = compat.derived_debug_info(known.debug_info, [""] * len(known.invars), n_results + len(kept))
+    return builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
+
+
+@lru_cache(maxsize=1024)
+def _dummy(aval: Any) -> Template:
+    jaxpr, _, _ = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], (), compat.unknown_debug_info(0, 1))
+    origin = Origin(None, "linearize", "dummy for a residual that another branch saves", "dummy")
+    return written_out(read_jaxpr(jaxpr), origin)
+
+
+def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]) -> Program:
+    """A branch that takes the residuals of all branches, and reads its own."""
+    own = dict(zip(at, staged.invars[:n_own], strict=True))
+    taken = [own[i] if i in own else Var(a) for i, a in enumerate(avals)]
+    return reordered_inputs(staged, [*taken, *staged.invars[n_own:]])
+
+
+@linearize_rules.register(compat.cond_p)
+def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+    if cond_residuals == "recompute":
+        return _linearize_cond_again(operation, nonzeros)
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *nz = nonzeros
+    nonzeros_out = _any_branch(linearize_program(b, nz).nonzeros_out for b in branches)
+    parts = [linearize_program(b, nz, instantiate=nonzeros_out) for b in branches]
+    n_out = len(nonzeros_out)
+    avals, places = _merged([p.residuals for p in parts])
+    forward = [_saving(p.forward, n_out, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
+    linear = [_taking(p.linear, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
+    primal = call_of(_cond(operation, forward))
+    residuals = (primal.invars[0], *primal.outvars[n_out:])
+    pushed = call_of(_cond(operation, linear))
+    checkpoints = tuple(c for p in parts for c in p.checkpoints)
+    return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
+
+
+def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+    """The branch taken is run again in the backward pass, from the operands: a cond of remats, and so no dummies.
+
+    JAX has it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` about it or not, is split
+    into two that pass the residuals of all branches, each filling in the others'.
+    """
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *nz = nonzeros
+    nonzeros_out = _any_branch(
+        linearize_program(b, nz, in_loop=True, cond_residuals="recompute").nonzeros_out for b in branches
+    )
+    linear = []
+    for branch in branches:
+        parts = linearize_program(branch, nz, None, nonzeros_out, in_loop=True, cond_residuals="recompute")
+        builder = Builder(parts.forward.constvars, parts.forward.consts)
+        operands = parts.forward.invars
+        n_residuals = len(parts.residuals)
+        again, _ = dce_program(with_results(parts.forward, parts.residuals), keep_inputs=[True] * len(operands))
+        saved = builder.inline(recomputed(again, "linearize"), operands)
+        tangents = parts.linear.invars[n_residuals:]
+        outs = builder.inline(parts.linear, [*saved, *tangents])
+        linear.append(builder.program([*operands, *tangents], outs))
+    n_operands = len(nz)
+    keep = [False] * n_operands + [True] * sum(nz)
+    read = _any_branch(dce_program(b, keep_inputs=keep)[1] for b in linear)
+    made = _cond(operation, [dce_program(b, keep_inputs=read)[0] for b in linear])
+    primal = call_of(operation)
+    residuals = (primal.invars[0], *select(read[:n_operands], primal.invars[1:]))
+    name = "linearize of a cond whose branch is run again"
+    return rule_of(primal, len(nonzeros_out), residuals, call_of(made), nonzeros_out, name)
+
+
+@split_rules.register(compat.cond_p)
+def _split_cond(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    index_uk, *uk = unknown
+    n_in, n_out = len(unknown), len(operation.out_avals)
+    name = "partial evaluation of a cond"
+    if index_uk:
+        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+        nothing = Template(Builder().program(inputs, ()), ())
+        whole = Template(call_of(operation), ["tangent"])
+        return SplitRule(nothing, whole, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+    by_policy = available is not None
+    everything = [True] * len(uk) if by_policy else None
+    all_out = [True] * n_out if by_policy else None
+    unknown_out = _any_branch(split_program(b, uk, everything, None, all_out, policy).unknown_out for b in branches)
+    parts = [split_program(b, uk, everything, unknown_out, all_out, policy) for b in branches]
+    n_results = n_out - sum(unknown_out)
+    avals, places = _merged([p.residuals for p in parts])
+    now = [_saving(p.known, n_results, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
+    later = [_taking(p.staged, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
+    later_in = [i for i in range(1, n_in) if by_policy or unknown[i]]
+    return SplitRule(
+        Template(call_of(_cond(operation, now)), ["primal"]),
+        Template(call_of(_cond(operation, later)), ["tangent"]),
+        (0, *(n_in + n_results + k for k in range(len(avals))), *later_in),
+        unknown_out,
+        parts[0].available_out,
+        name,
+        tuple(d for p in parts for d in p.decisions),
+        tuple(c for p in parts for c in p.checkpoints),
+    )
+
+
+@transpose_rules.register(compat.cond_p)
+def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    _, *lin = linear
+    nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts).nonzeros_out for b in branches)
+    made = _cond(operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches])
+    return TransposeRule(Template(call_of(made), ["cotangent"]), nonzeros_out, "transpose of a cond")
+
+
+@dce_rules.register(compat.cond_p)
+def _dce_cond(operation: Operation, used: Mask) -> DceRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    if not any(used) and not operation.effects:
+        return nothing_left(operation)
+    nothing = (False,) * (len(operation.in_avals) - 1)
+    read = _any_branch(dce_program(b, used, keep_inputs=nothing)[1] for b in branches)
+    smaller = [dce_program(b, used, keep_inputs=read)[0] for b in branches]
+    if all(used) and all(read) and all(s.equations == b.equations for s, b in zip(smaller, branches, strict=True)):
+        return (True, *read), used, operation
+    return (True, *read), used, _cond(operation, smaller)
