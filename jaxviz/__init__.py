@@ -42,6 +42,9 @@ from jaxviz.api import (
 from jaxviz.api import (
     vjp as vjp,
 )
+from jaxviz.api import (
+    vmap as vmap,
+)
 from jaxviz.custom_rules import (
     custom_gradient as custom_gradient,
 )

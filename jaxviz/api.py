@@ -19,6 +19,7 @@ from jaxviz.transforms.driver import refused_forward
 from jaxviz.transforms.jvp import jvp_program
 from jaxviz.transforms.linearize import CondResiduals, linearize_program
 from jaxviz.transforms.transpose import transpose_program
+from jaxviz.transforms.vmap import vmap_program
 
 Argnums = int | Sequence[int]
 
@@ -315,6 +316,47 @@ def value_and_grad(
         return (ans, *aux) if has_aux else ans, g[0] if isinstance(argnums, int) else g
 
     return value_and_grad_f
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+) -> Callable[..., Any]:
+    """Maps a function over an axis of its arguments, as `jax.vmap`.
+
+    >>> jaxviz.vmap(lambda x, w: jnp.sum(x * w), in_axes=(0, None))(jnp.ones((3, 2)), jnp.ones(2))
+    Array([2., 2., 2.], dtype=float32)
+
+    Args:
+      fun: of one example.
+      in_axes: for each argument the axis to map over, None for one that is the same for every example, or a tree of those.
+      out_axes: where the mapped axis is put in the results: an int, None for one that is the same for every example, or a tree.
+      axis_name: a name for the axis, for collectives such as `jax.lax.psum`.
+      axis_size: number of examples, where no argument tells.
+      spmd_axis_name: the mesh axes that the mapped axis is sharded over.
+
+    Raises:
+      ValueError, TypeError: jax's, for axes that do not fit the arguments or results; the message gives the argument's path.
+    """
+
+    @wraps(fun)
+    def of_one(*args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs))
+        mapped = compat.mapped_arguments(leaves)
+        if mapped is None:
+            return fun(*args, **kwargs)
+        axis, values, dims = mapped
+        traced = trace_call(fun, args, kwargs)
+        made = vmap_program(traced.program, dims, axis)
+        outs = compat.outside_vmap(lambda: evaluate(made.program, values), made.dims_out)
+        return jax.tree.unflatten(traced.out_tree, outs)
+
+    made: Callable[..., Any] = compat.jax_vmap(of_one, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
+    return made
 
 
 def _partial_in(

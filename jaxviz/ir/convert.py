@@ -59,9 +59,14 @@ def clear_operations() -> None:
     _bound.clear()
 
 
-def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Operation) -> Program:
-    """The program of one of JAX's rules, as `compat.jvp_rule` and its kin give them, for an operation."""
-    if not of.programs and not of.effects:
+def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Operation | None = None) -> Program:
+    """The program of one of JAX's rules, as `compat.jvp_rule` and its kin give them.
+
+    Args:
+      fun, avals: the rule.
+      of: the operation that it is asked of.
+    """
+    if of is not None and not of.programs and not of.effects:
         _bind((of.primitive, tuple(of.params.items()), of.in_avals, of.context), of)
     program = compat.record_rule(fun, avals, _bound_operation)
     if program is not None:

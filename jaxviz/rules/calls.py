@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
@@ -16,6 +17,7 @@ from jaxviz.transforms.jvp import JvpRule, jvp_rules
 from jaxviz.transforms.linearize import CondResiduals, LinearizeRule, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_rules
+from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
 
 _INPUT_PARAMS = {"in_shardings": compat.UNSPECIFIED, "in_layouts": None, "donated_invars": False}
 _OUTPUT_PARAMS = {"out_shardings": compat.UNSPECIFIED, "out_layouts": None}
@@ -173,6 +175,32 @@ def _split_jit(operation: Operation, unknown: Mask, available: Mask | None, poli
     )
 
 
+@vmap_rules.register(compat.jit_p)
+def _vmap_jit(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    p = operation.params
+    if any(layout is not None for layout in (*p["in_layouts"], *p["out_layouts"])):
+        raise NotImplementedError("Concrete layouts are not supported for vmap(jit).")
+    body = vmap_program(p["jaxpr"], dims, axis)
+
+    def shardings(of: Sequence[Any], dims: Dims, avals: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(
+            compat.mapped_sharding(s, d, axis, p["ctx_mesh"], a.ndim) for s, d, a in zip(of, dims, avals, strict=True)
+        )
+
+    params = {
+        **p,
+        "jaxpr": body.program,
+        "in_shardings": shardings(p["in_shardings"], dims, body.program.in_avals),
+        "out_shardings": shardings(p["out_shardings"], body.dims_out, body.program.out_avals),
+    }
+    made = make_operation(
+        operation.primitive, params, body.program.in_avals, body.program.out_avals, body.program.effects,
+        operation.context,
+    )  # fmt: skip
+    name = "vmap of a jitted function"
+    return VmapRule(Template(call_of(made), ["primal"]), body.dims_out, name, notes=body.notes)
+
+
 # --- closed_call ------------------------------------------------------------------------------------------------------
 # A call with no name and no parameters of its own: its program is taken out of it.
 
@@ -185,6 +213,13 @@ def _jvp_closed_call(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 linearize_rules.register(compat.closed_call_p)(linearize.linearize_from_jvp)
+
+
+@vmap_rules.register(compat.closed_call_p)
+def _vmap_closed_call(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    body = vmap_program(operation.params["call_jaxpr"], dims, axis)
+    template = Template(body.program, ["primal"] * len(body.program.equations), keeps_lines=True)
+    return VmapRule(template, body.dims_out, "vmap of a call", notes=body.notes)
 
 
 # --- custom_jvp -------------------------------------------------------------------------------------------------------

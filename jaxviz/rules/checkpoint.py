@@ -22,6 +22,7 @@ from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
 
 
 def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any) -> Program:
@@ -212,6 +213,14 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     )
     call = apply_remat(operation, whole, prevent_cse)
     return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
+
+
+@vmap_rules.register(compat.remat_p)
+def _vmap_remat(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    body: Program = operation.params["jaxpr"]
+    parts = vmap_program(body, dims, axis, to=[compat.IF_MAPPED] * len(body.outvars))
+    call = apply_remat(operation, parts.program, operation.params["prevent_cse"])
+    return VmapRule(Template(call, ["primal"]), parts.dims_out, "vmap of a checkpointed function", notes=parts.notes)
 
 
 @dce_rules.register(compat.remat_p)

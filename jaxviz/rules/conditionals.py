@@ -6,13 +6,13 @@ Source: JAX's `lax/control_flow/conditionals.py`, whose decision it is how the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.convert import read_jaxpr, trace_rule
 from jaxviz.ir.syntax import Atom, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import (
@@ -35,6 +35,7 @@ from jaxviz.transforms.linearize import (
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
 
 policy_rules.add(compat.cond_p)
 
@@ -207,3 +208,61 @@ def _dce_cond(operation: Operation, used: Mask) -> DceRule:
     if all(used) and all(read) and all(s.equations == b.equations for s, b in zip(smaller, branches, strict=True)):
         return (True, *read), used, operation
     return (True, *read), used, _cond(operation, smaller)
+
+
+@vmap_rules.register(compat.cond_p)
+def _vmap_cond(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    branches: tuple[Program, ...] = operation.params["branches"]
+    compat.refuse_effects_when_mapped(operation.effects, "cond")
+    platforms = operation.params.get("branches_platforms")
+    if dims[0] is not None and platforms is None:
+        return _vmap_to_select(operation, dims, axis)
+    at = [None if d is None else 0 for d in dims]
+    found = [vmap_program(b, at[1:], axis, to=[compat.IF_MAPPED] * len(b.outvars)) for b in branches]
+    dims_out = [
+        None if all(d is None for d in of_branches) else 0
+        for of_branches in zip(*(b.dims_out for b in found), strict=True)
+    ]
+    parts = [vmap_program(b, at[1:], axis, to=dims_out) for b in branches]
+    builder, operands, ins = inputs_moved(operation, dims, (dims[0], *at[1:]), axis)
+    if dims[0] is not None:  # which platform it is does not depend on the example
+        asked = trace_rule(lambda: [compat.platform_index(platforms)], [])
+        ins[0] = builder.inline(asked, [])[0]
+    outs = builder.apply(_cond(operation, [b.program for b in parts]), ins)
+    notes = tuple(note for b in parts for note in b.notes)
+    return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond", notes=notes)
+
+
+def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    """Each branch is computed for every example, on operands that are cut off from differentiation where they are another's."""
+    branches: tuple[Program, ...] = operation.params["branches"]
+    n = len(branches)
+    builder, operands, ins = inputs_moved(operation, dims, [0] * len(dims), axis)
+    avals = [a.aval for a in ins]
+    outs: list[list[Atom]] = []
+    notes: list[Note] = []
+    for i, branch in enumerate(branches):
+        guard = trace_rule(partial(_guarded, i), avals)
+        origin = Origin(None, "vmap", f"operands of branch {i}, for the examples that take it", "primal")
+        mine = builder.splice(written_out(guard, origin), ins, None, "", "")
+        part = vmap_program(branch, [0] * len(mine), axis, to=[0] * len(branch.outvars))
+        outs.append(builder.inline(part.program, mine))
+        notes += part.notes
+    index = ins[0]
+    results = []
+    for of_branches in zip(*outs, strict=True):
+        choice = trace_rule(_selected, [index.aval, *(x.aval for x in of_branches)])
+        origin = Origin(None, "vmap", "cond becomes select: the result of the branch that each example takes", "primal")
+        results += builder.splice(written_out(choice, origin), [index, *of_branches], None, "", "")
+    text = (
+        f"cond becomes select: {'both branches are' if n == 2 else f'all {n} branches are'} computed for every example"
+    )
+    return vmap_rule(builder, operands, results, [0] * len(results), "vmap of a cond, by select", text, notes)
+
+
+def _guarded(branch: int, index: Any, *operands: Any) -> list[Any]:
+    return compat.guarded(index, branch, operands)
+
+
+def _selected(index: Any, *results: Any) -> list[Any]:
+    return [compat.select_results(index, *results)]

@@ -38,6 +38,7 @@ from jaxviz.transforms.linearize import (
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+from jaxviz.transforms.vmap import Dim, Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
 
 policy_rules.update([compat.scan_p, compat.while_p])
 
@@ -310,6 +311,29 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
     return TransposeRule(template, (True,) * sum(linear), "transpose of a scan")
 
 
+@vmap_rules.register(compat.scan_p)
+def _vmap_scan(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    """The carry is mapped where it is at the start, or comes out so: a fixpoint."""
+    scan = _Scan(operation)
+    n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
+    mapped = [d is not None for d in dims]
+    while True:
+        inner = [0 if m else None for m in mapped]
+        carry = inner[n_consts : n_consts + n_carry]
+        body = vmap_program(
+            scan.body, inner, axis, to=[0 if d == 0 else compat.IF_MAPPED for d in carry] + [compat.IF_MAPPED] * n_ys
+        )
+        grown = [c is not None or d is not None for c, d in zip(carry, body.dims_out, strict=False)]
+        if grown == [c is not None for c in carry]:
+            break
+        mapped[n_consts : n_consts + n_carry] = grown
+    at = [None if not m else 0 if i < n_consts + n_carry else 1 for i, m in enumerate(mapped)]
+    builder, operands, ins = inputs_moved(operation, dims, at, axis)
+    outs = builder.apply(scan.like(body.program, n_consts, n_carry), ins)
+    dims_out = [None if d is None else 0 if i < n_carry else 1 for i, d in enumerate(body.dims_out)]
+    return vmap_rule(builder, operands, outs, dims_out, "vmap of a scan", notes=body.notes)
+
+
 @dce_rules.register(compat.scan_p)
 def _dce_scan(operation: Operation, used: Mask) -> DceRule:
     scan = _Scan(operation)
@@ -469,3 +493,39 @@ def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
         "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
         "Try using lax.scan, or using fori_loop with static start/stop."
     )
+
+
+@vmap_rules.register(compat.while_p)
+def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    """The carry is mapped where it is at the start, or comes out so; all of it, where the predicate differs between examples."""
+    loop = _While(operation)
+    test, body, sizes = loop.condition, loop.body, loop.sizes
+    compat.refuse_effects_when_mapped(operation.effects, "while")
+    cond_dims, body_dims, init_dims = partition(dims, *sizes)
+    carry: list[Dim] = [None if d is None else 0 for d in init_dims]
+
+    def at_front(given: Sequence[Dim]) -> list[Dim]:
+        return [None if d is None else 0 for d in given]
+
+    while True:
+        again = vmap_program(body, [*at_front(body_dims), *carry], axis, to=[compat.IF_MAPPED] * len(carry))
+        grown = [None if c is None and d is None else 0 for c, d in zip(carry, again.dims_out, strict=True)]
+        if grown == carry:
+            break
+        carry = grown
+    tested = vmap_program(test, [*at_front(cond_dims), *carry], axis, to=[compat.IF_MAPPED])
+    text = ""
+    to: list[Dim]
+    if tested.dims_out[0] is not None:
+        compat.refuse_effects_when_mapped(operation.effects, "while with a mapped predicate")
+        carry, to = [0] * len(carry), [0]
+        text = "while runs until every example is done: those that are done before keep their values"
+    else:
+        rank = len(test.out_avals[0].shape)
+        carry, to = [None if c is None else rank for c in carry], [None]
+    again = vmap_program(body, [*body_dims, *carry], axis, to=carry)
+    tested = vmap_program(test, [*cond_dims, *carry], axis, to=to)
+    builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
+    made = loop.like(tested.program, sizes[0], again.program, sizes[1])
+    outs = builder.apply(made, ins)
+    return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))

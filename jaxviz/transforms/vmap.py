@@ -1,0 +1,172 @@
+"""Vmap: `a → b` becomes `[a] → [b]`, each mapped value with one more dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import trace_rule, write_params
+from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule
+
+Dim = int | None
+"""Where the mapped dimension of a value is; None where the value is the same for every example."""
+Dims = tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What mapping did to an equation beyond giving it a dimension.
+
+    Args:
+      equation: of the program before.
+      text: such as 'cond becomes select: each branch is computed for every example'.
+    """
+
+    equation: Equation
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VmapRule:
+    """How one operation is mapped.
+
+    Args:
+      mapped: operands → results, with their mapped dimensions.
+      dims_out: where those of the results are.
+      name: for people.
+      text: what becomes of the operation, if that is more than one dimension more; see `Note`.
+      notes: on the equations inside.
+    """
+
+    mapped: Template
+    dims_out: Dims
+    name: str
+    text: str = ""
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vmapped:
+    """A mapped program.
+
+    Args:
+      program: inputs → results, with their mapped dimensions.
+      dims_out: where those of the results are.
+      notes: on its equations and those inside of them.
+    """
+
+    program: Program
+    dims_out: Dims
+    notes: tuple[Note, ...] = ()
+
+
+def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    primitive = operation.primitive
+    if needs_own_rule(operation) or not compat.has_batching_rule(primitive):
+        raise no_rule(
+            operation, "Batching rule for", "jaxviz takes it from jax.interpreters.batching.primitive_batchers."
+        )
+    rule, avals, dims_out = compat.batching_rule(
+        primitive, write_params(operation), operation.in_avals, dims, axis, operation.context
+    )
+    program = trace_rule(rule, avals, operation)
+    template = Template(program, ["primal"] * len(program.equations))
+    return VmapRule(template, tuple(dims_out), f"batching rule of {primitive.name}")
+
+
+vmap_rules: RuleTable[VmapRule] = RuleTable("vmap", _default_rule)
+"""Key: operation, where its operands' mapped dimensions are, and the axis."""
+
+
+def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: Sequence[Any] | None = None) -> Vmapped:
+    """Maps a program over an axis.
+
+    Args:
+      program: the function of one example.
+      dims: for each input where its mapped dimension is, or None.
+      axis: its size, its name, and the mesh axes it stands for.
+      to: for each result where its mapped dimension is put, `compat.IF_MAPPED` for the front if there is one; by default it stays
+        where it is.
+
+    Raises:
+      EquationError: names the primitive, the equation and the user's line.
+    """
+    builder = Builder(program.constvars, program.consts)
+    env: dict[Atom, Atom] = {}
+    dim_of: dict[Atom, Dim] = {}
+    invars: list[Var] = []
+    for v, d in zip(program.invars, dims, strict=True):
+        invars.append(Var(compat.mapped_type(v.aval, d, axis)))
+        env[v], dim_of[v] = invars[-1], d
+    notes: list[Note] = []
+    for index, equation in enumerate(program.equations):
+        dims_in = tuple([dim_of.get(a) for a in equation.invars])
+        ins = [env.get(a, a) for a in equation.invars]
+        if all(d is None for d in dims_in) and not compat.names_axis(equation.effects, axis):
+            origin = Origin(equation, "vmap", "not mapped: the same for every example", "primal")
+            builder.equations.append(
+                Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
+            )
+            continue
+        try:
+            rule = vmap_rules(equation.operation, dims_in, axis)
+        except Exception as error:
+            located(error, equation, index)
+            raise
+        outs = builder.splice(rule.mapped, ins, equation, "vmap", rule.name)
+        env.update(zip(equation.outvars, outs, strict=True))
+        dim_of.update(zip(equation.outvars, rule.dims_out, strict=True))
+        notes += [Note(equation, rule.text)] * bool(rule.text)
+        notes += rule.notes
+    results = [env.get(a, a) for a in program.outvars]
+    dims_out = tuple([dim_of.get(a) for a in program.outvars])
+    if to is not None:
+        wanted = tuple(
+            [(None if d is None else 0) if t is compat.IF_MAPPED else t for d, t in zip(dims_out, to, strict=True)]
+        )
+        results = [move(builder, x, d, t, axis) for x, d, t in zip(results, dims_out, wanted, strict=True)]
+        dims_out = wanted
+    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results))
+    return Vmapped(builder.program(invars, results, info, like=program), dims_out, tuple(notes))
+
+
+def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis) -> Atom:
+    """Puts the mapped dimension of a value somewhere else, or gives it one by copying."""
+    return x if source == to else builder.splice(_move(x.aval, source, to, axis), [x], None, "", "")[0]
+
+
+@lru_cache(maxsize=4096)
+def _move(aval: Aval, source: Dim, to: Dim, axis: compat.Axis) -> Template:
+    program = trace_rule(lambda x: [compat.match_axis(axis, source, to, x)], [aval])
+    rule = "copied for every example" if source is None else "mapped dimension moved"
+    origin = Origin(None, "vmap", rule, "primal")
+    equations = tuple(Equation(e.operation, e.invars, e.outvars, None, origin) for e in program.equations)
+    return Template(
+        Program(program.constvars, program.invars, program.outvars, equations, program.consts),
+        ["primal"] * len(equations),
+        keeps_lines=True,
+    )
+
+
+def inputs_moved(
+    operation: Operation, dims: Sequence[Dim], to: Sequence[Dim], axis: compat.Axis
+) -> tuple[Builder, list[Var], list[Atom]]:
+    """A builder, an operation's mapped operands in it, and those with their mapped dimensions put elsewhere."""
+    builder = Builder()
+    operands = [Var(compat.mapped_type(a, d, axis)) for a, d in zip(operation.in_avals, dims, strict=True)]
+    moved = [move(builder, x, d, t, axis) for x, d, t in zip(operands, dims, to, strict=True)]
+    return builder, operands, moved
+
+
+def vmap_rule(
+    builder: Builder, operands: Sequence[Var], outs: Sequence[Atom], dims_out: Sequence[Dim], name: str, text: str = "",
+    notes: Sequence[Note] = (),
+) -> VmapRule:  # fmt: skip
+    """The rule of what a builder holds; see `inputs_moved`."""
+    program = builder.program(operands, outs)
+    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
+    return VmapRule(template, tuple(dims_out), name, text, tuple(notes))
