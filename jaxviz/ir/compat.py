@@ -980,9 +980,8 @@ def mapped_type(aval: Any, dim: int | None, axis: Axis) -> Any:
     return mapped
 
 
-def names_axis(effects: Iterable[Any], axis: Axis) -> bool:
-    """Whether something does more with a mapped axis than take part in it, as a collective does."""
-    return any(isinstance(e, _core.NamedAxisEffect) and e.name == axis.name for e in effects)
+def has_name(axis: Axis) -> bool:
+    return axis.name is not _core.no_axis_name and axis.name is not None
 
 
 @contextlib.contextmanager
