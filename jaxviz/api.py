@@ -14,10 +14,11 @@ from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced, trace_call
+from jaxviz.transforms.axes import Summing, varying
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import refused_forward
 from jaxviz.transforms.jvp import jvp_program
-from jaxviz.transforms.linearize import CondResiduals, linearize_program
+from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program
 from jaxviz.transforms.transpose import transpose_program
 from jaxviz.transforms.vmap import vmap_program
 
@@ -133,12 +134,14 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
       the residuals.
     """
     compat.check_callable(fun)
-    traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux)
+    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux)
     n = len(traced.program.outvars)
     in_avals = [v.aval for v in traced.program.invars]
     out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
     in_tree = jax.tree.structure(primals)
-    push = partial(_push_forward, linear, in_tree, in_avals, nonzeros, traced.out_tree, out_avals, nonzeros_out)
+    push = partial(
+        _push_forward, parts.linear, in_tree, in_avals, nonzeros, traced.out_tree, out_avals, parts.nonzeros_out
+    )
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     lin = Partial(push, outs[n:])
     return (value, lin, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, lin)
@@ -146,7 +149,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
 def _linearized(
     fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, cond_residuals: CondResiduals = "jax"
-) -> tuple[Traced, list[Any], Program, list[bool], tuple[bool, ...]]:
+) -> tuple[Traced, list[Any], Linearized, list[bool]]:
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
     parts = linearize_program(traced.program, nonzeros, traced.n_results, cond_residuals=cond_residuals)
@@ -154,7 +157,7 @@ def _linearized(
     n = len(traced.program.outvars)
     # A number that JAX keeps as an array is still a number where the program only passes it on.
     outs[n:] = [compat.as_array(x, a.aval) for x, a in zip(outs[n:], parts.residuals, strict=True)]
-    return traced, outs, parts.linear, nonzeros, parts.nonzeros_out
+    return traced, outs, parts, nonzeros
 
 
 def _push_forward(
@@ -185,7 +188,11 @@ def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence
 
 
 def vjp(
-    fun: Callable[..., Any], *primals: Any, has_aux: bool = False, cond_residuals: CondResiduals = "jax"
+    fun: Callable[..., Any],
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Any] = (),
+    cond_residuals: CondResiduals = "jax",
 ) -> tuple[Any, ...]:
     """Vector-Jacobian product, as `jax.vjp`.
 
@@ -197,6 +204,7 @@ def vjp(
       fun: takes and returns arrays, or pytrees of them.
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
+      reduce_axes: named axes that cotangents are summed over as they form, where their primals are the same along them; see `grad`.
       cond_residuals: what a cond keeps. 'jax': what JAX keeps, the residuals of each branch, with dummies where another branch has
         none. 'recompute': its operands alone; the branch taken is run again in the backward pass.
 
@@ -208,10 +216,14 @@ def vjp(
       TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
     """
     compat.check_callable(fun)
-    traced, outs, linear, nonzeros, nonzeros_out = _linearized(fun, primals, has_aux, cond_residuals)
+    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, cond_residuals)
+    nonzeros_out = parts.nonzeros_out
     n = len(traced.program.outvars)
     residuals = outs[n:]
-    backward = transpose_program(linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out))
+    summing = _summing(tuple(reduce_axes), fun, primals, traced, parts, nonzeros) if reduce_axes else None
+    backward = transpose_program(
+        parts.linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out), summing=summing
+    )
     pull = partial(
         _pull_back,
         _PullBack(
@@ -221,6 +233,31 @@ def vjp(
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     f_vjp = Partial(pull, residuals)
     return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
+
+
+def _summing(
+    reduce_axes: tuple[Any, ...], fun: Callable[..., Any], primals: tuple[Any, ...], traced: Traced, parts: Linearized,
+    nonzeros: list[bool],
+) -> Summing:  # fmt: skip
+    """Over which of the axes a cotangent may have to be summed, given along which the arguments differ.
+
+    Raises:
+      NameError: jax's, for an axis that is not in scope.
+      ValueError: an argument is traced by something that does not tell.
+    """
+    compat.axis_sizes(reduce_axes)
+    inputs = []
+    for x, path in zip(traced.leaves, _argument_names(fun, primals), strict=True):
+        axes = compat.varying_axes(x)
+        if axes is None:
+            raise ValueError(
+                f"reduce_axes={reduce_axes} needs to know whether {path or 'an argument'} differs along those axes, and jax.jit does "
+                f"not tell. Call jit on the mapped function: jax.jit(jaxviz.vmap(jaxviz.grad(f, reduce_axes={reduce_axes})))."
+            )
+        inputs.append(axes)
+    found = varying(parts.forward, inputs)
+    kept = [found.get(a, frozenset()) for a in parts.forward.outvars[len(traced.program.outvars) :]]
+    return Summing(reduce_axes, (*kept, *(a for a, nz in zip(inputs, nonzeros, strict=True) if nz)))
 
 
 class _PullBack:
@@ -263,6 +300,7 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., Any]:
@@ -277,12 +315,15 @@ def grad(
       has_aux: whether `fun` returns such a pair.
       holomorphic: whether `fun` is promised to be holomorphic; inputs and outputs must be complex then.
       allow_int: whether integer arguments are let through, with float0 gradients.
+      reduce_axes: named axes, of `vmap` say, that cotangents are summed over as they form, where their primals are the same along
+        them; along other axes they stay one per example. Under `vmap(..., axis_name="i")` the gradient in an argument that is not
+        mapped is then, with `reduce_axes=("i",)`, that of the sum over all examples.
       cond_residuals: what a cond keeps for the backward pass: see `vjp`.
 
     Raises:
       TypeError: jax's, for a result that is not a scalar or an argument that is not a float; the message gives its path.
     """
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, cond_residuals=cond_residuals)
+    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes, cond_residuals=cond_residuals)
 
     @_named(fun, "Gradient", argnums)
     def grad_f(*args: Any, **kwargs: Any) -> Any:
@@ -298,6 +339,7 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., tuple[Any, Any]]:
@@ -309,7 +351,9 @@ def value_and_grad(
     def value_and_grad_f(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
         _check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
-        ans, f_vjp, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux, cond_residuals=cond_residuals)
+        ans, f_vjp, *aux = vjp(
+            in_argnums, *dyn_args, has_aux=has_aux, reduce_axes=reduce_axes, cond_residuals=cond_residuals
+        )
         compat.check_scalar(ans)
         jax.tree.map(partial(compat.check_output_dtype_reverse, "grad", holomorphic), ans)
         g = f_vjp(compat.one_cotangent(ans))

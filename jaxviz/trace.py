@@ -120,7 +120,7 @@ def _trace_flat(
     keeps_rules: bool,
 ) -> Program:  # fmt: skip
     try:
-        jaxpr, held, _ = _folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules)
+        jaxpr, held, _ = _folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves)
         return read_jaxpr(jaxpr, {id(x) for x in held})
     except compat.ConcretizationTypeErrors:
         values = [compat.concrete_value(x) for x in leaves]

@@ -36,6 +36,7 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import linear_util as _lu
+from jax._src import shard_map as _shard_map
 from jax._src import source_info_util as _source
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
@@ -204,10 +205,12 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("held", "holds_tracers", "keeps_rules")
+    __slots__ = ("given", "held", "holds_tracers", "keeps_rules")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
+        self.given: dict[Any, Any] = {}
+        """What the function is called with, by the variable that stands for it."""
         self.held: list[Any] = []
         self.keeps_rules = keeps_rules
         self.holds_tracers = False
@@ -432,6 +435,7 @@ def trace_to_jaxpr(
     active: Sequence[bool] = (),
     keeps_rules: bool = True,
     folds: bool = False,
+    given: Sequence[Any] = (),
 ) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
     """Traces a function of flat arguments.
 
@@ -443,6 +447,7 @@ def trace_to_jaxpr(
       active: with `values`, which arguments carry a tangent.
       keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
       folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
+      given: what the function is called with, for `varying_axes` of its tracers.
 
     Raises:
       RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
@@ -458,6 +463,7 @@ def trace_to_jaxpr(
     with _source.reset_name_stack():
         source = _source.current()
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
+        trace.given = dict(zip((t.val for t in tracers), given, strict=False))
         if isinstance(trace, _PathTrace):
             trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
             trace.active.update(t.val for t, is_active in zip(tracers, active, strict=True) if is_active)
@@ -980,10 +986,6 @@ def mapped_type(aval: Any, dim: int | None, axis: Axis) -> Any:
     return mapped
 
 
-def has_name(axis: Axis) -> bool:
-    return axis.name is not _core.no_axis_name and axis.name is not None
-
-
 @contextlib.contextmanager
 def _inside(axis: Axis) -> Iterator[None]:
     with (
@@ -1081,6 +1083,78 @@ def outside_vmap(fun: Callable[[], Sequence[Any]], dims_out: Sequence[int | None
     with _core.set_current_trace(trace.parent_trace):
         outs = fun()
     return [x if d is None else _batching.BatchTracer(trace, x, d) for x, d in zip(outs, dims_out, strict=True)]
+
+
+# --- named axes -------------------------------------------------------------------------------------------------------
+
+
+def axis_sizes(names: Sequence[Any]) -> list[int]:
+    """Sizes of named axes in scope; jax's NameError for one that is not."""
+    return [jax.lax.axis_size(name) for name in names]
+
+
+def varying_axes(x: Any) -> frozenset[Any] | None:
+    """The named axes along which a value differs, as far as the transforms that it is traced by tell; None where they do not."""
+    if not isinstance(x, _core.Tracer):
+        return frozenset()
+    trace = x._trace
+    if isinstance(trace, _batching.BatchTrace):
+        own = frozenset() if x.batch_dim is None else frozenset([trace.axis_data.name])
+        return _joined([own, varying_axes(x.val)])
+    if isinstance(trace, _Trace):
+        return _varying_in(trace, x.val)
+    if isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)):
+        return varying_axes(x.primal)
+    if isinstance(trace, _shard_map.ShardMapTrace):
+        return frozenset(x.aval.mat.varying) if trace.check else frozenset(trace.mesh.axis_names)
+    return None if _is_inside_axis(trace) else frozenset()
+
+
+def _is_inside_axis(trace: Any) -> bool:
+    """Whether a trace began where a named axis was in scope already, so that its values may differ along that."""
+    while (trace := getattr(trace, "parent_trace", None)) is not None:
+        if isinstance(trace, (_batching.BatchTrace, _shard_map.ShardMapTrace)):
+            return True
+    return False
+
+
+def _joined(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
+    joined: frozenset[Any] = frozenset()
+    for part in parts:
+        if part is None:
+            return None
+        joined |= part
+    return joined
+
+
+def _varying_in(trace: _Trace, atom: Any) -> frozenset[Any] | None:
+    """The axes of a value of a trace that is under way: those of all that it depends on, and those that an operation names."""
+    found: dict[Any, Any] = {v: varying_axes(x) for v, x in trace.given.items()}
+    found |= {v: varying_axes(x) for v, x in trace.frame.constvar_to_val.items()}
+    for eqn in trace.frame.tracing_eqns:
+        axes = [found.get(t.val, frozenset()) for t in eqn.in_tracers if not isinstance(t.val, _core.Literal)]
+        whole = _joined([*axes, _named_inside(eqn.params)])
+        found.update((v, whole) for v in eqn.outvars)
+    result: frozenset[Any] | None = found.get(atom, frozenset()) if not isinstance(atom, _core.Literal) else frozenset()
+    return result
+
+
+def axis_names(params: Mapping[str, Any]) -> set[Any]:
+    """The names of axes in an operation's params, as a collective has them, not those in its bodies."""
+    names: set[Any] = set()
+    for key in ("axes", "axis_name"):
+        value = params.get(key)
+        names.update(value if isinstance(value, tuple) else (value,))
+    return {a for a in names if a is not None and not isinstance(a, int)}
+
+
+def _named_inside(params: Mapping[str, Any]) -> frozenset[Any]:
+    inside = (_named_inside(eqn.params) for jaxpr in _core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
+    return frozenset(axis_names(params)).union(*inside)
+
+
+def psum(x: Any, axes: tuple[Any, ...]) -> Any:
+    return jax.lax.psum(x, axes)
 
 
 # --- checkpoint policies ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
+from jaxviz.transforms.axes import named_axes
 from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule
 
 Dim = int | None
@@ -106,7 +107,7 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
     for index, equation in enumerate(program.equations):
         dims_in = tuple([dim_of.get(a) for a in equation.invars])
         ins = [env.get(a, a) for a in equation.invars]
-        if all(d is None for d in dims_in) and not _names(equation.operation, axis):
+        if all(d is None for d in dims_in) and axis.name not in named_axes(equation.operation):
             origin = Origin(equation, "vmap", "not mapped: the same for every example", "primal")
             builder.equations.append(
                 Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
@@ -132,16 +133,6 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         dims_out = wanted
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results))
     return Vmapped(builder.program(invars, results, info, like=program), dims_out, tuple(notes))
-
-
-def _names(operation: Operation, axis: compat.Axis) -> bool:
-    """Whether an operation, or one in its bodies, names the axis, as a collective does."""
-    if not compat.has_name(axis):
-        return False
-    for value in operation.params.values():
-        if value == axis.name if isinstance(value, str) else isinstance(value, tuple) and axis.name in value:
-            return True
-    return any(_names(e.operation, axis) for _, program in operation.programs for e in program.equations)
 
 
 def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis) -> Atom:
