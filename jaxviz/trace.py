@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.convert import read_traced
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Branch, Program
 
@@ -120,19 +120,18 @@ def _trace_flat(
     keeps_rules: bool,
 ) -> Program:  # fmt: skip
     try:
-        jaxpr, held, _ = _folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves)
-        return read_jaxpr(jaxpr, {id(x) for x in held})
+        return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves))
     except compat.ConcretizationTypeErrors:
         values = [compat.concrete_value(x) for x in leaves]
         if any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in values):
             raise  # under an outer jit or vmap there is no value to look at: the error is jax's
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
-    jaxpr, held, looks = _folded_if_need_be(flat, avals, info, values=values, active=keeps)
-    branches = tuple(Branch(locate(source), kind, value) for source, kind, value in looks)
-    return read_jaxpr(jaxpr, {id(x) for x in held}, branches, is_path=True)
+    traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps)
+    branches = tuple(Branch(locate(source), kind, value) for source, kind, value in traced.looks)
+    return read_traced(traced, branches, is_path=True)
 
 
-def _folded_if_need_be(*args: Any, **options: Any) -> Any:
+def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:
     """Traces; again with constants computed at once, where a custom rule closes over what would be a value of the trace.
 
     Rules are looked at when the trace is over. Outside `jit` such a value is an array for JAX, and so it is the second time.

@@ -24,7 +24,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -205,12 +205,13 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("given", "held", "holds_tracers", "keeps_rules")
+    __slots__ = ("given", "held", "holds_tracers", "keeps_rules", "made_from")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
         self.given: dict[Any, Any] = {}
         """What the function is called with, by the variable that stands for it."""
+        self.made_from: dict[int, Equation] = {}
         self.held: list[Any] = []
         self.keeps_rules = keeps_rules
         self.holds_tracers = False
@@ -407,7 +408,7 @@ def _nonzero_of_call(primitive: Any, params: Any, avals: tuple[Any, ...], mask: 
         out = primitive.bind(*args, **primitive.get_bind_params(dict(params)))
         return out if primitive.multiple_results else [out]
 
-    one, _, _ = trace_to_jaxpr(apply, avals, unknown_debug_info(len(avals), 0))
+    one = trace_to_jaxpr(apply, avals, unknown_debug_info(len(avals), 0)).jaxpr
     return linearize_jaxpr(one, mask)[2]
 
 
@@ -427,6 +428,22 @@ class RuleHoldsTracer(Exception):
     """A custom rule closes over a value of the trace."""
 
 
+class TracedJaxpr(NamedTuple):
+    """What `trace_to_jaxpr` makes.
+
+    Args:
+      jaxpr: a ClosedJaxpr.
+      held: its literals that linearize keeps as arrays.
+      looks: where values were given, the points at which Python looked at one, as (source, what it asked for, the answer).
+      made_from: for the place of an equation of the jaxpr, the equation of a derived program that it was evaluated from.
+    """
+
+    jaxpr: Any
+    held: list[Any]
+    looks: list[tuple[Any, str, Any]]
+    made_from: dict[int, Equation]
+
+
 def trace_to_jaxpr(
     fun: Callable[..., Sequence[Any]],
     avals: Sequence[Any],
@@ -436,7 +453,7 @@ def trace_to_jaxpr(
     keeps_rules: bool = True,
     folds: bool = False,
     given: Sequence[Any] = (),
-) -> tuple[Any, list[Any], list[tuple[Any, str, Any]]]:
+) -> TracedJaxpr:
     """Traces a function of flat arguments.
 
     Args:
@@ -451,10 +468,6 @@ def trace_to_jaxpr(
 
     Raises:
       RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
-
-    Returns:
-      the ClosedJaxpr; its literals that linearize keeps as arrays; and, where values were given, the points at which
-      Python looked at one, as (source, what it asked for, the answer).
     """
     parent = _core.trace_ctx.trace
     trace = _Trace(debug_info, parent, keeps_rules) if values is None else _PathTrace(debug_info, parent)
@@ -478,9 +491,42 @@ def trace_to_jaxpr(
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
         jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
     looks = trace.looks if isinstance(trace, _PathTrace) else []
-    held = trace.held
+    made = TracedJaxpr(_core.ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from)
     trace.invalidate()
-    return _core.ClosedJaxpr(jaxpr, consts), held, looks
+    return made
+
+
+def evaluate_in_trace(
+    program: Program, inputs: Sequence[Any], params_of: Callable[[Operation], Mapping[str, Any]]
+) -> list[Any] | None:
+    """Evaluates a program where one of our traces is under way, which then knows from which equation each of its own was made.
+
+    Args:
+      program, inputs: as `evaluate` takes them.
+      params_of: an operation's params as JAX takes them.
+
+    Returns:
+      the results, or None where there is no such trace.
+    """
+    trace = _core.trace_ctx.trace
+    if type(trace) is not _Trace:
+        return None
+    env: dict[Atom, Any] = dict(zip(program.constvars, program.consts, strict=True))
+    env |= zip(program.invars, inputs, strict=True)
+    read = lambda a: a.val if isinstance(a, Literal) else env[a]
+    eqns = trace.frame.tracing_eqns
+    for e in program.equations:
+        start = len(eqns)
+        source = e.source if e.source is not None else _source.new_source_info()
+        names = _source.current_name_stack() + source.name_stack
+        with _source.user_context(source.traceback, name_stack=names), e.operation.context.manager:
+            outs = e.primitive.bind(*map(read, e.invars), **e.primitive.get_bind_params(params_of(e.operation)))
+        env.update(zip(e.outvars, outs if e.primitive.multiple_results else [outs], strict=True))
+        trace.made_from.update((i, e) for i in range(start, len(eqns)))
+        for a, t in zip(e.invars, eqns[start].in_tracers if len(eqns) == start + 1 else (), strict=False):
+            if isinstance(a, Literal) and a.held:
+                trace.hold(t)
+    return [read(a) for a in program.outvars]
 
 
 class NotRecorded(Exception):
@@ -687,11 +733,11 @@ def jvp_rule(
 
 def trace_custom_jvp_rule(
     params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
-) -> tuple[Any, list[Any], list[bool]]:
+) -> tuple[TracedJaxpr, list[bool]]:
     """The user's rule of a `custom_jvp_call` as a jaxpr; from operands and nonzero tangents to results and nonzero tangents.
 
     Returns:
-      the ClosedJaxpr; its literals that linearize keeps as arrays; and which results have a nonzero tangent.
+      the traced rule, and which results have a nonzero tangent.
 
     Source: `process_custom_jvp_call` of JAX's `LinearizeTrace`, and `lift_jvp`.
     """
@@ -719,13 +765,12 @@ def trace_custom_jvp_rule(
         return [*outs[:n_out], *(t for t in tangents_out if type(t) is not _ad.Zero)]
 
     avals = [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
-    closed, held, _ = trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0))
-    return closed, held, nonzeros_out
+    return trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0)), nonzeros_out
 
 
 def trace_forward_rule(
     params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
-) -> tuple[Any, list[Any], int, Sequence[int | None]]:
+) -> tuple[TracedJaxpr, int, Sequence[int | None]]:
     """The user's forward rule of a `custom_vjp_call`.
 
     Args:
@@ -735,15 +780,13 @@ def trace_forward_rule(
       context: of the equation.
 
     Returns:
-      (jaxpr, held, n_residuals, forwarded): the ClosedJaxpr from those operands to residuals that are not operands, then
-      results; its literals that linearize keeps as arrays; the number of residuals; and for each the position among all
-      operands of the equation, or None for one that the jaxpr gives.
+      (traced, n_residuals, forwarded): the rule from those operands to residuals that are not operands, then results; the number of
+      residuals; and for each the position among all operands of the equation, or None for one that the rule gives.
     """
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
         jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
-        closed = _core.ClosedJaxpr(jaxpr, consts)
-        held: list[Any] = []
+        traced = TracedJaxpr(_core.ClosedJaxpr(jaxpr, consts), [], [], {})
     else:
         for store in rule.stores:
             if store:
@@ -757,12 +800,12 @@ def trace_forward_rule(
             is_array.extend(map(is_tracer, outs))
             return outs
 
-        closed, held, _ = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0))
+        traced = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0))
         # A number that went through an operation of jnp, and so is a tracer here, is an array outside `jit`.
-        outvars = zip(closed.jaxpr.outvars, is_array, strict=True)
-        held = [*held, *(a for a, traced in outvars if traced and isinstance(a, _core.Literal))]
+        outvars = zip(traced.jaxpr.jaxpr.outvars, is_array, strict=True)
+        traced.held.extend(a for a, given in outvars if given and isinstance(a, _core.Literal))
     _, residual_tree, forwarded = params["out_trees"]()
-    return closed, held, residual_tree.num_leaves, forwarded
+    return traced, residual_tree.num_leaves, forwarded
 
 
 def custom_lin_params(
@@ -819,11 +862,11 @@ def rounding_params(aval: Any) -> dict[str, int] | None:
 
 def trace_backward_rule(
     params: Mapping[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool]
-) -> tuple[Any, list[bool]]:
+) -> tuple[TracedJaxpr, list[bool]]:
     """The user's backward rule, from the params of a `custom_lin`.
 
     Returns:
-      a ClosedJaxpr from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that carried
+      the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that carried
       a tangent, and which of those are nonzero.
     """
     ct_avals = [a.to_ct_aval() for a in params["out_avals"]]
@@ -840,8 +883,7 @@ def trace_backward_rule(
         return [ct for ct in out if type(ct) is not _ad.Zero]
 
     avals = [*residual_avals, *(a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz)]
-    closed, _, _ = trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0))
-    return closed, nonzero_out
+    return trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0)), nonzero_out
 
 
 def has_transpose_rule(primitive: Any) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -71,8 +72,7 @@ def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Oper
     program = compat.record_rule(fun, avals, _bound_operation)
     if program is not None:
         return program
-    jaxpr, held, _ = compat.trace_to_jaxpr(fun, avals, compat.unknown_debug_info(len(avals), 0))
-    return read_jaxpr(jaxpr, {id(x) for x in held})
+    return read_traced(compat.trace_to_jaxpr(fun, avals, compat.unknown_debug_info(len(avals), 0)))
 
 
 def _bound_operation(primitive: Any, params: dict[str, Any], in_avals: tuple[Any, ...], context: Any) -> Operation:
@@ -93,11 +93,17 @@ def _bind(key: Any, made: Operation) -> None:
         _bound.popitem(last=False)
 
 
+def read_traced(traced: compat.TracedJaxpr, branches: tuple[Branch, ...] = (), is_path: bool = False) -> Program:
+    """The Program of what `compat.trace_to_jaxpr` made."""
+    return read_jaxpr(traced.jaxpr, {id(x) for x in traced.held}, branches, is_path, traced.made_from)
+
+
 def read_jaxpr(
     jaxpr: Any,
     held: Collection[int] = (),
     branches: tuple[Branch, ...] = (),
     is_path: bool = False,
+    made_from: Mapping[int, Equation] = MappingProxyType({}),
 ) -> Program:
     """The Program of a jaxpr, and of every jaxpr nested in its params.
 
@@ -105,6 +111,8 @@ def read_jaxpr(
       jaxpr: a `ClosedJaxpr`, or an open `Jaxpr` as some params hold.
       held: ids of the jaxpr's literals that JAX's linearize keeps as arrays; see `Literal.held`.
       branches, is_path: how it was recorded; see `Program`.
+      made_from: for the place of an equation, the equation of a derived program that it was evaluated from. It has the origin of
+        that.
     """
     known = _programs.get(id(jaxpr))
     if known is not None:
@@ -112,6 +120,8 @@ def read_jaxpr(
     closed = isinstance(jaxpr, jex_core.ClosedJaxpr)
     inner = jaxpr.jaxpr if closed else jaxpr
     program = _Reader(held).read(inner, tuple(jaxpr.consts) if closed else (), closed, branches, is_path)
+    for i, equation in made_from.items():
+        program.equations[i].origin = equation.origin
     program.__dict__["jaxpr"] = jaxpr  # written back, it is the very object that JAX's own caches know
     _programs[id(jaxpr)] = program
     return program
@@ -248,6 +258,13 @@ def write_program(program: Program) -> Any:
     outvars = [atom(a) for a in program.outvars]
     jaxpr = compat.new_jaxpr(constvars, invars, outvars, eqns, effects, program.debug_info, is_high)
     return jex_core.ClosedJaxpr(jaxpr, program.consts) if program.closed else jaxpr
+
+
+def kept_jaxpr(program: Program) -> Any:
+    """The jaxpr of a Program that is to keep it. Read again, it is this very program, with the origins of its equations."""
+    jaxpr = write_program(program)
+    _programs[id(jaxpr)] = program
+    return jaxpr
 
 
 def one_equation(op: Operation) -> Any:

@@ -229,9 +229,9 @@ class Program:
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:
         """The program as a JAX `ClosedJaxpr`."""
-        from jaxviz.ir.convert import write_program
+        from jaxviz.ir.convert import kept_jaxpr
 
-        return write_program(self)
+        return kept_jaxpr(self)
 
     @property
     def in_avals(self) -> tuple[Aval, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr, write_params
+from jaxviz.ir.convert import read_jaxpr, read_traced, write_params
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
@@ -241,8 +241,8 @@ def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, cond_residuals: 
 
 def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask, str]:
     params = write_params(operation)
-    jaxpr, held, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
-    return read_jaxpr(jaxpr, {id(x) for x in held}), tuple(nonzeros_out), _rule_name(operation, "custom JVP rule")
+    traced, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
+    return read_traced(traced), tuple(nonzeros_out), _rule_name(operation, "custom JVP rule")
 
 
 def _rule_name(operation: Operation, kind: str) -> str:
@@ -273,10 +273,10 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
     n_consts = params["num_consts"]
     if any(nonzeros[:n_consts]):
         raise compat.closed_over_error()
-    jaxpr, held, n_residuals, forwarded = compat.trace_forward_rule(
+    traced, n_residuals, forwarded = compat.trace_forward_rule(
         params, operation.in_avals[n_consts:], nonzeros[n_consts:], operation.context
     )
-    forward = read_jaxpr(jaxpr, {id(x) for x in held})
+    forward = read_traced(traced)
     operands = (*(Var(a) for a in operation.in_avals[:n_consts]), *forward.invars)
     n_made = n_residuals - sum(i is not None for i in forwarded)
     made = iter(forward.outvars[:n_made])
@@ -327,8 +327,8 @@ def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
 @transpose_rules.register(compat.custom_lin_p)
 def _transpose_custom_lin(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
-    jaxpr, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts)
-    program = read_jaxpr(jaxpr)
+    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts)
+    program = read_traced(traced)
     template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
     return TransposeRule(template, tuple(nonzeros_out), "custom backward rule")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr, trace_rule
+from jaxviz.ir.convert import read_traced, trace_rule
 from jaxviz.ir.syntax import Atom, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import (
@@ -92,9 +92,9 @@ def _saving(
 
 @lru_cache(maxsize=1024)
 def _dummy(aval: Any) -> Template:
-    jaxpr, _, _ = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], (), compat.unknown_debug_info(0, 1))
+    traced = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], (), compat.unknown_debug_info(0, 1))
     origin = Origin(None, "linearize", "dummy for a residual that another branch saves", "dummy")
-    return written_out(read_jaxpr(jaxpr), origin)
+    return written_out(read_traced(traced), origin)
 
 
 def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]) -> Program:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
@@ -161,8 +161,8 @@ def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> fro
 
 @lru_cache(maxsize=1024)
 def _zero(aval: Any, transform: str) -> Template:
-    jaxpr, _, _ = compat.trace_to_jaxpr(lambda: [compat.zeros(aval)], (), compat.unknown_debug_info(0, 1))
-    return written_out(read_jaxpr(jaxpr), Origin(None, transform, "zero written out", "zero"))
+    traced = compat.trace_to_jaxpr(lambda: [compat.zeros(aval)], (), compat.unknown_debug_info(0, 1))
+    return written_out(read_traced(traced), Origin(None, transform, "zero written out", "zero"))
 
 
 def written_out(program: Program, origin: Origin) -> Template:
