@@ -157,7 +157,7 @@ def _sources(
         yield Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by)
     place = next(i for i, v in enumerate(equation.outvars) if v is atom)
     for body in inside:
-        stacked = equation.primitive is compat.scan_p and place >= equation.params["num_carry"]
+        stacked = equation.primitive is compat.scan_p and place >= compat.scan_sizes(equation.params)[1]
         longer = (*lengths, int(equation.params["length"])) if stacked else lengths
         inner = _Scope(body.program, scope, equation, body)
         chosen = branches if body.branch is None else (*branches, (equation, body.branch))
@@ -180,8 +180,9 @@ def _outside(
         yield Source(None, atom, scope.within, lengths, branches, is_carry, passed_by)
         return
     if holder.primitive is compat.scan_p and atom not in seen:
-        carried = place - holder.params["num_consts"]
-        if 0 <= carried < holder.params["num_carry"]:
+        n_consts, n_carry = compat.scan_sizes(holder.params)
+        carried = place - n_consts
+        if 0 <= carried < n_carry:
             yield from _sources(
                 scope, scope.program.outvars[carried], lengths, branches, True, passed_by, seen | {atom}
             )

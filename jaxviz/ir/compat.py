@@ -44,7 +44,12 @@ from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow import conditionals as _conditionals
 from jax._src.state import types as _state_types
-from jax.extend.core import primitives
+from jax.extend.core import ClosedJaxpr, primitives
+
+try:
+    from jax._src import flattree as _flattree
+except ImportError:  # before 0.12
+    _flattree = None
 
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
@@ -104,7 +109,12 @@ def current_context() -> Any:
 
 def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
     """An open jaxpr with the values of its constvars."""
-    return _core.ClosedJaxpr(jaxpr, consts)
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def states_of(var: Any) -> tuple[Any, Any]:
+    """The states that a variable of a mutable type begins and ends with, where JAX records them (before 0.12)."""
+    return getattr(var, "initial_qdd", None), getattr(var, "final_qdd", None)
 
 
 def is_high(jaxpr: Any) -> bool:
@@ -416,7 +426,7 @@ _nonzero_of_primitive = functools.lru_cache(maxsize=4096)(_nonzero_of_call)
 
 
 def _type_with_state(var: Any) -> Any:
-    return _core.AvalQDD(var.aval, var.initial_qdd) if var.aval.has_qdd else var.aval
+    return _core.AvalQDD(var.aval, var.initial_qdd) if getattr(var.aval, "has_qdd", False) else var.aval
 
 
 def concrete_value(x: Any) -> Any:
@@ -491,7 +501,7 @@ def trace_to_jaxpr(
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
         jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
     looks = trace.looks if isinstance(trace, _PathTrace) else []
-    made = TracedJaxpr(_core.ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from)
+    made = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from)
     trace.invalidate()
     return made
 
@@ -786,7 +796,7 @@ def trace_forward_rule(
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
         jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
-        traced = TracedJaxpr(_core.ClosedJaxpr(jaxpr, consts), [], [], {})
+        traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {})
     else:
         for store in rule.stores:
             if store:
@@ -877,6 +887,8 @@ def trace_backward_rule(
         given = iter(args[len(residual_avals) :])
         cts = [next(given) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         cts_in = params["bwd"].call_wrapped(*args[: len(residual_avals)], *cts)
+        if hasattr(_ad, "CustomBwdWithAccums"):  # since 0.12 with what the rule logs
+            cts_in, _ = cts_in
         cts_in = [_ad.replace_rule_output_symbolic_zeros(ct) for ct in cts_in]
         out = [ct for ct, is_zero in zip(cts_in, params["in_zeros"], strict=True) if not is_zero]
         nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
@@ -898,8 +910,8 @@ def linearize_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, int, Seq
       all residuals and then the nonzero tangents; `forwarded[i]` is the position of residual i among the inputs, or None for
       one that `primal` gives.
     """
-    made: tuple[Any, int, Sequence[bool], Sequence[int | None], Any] = _ad.linearize_jaxpr(jaxpr, nonzeros, is_vjp=True)
-    return made
+    primal, _, nonzeros_out, forwarded, linear = _ad.linearize_jaxpr(jaxpr, nonzeros, is_vjp=True)
+    return primal, len(primal.out_avals) - len(jaxpr.out_avals), nonzeros_out, forwarded, linear
 
 
 def transpose_rule(
@@ -1002,6 +1014,30 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
     """JAX's JVP of a ClosedJaxpr: (inputs, nonzero tangents) to (results, nonzero tangents), and which are nonzero."""
     made: tuple[Any, list[bool]] = _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
     return made
+
+
+# --- params that versions write in their own ways ---------------------------------------------------------------------
+
+
+COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
+"""Whether a residual of a branch that is one of the cond's operands is taken from there, since 0.12, or passes through the cond."""
+
+
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """The number of consts and of carried values of a scan."""
+    if "ft_in" in params:  # since 0.12
+        consts, carry, _ = params["ft_in"].unpack()
+        return len(consts), len(carry)
+    return params["num_consts"], params["num_carry"]
+
+
+def scan_params(params: Mapping[str, Any], n_in: int, n_out: int, n_consts: int, n_carry: int) -> dict[str, Any]:
+    """Params of a scan whose body has so many inputs and results, of which the first are consts and carried values."""
+    if "ft_in" in params:
+        trees = [(n_consts, n_carry, n_in - n_consts - n_carry), (n_carry, n_out - n_carry)]
+        ft_in, ft_out = (_flattree.pack(tuple(map(_flattree.nones, sizes))) for sizes in trees)
+        return {**params, "ft_in": ft_in, "ft_out": ft_out}
+    return {**params, "num_consts": n_consts, "num_carry": n_carry}
 
 
 # --- batching rules ---------------------------------------------------------------------------------------------------

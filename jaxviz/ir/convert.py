@@ -189,9 +189,8 @@ class _StatefulVar(Var):
 
 
 def _bound_var(var: Any) -> Var:
-    if var.initial_qdd is None and var.final_qdd is None:
-        return Var(var.aval)
-    return _StatefulVar(var.aval, var.initial_qdd, var.final_qdd)
+    initial, final = compat.states_of(var)
+    return Var(var.aval) if initial is None and final is None else _StatefulVar(var.aval, initial, final)
 
 
 def read_params(params: Mapping[str, Any]) -> dict[str, Any]:

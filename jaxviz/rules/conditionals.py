@@ -6,6 +6,7 @@ Source: JAX's `lax/control_flow/conditionals.py`, whose decision it is how the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any
@@ -104,6 +105,12 @@ def _taking(staged: Program, n_own: int, avals: Sequence[Any], at: Sequence[int]
     return reordered_inputs(staged, [*taken, *staged.invars[n_own:]])
 
 
+def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
+    """The inputs and constants of a branch, each by what it is outside."""
+    given: dict[Atom, tuple[Any, int]] = {v: ("operand", i) for i, v in enumerate(branch.invars)}
+    return given | {v: (number, i) for i, v in enumerate(branch.constvars)}
+
+
 @linearize_rules.register(compat.cond_p)
 def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
     if cond_residuals == "recompute":
@@ -113,11 +120,30 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     nonzeros_out = _any_branch(linearize_program(b, nz).nonzeros_out for b in branches)
     parts = [linearize_program(b, nz, instantiate=nonzeros_out) for b in branches]
     n_out = len(nonzeros_out)
-    avals, places = _merged([p.residuals for p in parts])
-    forward = [_saving(p.forward, n_out, p.residuals, avals, at) for p, at in zip(parts, places, strict=True)]
-    linear = [_taking(p.linear, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
+    passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
+    saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
+    avals, places = _merged(saved)
+    forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
     primal = call_of(_cond(operation, forward))
-    residuals = (primal.invars[0], *primal.outvars[n_out:])
+    outside: dict[
+        Any, Atom
+    ] = {}  # a residual of some branch that is an operand of the cond, or a constant of the branch
+    all_places: list[list[int]] = []
+    constants: dict[Var, Any] = {}
+    for branch, p, given, at in zip(branches, parts, passed, places, strict=True):
+        own = iter(at)
+        for a in p.residuals:
+            if a in given and given[a] not in outside:
+                kind, i = given[a]
+                outside[given[a]] = primal.invars[1 + i] if kind == "operand" else branch.constvars[i]
+                if kind != "operand":
+                    constants[branch.constvars[i]] = branch.consts[i]
+        order = list(outside)
+        all_places.append([len(avals) + order.index(given[a]) if a in given else next(own) for a in p.residuals])
+    whole = [*avals, *(a.aval for a in outside.values())]
+    linear = [_taking(p.linear, len(p.residuals), whole, at) for p, at in zip(parts, all_places, strict=True)]
+    primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
+    residuals = (primal.invars[0], *primal.outvars[n_out:], *outside.values())
     pushed = call_of(_cond(operation, linear))
     checkpoints = tuple(c for p in parts for c in p.checkpoints)
     return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)

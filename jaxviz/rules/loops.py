@@ -59,11 +59,11 @@ class _Scan:
 
     @property
     def n_consts(self) -> int:
-        return int(self.operation.params["num_consts"])
+        return compat.scan_sizes(self.operation.params)[0]
 
     @property
     def n_carry(self) -> int:
-        return int(self.operation.params["num_carry"])
+        return compat.scan_sizes(self.operation.params)[1]
 
     @property
     def n_ys(self) -> int:
@@ -75,7 +75,8 @@ class _Scan:
     def like(self, body: Program, n_consts: int, n_carry: int, reverse: bool | None = None) -> Operation:
         """A scan of another body, as long as this one."""
         p = self.operation.params
-        params = {**p, "jaxpr": body, "num_consts": n_consts, "num_carry": n_carry}
+        params = compat.scan_params(p, len(body.invars), len(body.outvars), n_consts, n_carry)
+        params["jaxpr"] = body
         if reverse is not None:
             params["reverse"] = reverse
         whole, xs = body.in_avals[: n_consts + n_carry], body.in_avals[n_consts + n_carry :]
