@@ -2,6 +2,7 @@
 # make test   everything that is tested; sets up what it needs
 # make demo   the first notebook's program, without a display
 # make bench  speed and memory beside JAX's
+# make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12
 # Other interpreters: make test PYTHON=python3.12
 
 PYTHON ?= python3
@@ -12,9 +13,13 @@ NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
 PYTEST := $(BIN)/python -m pytest -n 2
 
+LATEST := .venv-latest
+PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3.12; do \
+	"$$p" -c "" 2>/dev/null && { echo "$$p"; break; }; done)
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: lab test test-quick lint check-widgets demo bench notebooks browser clean
+.PHONY: lab test test-quick test-latest print-latest lint check-widgets demo bench notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -75,5 +80,18 @@ test-quick: $(STAMPS)/install-test jaxviz/static/explorer.js lint check-widgets
 test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
 	$(PYTEST)
 
+$(STAMPS)/install-latest: jaxviz/static/explorer.js pyproject.toml
+	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make test-latest needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }
+	$(PYTHON_LATEST) -m venv $(LATEST)
+	$(LATEST)/bin/python -m pip install --quiet --editable '.[test-engine]' 'jax>=0.12'
+	@mkdir -p $(STAMPS) && touch $@
+
+test-latest: $(STAMPS)/install-latest
+	$(LATEST)/bin/python -m pytest -n 2 -m 'not slow and not browser and not packaging' tests \
+		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/test_libraries.py
+
+print-latest:
+	@echo $(PYTHON_LATEST)
+
 clean:
-	rm -rf $(VENV) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb
+	rm -rf $(VENV) $(LATEST) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb

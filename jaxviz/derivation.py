@@ -150,7 +150,7 @@ class Derivation:
         differences = tuple(
             f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in types if ours[t] != theirs[t]
         )
-        return Check(agrees, f"{what} JAX {compat.JAX_VERSION}: {same} of {total}", differences)
+        return Check(agrees, f"{what} {compat.JAX}: {same} of {total}", differences)
 
     def __repr__(self) -> str:
         return f"Derivation({self.primal.name}, {len(self.primal.equations)} equations)"

@@ -87,6 +87,14 @@ INTEGERS = {
 }  # fmt: skip
 
 
+# Primitives that only newer versions have.
+if hasattr(lax, "log2"):
+    UNARY["log2"] = lax.log2
+    BINARY_REAL["nextafter"] = lax.nextafter  # which had no rule before
+if hasattr(lax, "polynomial"):
+    BINARY["polynomial"] = lambda x, c: lax.polynomial(x, [c, c * 2, c])
+
+
 def samples() -> list[Sample]:
     """One or more for each primitive of `COVERED`."""
     table = [Sample(n, f, (V,), FLOATS) for n, f in UNARY_REAL.items()]
@@ -287,6 +295,7 @@ LEFT_OUT = {
             "all_gather_reduced",
             "all_to_all",
             "pbroadcast",
+            "pbroadcast_dynamic",
             "ppermute",
             "preduced",
             "psum",
@@ -294,7 +303,10 @@ LEFT_OUT = {
             "pvary",
             "ragged_all_to_all",
             "reduce_scatter",
+            "reduced_vary_cast",
             "reduced_vary_cast_p",
+            "relayout",
+            "vary_unreduced_cast",
             "unreduced_psum",
             "unreduced_reduce_scatter",
             "vary_unreduced_cast_p",
@@ -310,6 +322,7 @@ LEFT_OUT = {
             "accum_grad_in_ref",
             "addupdate",
             "box_get",
+            "with_memory_space_constraint",
             "box_set",
             "empty_ref",
             "free_ref",
@@ -361,6 +374,7 @@ LEFT_OUT = {
             "eq_to",
             "le_to",
             "lt_to",
+            "one_minus_square",
             "tie",
             "stage",
             "from_edtype",

@@ -5,14 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental.hijax import VJPHiPrimitive
+
+try:
+    from jax.experimental.hijax import HiPrim
+except ImportError:  # before 0.12
+    from jax.experimental.hijax import VJPHiPrimitive as HiPrim
 
 import jaxviz
 
 X = jnp.linspace(0.5, 2.5, 3)
 
 
-class Squared(VJPHiPrimitive):
+class Squared(HiPrim):
     def __init__(self, aval):
         self.in_avals, self.out_aval, self.params = (aval,), aval, {}
         super().__init__()

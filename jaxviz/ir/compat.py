@@ -53,7 +53,7 @@ except ImportError:  # before 0.12
 
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
-JAX_VERSION: str = jax.__version__
+JAX: str = f"JAX {jax.__version__}"
 
 DropVar: Any = _core.DropVar
 jit_p: Any = pjit.jit_p
@@ -735,8 +735,9 @@ def jvp_rule(
             primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
             primals_out, tangents_out = [primals_out], [tangents_out]
-        nonzeros_out[:] = [type(t) is not _ad.Zero for t in tangents_out]
-        return [*primals_out, *(t for t in tangents_out if type(t) is not _ad.Zero)]
+        # As in JAX, the trivial tangents of integers are zeros, however a rule writes them.
+        nonzeros_out[:] = [type(t) is not _ad.Zero and not is_float0(_core.typeof(t)) for t in tangents_out]
+        return [*primals_out, *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
 
     return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
 

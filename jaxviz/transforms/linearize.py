@@ -8,7 +8,7 @@ from typing import Literal as OneOf
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
-from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Aval, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
     Builder,
@@ -88,7 +88,17 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
     n_out = len(primal.outvars) - n_res
     computed = iter(primal.outvars[n_out:])
     sources = [next(computed) if i is None else primal.invars[i] for i in forwarded]
-    return rule_of(primal, n_out, sources, linear, tuple(nonzeros_out), name)
+    tangents = [a for a, nz in zip(operation.out_avals, nonzeros_out, strict=True) if nz]
+    linear = replace(
+        linear, outvars=tuple(t for t, a in zip(linear.outvars, tangents, strict=True) if not _is_trivial(a))
+    )
+    nonzero = tuple(nz and not _is_trivial(a) for a, nz in zip(operation.out_avals, nonzeros_out, strict=True))
+    return rule_of(primal, n_out, sources, linear, nonzero, name)
+
+
+def _is_trivial(aval: Aval) -> bool:
+    """Whether tangents of a type are those of integers, which are zeros however a rule writes them."""
+    return compat.is_float0(aval.to_tangent_aval())
 
 
 def unknown_results() -> ValueError:

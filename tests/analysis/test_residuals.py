@@ -35,6 +35,10 @@ def by_kind(found, kind):
     return [r for r in found if r.kind == kind]
 
 
+OF_TANH = len(jax.tree.leaves(jax.vjp(jnp.tanh, jnp.ones(3))[1]))
+"""What the derivative of tanh keeps, which is not the same in all versions of JAX."""
+
+
 def test_kinds_and_sizes(found):
     assert {(r.kind, r.type, r.nbytes) for r in found} == {
         ("argument", "f32[4,3]", 48),
@@ -43,7 +47,7 @@ def test_kinds_and_sizes(found):
         ("intermediate", "f32[5,3]", 60),
         ("literal", "f32[]", 4),
     }
-    assert found.nbytes == sum(r.nbytes for r in found) == 48 + 80 + 12 + 60 + 60 + 4
+    assert found.nbytes == sum(r.nbytes for r in found) == 48 + 80 + 12 + 60 * OF_TANH + 4
 
 
 def test_the_line_of_an_intermediate_is_the_users(found):
@@ -145,7 +149,10 @@ def test_no_residuals():
 
 def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):
     assert max(map(len, str(found).splitlines())) <= 100
-    assert str(found).startswith("6 residuals of loss, 264 B: 2 arguments 128 B, 1 literal 4 B, 3 intermediates 132 B")
+    assert str(found).startswith(
+        f"{4 + OF_TANH} residuals of loss, {144 + 60 * OF_TANH} B: 2 arguments 128 B, 1 literal 4 B, {1 + OF_TANH} intermediates "
+        f"{12 + 60 * OF_TANH} B"
+    )
 
     def evil(**kw):
         return jnp.sum(kw["<script>"] ** 2)
