@@ -19,9 +19,9 @@ from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, 
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
-from jaxviz.ir.origin import Location
+from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
-from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 
 Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy"]
 
@@ -116,11 +116,13 @@ class ResidualSet(Sequence[Residual]):
       function: its name.
       items: the residuals.
       checkpoints: the checkpointed functions in it, with what their policies decided.
+      mapped: what `vmap` made of its control flow, a sentence each.
     """
 
     function: str
     items: tuple[Residual, ...]
     checkpoints: tuple[CheckpointReport, ...] = ()
+    mapped: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -176,7 +178,7 @@ class ResidualSet(Sequence[Residual]):
             notes.append(
                 f"{format_bytes(sum(r.nbytes for r in unread))} are kept that the backward program never reads: {names}."
             )
-        notes += [note for c in self.checkpoints for note in c.notes]
+        notes += [*(note for c in self.checkpoints for note in c.notes), *self.mapped]
         return tuple(dict.fromkeys(notes))
 
     def __str__(self) -> str:
@@ -263,7 +265,23 @@ def find_residuals(derivation: Derivation) -> ResidualSet:
                 None if backward_readers is None else backward_readers[var],
             )
         )
-    return ResidualSet(derivation.primal.name, tuple(made), report_checkpoints(derivation))
+    return ResidualSet(derivation.primal.name, tuple(made), report_checkpoints(derivation), _mapped(derivation.primal))
+
+
+def _mapped(program: Program) -> tuple[str, ...]:
+    """What `jaxviz.vmap` made of a cond or a loop in a function that was derived from others."""
+    origins = (a.origin for _, e in program.walk() for a in (e, *ancestors(e)))
+    found: dict[tuple[Equation, str], None] = {
+        (o.equation, o.rule): None
+        for o in origins
+        if o is not None and o.transform == "vmap" and o.equation is not None and ": " in o.rule
+        if o.equation.primitive in (compat.cond_p, compat.while_p)
+    }
+    places = {e: location_of(e) for e, _ in found}
+    return tuple(
+        f"Under vmap the {rule}{f' ({short_location(at)})' if (at := places[e]) is not None else ''}."
+        for e, rule in found
+    )
 
 
 def _residual(

@@ -268,9 +268,7 @@ def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
     outs: list[list[Atom]] = []
     notes: list[Note] = []
     for i, branch in enumerate(branches):
-        guard = trace_rule(partial(_guarded, i), avals)
-        origin = Origin(None, "vmap", f"operands of branch {i}, for the examples that take it", "primal")
-        mine = builder.splice(written_out(guard, origin), ins, None, "", "")
+        mine = builder.inline(trace_rule(partial(_guarded, i), avals), ins)
         part = vmap_program(branch, [0] * len(mine), axis, to=[0] * len(branch.outvars))
         outs.append(builder.inline(part.program, mine))
         notes += part.notes
@@ -278,8 +276,7 @@ def _vmap_to_select(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
     results = []
     for of_branches in zip(*outs, strict=True):
         choice = trace_rule(_selected, [index.aval, *(x.aval for x in of_branches)])
-        origin = Origin(None, "vmap", "cond becomes select: the result of the branch that each example takes", "primal")
-        results += builder.splice(written_out(choice, origin), [index, *of_branches], None, "", "")
+        results += builder.inline(choice, [index, *of_branches])
     text = (
         f"cond becomes select: {'both branches are' if n == 2 else f'all {n} branches are'} computed for every example"
     )

@@ -11,7 +11,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.axes import named_axes
-from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule
+from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule, written_out
 
 Dim = int | None
 """Where the mapped dimension of a value is; None where the value is the same for every example."""
@@ -118,7 +118,7 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         except Exception as error:
             located(error, equation, index)
             raise
-        outs = builder.splice(rule.mapped, ins, equation, "vmap", rule.name)
+        outs = builder.splice(rule.mapped, ins, equation, "vmap", rule.text or rule.name)
         env.update(zip(equation.outvars, outs, strict=True))
         dim_of.update(zip(equation.outvars, rule.dims_out, strict=True))
         notes += [Note(equation, rule.text)] * bool(rule.text)
@@ -129,28 +129,29 @@ def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: S
         wanted = tuple(
             [(None if d is None else 0) if t is compat.IF_MAPPED else t for d, t in zip(dims_out, to, strict=True)]
         )
-        results = [move(builder, x, d, t, axis) for x, d, t in zip(results, dims_out, wanted, strict=True)]
+        place = Origin(None, "vmap", "mapped dimension put where the other results of a body have it", "primal")
+        results = [move(builder, x, d, t, axis, place) for x, d, t in zip(results, dims_out, wanted, strict=True)]
         dims_out = wanted
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results))
     return Vmapped(builder.program(invars, results, info, like=program), dims_out, tuple(notes))
 
 
-def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis) -> Atom:
-    """Puts the mapped dimension of a value somewhere else, or gives it one by copying."""
-    return x if source == to else builder.splice(_move(x.aval, source, to, axis), [x], None, "", "")[0]
+def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis, origin: Origin | None = None) -> Atom:
+    """Puts the mapped dimension of a value somewhere else, or gives it one by copying.
+
+    Without an `origin` it is part of a rule, and gets one where that is applied.
+    """
+    if source == to:
+        return x
+    program = _move(x.aval, source, to, axis)
+    if origin is None:
+        return builder.inline(program, [x])[0]
+    return builder.splice(written_out(program, origin), [x], None, "", "")[0]
 
 
 @lru_cache(maxsize=4096)
-def _move(aval: Aval, source: Dim, to: Dim, axis: compat.Axis) -> Template:
-    program = trace_rule(lambda x: [compat.match_axis(axis, source, to, x)], [aval])
-    rule = "copied for every example" if source is None else "mapped dimension moved"
-    origin = Origin(None, "vmap", rule, "primal")
-    equations = tuple(Equation(e.operation, e.invars, e.outvars, None, origin) for e in program.equations)
-    return Template(
-        Program(program.constvars, program.invars, program.outvars, equations, program.consts),
-        ["primal"] * len(equations),
-        keeps_lines=True,
-    )
+def _move(aval: Aval, source: Dim, to: Dim, axis: compat.Axis) -> Program:
+    return trace_rule(lambda x: [compat.match_axis(axis, source, to, x)], [aval])
 
 
 def inputs_moved(

@@ -135,13 +135,27 @@ def test_a_cond_that_becomes_a_select_is_recorded(monkeypatch):
     (note,) = mapped.notes
     assert note.equation.primitive.name == "cond"
     assert note.text == "cond becomes select: all 3 branches are computed for every example"
-    rules = {e.origin.rule for e in mapped.program.equations}
-    assert "vmap of a cond, by select" in rules or any("cond becomes select" in r for r in rules)
+    selects = [e for e in mapped.program.equations if e.primitive.name == "select_n"]
+    assert {e.origin.rule for e in selects} == {note.text}
+    assert {e.origin.equation for e in selects} == {note.equation}
     assert not any(e.primitive.name == "cond" for e in mapped.program.equations)
     same_for_all = made_by(monkeypatch, lambda x: lax.cond(True, jnp.sin, jnp.cos, x), X)
     assert same_for_all.notes == ()
     inside = made_by(monkeypatch, lambda xs: lax.map(lambda x: lax.cond(x > 0.5, jnp.sin, jnp.cos, x), xs), X)
     assert [n.text for n in inside.notes] == ["cond becomes select: both branches are computed for every example"]
+
+
+def test_residuals_say_that_a_cond_became_a_select():
+    def choose(x):
+        return lax.cond(x.sum() > 1.0, jnp.sin, jnp.cos, x)
+
+    found = jaxviz.residuals(jaxviz.vmap(choose), X)
+    line = choose.__code__.co_firstlineno + 1
+    assert found.notes[-1] == (
+        f"Under vmap the cond becomes select: both branches are computed for every example (test_vmap.py:{line})."
+    )
+    assert jaxviz.derive(jaxviz.vmap(choose), X).check()
+    assert not jaxviz.residuals(jaxviz.vmap(jnp.sin), X).notes
 
 
 def test_a_loop_that_waits_for_its_slowest_example_is_recorded(monkeypatch):
