@@ -123,8 +123,6 @@ def is_high(jaxpr: Any) -> bool:
 
 def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
     """Whether an equation is of the high level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
-    if "is_high" not in vars(primitive) and type(primitive).is_high is _core.Primitive.is_high:
-        return False
     return bool(primitive.is_high(*in_avals, **params))
 
 
