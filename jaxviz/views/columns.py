@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,7 @@ class _Columns:
         add["equation_role"].append(ROLES.index(origin.role) if origin else 0)
         add["equation_transform"].append(self.string(origin.transform if origin else ""))
         add["equation_rule"].append(self.string(origin.rule if origin else ""))
+        add["equation_earlier"].append(self.string("\n".join(self.earlier(equation))))
         add["equation_location"].append(self.location(location_of(equation, within)))
         source = next((self.rows[e] for e in ancestors(equation) if e in self.rows), -1)
         add["equation_origin"].append(source)
@@ -174,6 +176,13 @@ class _Columns:
         add["equation_twin"].append(-1 if twin == row else twin)
         for label, nested in equation.programs:
             self.add_program(nested, row, label, (*within, equation))
+
+    def earlier(self, equation: Equation) -> Iterator[str]:
+        """What made the equations that it came from, up to one that is shown: those of a function that was derived itself."""
+        for e in ancestors(equation):
+            if e in self.rows or e.origin is None:
+                return
+            yield f"{e.origin.rule} ({e.origin.transform})"
 
     # --- tables -------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 2
+VERSION = 3
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
@@ -51,6 +51,7 @@ COLUMNS: Mapping[str, str] = {
     "equation_role": "index into ROLES",
     "equation_transform": "string: the transform that made it, or empty",
     "equation_rule": "string: the rule that made it, or empty",
+    "equation_earlier": "string: what made the equations of programs that are not shown, latest first, one 'rule (transform)' per line",
     "equation_location": "location, or -1",
     "equation_origin": "equation of another stage that it came from, or -1",
     "equation_decision": "string: what a checkpoint policy decided of its results, or empty",

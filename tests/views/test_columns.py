@@ -154,3 +154,24 @@ def test_a_recorded_path_says_so_and_names_its_branches():
 def test_of_a_jit_only_the_name_is_shown(derivation):
     calls = [e for e in derivation.primal.equations if e.primitive.name == "jit"]
     assert visible_params(calls[0]) == ["name=scaled"]
+
+
+def test_what_came_before_a_derived_function_is_told():
+    """The mapped gradient of a function: its last equation is a sum over the axis, and leads back through vmap and transpose."""
+    total = jaxviz.vmap(
+        jaxviz.grad(lambda w, x: jnp.sum(jnp.sin(w * x)), reduce_axes=("i",)), (None, 0), None, axis_name="i"
+    )
+    view = view_of(jaxviz.derive(total, jnp.ones(3), jnp.ones((2, 3))))
+    row = view.stages[0].equations[1] - 1
+    assert text(view, "equation_primitive", row) == "psum"
+    assert text(view, "equation_rule", row) == "batching rule of psum"
+    assert text(view, "equation_earlier", row).splitlines() == [
+        "summed over the axis i, along which the primal is the same (transpose)",
+        "jvp rule of mul (linearize)",
+    ]
+    later = range(*view.stages[2].equations)
+    assert not any(text(view, "equation_earlier", r) for r in later if view.columns["equation_origin"][r] >= 0)
+
+
+def test_nothing_came_before_a_function(view):
+    assert not any(text(view, "equation_earlier", r) for r in range(len(view.columns["equation_earlier"])))

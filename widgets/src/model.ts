@@ -100,6 +100,10 @@ export class Model {
   rule(row: number): string {
     return this.text("equation_rule", row);
   }
+  /** What made the equations that it came from, in programs that are not shown: the latest first. */
+  earlier(row: number): string[] {
+    return this.text("equation_earlier", row).split("\n").filter(Boolean);
+  }
   /** What a checkpoint policy decided of its results, or nothing. */
   decision(row: number): string {
     return this.text("equation_decision", row);

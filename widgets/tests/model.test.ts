@@ -107,3 +107,9 @@ test("stages: one, beside, and one pane again", () => {
   expect(state.shown.right).toEqual([]);
   expect(state.side).toBe("left");
 });
+
+test("what came before a function that was derived itself", () => {
+  const m = model();
+  expect(m.earlier(4)).toEqual(["jvp rule of sin (linearize)"]);
+  expect(m.earlier(0)).toEqual([]);
+});

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { decode } from "../src/schema";
+import { decode, VERSION } from "../src/schema";
 import { bytes, decoded, json } from "./fixture";
 
 function lists(columns: Record<string, ArrayLike<number>>): Record<string, number[]> {
@@ -21,8 +21,12 @@ test("a message that does not start at a multiple of eight is read", () => {
 test.each([
   ["nothing", new Uint8Array(0), "not a jaxviz view"],
   ["other bytes", new Uint8Array(64), "not a jaxviz view"],
-  ["another version", versioned(1), "format 1; this version of jaxviz reads format 2"],
-  ["half of it", versioned(2).slice(0, 100), "cut short"],
+  [
+    "another version",
+    versioned(VERSION - 1),
+    `format ${VERSION - 1}; this version of jaxviz reads format ${VERSION}`,
+  ],
+  ["half of it", versioned(VERSION).slice(0, 100), "cut short"],
 ])("%s is refused", (_, block, message) => {
   expect(() => decode(new DataView(block.buffer))).toThrow(message);
 });

@@ -123,6 +123,8 @@ export class InspectorPane {
         h("span", { title: model.placeTitle(place) }, `${model.placeText(place)} in ${place.function}`),
       ]);
     if (rule) facts.push(["rule", `${rule} (${model.transform(row)})`]);
+    const earlier = model.earlier(row);
+    if (earlier.length) facts.push(["before", h("ul", {}, ...earlier.map((made) => h("li", {}, made)))]);
     const decision = model.decision(row);
     if (decision) facts.push(["checkpoint", decision]);
     facts.push(["inputs", list(model.inputs(row))], ["outputs", list(model.outputs(row))]);
