@@ -246,6 +246,14 @@ def _summing(
       ValueError: an argument is traced by something that does not tell.
     """
     compat.axis_sizes(reduce_axes)
+    manual, is_typed = compat.manual_axes()
+    if manual.intersection(reduce_axes) and not is_typed:
+        raise ValueError(
+            f"reduce_axes={reduce_axes} needs to know what differs along those axes, which pmap does not tell, nor shard_map with "
+            "check_vma=False. Use shard_map as it is by default, or sum with jax.lax.psum."
+        )
+    # There the types see to it: what is the same along an axis is cast before it meets what differs, and that cast's transpose sums.
+    reduce_axes = tuple(a for a in reduce_axes if a not in manual)
     inputs = []
     for x, path in zip(traced.leaves, _argument_names(fun, primals), strict=True):
         axes = compat.varying_axes(x)

@@ -36,7 +36,6 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import linear_util as _lu
-from jax._src import shard_map as _shard_map
 from jax._src import source_info_util as _source
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
@@ -1170,6 +1169,11 @@ def axis_sizes(names: Sequence[Any]) -> list[int]:
     return [jax.lax.axis_size(name) for name in names]
 
 
+def manual_axes() -> tuple[frozenset[Any], bool]:
+    """The axes of the `shard_map` that is under way, and whether its types say what differs along them (check_vma)."""
+    return frozenset(jax.sharding.get_abstract_mesh().manual_axes), bool(_config._check_vma.value)
+
+
 def varying_axes(x: Any) -> frozenset[Any] | None:
     """The named axes along which a value differs, as far as the transforms that it is traced by tell; None where they do not."""
     if not isinstance(x, _core.Tracer):
@@ -1182,15 +1186,13 @@ def varying_axes(x: Any) -> frozenset[Any] | None:
         return _varying_in(trace, x.val)
     if isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)):
         return varying_axes(x.primal)
-    if isinstance(trace, _shard_map.ShardMapTrace):
-        return frozenset(x.aval.mat.varying) if trace.check else frozenset(trace.mesh.axis_names)
     return None if _is_inside_axis(trace) else frozenset()
 
 
 def _is_inside_axis(trace: Any) -> bool:
     """Whether a trace began where a named axis was in scope already, so that its values may differ along that."""
     while (trace := getattr(trace, "parent_trace", None)) is not None:
-        if isinstance(trace, (_batching.BatchTrace, _shard_map.ShardMapTrace)):
+        if isinstance(trace, _batching.BatchTrace):
             return True
     return False
 

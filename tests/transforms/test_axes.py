@@ -85,3 +85,24 @@ def test_what_jit_does_not_tell_is_asked_for():
     inside = jax.jit(jaxviz.grad(LOSSES["two uses"], reduce_axes=("i",)))
     with pytest.raises(ValueError, match="whether w differs along those axes"):
         jax.vmap(inside, (None, 0), axis_name="i")(W, X)
+
+
+def sharded(f, check_vma):
+    """A function of what is the same on each device, and of its own part, over a mesh of one device or more."""
+    n = min(len(jax.devices()), 4)
+    mesh = jax.make_mesh((n,), ("i",), devices=jax.devices()[:n], axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+    return jax.shard_map(f, mesh=mesh, in_specs=(spec(), spec("i")), out_specs=spec("i"), check_vma=check_vma)
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_inside_shard_map_the_types_sum(jit):
+    loss = LOSSES["two uses"]
+    total = lambda grad, **options: jit(sharded(lambda w, x: grad(loss, **options)(w, x[0])[None], True))(W, X)
+    np.testing.assert_allclose(total(jaxviz.grad, reduce_axes=("i",)), total(jax.grad), rtol=1e-5)
+    np.testing.assert_allclose(total(jaxviz.grad), total(jax.grad), rtol=1e-5)
+
+
+def test_inside_shard_map_without_types_there_is_no_telling():
+    with pytest.raises(ValueError, match="which pmap does not tell, nor shard_map with check_vma=False"):
+        sharded(lambda w, x: jaxviz.grad(LOSSES["two uses"], reduce_axes=("i",))(w, x[0])[None], False)(W, X)
