@@ -543,9 +543,9 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
     program, _ = dce_program(traced.program)
     in_dtypes, out_dtypes = [v.aval.dtype for v in program.invars], [v.aval.dtype for v in program.outvars]
     dtypes = in_dtypes + out_dtypes
-    if not (all(_is(jax.numpy.inexact, d) for d in dtypes) or all(_is(jax.numpy.integer, d) for d in dtypes)):
+    if not (all(map(compat.is_transposable, dtypes)) or all(_is(jax.numpy.integer, d) for d in dtypes)):
         raise TypeError(
-            "linear_transpose only supports [float or complex] -> [float or complex], and integer -> integer functions, "
+            f"linear_transpose only supports {compat.TRANSPOSABLE} -> {compat.TRANSPOSABLE}, and integer -> integer functions, "
             f"but got {in_dtypes} -> {out_dtypes}."
         )
     backward = transpose_program(program, [True] * len(program.invars), [True] * len(program.outvars))

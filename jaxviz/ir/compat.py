@@ -1021,6 +1021,17 @@ COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
 """Whether a residual of a branch that is one of the cond's operands is taken from there, since 0.12, or passes through the cond."""
 
 
+def is_transposable(dtype: Any) -> bool:
+    """Whether values of a type may stand in a function that `linear_transpose` takes, among others that are no integers."""
+    return bool(dtypes.issubdtype(dtype, np.inexact)) or (_TRANSPOSES_FLOAT0 and dtype == dtypes.float0)
+
+
+_TRANSPOSES_FLOAT0: bool = jax.__version_info__ >= (0, 12)
+
+TRANSPOSABLE: str = "[float, complex, or float0]" if _TRANSPOSES_FLOAT0 else "[float or complex]"
+"""JAX's words for those types."""
+
+
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
     """The number of consts and of carried values of a scan."""
     if "ft_in" in params:  # since 0.12
