@@ -33,6 +33,7 @@ def operations(fun, *args):
     return sorted(re.findall(r"= ([a-z_]+)[\[ ]", str(jax.make_jaxpr(fun)(*args))))
 
 
+@pytest.mark.slow
 @cases
 def test_vmap(case):
     args = stacked(case.args)
