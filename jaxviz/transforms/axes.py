@@ -9,7 +9,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program
-from jaxviz.transforms.driver import Builder, Template
+from jaxviz.transforms.driver import Builder, written_out
 
 Axes = frozenset[Any]
 NO_AXES: Axes = frozenset()
@@ -61,10 +61,6 @@ class Summing:
 def sum_over(builder: Builder, ct: Atom, axes: tuple[Any, ...], equation: Equation | None) -> Atom:
     """A cotangent summed over named axes."""
     program = trace_rule(lambda x: [compat.psum(x, axes)], [ct.aval])
-    names = ", ".join(map(str, axes))
-    rule = f"summed over the axis {names}, along which the primal is the same"
-    source = equation.source if equation is not None else None
+    rule = f"summed over the axis {', '.join(map(str, axes))}, along which the primal is the same"
     origin = Origin(equation, "transpose", rule, "accumulation")
-    equations = tuple(Equation(e.operation, e.invars, e.outvars, source, origin) for e in program.equations)
-    whole = Program((), program.invars, program.outvars, equations)
-    return builder.splice(Template(whole, ["accumulation"] * len(equations), keeps_lines=True), [ct], None, "", "")[0]
+    return builder.splice(written_out(program, origin), [ct], None, "", "")[0]

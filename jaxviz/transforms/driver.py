@@ -166,8 +166,9 @@ def _zero(aval: Any, transform: str) -> Template:
 
 
 def written_out(program: Program, origin: Origin) -> Template:
-    """A program for splicing, all of whose equations have this origin."""
-    equations = tuple(replace(e, source=None, origin=origin) for e in program.equations)
+    """A program for splicing, all of whose equations have this origin, and the line of the equation it names."""
+    source = origin.equation.source if origin.equation is not None else None
+    equations = tuple(replace(e, source=source, origin=origin) for e in program.equations)
     return Template(replace(program, equations=equations), [origin.role] * len(equations), keeps_lines=True)
 
 
