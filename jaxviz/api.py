@@ -191,7 +191,7 @@ def vjp(
     fun: Callable[..., Any],
     *primals: Any,
     has_aux: bool = False,
-    reduce_axes: Sequence[Any] = (),
+    reduce_axes: str | Sequence[Any] = (),
     cond_residuals: CondResiduals = "jax",
 ) -> tuple[Any, ...]:
     """Vector-Jacobian product, as `jax.vjp`.
@@ -220,7 +220,8 @@ def vjp(
     nonzeros_out = parts.nonzeros_out
     n = len(traced.program.outvars)
     residuals = outs[n:]
-    summing = _summing(tuple(reduce_axes), fun, primals, traced, parts, nonzeros) if reduce_axes else None
+    named = (reduce_axes,) if isinstance(reduce_axes, str) else tuple(reduce_axes)
+    summing = _summing(named, fun, primals, traced, parts, nonzeros) if reduce_axes else None
     backward = transpose_program(
         parts.linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out), summing=summing
     )
@@ -308,7 +309,7 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
+    reduce_axes: str | Sequence[Any] = (),
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., Any]:
@@ -347,7 +348,7 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: Sequence[Any] = (),
+    reduce_axes: str | Sequence[Any] = (),
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., tuple[Any, Any]]:

@@ -332,3 +332,11 @@ def test_what_a_user_drops_is_dropped():
     jax.clear_caches()  # JAX's own
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("call", [jaxviz.grad, jaxviz.value_and_grad], ids=["grad", "value_and_grad"])
+def test_a_misspelt_option_is_refused(call):
+    with pytest.raises(ValueError, match="cond_residuals is 'jax' or 'recompute', not 'recomput'"):
+        call(lambda x: x * x, cond_residuals="recomput")(1.0)
+    with pytest.raises(ValueError, match="not 'recomput'"):
+        jaxviz.derive(lambda x: x * x, 1.0, cond_residuals="recomput").forward  # noqa: B018

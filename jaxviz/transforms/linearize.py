@@ -264,7 +264,10 @@ def linearize_program(
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
+      ValueError: `cond_residuals` is neither of the two.
     """
+    if cond_residuals not in ("jax", "recompute"):
+        raise ValueError(f"cond_residuals is 'jax' or 'recompute', not {cond_residuals!r}")
     forward, linear = Builder(program.constvars, program.consts), Builder()
     primal: dict[Atom, Atom] = {}
     tangent: dict[Atom, Var] = {}

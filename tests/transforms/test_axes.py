@@ -76,6 +76,15 @@ def test_vjp_and_value_and_grad():
     np.testing.assert_allclose(total, jax.grad(lambda w: jax.vmap(loss, (None, 0))(w, X).sum())(W), rtol=1e-5)
 
 
+def test_one_axis_may_be_given_by_its_name_alone():
+    loss = LOSSES["two uses"]
+    one, listed = (
+        jaxviz.vmap(jaxviz.grad(loss, reduce_axes=axes), (None, 0), None, axis_name="rows")(W, X)
+        for axes in ("rows", ("rows",))
+    )
+    np.testing.assert_array_equal(one, listed)
+
+
 def test_an_axis_that_is_not_in_scope():
     with pytest.raises(NameError, match="unbound axis name: i"):
         jaxviz.grad(LOSSES["scan"], reduce_axes=("i",))(W, X[0])
