@@ -36,6 +36,7 @@ _CALLS = {
     compat.closed_call_p: "call_jaxpr",
     compat.custom_jvp_call_p: "call_jaxpr",
     compat.custom_vjp_call_p: "call_jaxpr",
+    compat.shard_map_p: "jaxpr",
 }
 """Primitives with one body, whose inputs and results are the operands and results in order; the param that holds it."""
 

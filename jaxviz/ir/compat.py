@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,10 +37,13 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import linear_util as _lu
+from jax._src import mesh as _mesh
+from jax._src import shard_map as _shard_map
 from jax._src import source_info_util as _source
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _pe
+from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow import conditionals as _conditionals
 from jax._src.state import types as _state_types
@@ -76,6 +80,7 @@ custom_vjp_call_p: Any = primitives.custom_vjp_call_p
 custom_lin_p: Any = primitives.custom_lin_p
 remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 closed_call_p: Any = primitives.closed_call_p
+shard_map_p: Any = _shard_map.shard_map_p
 debug_callback_p: Any = debugging.debug_callback_p
 debug_print_p: Any = debugging.debug_print_p
 
@@ -212,10 +217,11 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("given", "held", "holds_tracers", "keeps_rules", "made_from")
+    __slots__ = ("bodies", "given", "held", "holds_tracers", "keeps_rules", "made_from")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
+        self.bodies: list[TracedJaxpr] = []
         self.given: dict[Any, Any] = {}
         """What the function is called with, by the variable that stands for it."""
         self.made_from: dict[int, Equation] = {}
@@ -247,6 +253,29 @@ class _Trace(_pe.DynamicJaxprTrace):
         if isinstance(getattr(tracer, "val", None), _core.Literal):
             self.held.append(tracer.val)
 
+    def process_shard_map(self, prim: Any, fun: Any, tracers: Any, /, **params: Any) -> Any:
+        """Traces the body as it traces the function, since outside `jit` JAX linearizes the two in the same way."""
+        body: list[_Trace] = []
+
+        def traced_alike(*inner: Any) -> Any:
+            theirs = _core.trace_ctx.trace
+            ours = _Trace(theirs.frame.debug_info, theirs.parent_trace, self.keeps_rules)
+            ours.frame = theirs.frame
+            ours.given = dict(zip((t.val for t in inner), tracers, strict=True))
+            body.append(ours)
+            with _core.set_current_trace(ours):
+                outs = fun(*[_same_in(ours, t) for t in inner])
+            return outs.map(lambda x: _same_in(theirs, x) if getattr(x, "_trace", None) is ours else x)
+
+        outs = super().process_shard_map(prim, traced_alike, tracers, **params)
+        for trace in body:
+            self.holds_tracers |= trace.holds_tracers
+            made = TracedJaxpr(
+                self.frame.tracing_eqns[-1].params["jaxpr"], trace.held, [], trace.made_from, trace.bodies
+            )
+            self.bodies.append(made)
+        return outs
+
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
         self.holds_tracers |= _holds_tracers(self, jvp.f)
@@ -262,6 +291,11 @@ class _Trace(_pe.DynamicJaxprTrace):
         if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
             _rules[self.frame.tracing_eqns[-1].params["fwd_jaxpr_thunk"].f] = fwd
         return out
+
+
+def _same_in(trace: Any, tracer: Any) -> Any:
+    """A tracer of the same variable, for a trace that writes into the same frame."""
+    return _pe.DynamicJaxprTracer(trace, tracer.aval, tracer.val, tracer._line_info, tracer.parent)
 
 
 def _holds_tracers(trace: Any, root: Any) -> bool:
@@ -443,12 +477,14 @@ class TracedJaxpr(NamedTuple):
       held: its literals that linearize keeps as arrays.
       looks: where values were given, the points at which Python looked at one, as (source, what it asked for, the answer).
       made_from: for the place of an equation of the jaxpr, the equation of a derived program that it was evaluated from.
+      bodies: those jaxprs inside of it that were traced in the same way, as is that of a `shard_map`.
     """
 
     jaxpr: Any
     held: list[Any]
     looks: list[tuple[Any, str, Any]]
     made_from: dict[int, Equation]
+    bodies: list[TracedJaxpr]
 
 
 def trace_to_jaxpr(
@@ -498,7 +534,7 @@ def trace_to_jaxpr(
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
         jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
     looks = trace.looks if isinstance(trace, _PathTrace) else []
-    made = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from)
+    made = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from, trace.bodies)
     trace.invalidate()
     return made
 
@@ -794,7 +830,7 @@ def trace_forward_rule(
     rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     if rule is None:
         jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
-        traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {})
+        traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {}, [])
     else:
         for store in rule.stores:
             if store:
@@ -1245,6 +1281,76 @@ def _named_inside(params: Mapping[str, Any]) -> frozenset[Any]:
 
 def psum(x: Any, axes: tuple[Any, ...]) -> Any:
     return jax.lax.psum(x, axes)
+
+
+# --- shard_map --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def inside_shard_map(operation: Operation) -> Iterator[Any]:
+    """What JAX knows while it works on the body of a `shard_map`: its axes, its mesh, and whether types say what differs.
+
+    Yields:
+      the names of the axes that it maps over.
+    """
+    mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
+    with operation.context.manager:
+        names = _shard_map._all_newly_manual_mesh_names(mesh, manual)
+    with (
+        operation.context.manager,
+        _shard_map._extend_axis_env(mesh, manual),
+        _mesh.use_abstract_mesh(_shard_map._as_manual_mesh(mesh, manual)),
+        _config._check_vma(operation.params["check_vma"]),
+    ):
+        yield names
+
+
+def type_per_device(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
+    """The type of what one device has of a value that goes into a `shard_map`."""
+    return _core.shard_aval(params["mesh"], params["newly_manual_axes"], params["check_vma"], spec, aval)
+
+
+def type_of_all(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
+    """The type of what the devices give together, of which each has `aval`."""
+    return _core.unshard_aval(params["mesh"], params["check_vma"], spec, aval)
+
+
+def residual_spec(aval: Any, names: Any, params: Mapping[str, Any]) -> Any:
+    """How a value of each device is laid side by side with the others': along its first dimension, over the axes along which it
+    differs, all of `names` where types do not say."""
+    return aval.nospec(params["mesh"], params["check_vma"], names)
+
+
+def replicated_spec(aval: Any) -> Any:
+    return _shard_map._repspec(aval)
+
+
+def effects_outside(effects: Iterable[Any], mesh: Any) -> frozenset[Any]:
+    """The effects of a body that concern more than the axes of its mesh."""
+    return frozenset(_core.filter_named_axis_effects(set(effects), mesh.axis_names))
+
+
+def axes_summed(spec: Any, params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The axes along which each device has the same value, so that without types a cotangent is summed over them."""
+    return tuple(_shard_map._unmentioned2(params["mesh"], spec, params["newly_manual_axes"]))
+
+
+def mapped_specs(specs: Sequence[Any], dims: Sequence[int | None], axis: Axis, what: str) -> list[Any]:
+    """The specs of values that have got a mapped dimension; jax's ValueError where the axis is in use already."""
+    names = axis.spmd_name or axis.explicit_mesh_axis
+    used = {n for spec in specs for n in _shard_map.used_axis_names(spec)}
+    if names is not None and used.intersection(names):
+        kind = "vmap spmd_axis_name" if axis.spmd_name is not None else "vmapped away explicit mesh axis"
+        raise ValueError(f"{kind} cannot appear in shard_map {what}")
+    return [s if d is None else _pxla.batch_spec(s, d, axis.spmd_name) for s, d in zip(specs, dims, strict=True)]
+
+
+def axis_per_device(axis: Axis, mesh: Any) -> Axis:
+    """A mapped axis as one device of a mesh sees it: its part, where `spmd_axis_name` lays it out over the mesh."""
+    if axis.spmd_name is None:
+        return axis
+    n = math.prod(mesh.shape[name] for name in axis.spmd_name)
+    return _batching.AxisData(axis.name, axis.size // n, axis.spmd_name, axis.explicit_mesh_axis)
 
 
 # --- checkpoint policies ----------------------------------------------------------------------------------------------

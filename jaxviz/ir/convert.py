@@ -95,7 +95,10 @@ def _bind(key: Any, made: Operation) -> None:
 
 def read_traced(traced: compat.TracedJaxpr, branches: tuple[Branch, ...] = (), is_path: bool = False) -> Program:
     """The Program of what `compat.trace_to_jaxpr` made."""
-    return read_jaxpr(traced.jaxpr, {id(x) for x in traced.held}, branches, is_path, traced.made_from)
+    bodies = [read_traced(body) for body in traced.bodies]  # found again, as they are, where the jaxpr holds them
+    program = read_jaxpr(traced.jaxpr, {id(x) for x in traced.held}, branches, is_path, traced.made_from)
+    del bodies
+    return program
 
 
 def read_jaxpr(

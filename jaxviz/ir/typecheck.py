@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from jaxviz.ir import compat
@@ -79,8 +80,9 @@ class _Checker:
             for i, (a, aval) in enumerate(zip(atoms, avals, strict=True)):
                 if not compat.types_match(a.aval, aval):
                     raise fail(f"{what} {i} has type {a.aval.str_short()}, expected {aval.str_short()}.")
-        for _, nested in equation.programs:
-            self.check(nested)
+        with compat.inside_shard_map(operation) if operation.primitive is compat.shard_map_p else nullcontext():
+            for _, nested in equation.programs:
+                self.check(nested)
         self.result_types(equation, fail)
 
     def result_types(self, equation: Equation, fail: Any) -> None:

@@ -21,7 +21,7 @@ def named_axes(operation: Operation) -> Axes:
     for _, program in operation.programs:
         for e in program.equations:
             names |= named_axes(e.operation)
-    return frozenset(names)
+    return frozenset(names).difference(operation.params.get("newly_manual_axes", ()))
 
 
 def varying(program: Program, inputs: Sequence[Axes]) -> dict[Atom, Axes]:

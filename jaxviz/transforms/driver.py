@@ -223,7 +223,7 @@ class RuleTable(Generic[R]):
         self.generation = object()
 
 
-OWN_RULES = frozenset("shard_map xla_pmap pmap get swap addupdate".split())
+OWN_RULES = frozenset("xla_pmap pmap get swap addupdate".split())
 """Primitives that wait for rules of their own: those that map over devices, and those that read and write mutable references.
 JAX's rules for them work on its tracers alone."""
 

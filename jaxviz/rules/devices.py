@@ -1,0 +1,346 @@
+"""Rules for `shard_map`, which runs its body on each device of a mesh. `jax.pmap` is one inside a `jit`.
+
+The body is derived as the program of one device. What its forward part keeps leaves the forward `shard_map` and enters the linear one:
+an operand or a result as the user's specs lay it out, any other value with the devices' parts side by side along its first
+dimension; a scalar is given one for that.
+
+Source: JAX's `shard_map.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Role, Var
+from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
+from jaxviz.transforms.driver import Builder, Mask, Template, select, with_results
+from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.linearize import CondResiduals, LinearizeRule, linearize_program, linearize_rules, rule_of
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
+
+Spec = Any
+"""A `PartitionSpec`: for each dimension of a value the axes of the mesh that it is laid out over."""
+
+
+def apply_shard_map(
+    builder: Builder, like: Operation, body: Program, operands: Sequence[Atom], in_specs: Sequence[Spec],
+    out_specs: Sequence[Spec],
+) -> list[Var]:  # fmt: skip
+    """Adds a `shard_map` of another body; the body's constants, which it may not close over, become operands.
+
+    Args:
+      builder: the program that it is added to.
+      like: the operation it is derived from.
+      body: the program of one device.
+      operands, in_specs: what it is applied to, and how each is laid out.
+      out_specs: how the results are.
+    """
+    constants = [builder.constant(v, x) for v, x in zip(body.constvars, body.consts, strict=True)]
+    n = len(constants)
+    info = compat.derived_debug_info(body.debug_info, [""] * (n + len(body.invars)), len(body.outvars))
+    inner = replace(
+        body,
+        constvars=(),
+        consts=(),
+        invars=(*body.constvars, *body.invars),
+        effects=compat.moved_effects(body.effects, range(n, n + len(body.invars))),
+        debug_info=info,
+        closed=like.params["jaxpr"].closed,
+    )
+    params = {
+        **like.params,
+        "jaxpr": inner,
+        "in_specs": (*(compat.replicated_spec(v.aval) for v in body.constvars), *in_specs),
+        "out_specs": tuple(out_specs),
+    }
+    atoms = [*constants, *operands]
+    with like.context.manager:
+        out_avals = tuple(compat.type_of_all(a, s, params) for a, s in zip(inner.out_avals, out_specs, strict=True))
+    effects = compat.effects_outside(inner.effects, like.params["mesh"])
+    made = make_operation(like.primitive, params, tuple(a.aval for a in atoms), out_avals, effects, like.context)
+    return builder.apply(made, atoms)
+
+
+def _call_of(
+    like: Operation, body: Program, in_avals: Sequence[Any], in_specs: Sequence[Spec], out_specs: Sequence[Spec]
+) -> Program:
+    """The program that applies a `shard_map` of another body to its inputs."""
+    builder = Builder()
+    invars = [Var(a) for a in in_avals]
+    return builder.program(invars, apply_shard_map(builder, like, body, invars, in_specs, out_specs))
+
+
+def _tangent(specs: Sequence[Spec]) -> list[Spec]:
+    return [s.to_tangent_spec() for s in specs]
+
+
+def _cotangent(specs: Sequence[Spec]) -> list[Spec]:
+    return [s.to_ct_spec() for s in specs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """How the residuals of a body get from one `shard_map` to the other.
+
+    Args:
+      forward: the body that keeps them: the results asked for, then those residuals that are no operand and no result.
+      linear: the body that takes all of them, in order, then what it took before.
+      forwarded: for each residual its place among the operands, or past those among the results; None for one of `forward`'s own.
+      own_specs: how those are laid out.
+    """
+
+    forward: Program
+    linear: Program
+    forwarded: tuple[int | None, ...]
+    own_specs: tuple[Spec, ...]
+
+    def specs(self, in_specs: Sequence[Spec], out_specs: Sequence[Spec]) -> list[Spec]:
+        """How each residual is laid out."""
+        given, own = (*in_specs, *out_specs), iter(self.own_specs)
+        return [next(own) if i is None else given[i] for i in self.forwarded]
+
+    def values(self, operands: Sequence[Atom], outs: Sequence[Atom]) -> list[Atom]:
+        """The residuals outside, given what the forward `shard_map` was applied to and all that it gave."""
+        n_results = len(outs) - len(self.own_specs)
+        given, own = (*operands, *outs[:n_results]), iter(outs[n_results:])
+        return [next(own) if i is None else given[i] for i in self.forwarded]
+
+
+def _keep(
+    operation: Operation,
+    names: Any,
+    forward: Program,
+    results: Sequence[Atom],
+    residuals: Sequence[Atom],
+    linear: Program,
+) -> _Kept:
+    """Sees to it that a body's residuals can leave it.
+
+    Args:
+      operation, names: the `shard_map` whose body is split, and what `inside_shard_map` gives, in which this is called.
+      forward, results: the part that computes them, and its other results.
+      residuals: values of that.
+      linear: the part that takes them, as its first inputs.
+    """
+    places: dict[Atom, int] = {}
+    for i, a in enumerate(results):
+        places[a] = len(forward.invars) + i  # JAX takes the last of several results that are one value
+    places.update((v, i) for i, v in enumerate(forward.invars))
+    forwarded = tuple(places.get(a) for a in residuals)
+    producers: dict[Atom, Equation] = {v: e for e in forward.equations for v in e.outvars}
+    own: list[Atom] = []
+    before, after = list(linear.invars), []
+    equations = list(forward.equations)
+    for i, (a, place) in enumerate(zip(residuals, forwarded, strict=True)):
+        if place is not None:
+            continue
+        if getattr(a.aval, "shape", ()) == ():
+            made_by = producers.get(a)
+            rule = "a scalar of each device, given a dimension to lay them side by side along"
+            a = _append(equations, _expand, a, made_by, rule)
+            before[i] = Var(a.aval)
+            after.append(_reshape(_squeeze, before[i], linear.invars[i], made_by, "the device's own scalar"))
+        own.append(a)
+    return _Kept(
+        with_results(replace(forward, equations=tuple(equations)), [*results, *own]),
+        replace(linear, invars=tuple(before), equations=(*after, *linear.equations)),
+        forwarded,
+        tuple(compat.residual_spec(a.aval, names, operation.params) for a in own),
+    )
+
+
+def _expand(x: Any) -> list[Any]:
+    return [jax.lax.expand_dims(x, (0,))]
+
+
+def _squeeze(x: Any) -> list[Any]:
+    return [jax.lax.squeeze(x, (0,))]
+
+
+def _append(equations: list[Equation], how: Any, x: Atom, made_by: Equation | None, rule: str) -> Var:
+    out = Var(trace_rule(how, [x.aval]).outvars[0].aval)
+    equations.append(_reshape(how, x, out, made_by, rule))
+    return out
+
+
+def _reshape(how: Any, x: Atom, out: Var, made_by: Equation | None, rule: str) -> Equation:
+    (e,) = trace_rule(how, [x.aval]).equations
+    source = made_by.source if made_by is not None else None
+    return Equation(e.operation, (x,), (out,), source, Origin(made_by, "linearize", rule, "residual"))
+
+
+@jvp_rules.register(compat.shard_map_p)
+def _jvp_shard_map(operation: Operation, nonzeros: Mask) -> JvpRule:
+    p = operation.params
+    with compat.inside_shard_map(operation):
+        pushed = jvp_program(p["jaxpr"], nonzeros)
+    call = _call_of(
+        operation,
+        pushed.program,
+        [*operation.in_avals, *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
+        [*p["in_specs"], *_tangent(select(nonzeros, p["in_specs"]))],
+        [*p["out_specs"], *_tangent(select(pushed.nonzeros_out, p["out_specs"]))],
+    )
+    return JvpRule(Template(call, ["primal"]), pushed.nonzeros_out, "jvp of shard_map")
+
+
+@linearize_rules.register(compat.shard_map_p)
+def _linearize_shard_map(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+    p = operation.params
+    body: Program = p["jaxpr"]
+    n_out = len(body.outvars)
+    with compat.inside_shard_map(operation) as names:
+        parts = linearize_program(body, nonzeros, cond_residuals=cond_residuals)
+        kept = _keep(operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear)
+    builder = Builder()
+    operands = [Var(a) for a in operation.in_avals]
+    outs = apply_shard_map(
+        builder, operation, kept.forward, operands, p["in_specs"], [*p["out_specs"], *kept.own_specs]
+    )
+    residuals = kept.values(operands, outs)
+    primal = builder.program(operands, outs)
+    linear = _call_of(
+        operation,
+        kept.linear,
+        [*(a.aval for a in residuals), *(a.to_tangent_aval() for a in select(nonzeros, operation.in_avals))],
+        [*kept.specs(p["in_specs"], p["out_specs"]), *_tangent(select(nonzeros, p["in_specs"]))],
+        _tangent(select(parts.nonzeros_out, p["out_specs"])),
+    )
+    name = "linearize of shard_map"
+    return rule_of(primal, n_out, residuals, linear, parts.nonzeros_out, name, checkpoints=parts.checkpoints)
+
+
+@transpose_rules.register(compat.shard_map_p)
+def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    """Without types that say what differs, each device is given its share of a cotangent that all have whole, and their results
+    are summed."""
+    p = operation.params
+    others = [i for i, lin in enumerate(linear) if not lin]
+    linear_specs = select(linear, p["in_specs"])
+    with compat.inside_shard_map(operation):
+        parts = transpose_program(p["jaxpr"], linear, nonzero_cts)
+        body = parts.backward
+        if not p["check_vma"]:
+            body = _summed(body, select(parts.nonzeros_out, linear_specs), p)
+    builder = Builder()
+    operands = [Var(operation.in_avals[i]) for i in others]
+    cts = [Var(compat.cotangent_type(a)) for a in select(nonzero_cts, operation.out_avals)]
+    ct_specs = _cotangent(select(nonzero_cts, p["out_specs"]))
+    shares = [ct if p["check_vma"] else _share(builder, ct, s, p) for ct, s in zip(cts, ct_specs, strict=True)]
+    outs = apply_shard_map(
+        builder,
+        operation,
+        body,
+        [*operands, *shares],
+        [*(p["in_specs"][i] for i in others), *ct_specs],
+        _cotangent(select(parts.nonzeros_out, linear_specs)),
+    )
+    program = builder.program([*operands, *cts], outs)
+    roles: list[Role] = ["cotangent"] * len(program.equations)
+    return TransposeRule(Template(program, roles), parts.nonzeros_out, "transpose of shard_map")
+
+
+def _share(builder: Builder, ct: Var, spec: Spec, params: Any) -> Atom:
+    n = math.prod(params["mesh"].shape[a] for a in compat.axes_summed(spec, params))
+    if n == 1 or compat.is_float0(ct.aval):
+        return ct
+    return builder.inline(trace_rule(lambda x: [x / n], [ct.aval]), [ct])[0]
+
+
+def _summed(body: Program, specs: Sequence[Spec], params: Any) -> Program:
+    builder = Builder(body.constvars, body.consts)
+    outs = builder.inline(body, body.invars)
+    for i, spec in enumerate(_cotangent(specs)):
+        axes = compat.axes_summed(spec, params)
+        if axes:
+            program = trace_rule(lambda x, axes=axes: [compat.psum(x, axes)], [outs[i].aval])
+            rule = (
+                f"summed over the axis {', '.join(map(str, axes))}, along which the operand is the same on each device"
+            )
+            (e,) = program.equations
+            out = Var(e.operation.out_avals[0])
+            builder.equations.append(
+                Equation(e.operation, (outs[i],), (out,), None, Origin(None, "transpose", rule, "accumulation"))
+            )
+            outs[i] = out
+    return builder.program(body.invars, outs, body.debug_info, like=body)
+
+
+@dce_rules.register(compat.shard_map_p)
+def _dce_shard_map(operation: Operation, used: Mask) -> DceRule:
+    p = operation.params
+    body: Program = p["jaxpr"]
+    if not any(used) and not operation.effects:
+        return nothing_left(operation)
+    smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
+    if all(used) and all(read) and smaller.equations == body.equations:
+        return read, used, operation
+    call = _call_of(
+        operation, smaller, select(read, operation.in_avals), select(read, p["in_specs"]), select(used, p["out_specs"])
+    )
+    return read, used, call.equations[0].operation
+
+
+policy_rules.add(compat.shard_map_p)
+
+
+@split_rules.register(compat.shard_map_p)
+def _split_shard_map(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    p = operation.params
+    known = [not u for u in unknown]
+    with compat.inside_shard_map(operation) as names:
+        parts = split_program(p["jaxpr"], unknown, available, policy=policy)
+        kept = _keep(operation, names, parts.known, parts.known_results, parts.residuals, parts.staged)
+    known_in = select(known, p["in_specs"])
+    known_out = select([not u for u in parts.unknown_out], p["out_specs"])
+    builder = Builder()
+    operands = [Var(a) for a in select(known, operation.in_avals)]
+    outs = apply_shard_map(builder, operation, kept.forward, operands, known_in, [*known_out, *kept.own_specs])
+    n_results = len(known_out)
+    residuals = kept.values(operands, outs)
+    now = builder.program(operands, [*outs[:n_results], *residuals])
+    later_in = [i for i, there in enumerate(unknown if available is None else available) if there]
+    later = _call_of(
+        operation,
+        kept.linear,
+        [*(a.aval for a in residuals), *(operation.in_avals[i] for i in later_in)],
+        [*kept.specs(known_in, known_out), *(p["in_specs"][i] for i in later_in)],
+        select(parts.available_out, p["out_specs"]),
+    )
+    n_in = len(operation.in_avals)
+    return SplitRule(
+        Template(now, ["primal"]),
+        Template(later, ["tangent"]),
+        (*(n_in + n_results + k for k in range(len(residuals))), *later_in),
+        parts.unknown_out,
+        parts.available_out,
+        "partial evaluation of shard_map",
+        parts.decisions,
+        parts.checkpoints,
+    )
+
+
+@vmap_rules.register(compat.shard_map_p)
+def _vmap_shard_map(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    p = operation.params
+    in_specs = compat.mapped_specs(p["in_specs"], dims, axis, "in_specs")
+    with compat.inside_shard_map(operation):
+        body = vmap_program(p["jaxpr"], dims, compat.axis_per_device(axis, p["mesh"]))
+    call = _call_of(
+        operation,
+        body.program,
+        [compat.mapped_type(a, d, axis) for a, d in zip(operation.in_avals, dims, strict=True)],
+        in_specs,
+        compat.mapped_specs(p["out_specs"], body.dims_out, axis, "out_specs"),
+    )
+    return VmapRule(Template(call, ["primal"]), body.dims_out, "vmap of shard_map", notes=body.notes)
