@@ -26,6 +26,9 @@ S = jnp.float32(1.5)
 
 CASES: list[Case] = []
 
+MESH_OF = {"explicit_axes": EXPLICIT, "explicit_axes_in_shard_map": EXPLICIT}
+"""What JAX has to be told, by `jax.set_mesh`, to run some of them inside others."""
+
 
 def case(*args, vmaps=True, forward=True):
     """Enters a function into the table, to be called with these."""
@@ -234,8 +237,9 @@ def pmap_with_collectives(x):
 # --- jit with shardings -----------------------------------------------------------------------------------------------
 
 
-@case(M, W)
+@case(M, W, vmaps=False)
 def jit_shardings(x, w):
+    """JAX does not take, outside `jit`, the cotangents that vmap and grad make for its sharded results."""
     rows, whole = NamedSharding(GRID, P("i")), NamedSharding(GRID, P())
     f = jax.jit(lambda x, w: (jnp.tanh(x @ w), x), in_shardings=(rows, whole), out_shardings=(rows, rows))
     return f(x, w)

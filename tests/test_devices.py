@@ -1,12 +1,13 @@
 """Every transform against jax's own, on programs that run on eight devices."""
 
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
-from device_programs import CASES
+from device_programs import CASES, MESH_OF
 from jax.extend import core as jex_core
 from jax.sharding import AxisType
 from test_nestings import NESTINGS, inexact, total
@@ -62,28 +63,38 @@ def test_jvp(case):
         assert_same(jaxviz.jvp(case.fun, case.args, tangents), jax.jvp(case.fun, case.args, tangents))
 
 
+def where(case):
+    return jax.set_mesh(MESH_OF[case.name]) if case.name in MESH_OF else nullcontext()
+
+
+# One nesting for each program, in turn: all of them for all would take ten minutes.
+NESTED = [(case, NESTINGS[i % len(NESTINGS)]) for i, case in enumerate(CASES)]
+NESTED += [(CASES[0], nest) for nest in NESTINGS] + [(CASES[-1], nest) for nest in NESTINGS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("nest", NESTINGS, ids=lambda nest: nest.__name__)
-@cases
+@pytest.mark.parametrize(("case", "nest"), NESTED, ids=[f"{case}-{nest.__name__}" for case, nest in NESTED])
 def test_inside(case, nest):
     """In loops, branches, checkpoints and calls."""
-    f = partial(nest, case)
-    want, jax_pull = jax.vjp(f, *case.args)
-    got, pull = jaxviz.vjp(f, *case.args)
-    assert_same(got, want)
-    ct = plain_seeds(want, tangent=False)
-    assert_same(pull(ct), jax_pull(ct))
-    check = jaxviz.derive(f, *case.args, argnums=tuple(range(len(case.args)))).check()
-    assert check, check
+    with where(case):
+        f = partial(nest, case)
+        want, jax_pull = jax.vjp(f, *case.args)
+        got, pull = jaxviz.vjp(f, *case.args)
+        assert_same(got, want)
+        ct = plain_seeds(want, tangent=False)
+        assert_same(pull(ct), jax_pull(ct))
+        check = jaxviz.derive(f, *case.args, argnums=tuple(range(len(case.args)))).check()
+        assert check, check
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in CASES if c.vmaps], ids=str)
 def test_vmap(case):
     args = jax.tree.map(lambda x: jnp.stack([x, x[..., ::-1] if x.ndim else 2.0 * x]), case.args)
-    assert_same(jaxviz.vmap(case.fun)(*args), jax.vmap(case.fun)(*args))
     floats = tuple(i for i, a in enumerate(case.args) if inexact(a))
     loss = lambda *args: total(case, args)
-    assert_same(jaxviz.vmap(jaxviz.grad(loss, floats))(*args), jax.vmap(jax.grad(loss, floats))(*args))
     of_all = lambda vmap: lambda *args: jnp.sum(vmap(loss)(*args))
-    assert_same(jaxviz.grad(of_all(jaxviz.vmap), floats)(*args), jax.grad(of_all(jax.vmap), floats)(*args))
+    with where(case):
+        assert_same(jaxviz.vmap(case.fun)(*args), jax.vmap(case.fun)(*args))
+        assert_same(jaxviz.vmap(jaxviz.grad(loss, floats))(*args), jax.vmap(jax.grad(loss, floats))(*args))
+        assert_same(jaxviz.grad(of_all(jaxviz.vmap), floats)(*args), jax.grad(of_all(jax.vmap), floats)(*args))

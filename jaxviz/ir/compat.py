@@ -1378,6 +1378,11 @@ def move_params(kind: str, n: int) -> dict[str, Any]:
     }
 
 
+def has_effects(effects: frozenset[Any]) -> bool:
+    """Whether an equation with these is kept though nothing reads its results; naming an axis is no reason to."""
+    return bool(effects) and not all(_pe.dceable_effects.contains(e) for e in effects)
+
+
 def is_real_effect(effect: Any) -> bool:
     """Whether an effect is one that the world sees, and not a note on names or references inside."""
     return not isinstance(effect, (_core.NamedAxisEffect, _core.InternalMutableArrayEffect))

@@ -73,7 +73,8 @@ def _linearize_jit(operation: Operation, nonzeros: Mask, cond_residuals: CondRes
     outs = tuple(Var(a) for a in made.out_avals)
     result_of = dict(zip(returned, outs, strict=False))
     outer_results = [result_of[i] if i in result_of else outside[a] for i, a in enumerate(results)]
-    outside.update(zip([*(results[i] for i in returned), *computed], outs, strict=True))
+    for a, v in zip([*(results[i] for i in returned), *computed], outs, strict=True):
+        outside.setdefault(a, v)  # of what is an operand and a result, JAX keeps the operand
     residuals = [outside[a] for a in parts.residuals]
 
     call = Equation(made, operands, outs)
@@ -123,7 +124,7 @@ def _transposed_jit(
 @dce_rules.register(compat.jit_p)
 def _dce_jit(operation: Operation, used: Mask) -> DceRule:
     body: Program = operation.params["jaxpr"]
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
     if all(used) and all(read) and smaller.equations == body.equations:
@@ -336,7 +337,7 @@ def _transpose_custom_lin(operation: Operation, linear: Mask, nonzero_cts: Mask)
 @dce_rules.register(compat.remat_opt_p)
 def _dce_remat_opt(operation: Operation, used: Mask) -> DceRule:
     """A forward rule whose residuals nothing reads becomes the function that it stands for."""
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     n_consts, n_residuals = operation.params["num_consts"], operation.params["num_res"]
     n_in = len(operation.in_avals)

@@ -225,7 +225,7 @@ def _vmap_remat(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule
 
 @dce_rules.register(compat.remat_p)
 def _dce_remat(operation: Operation, used: Mask) -> DceRule:
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     body: Program = operation.params["jaxpr"]
     smaller, read = dce_program(body, used, keep_inputs=[False] * len(body.invars))

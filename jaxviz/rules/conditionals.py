@@ -226,7 +226,7 @@ def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
 @dce_rules.register(compat.cond_p)
 def _dce_cond(operation: Operation, used: Mask) -> DceRule:
     branches: tuple[Program, ...] = operation.params["branches"]
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     nothing = (False,) * (len(operation.in_avals) - 1)
     read = _any_branch(dce_program(b, used, keep_inputs=nothing)[1] for b in branches)

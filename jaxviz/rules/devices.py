@@ -280,7 +280,7 @@ def _summed(body: Program, specs: Sequence[Spec], params: Any) -> Program:
 def _dce_shard_map(operation: Operation, used: Mask) -> DceRule:
     p = operation.params
     body: Program = p["jaxpr"]
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     smaller, read = dce_program(body, used, keep_inputs=(False,) * len(body.invars))
     if all(used) and all(read) and smaller.equations == body.equations:

@@ -340,7 +340,7 @@ def _dce_scan(operation: Operation, used: Mask) -> DceRule:
     scan = _Scan(operation)
     n_consts, n_carry = scan.n_consts, scan.n_carry
     n_in = len(operation.in_avals)
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     carry_used, ys_used = partition(used, n_carry)
     while True:

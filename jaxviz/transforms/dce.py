@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Mask, RuleTable, select
 
@@ -14,7 +15,7 @@ operation; None where nothing is left of it."""
 
 
 def _default_rule(operation: Operation, used: Mask) -> DceRule:
-    if not any(used) and not operation.effects:
+    if not any(used) and not compat.has_effects(operation.effects):
         return nothing_left(operation)
     return (True,) * len(operation.in_avals), (True,) * len(operation.out_avals), operation
 
@@ -51,7 +52,7 @@ def dce_program(
             if smaller is None:
                 continue
             equation = smaller
-        elif not operation.effects and live.isdisjoint(equation.outvars):
+        elif not compat.has_effects(operation.effects) and live.isdisjoint(equation.outvars):
             continue
         live.update(equation.invars)
         kept.append(equation)

@@ -279,7 +279,7 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
     needed: set[Atom] = {a for a in program.outvars[:n_results] if isinstance(a, Var)}
     roles: list[Role] = []
     for equation in reversed(program.equations):
-        used = any(v in needed for v in equation.outvars) or bool(equation.effects)
+        used = any(v in needed for v in equation.outvars) or compat.has_effects(equation.effects)
         if used:
             needed.update(a for a in equation.invars if isinstance(a, Var))
         roles.append(result if used else other)

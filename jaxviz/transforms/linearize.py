@@ -197,7 +197,7 @@ def _live(equations: list[Equation], outvars: Sequence[Atom]) -> list[Equation]:
     live: set[Atom] = set(outvars)
     kept = []
     for e in reversed(equations):
-        if e.effects or not live.isdisjoint(e.outvars):
+        if compat.has_effects(e.effects) or not live.isdisjoint(e.outvars):
             live.update(e.invars)
             kept.append(e)
     return kept[::-1]

@@ -179,7 +179,7 @@ def _drop_unread(builder: Builder, n: int, results: list[Atom]) -> None:
     read: set[Atom] = {a for e in builder.equations[n:] for a in e.invars}.union(results)
     kept = []
     for e in reversed(builder.equations[:n]):
-        if e.effects or not read.isdisjoint(e.outvars):
+        if compat.has_effects(e.effects) or not read.isdisjoint(e.outvars):
             read.update(e.invars)
             kept.append(e)
     builder.equations[:n] = kept[::-1]
