@@ -2,10 +2,15 @@
 
 from jax import checkpoint as checkpoint
 from jax import closure_convert as closure_convert
+from jax import pmap as pmap
 from jax import remat as remat
+from jax import shard_map as shard_map
 from jax.ad_checkpoint import checkpoint_name as checkpoint_name
 from jax.custom_derivatives import linear_call as linear_call
 
+from jaxviz.analysis.compiled import (
+    CompileReport as CompileReport,
+)
 from jaxviz.analysis.residuals import (
     Residual as Residual,
 )
@@ -86,11 +91,20 @@ from jaxviz.ir.errors import (
 )
 from jaxviz.ir.syntax import Equation as Equation
 from jaxviz.ir.syntax import Program as Program
+from jaxviz.jit import (
+    jit as jit,
+)
 from jaxviz.rule_check import (
     RuleCheck as RuleCheck,
 )
 from jaxviz.rule_check import (
     check_rule as check_rule,
+)
+from jaxviz.runtime.cache import (
+    CacheInfo as CacheInfo,
+)
+from jaxviz.runtime.cache import (
+    cache_info as cache_info,
 )
 from jaxviz.trace import trace as trace
 

@@ -12,6 +12,8 @@ from jax.tree_util import Partial
 import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
+from jaxviz.runtime.cache import remember_step
+from jaxviz.runtime.donated import check_not_donated
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced, trace_call
 from jaxviz.transforms.axes import Summing, varying
@@ -59,6 +61,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     names = _argument_names(fun, primals)
     for p, t, name in zip(leaves, tangent_leaves, names, strict=True):
         _check_tangent(p, t, name)
+    check_not_donated(fun, primals, {})
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
     pushed = jvp_program(traced.program, nonzeros, traced.n_results)
@@ -150,6 +153,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 def _linearized(
     fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, cond_residuals: CondResiduals = "jax"
 ) -> tuple[Traced, list[Any], Linearized, list[bool]]:
+    check_not_donated(fun, primals, {})
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
     parts = linearize_program(traced.program, nonzeros, traced.n_results, cond_residuals=cond_residuals)
@@ -339,7 +343,14 @@ def grad(
         value, g = both(*args, **kwargs)
         return (g, value[1]) if has_aux else g
 
-    return grad_f
+    options = {
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "reduce_axes": reduce_axes,
+        "cond_residuals": cond_residuals,
+    }
+    return remember_step(grad_f, fun, grad, {"argnums": argnums, **options})
 
 
 def value_and_grad(
@@ -358,6 +369,7 @@ def value_and_grad(
 
     @_named(fun, "Value and gradient", argnums)
     def value_and_grad_f(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        check_not_donated(fun, args, kwargs)
         in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
         _check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
         ans, f_vjp, *aux = vjp(
@@ -368,7 +380,14 @@ def value_and_grad(
         g = f_vjp(compat.one_cotangent(ans))
         return (ans, *aux) if has_aux else ans, g[0] if isinstance(argnums, int) else g
 
-    return value_and_grad_f
+    options = {
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "reduce_axes": reduce_axes,
+        "cond_residuals": cond_residuals,
+    }
+    return remember_step(value_and_grad_f, fun, value_and_grad, {"argnums": argnums, **options})
 
 
 def vmap(
@@ -408,8 +427,14 @@ def vmap(
         outs = compat.outside_vmap(lambda: evaluate(made.program, values), made.dims_out)
         return jax.tree.unflatten(traced.out_tree, outs)
 
-    made: Callable[..., Any] = compat.jax_vmap(of_one, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
-    return made
+    options = {
+        "in_axes": in_axes,
+        "out_axes": out_axes,
+        "axis_name": axis_name,
+        "axis_size": axis_size,
+        "spmd_axis_name": spmd_axis_name,
+    }
+    return remember_step(compat.jax_vmap(of_one, **options), fun, vmap, options)
 
 
 def _partial_in(
@@ -483,7 +508,7 @@ def jacfwd(
         jac_tree = jax.tree.map(partial(compat.unravel_jacfwd, example), y, jac)
         return (jac_tree, *aux) if has_aux else jac_tree
 
-    return jacfun
+    return remember_step(jacfun, fun, jacfwd, {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic})
 
 
 def jacrev(
@@ -510,7 +535,8 @@ def jacrev(
         jac_tree = jax.tree.transpose(jax.tree.structure(example), jax.tree.structure(y), jac_tree)
         return (jac_tree, *aux) if has_aux else jac_tree
 
-    return jacfun
+    options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    return remember_step(jacfun, fun, jacrev, {"argnums": argnums, **options})
 
 
 def hessian(

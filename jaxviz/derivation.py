@@ -19,12 +19,14 @@ from jaxviz.ir.convert import clear_operations, read_jaxpr
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.runtime.cache import clear_compiled
 from jaxviz.trace import trace_call
 from jaxviz.transforms.dce import dce_rules
 from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules
 from jaxviz.transforms.partial_eval import split_rules
 from jaxviz.transforms.transpose import Transposed, transpose_program, transpose_rules
+from jaxviz.transforms.vmap import vmap_rules
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
 """Names of a Derivation's programs, in the order of the work."""
@@ -61,6 +63,7 @@ class Derivation:
       primal: the function's program, from its flat inputs to its flat results.
       nonzeros: for each input, whether it is differentiated.
       cond_residuals: what conds keep; see `vjp`.
+      placed: for each input the sharding of the array that it was derived for; None where there was none.
     """
 
     primal: Program
@@ -68,6 +71,7 @@ class Derivation:
     reference: Callable[[], Counter[str]]
     """Counts, by type, what `jax.vjp` of the same function holds."""
     cond_residuals: CondResiduals = "jax"
+    placed: tuple[Any, ...] = ()
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -194,7 +198,8 @@ def derive(
         program = f if isinstance(f, Program) else read_jaxpr(f)
         wanted = _in_bounds(wanted, len(program.invars))
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
-        return Derivation(program, nonzeros, lambda: _jax_residuals_of_program(program, nonzeros), cond_residuals)
+        reference = lambda: _jax_residuals_of_program(program, nonzeros)
+        return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
     return _derive_call(f, args, kwargs, _in_bounds(wanted, len(args)), cond_residuals)
 
@@ -224,7 +229,8 @@ def _derive_call(
     program = trace_call(call, inputs, active=active, debug_info=info).program
     nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
     reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
-    return Derivation(program, nonzeros, reference, cond_residuals)
+    placed = tuple(None if compat.is_tracer(x) else getattr(x, "sharding", None) for x in inputs)
+    return Derivation(program, nonzeros, reference, cond_residuals, placed)
 
 
 def _in_bounds(argnums: Sequence[int], n: int) -> tuple[int, ...]:
@@ -298,8 +304,9 @@ def _held_as_constants(program: Program) -> Program:
 
 
 def clear_caches() -> None:
-    """Forgets every rule and operation found so far; they are found again when next needed."""
-    for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules, split_rules):
+    """Forgets every rule and operation found so far, and all that `jit` has compiled; they are found again when next needed."""
+    clear_compiled()
+    for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules, split_rules, vmap_rules):
         table.clear()
     clear_operations()
     compat.clear_types()

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxviz.analysis.tables import format_bytes, nbytes
 from jaxviz.ir.syntax import Operation, Program
+from jaxviz.transforms.dce import dce_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ def match_donations(program: Program, donated: Sequence[bool]) -> tuple[Donation
 
     Source: `_set_up_aliases` in JAX's `interpreters/mlir.py`.
     """
-    read = {a for e in program.equations for a in e.invars}.union(program.outvars)
+    _, reads = dce_program(program, keep_inputs=[False] * len(program.invars))
+    read = {v for v, is_read in zip(program.invars, reads, strict=True) if is_read}
     offered: dict[Any, deque[int]] = defaultdict(deque)
     for i, (v, is_donated) in enumerate(zip(program.invars, donated, strict=True)):
         if is_donated and v in read:

@@ -13,6 +13,7 @@ from typing import Literal as OneOf
 import jax
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, moved_or_rounded, report_checkpoints
+from jaxviz.analysis.devices import compiled_parts, parts_of, spans_devices
 from jaxviz.analysis.reasons import explain
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
@@ -62,6 +63,7 @@ class Residual:
       place: the bodies it is made in, such as 'branch 1 of cond in scan'; '' outside of any.
       dummies: what other branches fill in for it.
       is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
+      nbytes_per_device: what one device holds of it; None where all is on one device, or where XLA decides how to lay it out.
     """
 
     aval: Any
@@ -80,6 +82,7 @@ class Residual:
     place: str = ""
     dummies: tuple[Dummy, ...] = ()
     is_read: bool = True
+    nbytes_per_device: int | None = None
 
     @property
     def origin(self) -> Origin | None:
@@ -104,6 +107,7 @@ class Residual:
             "expression": self.expression, "file": self.location.file, "line": self.location.line,
             "function": self.location.function, "rule": self.rule, "reason": self.reason, "decision": self.decision,
             "lengths": list(self.lengths), "place": self.place, "is_read": self.is_read,
+            "nbytes_per_device": self.nbytes_per_device,
             "dummies": [{"branch": d.branch, "nbytes": d.nbytes} for d in self.dummies],
         }  # fmt: skip
 
@@ -117,12 +121,14 @@ class ResidualSet(Sequence[Residual]):
       items: the residuals.
       checkpoints: the checkpointed functions in it, with what their policies decided.
       mapped: what `vmap` made of its control flow, a sentence each.
+      on_devices: whether the function runs on more than one device.
     """
 
     function: str
     items: tuple[Residual, ...]
     checkpoints: tuple[CheckpointReport, ...] = ()
     mapped: tuple[str, ...] = ()
+    on_devices: bool = False
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -142,11 +148,19 @@ class ResidualSet(Sequence[Residual]):
         """Bytes of all of them, arguments included."""
         return sum(r.nbytes for r in self.items)
 
+    @cached_property
+    def nbytes_per_device(self) -> int | None:
+        """Bytes of what one device holds, as far as it is known; None where all is on one device."""
+        known = [r.nbytes_per_device for r in self.items if r.nbytes_per_device is not None]
+        return sum(known) if known else None
+
     @property
     def summary(self) -> str:
         """`7 residuals of loss, 1.2 MiB: 3 arguments 0.8 MiB, 4 intermediates 0.4 MiB`."""
         n = len(self.items)
-        head = f"{n:,} residual{'s' if n != 1 else ''} of {self.function}, {format_bytes(self.nbytes)}"
+        head = (
+            f"{n:,} residual{'s' if n != 1 else ''} of {self.function}, {_sizes(self.nbytes, self.nbytes_per_device)}"
+        )
         parts = []
         for kind in ("argument", "constant", "literal", "intermediate", "dummy"):
             of_kind = [r for r in self.items if r.kind == kind]
@@ -178,12 +192,22 @@ class ResidualSet(Sequence[Residual]):
             notes.append(
                 f"{format_bytes(sum(r.nbytes for r in unread))} are kept that the backward program never reads: {names}."
             )
+        unknown = [r for r in self.items if r.nbytes_per_device is None] if self.on_devices else []
+        if unknown:
+            size = format_bytes(sum(r.nbytes for r in unknown))
+            notes.append(
+                f"{len(unknown):,} of them, {size}, are not counted in what one device holds: how they are laid out is up to XLA. "
+                "jaxviz.residuals(..., compile=True) compiles the forward program to find out."
+            )
         notes += [*(note for c in self.checkpoints for note in c.notes), *self.mapped]
         return tuple(dict.fromkeys(notes))
 
     def __str__(self) -> str:
         heads = ("name", "type", "bytes", "line", "why it is kept")
-        rows = [(r.name, r.type, format_bytes(r.nbytes), short_location(r.location), r.reason) for r in self.items]
+        rows = [
+            (r.name, r.type, _sizes(r.nbytes, r.nbytes_per_device), short_location(r.location), r.reason)
+            for r in self.items
+        ]
         table = [text_table(heads, rows, "<<><<")] if rows else []
         return "\n".join([self.summary, *table, *(wrapped(note) for note in self.notes)])
 
@@ -193,7 +217,15 @@ class ResidualSet(Sequence[Residual]):
     def _repr_html_(self) -> str:
         heads = ("name", "type", "bytes", "kind", "line", "rule", "why it is kept")
         rows = [
-            (r.name, r.type, format_bytes(r.nbytes), r.kind, short_location(r.location), r.rule, r.reason)
+            (
+                r.name,
+                r.type,
+                _sizes(r.nbytes, r.nbytes_per_device),
+                r.kind,
+                short_location(r.location),
+                r.rule,
+                r.reason,
+            )
             for r in self.items
         ]
         table = html_table(self.summary, heads, rows, (False, False, True, False, False, False, False))
@@ -204,6 +236,7 @@ class ResidualSet(Sequence[Residual]):
         return {
             "function": self.function,
             "nbytes": self.nbytes,
+            "nbytes_per_device": self.nbytes_per_device,
             "dummy_nbytes": self.dummy_nbytes,
             "residuals": [r.to_dict() for r in self.items],
             "notes": list(self.notes),
@@ -211,7 +244,14 @@ class ResidualSet(Sequence[Residual]):
         }
 
 
-def residuals(f: Any, *args: Any, argnums: int | Sequence[int] | None = None, **kwargs: Any) -> ResidualSet:
+def _sizes(whole: int, per_device: int | None) -> str:
+    """`1.0 MiB`, or `1.0 MiB, 128.0 KiB a device`."""
+    return format_bytes(whole) if per_device is None else f"{format_bytes(whole)}, {format_bytes(per_device)} a device"
+
+
+def residuals(
+    f: Any, *args: Any, argnums: int | Sequence[int] | None = None, compile: bool = False, **kwargs: Any
+) -> ResidualSet:
     """What the gradient of a function keeps in memory, and why.
 
     >>> print(jaxviz.residuals(lambda x: jnp.sin(x), 1.0))
@@ -224,16 +264,18 @@ def residuals(f: Any, *args: Any, argnums: int | Sequence[int] | None = None, **
       *args, **kwargs: what to call it with, as for `derive`.
       argnums: the positional arguments to differentiate in; all that are arrays, by default, as
         `jax.ad_checkpoint.print_saved_residuals` counts.
+      compile: where the function runs on several devices, whether to compile its forward program, to say what one device holds of the
+        values that XLA decides how to lay out.
 
     Raises:
       what `derive` raises.
     """
     if isinstance(f, Derivation):
-        return find_residuals(f)
+        return find_residuals(f, compile)
     if argnums is None:
         inputs = range(len(f.invars)) if not args and hasattr(f, "invars") else range(len(args))
         argnums = tuple(i for i in inputs if not args or _all_arrays(args[i]))
-    return find_residuals(derive(f, *args, argnums=argnums, **kwargs))
+    return find_residuals(derive(f, *args, argnums=argnums, **kwargs), compile)
 
 
 def _all_arrays(tree: Any) -> bool:
@@ -242,9 +284,13 @@ def _all_arrays(tree: Any) -> bool:
     )
 
 
-def find_residuals(derivation: Derivation) -> ResidualSet:
+def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet:
     """The residuals of a derivation. See `residuals`."""
     parts = derivation.linearized
+    on_devices = spans_devices(derivation)
+    divided: Sequence[int | None] = [None] * len(parts.residuals)
+    if on_devices:
+        divided = compiled_parts(derivation) if compile else parts_of(derivation, parts.residuals)
     names = variable_names(parts.forward)
     arguments = dict(zip(derivation.primal.invars, derivation.primal.arg_names, strict=True))
     site = Site.of(derivation, names)
@@ -254,18 +300,13 @@ def find_residuals(derivation: Derivation) -> ResidualSet:
     except EquationError:  # no reverse mode, as for a while loop: what the linear program reads is kept all the same
         backward_readers = None
     made = []
-    for atom, var in zip(parts.residuals, parts.linear.invars, strict=False):
-        made.append(
-            _residual(
-                atom,
-                var,
-                site,
-                arguments,
-                linear_readers[var],
-                None if backward_readers is None else backward_readers[var],
-            )
-        )
-    return ResidualSet(derivation.primal.name, tuple(made), report_checkpoints(derivation), _mapped(derivation.primal))
+    for atom, var, n in zip(parts.residuals, parts.linear.invars, divided, strict=False):
+        readers = None if backward_readers is None else backward_readers[var]
+        residual = _residual(atom, var, site, arguments, linear_readers[var], readers)
+        made.append(residual if n is None else replace(residual, nbytes_per_device=residual.nbytes // n))
+    return ResidualSet(
+        derivation.primal.name, tuple(made), report_checkpoints(derivation), _mapped(derivation.primal), on_devices
+    )
 
 
 def _mapped(program: Program) -> tuple[str, ...]:
@@ -301,7 +342,7 @@ def _residual(
         location = location_of(source.passed_by) or site.definition
     else:
         path = arguments.get(atom, "") if isinstance(atom, Var) else ""
-        expression = path or site.name(atom)
+        expression = path or site.name(source.atom if isinstance(source.atom, Literal) else atom)
         first = linear[0] if linear else None
         used_at = location_of(first.equation, first.within) if first is not None else None
         location = site.definition if kind == "argument" or used_at is None else used_at
@@ -336,10 +377,12 @@ def _dummy(source: Source, site: Site, size: int) -> Dummy:
 def _kind(source: Source, atom: Atom, site: Site, arguments: dict[Var, str]) -> Kind:
     if source.is_dummy:
         return "dummy"
-    if source.equation is not None or source.passed_by is not None:
+    if source.equation is not None:
         return "intermediate"
-    if isinstance(atom, Literal):
-        return "constant" if compat.is_array(atom.val) else "literal"
+    if isinstance(source.atom, Literal):
+        return "constant" if compat.is_array(source.atom.val) else "literal"
+    if source.passed_by is not None:
+        return "intermediate"
     if atom in arguments:
         return "argument"
     return "constant" if atom in site.constants else "intermediate"

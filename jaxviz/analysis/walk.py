@@ -10,6 +10,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, definition, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.rules.devices import only_passes_a_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,9 @@ def _sources(
     if equation is None or atom in seen:
         yield from _outside(scope, atom, lengths, branches, is_carry, passed_by, seen)
         return
+    if only_passes_a_scalar(equation):
+        yield from _sources(scope, equation.invars[0], lengths, branches, is_carry, passed_by, seen)
+        return
     inside = [b for b in bodies(equation) if b.has_results]
     if not inside:
         yield Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by)
@@ -263,9 +267,13 @@ def _collect(
     within: tuple[Equation, ...],
     readers: dict[Var, list[Reader]],
 ) -> None:
+    stands_for = dict(stands_for)
     for equation in program.equations:
         read = {i: stands_for[a] for i, a in enumerate(equation.invars) if a in stands_for}
         if not read:
+            continue
+        if only_passes_a_scalar(equation):
+            stands_for[equation.outvars[0]] = read[0]
             continue
         inside = bodies(equation)
         for body in inside:

@@ -81,6 +81,7 @@ custom_lin_p: Any = primitives.custom_lin_p
 remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 closed_call_p: Any = primitives.closed_call_p
 shard_map_p: Any = _shard_map.shard_map_p
+sharding_constraint_p: Any = pjit.sharding_constraint_p
 debug_callback_p: Any = debugging.debug_callback_p
 debug_print_p: Any = debugging.debug_print_p
 
@@ -104,6 +105,11 @@ def new_eqn(
     """A `JaxprEqn`; the caller answers for its types."""
     source = source if source is not None else _source.new_source_info()
     return _core.JaxprEqn(invars, outvars, primitive, params, effects, source, context)
+
+
+def current_source() -> Any:
+    """Where Python is now, as the `source` of an equation."""
+    return _source.current()
 
 
 def current_context() -> Any:
@@ -142,6 +148,27 @@ def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
 def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Name, source and argument paths of a function, as JAX's tracing errors name them."""
     return api_util.debug_info("jaxviz", fun, args, kwargs)
+
+
+def parameters(
+    fun: Callable[..., Any], n: int, options: Mapping[str, Any]
+) -> tuple[list[str], tuple[int, ...], tuple[str, ...]]:
+    """The names that a function has for `n` positional arguments, and which arguments `jit` takes as static, by place and by name."""
+    signature = api_util.fun_signature(fun)
+    names = [f"args[{i}]" for i in range(n)]
+    if signature is not None:
+        positional = [
+            p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        names[: len(positional)] = positional[:n]
+    argnums, argnames = options.get("static_argnums"), options.get("static_argnames")
+    if signature is not None:
+        argnums, argnames = api_util.infer_argnums_and_argnames(signature, argnums, argnames)
+    return names, _as_tuple(argnums), _as_tuple(argnames)
+
+
+def _as_tuple(x: Any) -> tuple[Any, ...]:
+    return () if x is None else (x,) if isinstance(x, (int, str)) else tuple(x)
 
 
 def name_function(fun: Callable[..., Any], debug_info: Any) -> None:

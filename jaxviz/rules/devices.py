@@ -32,6 +32,25 @@ Spec = Any
 """A `PartitionSpec`: for each dimension of a value the axes of the mesh that it is laid out over."""
 
 
+_LAID_SIDE_BY_SIDE = "a scalar of each device, given a dimension to lay them side by side along"
+_TAKEN_OUT = "the device's own scalar"
+
+
+def only_passes_a_scalar(equation: Equation) -> bool:
+    """Whether an equation is there only for a scalar residual to leave one `shard_map` and enter another."""
+    origin = equation.origin
+    if origin is None:
+        return False
+    if origin.rule in (_LAID_SIDE_BY_SIDE, _TAKEN_OUT):
+        return True
+    # Transposed, it is the same equation once more.
+    return (
+        origin.equation is not None
+        and origin.equation.operation is equation.operation
+        and only_passes_a_scalar(origin.equation)
+    )
+
+
 def apply_shard_map(
     builder: Builder, like: Operation, body: Program, operands: Sequence[Atom], in_specs: Sequence[Spec],
     out_specs: Sequence[Spec],
@@ -146,10 +165,9 @@ def _keep(
             continue
         if getattr(a.aval, "shape", ()) == ():
             made_by = producers.get(a)
-            rule = "a scalar of each device, given a dimension to lay them side by side along"
-            a = _append(equations, _expand, a, made_by, rule)
+            a = _append(equations, _expand, a, made_by, _LAID_SIDE_BY_SIDE)
             before[i] = Var(a.aval)
-            after.append(_reshape(_squeeze, before[i], linear.invars[i], made_by, "the device's own scalar"))
+            after.append(_reshape(_squeeze, before[i], linear.invars[i], made_by, _TAKEN_OUT))
         own.append(a)
     return _Kept(
         with_results(replace(forward, equations=tuple(equations)), [*results, *own]),

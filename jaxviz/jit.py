@@ -1,0 +1,78 @@
+"""`jaxviz.jit`: `jax.jit` with a compile cache that knows the transforms, and a report of what was compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from jaxviz.analysis.compiled import CompileReport, report_compiled
+from jaxviz.ir import compat
+from jaxviz.runtime.cache import compiled_of
+from jaxviz.runtime.donated import check_not_donated, note_donated
+
+
+class Jitted:
+    """A compiled function, as `jit` returns it. What a function of `jax.jit` has (`lower`, `trace`, …) it has too."""
+
+    def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
+        functools.update_wrapper(self, fun)
+        self._fun = fun  # the cache holds it weakly
+        self._options = options
+        self._compiled = compiled_of(fun, options)
+        self._donates = bool(options.get("donate_argnums") not in (None, ()) or options.get("donate_argnames"))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._compiled.calls += 1
+        try:
+            out = self._compiled.jitted(*args, **kwargs)
+        except (RuntimeError, ValueError) as error:
+            check_not_donated(self._fun, args, kwargs, error)
+            raise
+        if self._donates:
+            note_donated(self._fun, args, kwargs)
+        return out
+
+    def report(self, *args: Any, **kwargs: Any) -> CompileReport:
+        """Compiles the function for these arguments, without running it, and says what was made of it: see `CompileReport`."""
+        self._compiled.calls += 1
+        return report_compiled(self._fun, self._compiled.jitted.trace(*args, **kwargs), args, kwargs, self._options)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_compiled"].jitted, name)
+
+    def __repr__(self) -> str:
+        return f"jaxviz.jit({getattr(self, '__name__', self._fun)})"
+
+
+def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Compiles a function, as `jax.jit`, whose options it takes.
+
+    Functions that jaxviz's transforms made of the same function in the same way share what is compiled, so that
+    `jaxviz.jit(jaxviz.grad(f))(x)` compiles once wherever it stands; see `cache_info`.
+
+    >>> step = jaxviz.jit(update, donate_argnums=0)
+    >>> print(step.report(params, batch))
+    update on cpu:0, the default device
+    ...
+
+    Args:
+      fun: takes and returns arrays, or pytrees of them. Without it, a decorator with these options.
+      **options: those of `jax.jit`: static_argnums, static_argnames, donate_argnums, donate_argnames, in_shardings, out_shardings,
+        keep_unused, device, backend, inline, compiler_options.
+
+    Returns:
+      a function that computes the same; its `report(*args)` says on what devices it runs, what becomes of donated arguments, and how
+      values are laid out.
+
+    Raises:
+      TypeError, ValueError: jax's.
+      RuntimeError: an argument was donated before; the message gives its path, and where that was.
+    """
+    if fun is None:
+        return functools.partial(jit, **options)
+    compat.check_callable(fun)
+    return Jitted(fun, options)

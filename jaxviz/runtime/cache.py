@@ -1,0 +1,245 @@
+"""The compile cache: what has been compiled of which function, shared by all who compile the same of it.
+
+`jax.jit(jax.grad(f))(x)` in a loop compiles each time, since `jax.grad(f)` is a new function each time. Here the key is `f` itself,
+then the transforms and the parameters of `jit`; the types are JAX's part. Functions are told apart by identity, and held weakly:
+when the user drops one, all that was compiled of it goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jaxviz.ir import compat
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transform of a function.
+
+    Args:
+      fun: what it was applied to.
+      name: of the transform.
+      key: its name and parameters.
+      apply: applies it to another function.
+    """
+
+    fun: Callable[..., Any]
+    name: str
+    key: Hashable
+    apply: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+_steps: weakref.WeakKeyDictionary[Any, Step] = weakref.WeakKeyDictionary()
+"""A function that a transform made -> how. Not an attribute of it, which `functools.wraps` would copy to others."""
+
+
+def remember_step(
+    made: Callable[..., Any], fun: Callable[..., Any], transform: Callable[..., Any], options: dict[str, Any]
+) -> Callable[..., Any]:
+    """Notes that `made` is `transform(fun, **options)`, and returns it."""
+    leaves, tree = jax.tree.flatten(options, is_leaf=lambda x: x is None)
+    key = (transform.__name__, tree, tuple(leaves))
+    with contextlib.suppress(TypeError):  # an option has no hash: it is then a function like any other
+        hash(key)
+        _steps[made] = Step(fun, transform.__name__, key, functools.partial(transform, **options))
+    return made
+
+
+def steps_of(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Step, ...]]:
+    """The user's function, and the transforms that led from it to `fun`, first the one applied first."""
+    steps: list[Step] = []
+    while (step := _find_step(fun)) is not None:
+        steps.append(step)
+        fun = step.fun
+    return fun, tuple(reversed(steps))
+
+
+def _find_step(fun: Any) -> Step | None:
+    try:
+        return _steps.get(fun)
+    except TypeError:  # it has no hash, or cannot be held weakly
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CachedProgram:
+    """One program in the compile cache.
+
+    Args:
+      function: the user's function.
+      transforms: what was applied to it, such as 'grad'.
+      types: of the arguments.
+    """
+
+    function: str
+    transforms: tuple[str, ...]
+    types: str
+
+    def __str__(self) -> str:
+        name = self.function
+        for transform in self.transforms:
+            name = f"{transform}({name})"
+        return f"{name} of {self.types}"
+
+
+@dataclass(eq=False)
+class Compiled:
+    """What is compiled of one function with certain transforms and parameters, for all types of arguments.
+
+    Args:
+      jitted: the `jax.jit` function.
+      programs: those compiled so far.
+      calls: how often it was called.
+    """
+
+    jitted: Any
+    programs: list[CachedProgram] = field(default_factory=list)
+    calls: int = 0
+
+
+class _Held:
+    """A callable that stands for the user's function and its transforms without keeping the function."""
+
+    def __init__(self, find: Callable[[], Any], root: Callable[..., Any], steps: tuple[Step, ...]):
+        self.find = find
+        self.applies = tuple(step.apply for step in steps)
+        self.names = tuple(step.name for step in steps)
+        self.programs: list[CachedProgram] = []
+        self.__name__ = function_name(root)
+        self.__doc__ = root.__doc__
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self.find()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        types = ", ".join(_type(x) for x in jax.tree.leaves((args, kwargs)))
+        self.programs.append(CachedProgram(self.__name__, self.names, f"({types})"))
+        fun = self.find()
+        for apply in self.applies:
+            fun = apply(fun)
+        return fun(*args, **kwargs)
+
+
+def function_name(fun: Any) -> str:
+    """The name of a function, of what a partial application is of, or of an object's class."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return str(getattr(fun, "__name__", type(fun).__name__))
+
+
+def _type(x: Any) -> str:
+    """Of an argument as it is traced; a static one is its value."""
+    return str(jax.typeof(x).str_short(short_dtypes=True)) if compat.is_tracer(x) else repr(x)
+
+
+@dataclass
+class _Entry:
+    reference: Any
+    compiled: dict[Hashable, Compiled] = field(default_factory=dict)
+
+
+_entries: dict[Hashable, _Entry] = {}
+"""Identity of a function -> what is compiled of it. The entry goes when the function does."""
+
+_dropped = [0, 0]
+"""Calls of what has gone, and programs compiled of it: so that hits and misses count on."""
+
+
+def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
+    """What is compiled of a function with these parameters of `jax.jit`: the same for the same, else new."""
+    root, steps = steps_of(fun)
+    found = _entry_of(root)
+    key: Any = (tuple(step.key for step in steps), *jax.tree.flatten(tuple(sorted(options.items()))))
+    key = (key[0], tuple(key[1]), key[2])
+    try:
+        hash(key)
+    except TypeError:
+        found = None
+    if found is None:
+        return _compile(lambda: root, root, steps, options)
+    if key not in found.compiled:
+        found.compiled[key] = _compile(found.reference, root, steps, options)
+    return found.compiled[key]
+
+
+def _compile(find: Callable[[], Any], root: Any, steps: tuple[Step, ...], options: dict[str, Any]) -> Compiled:
+    held = _Held(find, root, steps)
+    return Compiled(jax.jit(held, **options), held.programs)
+
+
+def _entry_of(root: Any) -> _Entry | None:
+    """The entry of a function; None for an object that cannot be held weakly."""
+    identity: Hashable = (id(root.__self__), id(root.__func__)) if inspect.ismethod(root) else id(root)
+    entry = _entries.get(identity)
+    if entry is not None and entry.reference() is not None:
+        return entry
+
+    def drop(reference: Any, identity: Hashable = identity) -> None:
+        if identity not in _entries or _entries[identity].reference is not reference:
+            return
+        for compiled in _entries.pop(identity).compiled.values():
+            _dropped[0] += compiled.calls
+            _dropped[1] += len(compiled.programs)
+
+    try:
+        reference = (weakref.WeakMethod if inspect.ismethod(root) else weakref.ref)(root, drop)
+    except TypeError:
+        return None
+    _entries[identity] = _Entry(reference)
+    return _entries[identity]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What the compile cache has done and what it holds.
+
+    Args:
+      hits: calls that found their program compiled.
+      misses: programs traced and compiled.
+      functions: how many of the user's functions it holds programs of.
+      programs: those.
+    """
+
+    hits: int
+    misses: int
+    functions: int
+    programs: tuple[CachedProgram, ...]
+
+    def __str__(self) -> str:
+        n = len(self.programs)
+        head = (
+            f"{self.hits:,} hit{'s' * (self.hits != 1)}, {self.misses:,} miss{'es' * (self.misses != 1)}; {n:,} program"
+            f"{'s' * (n != 1)} of {self.functions:,} function{'s' * (self.functions != 1)}"
+        )
+        return "\n".join([head, *(f"  {p}" for p in self.programs)])
+
+    __repr__ = __str__
+
+
+def cache_info() -> CacheInfo:
+    """What `jaxviz.jit` has compiled and still holds.
+
+    >>> print(jaxviz.cache_info())
+    2 hits, 1 miss; 1 program of 1 function
+      grad(loss) of (f32[3], f32[8,3])
+    """
+    held = [c for entry in _entries.values() for c in entry.compiled.values()]
+    programs = tuple(p for c in held for p in c.programs)
+    misses = _dropped[1] + len(programs)
+    calls = _dropped[0] + sum(c.calls for c in held)
+    return CacheInfo(calls - misses, misses, sum(bool(e.compiled) for e in _entries.values()), programs)
+
+
+def clear_compiled() -> None:
+    """Forgets all that was compiled, and counts from nothing."""
+    _entries.clear()
+    _dropped[:] = [0, 0]
