@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from jaxviz.analysis.donation import Donation, match_donations
+from jaxviz.analysis.donation import Donation, match_donations, why_not
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.syntax import Program
 from jaxviz.runtime.cache import function_name
 
 
@@ -126,7 +127,7 @@ def report_compiled(
     in_shardings = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)
     out_shardings = jax.tree.leaves(compiled.output_shardings)
     kept = [s is not None for s in in_shardings]
-    donations = _as_compiled(match_donations(program, donated), compiled, kept, len(out_shardings))
+    donations = _as_compiled(program, donated, compiled, kept)
     notes = {
         i: "" if is_kept else "not part of the compiled program: nothing reads it" for i, is_kept in enumerate(kept)
     }
@@ -185,28 +186,37 @@ def layout_of(sharding: Any) -> str:
 
 
 def _as_compiled(
-    planned: Sequence[Donation], compiled: Any, kept: Sequence[bool], n_results: int
+    program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool]
 ) -> tuple[Donation, ...]:
-    """What JAX planned, corrected by what XLA says that it did."""
+    """What JAX planned for donated arguments, corrected by what XLA says that it did."""
+    planned = match_donations(program, donated)
+    pairs = _aliases(compiled)
+    place = [i for i, is_kept in enumerate(kept) if is_kept]
+    if pairs is None or any(i >= len(place) or k >= len(program.outvars) for i, k in pairs.items()):
+        return planned  # XLA does not tell, or tokens are among its inputs
+    result_of = {place[i]: k for i, k in pairs.items()}
+    return tuple(_corrected(program, d, result_of, kept[d.argument]) for d in planned)
+
+
+def _aliases(compiled: Any) -> dict[int, int] | None:
+    """For inputs of a compiled program, the results that are in their memory; None where the backend gives no text."""
     try:
-        head = compiled.as_text().split("\n", 1)[0]
-    except Exception:  # some backends give no text
-        return tuple(planned)
-    place = [i for i, k in enumerate(kept) if k]
-    aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", head)
-    pairs = re.findall(r"\{(\d*)\}: \((\d+), ", aliases.group(1)) if aliases else []
-    if any(int(i) >= len(place) or int(k or 0) >= n_results for k, i in pairs):
-        return tuple(planned)  # tokens or hoisted constants are among them
-    result_of = {place[int(i)]: int(k or 0) for k, i in pairs}
-    return tuple(_corrected(d, result_of.get(d.argument)) for d in planned)
+        head = str(compiled.as_text()).split("\n", 1)[0]
+    except Exception:
+        return None
+    found = re.search(r"input_output_alias=\{(.*?)\}, \w+=", head)
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), ", found.group(1)) if found else []
+    return {int(i): int(k or 0) for k, i in pairs}
 
 
-def _corrected(planned: Donation, result: int | None) -> Donation:
-    if result is not None:
-        return replace(planned, result=result, reason="")
-    if planned.result is None:
-        return planned
-    return replace(planned, result=None, reason=f"XLA did not let {_result(planned.result)} take its memory")
+def _corrected(program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool) -> Donation:
+    i = planned.argument
+    if i in result_of:
+        return Donation(i, result_of[i])
+    if planned.result is not None:
+        return Donation(i, None, f"XLA did not let {_result(planned.result)}, of its type, take the memory")
+    reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, is_final=True)
+    return Donation(i, None, reason, planned.offered)
 
 
 def _arguments(

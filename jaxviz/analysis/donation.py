@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,62 +20,82 @@ class Donation:
       argument: its place among the flat arguments.
       result: the place of the result that takes its memory over, None if none does.
       reason: why none does, as a sentence without its full stop; '' if one does.
+      offered: the place of a result of another type but with as many elements, which XLA may let take its memory.
     """
 
     argument: int
     result: int | None
     reason: str = ""
+    offered: int | None = None
 
 
 def match_donations(program: Program, donated: Sequence[bool]) -> tuple[Donation, ...]:
-    """What `jax.jit` makes of the donated arguments of a program: each result takes the first one left that has its type.
+    """What `jax.jit` makes of the donated arguments of a program.
 
-    An argument that nothing reads is dropped before, and is given back to no one. XLA may still decide against a pair where the
-    argument is read after the result is written and it would have to be copied.
+    Each result takes the memory of the first argument left that has its type. An argument that is left over then is offered to XLA,
+    if a result that is left over has as many elements. One that nothing reads is dropped before all that. XLA has the last word: see
+    `jaxviz.jit(f).report`.
 
     Source: `_set_up_aliases` in JAX's `interpreters/mlir.py`.
     """
-    _, reads = dce_program(program, keep_inputs=[False] * len(program.invars))
-    read = {v for v, is_read in zip(program.invars, reads, strict=True) if is_read}
-    offered: dict[Any, deque[int]] = defaultdict(deque)
-    for i, (v, is_donated) in enumerate(zip(program.invars, donated, strict=True)):
-        if is_donated and v in read:
-            offered[_memory(v.aval)].append(i)
-    taken: dict[int, int] = {}
-    takes: dict[Any, list[int]] = defaultdict(list)
-    for k, aval in enumerate(program.out_avals):
-        waiting = offered.get(_memory(aval))
-        if waiting:
-            taken[waiting.popleft()] = k
-            takes[_memory(aval)].append(k)
-    return tuple(
-        Donation(i, taken.get(i), "" if i in taken else _why_not(program, i, v in read, takes[_memory(v.aval)]))
-        for i, (v, is_donated) in enumerate(zip(program.invars, donated, strict=True))
-        if is_donated
-    )
+    _, read = dce_program(program, keep_inputs=[False] * len(program.invars))
+    given = [i for i, (d, r) in enumerate(zip(donated, read, strict=True)) if d and r]
+    results = program.out_avals
+    taken = _pair(given, [v.aval for v in program.invars], range(len(results)), results, _memory)
+    left = [k for k in range(len(results)) if k not in taken.values()]
+    offered = _pair([i for i in given if i not in taken], program.in_avals, left, results, _size)
+    made = []
+    for i, (is_donated, is_read) in enumerate(zip(donated, read, strict=True)):
+        if is_donated:
+            reason = "" if i in taken else why_not(program, i, is_read, taken.values(), offered.get(i))
+            made.append(Donation(i, taken.get(i), reason, offered.get(i)))
+    return tuple(made)
+
+
+def _pair(
+    arguments: Iterable[int], in_avals: Sequence[Any], results: Iterable[int], out_avals: Sequence[Any],
+    key: Callable[[Any], Any],
+) -> dict[int, int]:  # fmt: skip
+    """Each of some results with the first of some arguments that has the same key."""
+    waiting: dict[Any, deque[int]] = defaultdict(deque)
+    for i in arguments:
+        waiting[key(in_avals[i])].append(i)
+    return {waiting[of].popleft(): k for k in results if waiting[of := key(out_avals[k])]}
 
 
 def _memory(aval: Any) -> tuple[Any, Any]:
     return tuple(aval.shape), aval.dtype
 
 
-def _why_not(program: Program, i: int, is_read: bool, taken: list[int]) -> str:
+def _size(aval: Any) -> int:
+    return int(aval.size)
+
+
+def why_not(
+    program: Program, i: int, is_read: bool, taken: Collection[int], offered: int | None, is_final: bool = False
+) -> str:
+    """Why no result takes the memory of an argument.
+
+    Args:
+      program, i: the program, and the place of the argument.
+      is_read: whether the results depend on it.
+      taken: the results that take the memory of other arguments.
+      offered: see `Donation`.
+      is_final: whether XLA has decided.
+    """
     aval = program.invars[i].aval
+    kind = aval.str_short(short_dtypes=True)
     if not is_read:
         return "nothing reads it, so it is not part of the compiled program"
-    kind = aval.str_short(short_dtypes=True)
-    if taken:
-        others = ", ".join(map(str, taken))
-        if len(taken) == 1:
-            return f"the only result of type {kind}, result {others}, takes the memory of an argument before it"
-        return f"all results of type {kind}, results {others}, take the memory of arguments before it"
-    same_size = [k for k, a in enumerate(program.out_avals) if nbytes(a) == nbytes(aval)]
-    if same_size:
-        other = program.out_avals[same_size[0]].str_short(short_dtypes=True)
-        return (
-            f"no result has its type {kind}; result {same_size[0]} is as large, but is {other}, and memory is taken over for "
-            "the same shape and dtype alone"
-        )
+    if offered is not None:
+        other = program.out_avals[offered].str_short(short_dtypes=True)
+        xla = "XLA did not let it take the memory" if is_final else "XLA may let it take the memory"
+        return f"no result has its type {kind}; result {offered}, {other}, has as many elements, and {xla}"
+    alike = [k for k in sorted(taken) if _memory(program.out_avals[k]) == _memory(aval)]
+    if len(alike) == 1:
+        return f"the only result of type {kind}, result {alike[0]}, takes the memory of another argument"
+    if alike:
+        return f"all results of type {kind}, results {', '.join(map(str, alike))}, take the memory of other arguments"
     return f"no result has its type {kind} ({format_bytes(nbytes(aval))})"
 
 
