@@ -14,7 +14,7 @@ import jax
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, moved_or_rounded, report_checkpoints
 from jaxviz.analysis.reasons import explain
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, type_text, wrapped
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
@@ -62,6 +62,7 @@ class Residual:
       place: the bodies it is made in, such as 'branch 1 of cond in scan'; '' outside of any.
       dummies: what other branches fill in for it.
       is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
+      nbytes_per_device: its size on one device; None where that has all of it, or it is not known.
     """
 
     aval: Any
@@ -80,6 +81,7 @@ class Residual:
     place: str = ""
     dummies: tuple[Dummy, ...] = ()
     is_read: bool = True
+    nbytes_per_device: int | None = None
 
     @property
     def origin(self) -> Origin | None:
@@ -89,10 +91,7 @@ class Residual:
     @property
     def type(self) -> str:
         """`f32[3]`, or `1000 × f32[3]` for one such value from each of a thousand iterations."""
-        if not self.lengths:
-            return str(self.aval.str_short(short_dtypes=True))
-        one = self.aval.update(shape=self.aval.shape[len(self.lengths) :])
-        return " × ".join([*(f"{n:,}" for n in self.lengths), one.str_short(short_dtypes=True)])
+        return type_text(self.aval, self.lengths)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.type} {format_bytes(self.nbytes)} {self.kind} {self.location}: {self.reason}"
