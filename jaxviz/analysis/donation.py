@@ -54,7 +54,7 @@ def match_donations(program: Program, donated: Sequence[bool]) -> tuple[Donation
 
 
 def _memory(aval: Any) -> tuple[Any, Any]:
-    return tuple(aval.shape), aval.dtype
+    return tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", aval)
 
 
 def _why_not(program: Program, i: int, is_read: bool, taken: list[int]) -> str:
