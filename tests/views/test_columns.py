@@ -296,3 +296,8 @@ def test_what_a_jit_inside_another_donates_is_not_used():
     ((_, operand, result, reason),) = donations(view)
     assert (operand, result) == (0, -1)
     assert "inside another" in reason
+
+
+def test_a_token_among_the_results_takes_no_memory():
+    step = jax.jit(lambda w: (jax.lax.create_token(w), w * 2.0), donate_argnums=0)
+    assert donations(view_of(jaxviz.derive(lambda w: step(w)[1], jnp.ones(3)))) == [(0, 0, 1, "")]
