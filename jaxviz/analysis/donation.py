@@ -64,11 +64,11 @@ def _pair(
 
 
 def _memory(aval: Any) -> tuple[Any, Any]:
-    return tuple(aval.shape), aval.dtype
+    return tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", aval)
 
 
 def _size(aval: Any) -> int:
-    return int(aval.size)
+    return int(getattr(aval, "size", -1))
 
 
 def why_not(

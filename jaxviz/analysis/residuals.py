@@ -15,7 +15,7 @@ import jax
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, moved_or_rounded, report_checkpoints
 from jaxviz.analysis.devices import compiled_parts, parts_of, spans_devices
 from jaxviz.analysis.reasons import explain
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, type_text, wrapped
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
@@ -92,10 +92,7 @@ class Residual:
     @property
     def type(self) -> str:
         """`f32[3]`, or `1000 × f32[3]` for one such value from each of a thousand iterations."""
-        if not self.lengths:
-            return str(self.aval.str_short(short_dtypes=True))
-        one = self.aval.update(shape=self.aval.shape[len(self.lengths) :])
-        return " × ".join([*(f"{n:,}" for n in self.lengths), one.str_short(short_dtypes=True)])
+        return type_text(self.aval, self.lengths)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.type} {format_bytes(self.nbytes)} {self.kind} {self.location}: {self.reason}"
@@ -150,9 +147,10 @@ class ResidualSet(Sequence[Residual]):
 
     @cached_property
     def nbytes_per_device(self) -> int | None:
-        """Bytes of what one device holds, as far as it is known; None where all is on one device."""
-        known = [r.nbytes_per_device for r in self.items if r.nbytes_per_device is not None]
-        return sum(known) if known else None
+        """Bytes of what one device holds at most: what XLA decides how to lay out counts in full. None where all is on one device."""
+        if all(r.nbytes_per_device is None for r in self.items):
+            return None
+        return sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in self.items)
 
     @property
     def summary(self) -> str:
@@ -196,8 +194,8 @@ class ResidualSet(Sequence[Residual]):
         if unknown:
             size = format_bytes(sum(r.nbytes for r in unknown))
             notes.append(
-                f"{len(unknown):,} of them, {size}, are not counted in what one device holds: how they are laid out is up to XLA. "
-                "jaxviz.residuals(..., compile=True) compiles the forward program to find out."
+                f"{len(unknown):,} of them, {size}, count in full in what one device holds, since it is up to XLA how they are laid "
+                "out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
             )
         notes += [*(note for c in self.checkpoints for note in c.notes), *self.mapped]
         return tuple(dict.fromkeys(notes))
@@ -245,8 +243,8 @@ class ResidualSet(Sequence[Residual]):
 
 
 def _sizes(whole: int, per_device: int | None) -> str:
-    """`1.0 MiB`, or `1.0 MiB, 128.0 KiB a device`."""
-    return format_bytes(whole) if per_device is None else f"{format_bytes(whole)}, {format_bytes(per_device)} a device"
+    """`1.0 MiB`, or `1.0 MiB · 128.0 KiB a device`."""
+    return format_bytes(whole) if per_device is None else f"{format_bytes(whole)} · {format_bytes(per_device)} a device"
 
 
 def residuals(

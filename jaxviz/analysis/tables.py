@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 
 
@@ -79,6 +80,22 @@ def nbytes(aval: Any) -> int:
     if dtype is None:
         return 0
     return int(getattr(aval, "size", 0)) * int(dtype.itemsize)
+
+
+def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
+    """A type as JAX prints it: `f32[3]`, `f32[8@i,4]` laid out over an axis, `f32[2]{V:i}` differing along one.
+
+    Args:
+      aval: the type.
+      lengths: what its first dimensions are, where they stand for iterations: `1,000 × f32[3]`. Where the parts of several
+        devices lie side by side along the first, their number comes before: `8 × 1,000 × f32[3]`.
+    """
+    counts = list(lengths)
+    if counts and aval.shape[0] > counts[0]:
+        counts.insert(0, aval.shape[0] // counts[0])
+    for _ in lengths:
+        aval = compat.unstacked(aval)
+    return " × ".join([*(f"{n:,}" for n in counts), aval.str_short(short_dtypes=True)])
 
 
 def wrapped(text: str, width: int = 100) -> str:

@@ -1301,6 +1301,12 @@ def axis_names(params: Mapping[str, Any]) -> set[Any]:
     return {a for a in names if a is not None and not isinstance(a, int)}
 
 
+def exchanges(primitive: Any) -> bool:
+    """Whether an operation that names an axis has the places along it exchange values; else it tells of the axis or of types alone."""
+    name: str = primitive.name
+    return name not in ("axis_index", "pvary", "preduced") and "_cast" not in name
+
+
 def _named_inside(params: Mapping[str, Any]) -> frozenset[Any]:
     inside = (_named_inside(eqn.params) for jaxpr in _core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
     return frozenset(axis_names(params)).union(*inside)
@@ -1458,6 +1464,11 @@ def empty(aval: Any) -> Any:
 def stacked(aval: Any, length: int) -> Any:
     """The type of `length` values of a type, one for each iteration of a scan."""
     return _core.unmapped_leading_aval(length, aval)
+
+
+def unstacked(aval: Any) -> Any:
+    """The type of one of the values that `stacked` gives the type of; its layout over devices goes with the dimensions."""
+    return _core.mapped_leading_aval(aval.shape[0], aval)
 
 
 def clear_types() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.donation import donations_of
 from jaxviz.analysis.residuals import ResidualSet
-from jaxviz.analysis.tables import nbytes
+from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
@@ -26,6 +29,9 @@ _TITLES = {
     "linear": ("linear", "residuals, tangents → tangents: linear in the tangents"),
     "backward": ("backward", "residuals, cotangents → cotangents: the linear program transposed"),
 }
+
+
+_INNER_JIT = "this jit is called inside another, whose own donated arguments are what counts"
 
 
 def view_of(derivation: Derivation, source: bool = True) -> View:
@@ -174,8 +180,25 @@ class _Columns:
         add["equation_origin"].append(source)
         add["equation_decision"].append(self.string(self.decisions.get(equation, "")))
         add["equation_twin"].append(-1 if twin == row else twin)
+        if compat.axis_names(equation.params):
+            add["axis_rows"].append(row)
+            add["axis_exchanges"].append(int(compat.exchanges(equation.primitive)))
+        if equation.primitive is compat.shard_map_p:
+            add["layout_rows"].append(row)
+            add["layout_texts"].append(self.string("\n".join(_layouts(equation.params))))
+        if equation.primitive is compat.jit_p:
+            self.add_donations(equation, row, within)
         for label, nested in equation.programs:
             self.add_program(nested, row, label, (*within, equation))
+
+    def add_donations(self, equation: Equation, row: int, within: tuple[Equation, ...]) -> None:
+        is_inner = any(e.primitive is compat.jit_p for e in within)
+        for donation in donations_of(equation.operation):
+            add = self.columns
+            add["donation_rows"].append(row)
+            add["donation_operands"].append(donation.argument)
+            add["donation_results"].append(-1 if is_inner or donation.result is None else donation.result)
+            add["donation_reasons"].append(self.string(_INNER_JIT if is_inner else donation.reason))
 
     def earlier(self, equation: Equation) -> Iterator[str]:
         """What made the equations that it came from, up to one that is shown: those of a function that was derived itself."""
@@ -213,8 +236,9 @@ class _Columns:
         found = self.types.get(aval)
         if found is None:
             found = self.types[aval] = len(self.types)
-            self.columns["type_text"].append(self.string(aval.str_short(short_dtypes=True)))
+            self.columns["type_text"].append(self.string(type_text(aval)))
             self.columns["type_nbytes"].append(nbytes(aval))
+            self.columns["type_per_device"].append(_per_device(aval))
         return found
 
     def location(self, location: Location | None) -> int:
@@ -248,6 +272,7 @@ class _Columns:
             add["residual_name"].append(self.string(r.name))
             add["residual_type"].append(self.string(r.type))
             add["residual_nbytes"].append(r.nbytes)
+            add["residual_per_device"].append(-1 if r.nbytes_per_device is None else r.nbytes_per_device)
             add["residual_dummy"].append(r.nbytes if r.dummies else 0)
             add["residual_kind"].append(KINDS.index(r.kind))
             add["residual_location"].append(self.location(r.location))
@@ -281,21 +306,79 @@ def _literal_text(literal: Literal) -> str:
 
 
 def visible_params(equation: Equation) -> list[str]:
-    """`name=value` for each param that says something; of a jit, its name alone."""
+    """`name=value` for each param that says something, axes first; of a jit its name alone, of a shard_map `i=8` for its axes."""
     if equation.primitive is compat.jit_p:
         return [f"name={equation.params.get('name', '')}"]
+    if equation.primitive is compat.shard_map_p:
+        return _shard_map_params(equation.params)
     shown: list[str] = []
     nested = {label.split("[")[0] for label, _ in equation.programs}
-    for name, value in equation.params.items():
+    names = sorted(equation.params, key=lambda name: not compat.axis_names({name: equation.params[name]}))
+    for name in names:
+        value = equation.params[name]
         if name not in nested and value is not None:
             shown.append(f"{name}={_param_text(value)}")
     return shown
 
 
+def _shard_map_params(params: Mapping[str, Any]) -> list[str]:
+    mesh, axes, others = params["mesh"], *_mapped_axes(params)
+    shown = [_mesh_text(mesh, axes)]
+    if others:
+        shown.append(f"others=({_mesh_text(mesh, others)})")
+    if not params["check_vma"]:
+        shown.append("check_vma=False")
+    return shown + [f"{name}={_param_text(params[name])}" for name in ("in_specs", "out_specs")]
+
+
+def _mapped_axes(params: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The axes of its mesh that a shard_map maps over, and those that it leaves alone and nothing around it maps over."""
+    mesh, mapped = params["mesh"], params["newly_manual_axes"]
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    others = [a for a, kind in types if a not in mapped and kind != AxisType.Manual]
+    return [a for a in mesh.axis_names if a in mapped], others
+
+
+def _mesh_text(mesh: Any, axes: Iterable[Any]) -> str:
+    return " ".join(f"{a}={mesh.shape[a]}" for a in axes)
+
+
+def _layouts(params: Mapping[str, Any]) -> list[str]:
+    """What runs the body of a shard_map, then how each operand and each result is laid out."""
+    axes, others = _mapped_axes(params)
+    place = f"place along {', '.join(map(str, axes))}" if others else "device"
+    return [place, *map(_spec_text, (*params["in_specs"], *params["out_specs"]))]
+
+
+def _spec_text(spec: Any) -> str:
+    return str(spec).replace(",)", ")")
+
+
+def _per_device(aval: Any) -> int:
+    """Bytes on one device of a value that its type lays out over some, or -1."""
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or all(part is None for part in sharding.spec):
+        return -1
+    return int(math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
+
+
 def _param_text(value: Any, limit: int = 200) -> str:
     name = None if hasattr(value, "dtype") else getattr(value, "__name__", None)
-    text = " ".join(str(name or value).split())
+    text = " ".join(str(name or _layout_text(value)).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _layout_text(value: Any) -> Any:
+    """A sharding, a spec or a tuple of them in short; anything else as it is."""
+    if isinstance(value, PartitionSpec):
+        return _spec_text(value)
+    if isinstance(value, NamedSharding):
+        kind = value.memory_kind
+        where = f" in {kind}" if kind not in (None, "device") else ""
+        return f"{_spec_text(value.spec)} over {_mesh_text(value.mesh, value.mesh.axis_names)}{where}"
+    if isinstance(value, tuple) and any(isinstance(v, (PartitionSpec, NamedSharding)) for v in value):
+        return f"({', '.join(str(_layout_text(v)) for v in value)})"
+    return value
 
 
 def first_line(error: BaseException) -> str:

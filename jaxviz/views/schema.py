@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 3
+VERSION = 4
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
@@ -56,6 +56,16 @@ COLUMNS: Mapping[str, str] = {
     "equation_origin": "equation of another stage that it came from, or -1",
     "equation_decision": "string: what a checkpoint policy decided of its results, or empty",
     "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
+    # What few equations have: those that name an axis, shard_maps, and jits with donated arguments.
+    "axis_rows": "equation that names axes; its first param says which",
+    "axis_exchanges": "1 if the places along them exchange values, as in a psum; 0 if they do not, as in a pvary",
+    "layout_rows": "equation that runs its program on each device of a mesh; its first param says which axes",
+    "layout_texts": "string: what runs the program, 'device' or such as 'place along i'; then a line for each operand and each "
+    "result, saying how it is laid out, such as \"P('i')\"",
+    "donation_rows": "equation, once for each of its donated operands",
+    "donation_operands": "place of the operand",
+    "donation_results": "place of the result that takes its memory over, or -1",
+    "donation_reasons": "string: why none does, or empty",
     # A variable; names are those of its stage's listing.
     "variable_name": "string",
     "variable_type": "type",
@@ -65,6 +75,7 @@ COLUMNS: Mapping[str, str] = {
     "literal_type": "type",
     "type_text": "string, such as 'f32[3,4]'",
     "type_nbytes": "bytes that one value takes (64-bit float)",
+    "type_per_device": "bytes of it on one device, or -1 where its type lays it out over none (64-bit float)",
     "location_file": "file",
     "location_line": "line, from 1",
     "location_function": "string",
@@ -72,6 +83,7 @@ COLUMNS: Mapping[str, str] = {
     "residual_name": "string: its variable's name in the listing of the forward program",
     "residual_type": "string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan",
     "residual_nbytes": "bytes (64-bit float)",
+    "residual_per_device": "bytes of it on one device, or -1 where that has all of it or it is not known (64-bit float)",
     "residual_dummy": "bytes of it that are a dummy if a cond takes another branch (64-bit float)",
     "residual_kind": "index into KINDS",
     "residual_location": "location, or -1",
@@ -83,7 +95,7 @@ COLUMNS: Mapping[str, str] = {
     "consumer_rows": "equation of the backward program that reads it",
 }
 
-_FLOATS = frozenset({"type_nbytes", "residual_nbytes", "residual_dummy"})
+_FLOATS = frozenset({"type_nbytes", "type_per_device", "residual_nbytes", "residual_per_device", "residual_dummy"})
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from jaxviz.analysis.tables import format_bytes
 from jaxviz.views.schema import KINDS, Stage, View
 
@@ -30,12 +32,20 @@ def summary(view: View) -> str:
 
 
 def residual_summary(view: View) -> str:
-    """`7 values, 1.2 MiB; 3 intermediates 0.4 MiB`."""
-    sizes = view.columns["residual_nbytes"]
+    """`7 values, 1.2 MiB; 3 intermediates 0.4 MiB`, with `1.2 MiB · 0.2 MiB a device` where some are laid out over devices."""
     made = view.columns["residual_kind"] == KINDS.index("intermediate")
-    n, n_made = len(sizes), int(made.sum())
-    head = f"{n:,} value{'s' if n != 1 else ''}, {format_bytes(int(sizes.sum()))}"
-    return f"{head}; {n_made:,} intermediate{'s' if n_made != 1 else ''} {format_bytes(int(sizes[made].sum()))}"
+    n, n_made = len(made), int(made.sum())
+    head = f"{n:,} value{'s' if n != 1 else ''}, {_total(view, made >= 0)}"
+    return f"{head}; {n_made:,} intermediate{'s' if n_made != 1 else ''} {_total(view, made)}"
+
+
+def _total(view: View, which: np.ndarray) -> str:
+    """The bytes of some residuals; of one that is not known to be laid out over devices each is taken to have all."""
+    sizes, parts = (view.columns[f"residual_{name}"][which] for name in ("nbytes", "per_device"))
+    total = format_bytes(int(sizes.sum()))
+    if not (parts >= 0).any():
+        return total
+    return f"{total} · {format_bytes(int(np.where(parts >= 0, parts, sizes).sum()))} a device"
 
 
 def stage_text(view: View, key: str) -> str:

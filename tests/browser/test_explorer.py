@@ -3,6 +3,7 @@
 import re
 import uuid
 
+import jax
 import jax.numpy as jnp
 import pytest
 from playwright.sync_api import expect
@@ -134,6 +135,28 @@ def test_a_saved_page_works_from_a_file(tab, tmp_path):
     tab.screenshot("saved-page")
 
 
+def test_collectives_and_donated_inputs_are_marked(tab, tmp_path):
+    def total(x):
+        step = jax.jit(lambda x: jnp.sin(x) * 2.0, donate_argnums=0)
+        mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        spec = jax.P("i")
+        body = lambda x: jax.lax.psum(jnp.sum(x), "i")
+        return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=jax.P())(step(x))
+
+    page = tab.page
+    page.goto(jaxviz.explore(total, jnp.ones(8)).save_html(tmp_path / "page.html").as_uri())
+    code = page.get_by_test_id("code-left")
+    colour = "e => getComputedStyle(e).color"
+    collective, plain = (code.locator(f".jv-{kind}").first for kind in ("collective", "primitive"))
+    expect(collective).to_have_text(re.compile("^psum"))
+    assert collective.evaluate(colour) != plain.evaluate(colour)
+    code.locator(".jv-donated").first.hover()
+    expect(code.locator(".cm-line", has_text="←").locator(".jv-variable.is-pointed")).to_have_count(2)
+    code.locator(".cm-line[data-row]", has_text="shard_map[i=1").click()
+    expect(page.get_by_test_id("inspector")).to_contain_text("P('i') → f32[8]{V:i} 32 B a device")
+    tab.screenshot("devices")
+
+
 def test_hostile_names_stay_text(tab, tmp_path):
     evil = "</script><img src=x onerror=\"document.title='broken'\">"
     path = jaxviz.explore(lambda p: jnp.sum(jnp.sin(p[evil])), {evil: jnp.ones(3)}).save_html(tmp_path / "page.html")
@@ -145,8 +168,6 @@ def test_hostile_names_stay_text(tab, tmp_path):
 
 
 def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
-    import jax
-
     def loops(x):
         return jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * 2.0, x)
 

@@ -1,8 +1,12 @@
 """A derivation as columns: rows, names and links hold against the programs that they show."""
 
+import re
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
+from device_programs import CASES
 
 import jaxviz
 from jaxviz.derivation import STAGES
@@ -175,3 +179,125 @@ def test_what_came_before_a_derived_function_is_told():
 
 def test_nothing_came_before_a_function(view):
     assert not any(text(view, "equation_earlier", r) for r in range(len(view.columns["equation_earlier"])))
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def named(case):
+    return next(c for c in CASES if c.name == case)
+
+
+def device_view(case):
+    """What is shown of one of the programs for several devices, with all its arguments differentiated."""
+    case = named(case)
+    return view_of(jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args)))))
+
+
+def rows_named(view, primitive, stage="primal"):
+    return [r for r in range(*view.stage(stage).equations) if text(view, "equation_primitive", r) == primitive]
+
+
+@pytest.mark.parametrize("case", ["data_parallel_loss", "psum_of_two_axes", "explicit_axes_in_shard_map", "pmap"])
+def test_types_show_axes_as_jax_prints_them(case):
+    view, case = device_view(case), named(case)
+    printed = str(jax.make_jaxpr(case.fun)(*case.args))
+    first, last = view.stage("primal").equations
+    start, stop = view.columns["equation_outputs"][[first, last]]
+    shown = {typed(view, v).split(":", 1)[1] for v in view.columns["output_vars"][start:stop]}
+    assert shown <= set(re.findall(r":(\S*?\[\S*?\](?:\{.*?\})?)", printed))
+
+
+def test_a_shard_map_says_its_axes_and_how_each_value_is_laid_out():
+    view = device_view("data_parallel_loss")
+    (row,) = rows_named(view, "shard_map")
+    params = text(view, "equation_params", row).splitlines()
+    assert params == ["i=8", "in_specs=(P('i'), P(), P())", "out_specs=(P())"]
+    i = view.columns["layout_rows"].tolist().index(row)
+    assert text(view, "layout_texts", i).splitlines() == ["device", "P('i')", "P()", "P()", "P()"]
+
+
+def test_a_shard_map_over_some_axes_says_which_it_leaves():
+    view = device_view("only_one_axis_manual")
+    (row,) = rows_named(view, "shard_map")
+    assert text(view, "equation_params", row).splitlines()[:2] == ["i=2", "others=(j=4)"]
+    assert text(view, "layout_texts", 0).splitlines()[0] == "place along i"
+
+
+def test_one_in_another_that_leaves_no_axis_runs_on_a_device():
+    view = device_view("one_in_another")
+    places = [text(view, "layout_texts", i).splitlines()[0] for i in range(2)]
+    assert places == ["place along i", "device"]
+    inner = text(view, "equation_params", view.columns["layout_rows"][1]).splitlines()
+    assert inner[:2] == ["j=4", "check_vma=False"]
+
+
+@pytest.mark.parametrize("case", ["data_parallel_loss", "replicated_argument_untyped"])
+def test_sums_over_axes_that_transposition_put_in_are_listed(case):
+    view = device_view(case)
+    sums = [r for p in ("psum", "psum_invariant") for r in rows_named(view, p, "backward")]
+    exchanges = dict(zip(view.columns["axis_rows"].tolist(), view.columns["axis_exchanges"].tolist(), strict=True))
+    assert sums
+    assert all(exchanges[r] == 1 for r in sums)
+    assert all(text(view, "equation_params", r).startswith("axes=('i',)") for r in sums)
+    assert all(exchanges[r] == 0 for r in rows_named(view, "pvary"))
+    assert all(r not in exchanges for r in rows_named(view, "reduce_sum"))
+
+
+def test_axes_come_first_in_the_params():
+    view = device_view("all_gather_tiled")
+    (row,) = rows_named(view, "all_gather")
+    assert text(view, "equation_params", row).startswith("axis_name=('i',)\n")
+
+
+def test_a_sharding_is_shown_in_short():
+    view = device_view("constrained")
+    (row,) = rows_named(view, "sharding_constraint")
+    assert text(view, "equation_params", row).splitlines()[0] == "sharding=P('i', 'j') over i=2 j=4"
+
+
+def test_bytes_on_a_device_follow_the_type():
+    view = device_view("explicit_axes")
+    strings = [view.strings[t] for t in view.columns["type_text"]]
+    sizes = dict(
+        zip(strings, zip(view.columns["type_nbytes"], view.columns["type_per_device"], strict=True), strict=True)
+    )
+    assert sizes["f32[8@i,4@j]"] == (128, 16)
+    assert sizes["f32[4,3]"] == (48, -1)
+
+
+def test_bytes_of_a_residual_on_a_device_are_handed_on(derivation):
+    items = derivation.residuals.items
+    given = replace(derivation.residuals, items=(replace(items[0], nbytes_per_device=3), *items[1:]))
+    other = jaxviz.derive(loss, [jnp.ones((3, 3))] * 2, jnp.ones((2, 3)))
+    vars(other).update(residuals=given, linearized=derivation.linearized)
+    assert view_of(other).columns["residual_per_device"].tolist() == [3] + [-1] * (len(items) - 1)
+
+
+def donations(view):
+    names = ("rows", "operands", "results")
+    columns = [view.columns[f"donation_{name}"].tolist() for name in names]
+    reasons = [text(view, "donation_reasons", i) for i in range(len(columns[0]))]
+    return [d for d in zip(*columns, reasons, strict=True) if d[0] < view.stage("primal").equations[1]]
+
+
+def test_donated_operands_have_the_result_that_takes_their_memory_or_a_reason():
+    step = jax.jit(lambda w, g, x: (w - 0.1 * g, jnp.sum(x)), donate_argnums=(0, 2))
+    view = view_of(jaxviz.derive(step, jnp.ones(3), jnp.ones(3), jnp.ones(5)))
+    taken, lost = donations(view)
+    assert taken == (0, 0, 0, "")
+    assert lost[:3] == (0, 2, -1)
+    assert "no result has its type f32[5]" in lost[3]
+
+
+def test_what_a_jit_inside_another_donates_is_not_used():
+    step = jax.jit(lambda w: w * 2.0, donate_argnums=0)
+    view = view_of(jaxviz.derive(jax.jit(lambda w: step(w)), jnp.ones(3)))
+    ((_, operand, result, reason),) = donations(view)
+    assert (operand, result) == (0, -1)
+    assert "inside another" in reason
+
+
+def test_a_token_among_the_results_takes_no_memory():
+    step = jax.jit(lambda w: (jax.lax.create_token(w), w * 2.0), donate_argnums=0)
+    assert donations(view_of(jaxviz.derive(lambda w: step(w)[1], jnp.ones(3)))) == [(0, 0, 1, "")]

@@ -1,12 +1,15 @@
 """A view as text."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxviz
 from jaxviz.views.columns import view_of
-from jaxviz.views.text import stage_text, summary
+from jaxviz.views.text import residual_summary, stage_text, summary
 
 
 @jax.jit
@@ -52,3 +55,8 @@ def test_the_summary_counts(view):
 def test_an_unknown_stage_is_an_error_that_names_the_others(view):
     with pytest.raises(KeyError, match="no stage 'sideways'; there are primal, jvp, forward, linear, backward"):
         stage_text(view, "sideways")
+
+
+def test_the_totals_say_what_of_it_one_device_has(view):
+    spread = replace(view, columns={**view.columns, "residual_per_device": np.asarray([3.0])})
+    assert residual_summary(spread) == "1 value, 12 B · 3 B a device; 1 intermediate 12 B · 3 B a device"

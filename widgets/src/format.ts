@@ -11,6 +11,12 @@ export function formatBytes(n: number): string {
   return `${(size / 1024).toFixed(1)} TiB`;
 }
 
+/** `1.0 MiB · 128.0 KiB a device`, or the first half alone where the second is negative. */
+export function formatParts(whole: number, perDevice: number): string {
+  const total = formatBytes(whole);
+  return perDevice < 0 ? total : `${total} · ${formatBytes(perDevice)} a device`;
+}
+
 /** `12,345`. */
 export function formatCount(n: number): string {
   return n.toLocaleString("en-US");

@@ -1,8 +1,18 @@
 /** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
 
-import type { Model } from "./model";
+import type { Donation, Model } from "./model";
 
-export type TokenKind = "variable" | "type" | "primitive" | "param" | "literal" | "keyword" | "label";
+export type TokenKind =
+  | "variable"
+  | "type"
+  | "primitive"
+  | "collective"
+  | "axis"
+  | "param"
+  | "donated"
+  | "literal"
+  | "keyword"
+  | "label";
 
 export interface Token {
   from: number;
@@ -34,6 +44,11 @@ const LONG_PARAMS = 28;
 const MANY_INPUTS = 4;
 const MANY_RESULTS = 12;
 
+/** What becomes of a donated operand, in a sentence. */
+export function donationText({ result, reason }: Donation): string {
+  return result < 0 ? `donated, but ${reason}` : `donated: result ${result} takes over its memory`;
+}
+
 /** The lines of some stages, one below the other; more than one are given headings. */
 export function listing(model: Model, stages: readonly number[], fullParams = false): Line[] {
   const lines: Line[] = [];
@@ -47,10 +62,10 @@ export function listing(model: Model, stages: readonly number[], fullParams = fa
 }
 
 /** As many whole params as fit, and `…` for the rest. */
-function shortened(params: string[]): string {
+function shortened(params: string[], always: number): string {
   let text = "";
-  for (const param of params) {
-    if (text.length + param.length > LONG_PARAMS - 8) break;
+  for (const [i, param] of params.entries()) {
+    if (i >= always && text.length + param.length > LONG_PARAMS - 8) break;
     text += `${param} `;
   }
   return `${text}…`;
@@ -81,30 +96,32 @@ class Writer {
     line.end();
   }
 
-  program(program: number, depth: number): void {
-    this.binders(program, depth);
+  program(program: number, depth: number, owner = -1): void {
+    const donations = owner < 0 ? [] : this.model.donationsOf(owner);
+    this.binders(program, depth, donations);
     for (const row of this.rowsOfProgram.get(program) ?? []) this.equation(row, depth + 1);
-    this.results(program, depth);
+    this.results(program, depth, donations);
   }
 
-  private results(program: number, depth: number): void {
+  private results(program: number, depth: number, donations: Donation[]): void {
     const results = this.model.results(program);
     const line = this.start("results", -1, depth);
     line.add("in", "keyword");
     if (results.length <= MANY_RESULTS) {
-      line.atoms(results);
+      line.atoms(results, donations);
       line.end();
       return;
     }
     line.add(` ${results.length} results`, "label");
     const head = line.end();
     const rest = this.start("results", -1, depth + 1);
-    rest.atoms(results);
+    rest.atoms(results, donations);
     rest.end();
     head.foldTo = this.lines.length - 1;
   }
 
-  private binders(program: number, depth: number): void {
+  private binders(program: number, depth: number, donations: Donation[]): void {
+    const given = new Map(donations.map((d) => [d.variable, d]));
     const constants = this.model.constants(program);
     const binders = this.model.binders(program);
     const line = this.start("binders", -1, depth);
@@ -113,6 +130,7 @@ class Writer {
       binders.forEach((v, i) => {
         line.add(i === constants && i > 0 ? " ; " : " ");
         line.typed(v);
+        line.given(given.get(v));
       });
       line.add(" .");
       line.end();
@@ -123,6 +141,7 @@ class Writer {
     for (const v of binders) {
       const part = this.start("binders", -1, depth + 1);
       part.typed(v);
+      part.given(given.get(v));
       const { label } = this.model.variable(v);
       if (label) part.add(`  ${label}`, "label");
       part.end();
@@ -138,8 +157,9 @@ class Writer {
       line.typed(v);
     });
     if (model.outputs(row).length > 0) line.add(" = ");
-    line.add(model.primitive(row), "primitive");
-    this.params(line, model.params(row));
+    const exchanges = model.axes.get(row);
+    line.add(model.primitive(row), exchanges ? "collective" : "primitive");
+    this.params(line, model.params(row), exchanges !== undefined || model.layouts.has(row));
     for (const a of model.inputs(row)) {
       line.add(" ");
       line.atom(a);
@@ -152,16 +172,22 @@ class Writer {
         label.add(model.programLabel(p), "label");
         label.end();
       }
-      this.program(p, depth + 1);
+      this.program(p, depth + 1, row);
     }
     if (nested.length > 0) head.foldTo = this.lines.length - 1;
   }
 
-  private params(line: Part, params: string[]): void {
+  /** The first param is always there where it says along which axes. */
+  private params(line: Part, params: string[], hasAxis: boolean): void {
     if (params.length === 0) return;
     const all = params.join(" ");
-    if (this.fullParams || all.length <= LONG_PARAMS) line.add(`[${all}]`, "param");
-    else line.add(`[${shortened(params)}]`, "param", { title: params.join("\n") });
+    const isShort = this.fullParams || all.length <= LONG_PARAMS;
+    const text = isShort ? all : shortened(params, hasAxis ? 1 : 0);
+    const more = isShort ? {} : { title: params.join("\n") };
+    const axis = hasAxis ? params[0]! : "";
+    line.add("[", "param", more);
+    if (axis) line.add(axis, "axis", more);
+    line.add(`${text.slice(axis.length)}]`, "param", more);
   }
 
   private start(kind: LineKind, row: number, depth: number): Part {
@@ -194,14 +220,32 @@ class Part {
     else this.typed(a, "literal");
   }
 
-  /** ` (a, b)` */
-  atoms(atoms: number[]): void {
+  /** ` (a, b)`, each with the donated input whose memory it takes. */
+  atoms(atoms: number[], donations: Donation[]): void {
     this.add(" (");
     atoms.forEach((a, i) => {
       if (i > 0) this.add(", ");
       this.atom(a);
+      const taken = donations.find((d) => d.result === i);
+      if (!taken) return;
+      this.add(" ");
+      this.add("←", "donated", { variable: taken.variable });
+      this.add(" ");
+      this.atom(taken.variable);
     });
     this.add(")");
+  }
+
+  /** ` donated → c` */
+  given(donation: Donation | undefined): void {
+    if (!donation) return;
+    this.add(" ");
+    this.add(donation.taker === null ? "donated, unused" : "donated →", "donated", {
+      variable: donation.variable,
+    });
+    if (donation.taker === null) return;
+    this.add(" ");
+    this.atom(donation.taker);
   }
 
   typed(a: number, kind: TokenKind = "variable"): void {

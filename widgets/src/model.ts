@@ -1,12 +1,32 @@
 /** Reading the columns: equations, variables, residuals, and who came from whom. */
 
+import { formatBytes, formatParts } from "./format";
 import type { Column, View } from "./schema";
 
 export interface Variable {
   name: string;
   type: string;
-  nbytes: number;
   label: string;
+}
+
+/** How a `shard_map` lays out its operands and results. */
+export interface Layout {
+  /** What runs its program: `device`, or such as `place along i`. */
+  place: string;
+  operands: string[];
+  results: string[];
+}
+
+/** A donated operand of a `jit`. */
+export interface Donation {
+  row: number;
+  /** The input of its program that it is. */
+  variable: number;
+  operand: number;
+  /** The place of the result that takes its memory over, and what that is inside; -1 and null if none does. */
+  result: number;
+  taker: number | null;
+  reason: string;
 }
 
 export interface Place {
@@ -20,6 +40,8 @@ export interface Residual {
   name: string;
   type: string;
   nbytes: number;
+  /** Bytes of it on one device, or -1. */
+  perDevice: number;
   /** Bytes of it that are a dummy if a cond takes another branch. */
   dummy: number;
   kind: string;
@@ -40,6 +62,13 @@ export class Model {
   /** file → line → bytes that the line makes the gradient keep. */
   readonly bytesOfLine = new Map<number, Map<number, number>>();
   readonly maxLineBytes: number;
+  /** The equations that name axes, and whether the places along them exchange values. */
+  readonly axes: ReadonlyMap<number, boolean>;
+  readonly layouts: ReadonlyMap<number, Layout>;
+  readonly donations: readonly Donation[];
+  /** What has a variable that stands in a `shard_map`. */
+  private readonly places: ReadonlyMap<number, string>;
+  private readonly donationsOfVariable = new Map<number, Donation[]>();
   private readonly childStarts: Int32Array;
   private readonly children: Int32Array;
   private definitions: Int32Array | null = null;
@@ -55,6 +84,13 @@ export class Model {
     this.children = items;
     const owners = this.column("program_owner");
     for (let p = 0; p < owners.length; p++) if (owners[p]! >= 0) push(this.nestedPrograms, owners[p]!, p);
+    const exchanges = this.column("axis_exchanges");
+    this.axes = new Map(Array.from(this.column("axis_rows"), (row, i) => [row, exchanges[i] === 1]));
+    this.layouts = this.readLayouts();
+    this.places = this.readPlaces();
+    this.donations = this.readDonations();
+    for (const d of this.donations)
+      for (const v of new Set([d.variable, d.taker ?? -1])) if (v >= 0) push(this.donationsOfVariable, v, d);
     for (const r of this.residuals)
       for (const row of new Set([r.producer, ...r.consumers]))
         if (row >= 0) push(this.residualsOfRow, row, r.index);
@@ -135,6 +171,15 @@ export class Model {
     return twin < 0 ? row : twin;
   }
 
+  /** What becomes of the donated operands of a row. */
+  donationsOf(row: number): Donation[] {
+    return this.donations.filter((d) => d.row === row);
+  }
+  /** The donations that a variable is part of, as an input or as the result that takes its memory. */
+  donationsWith(variable: number): readonly Donation[] {
+    return this.donationsOfVariable.get(variable) ?? [];
+  }
+
   // --- programs, variables, places ---
 
   programLabel(program: number): string {
@@ -154,7 +199,6 @@ export class Model {
     return {
       name: this.text("variable_name", v),
       type: this.text("type_text", type),
-      nbytes: this.column("type_nbytes")[type]!,
       label: this.text("variable_label", v),
     };
   }
@@ -168,10 +212,13 @@ export class Model {
       this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!,
     );
   }
-  atomBytes(atom: number): number {
-    return this.column("type_nbytes")[
-      this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!
-    ]!;
+  /** `1.0 MiB`, `1.0 MiB · 128.0 KiB a device` for what its type lays out, `16 B a device` for what stands in a shard_map. */
+  sizeText(atom: number): string {
+    const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
+    const nbytes = this.column("type_nbytes")[type]!;
+    const place = this.places.get(atom);
+    if (place !== undefined) return `${formatBytes(nbytes)} a ${place}`;
+    return formatParts(nbytes, this.column("type_per_device")[type]!);
   }
   location(i: number): Place | null {
     if (i < 0) return null;
@@ -310,6 +357,51 @@ export class Model {
     return { starts, items };
   }
 
+  private readLayouts(): Map<number, Layout> {
+    const rows = Array.from(this.column("layout_rows"));
+    return new Map(
+      rows.map((row, i) => {
+        const [place = "", ...specs] = this.text("layout_texts", i).split("\n");
+        const n = this.inputs(row).length;
+        return [row, { place, operands: specs.slice(0, n), results: specs.slice(n) }];
+      }),
+    );
+  }
+
+  private readPlaces(): Map<number, string> {
+    const places = new Map<number, string>();
+    if (this.layouts.size === 0) return places;
+    const ofProgram = new Map<number, string>();
+    this.column("program_owner").forEach((owner, p) => {
+      const place =
+        this.layouts.get(owner)?.place ?? (owner < 0 ? undefined : ofProgram.get(this.program(owner)));
+      if (place === undefined) return;
+      ofProgram.set(p, place);
+      for (const v of this.binders(p)) places.set(v, place);
+    });
+    for (let row = 0; row < this.rows; row++) {
+      const place = ofProgram.get(this.program(row));
+      if (place !== undefined) for (const v of this.outputs(row)) places.set(v, place);
+    }
+    return places;
+  }
+
+  private readDonations(): Donation[] {
+    return Array.from(this.column("donation_rows"), (row, i) => {
+      const program = this.nested(row)[0]!;
+      const operand = this.column("donation_operands")[i]!;
+      const result = this.column("donation_results")[i]!;
+      return {
+        row,
+        variable: this.binders(program)[this.constants(program) + operand]!,
+        operand,
+        result,
+        taker: result < 0 ? null : this.results(program)[result]!,
+        reason: this.text("donation_reasons", i),
+      };
+    });
+  }
+
   private readResiduals(): Residual[] {
     const n = this.column("residual_nbytes").length;
     return Array.from({ length: n }, (_, i) => ({
@@ -317,6 +409,7 @@ export class Model {
       name: this.text("residual_name", i),
       type: this.text("residual_type", i),
       nbytes: this.column("residual_nbytes")[i]!,
+      perDevice: this.column("residual_per_device")[i]!,
       dummy: this.column("residual_dummy")[i]!,
       kind: this.view.kinds[this.column("residual_kind")[i]!] ?? "",
       place: this.location(this.column("residual_location")[i]!),
@@ -329,7 +422,7 @@ export class Model {
   }
 }
 
-function push(map: Map<number, number[]>, key: number, value: number): void {
+function push<T>(map: Map<number, T[]>, key: number, value: T): void {
   const list = map.get(key);
   if (list) list.push(value);
   else map.set(key, [value]);

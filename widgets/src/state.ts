@@ -130,6 +130,15 @@ export class State {
     this.tell("hover");
   }
 
+  /** The variable under the pointer with those that its memory goes to or comes from, and those of a jit that is selected. */
+  get pointed(): Set<number> {
+    const found = new Set([this.hover]);
+    const donations = [...this.selection.rows].flatMap((row) => this.model.donationsOf(row));
+    for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
+      if (taker !== null) found.add(variable).add(taker);
+    return found;
+  }
+
   toggleParams(): void {
     this.fullParams = !this.fullParams;
     this.tell("params");

@@ -1,8 +1,11 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import explorer from "../src/index";
+import { InspectorPane } from "../src/panes/inspector";
+import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
-import { bytes } from "./fixture";
+import { State } from "../src/state";
+import { bytes, model } from "./fixture";
 
 beforeAll(() => {
   // What CodeMirror measures, and jsdom does not have.
@@ -203,4 +206,40 @@ test("Python is coloured without a change to its text", () => {
     "jv-string",
     "jv-comment",
   ]);
+});
+
+/** What the inspector says below the operands and results of the fixture's jit. */
+function inspected(columns: Record<string, number[]>): string[] {
+  const state = new State(model(columns));
+  state.selectRow(1);
+  const { element } = new InspectorPane(state);
+  return Array.from(element.querySelectorAll(".jv-of"), (part) => part.textContent ?? "");
+}
+
+test("the inspector says how each operand and result is laid out", () => {
+  expect(inspected({})).toEqual([]);
+  expect(inspected({ layout_rows: [1], layout_texts: [22] })).toEqual([
+    "P('i') → f32[3] 12 B a device",
+    "P() → f32[3] 12 B a device",
+  ]);
+});
+
+test("the inspector says what becomes of a donated operand", () => {
+  const donated = { donation_rows: [1], donation_operands: [0] };
+  expect(inspected({ ...donated, donation_results: [0], donation_reasons: [0] })).toEqual([
+    "donated: result 0 takes over its memory",
+    "takes over the memory of a",
+  ]);
+  expect(inspected({ ...donated, donation_results: [-1], donation_reasons: [23] })).toEqual([
+    "donated, but nothing reads it",
+  ]);
+});
+
+test("the residual table has bytes on a device where there are some", () => {
+  const cells = (columns: Record<string, number[]>) => {
+    const { element } = new ResidualsPane(new State(model(columns)));
+    return Array.from(element.querySelectorAll("td.jv-col-nbytes"), (cell) => cell.textContent);
+  };
+  expect(cells({})).toEqual(["12 B", "4 B"]);
+  expect(cells({ residual_per_device: [6, -1] })).toEqual(["12 B6 B a device", "4 B"]);
 });

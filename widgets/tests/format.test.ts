@@ -24,6 +24,7 @@ function residual(index: number, changes: Partial<Residual>): Residual {
   const rest = {
     name: "a",
     type: "f32[]",
+    perDevice: -1,
     dummy: 0,
     kind: "intermediate",
     place: null,
@@ -54,4 +55,8 @@ test("sorting by size keeps the order of equals, by line goes by file first, and
 test("the total says how much of each kind", () => {
   expect(summary(three)).toBe("3 values, 408 B: 1 argument 400 B, 2 intermediates 8 B");
   expect(summary([])).toBe("0 values, 0 B");
+  const spread = [residual(0, { nbytes: 800, perDevice: 100 }), residual(1, { kind: "argument" })];
+  expect(summary(spread)).toBe(
+    "2 values, 804 B · 104 B a device: 1 argument 4 B, 1 intermediate 800 B · 100 B a device",
+  );
 });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { listing } from "../src/listing";
+import { donationText, listing } from "../src/listing";
 import { model } from "./fixture";
 
 test("a stage reads as a jaxpr, nested programs under the equation that holds them", () => {
@@ -44,4 +44,31 @@ test("a line break in a name stays one line", () => {
   const m = model();
   m.view.strings[1] = "si\nn\u2028";
   expect(listing(m, [0])[1]!.text).toBe("  b:f32[3] = si n  a");
+});
+
+const DONATED = { donation_rows: [1], donation_operands: [0], donation_results: [0], donation_reasons: [0] };
+
+test("a donated input and the result that takes its memory name each other", () => {
+  const lines = listing(model(DONATED), [0]).map((line) => line.text);
+  expect([lines[3], lines[5]]).toEqual(["    lambda a:f32[3] donated → b .", "    in (b ← a)"]);
+  expect([lines[0], lines[6]]).toEqual(["lambda a:f32[3] .", "in (c)"]);
+  const unused = model({ ...DONATED, donation_results: [-1], donation_reasons: [23] });
+  expect(listing(unused, [0])[3]!.text).toBe("    lambda a:f32[3] donated, unused .");
+  expect([model(DONATED), unused].map((m) => donationText(m.donations[0]!))).toEqual([
+    "donated: result 0 takes over its memory",
+    "donated, but nothing reads it",
+  ]);
+});
+
+test("what exchanges values along an axis is told apart, and its axis is always there", () => {
+  const parts = (exchanges: number) => {
+    const m = model({ axis_rows: [1], axis_exchanges: [exchanges] });
+    m.view.strings[13] = "axis_name=('rows', 'columns')\ntiled=True";
+    const line = listing(m, [0])[2]!;
+    expect(line.text).toBe("  c:f32[3] = jit[axis_name=('rows', 'columns') …] b");
+    return line.tokens.map((t) => `${t.kind} ${line.text.slice(t.from, t.to)}`);
+  };
+  expect(parts(1)).toContain("collective jit");
+  expect(parts(0)).toContain("primitive jit");
+  expect(parts(0)).toContain("axis axis_name=('rows', 'columns')");
 });

@@ -113,3 +113,25 @@ test("what came before a function that was derived itself", () => {
   expect(m.earlier(4)).toEqual(["jvp rule of sin (linearize)"]);
   expect(m.earlier(0)).toEqual([]);
 });
+
+test("pointing at one of a donated input and its result points at both, as selecting their jit does", () => {
+  const state = new State(
+    model({ donation_rows: [1], donation_operands: [0], donation_results: [0], donation_reasons: [0] }),
+  );
+  for (const variable of [3, 4]) {
+    state.pointAt(variable);
+    expect([...state.pointed].sort()).toEqual([3, 4]);
+  }
+  state.pointAt(0);
+  expect([...state.pointed]).toEqual([0]);
+  state.pointAt(-1);
+  state.selectRow(1);
+  expect([...state.pointed].filter((v) => v >= 0).sort()).toEqual([3, 4]);
+});
+
+test("sizes: whole, with its part on one device, and of one device inside a shard_map", () => {
+  expect(model().sizeText(0)).toBe("12 B");
+  expect(model({ type_per_device: [6, -1] }).sizeText(0)).toBe("12 B · 6 B a device");
+  const inside = model({ layout_rows: [1], layout_texts: [22] });
+  expect([0, 3, 4].map((v) => inside.sizeText(v))).toEqual(["12 B", "12 B a device", "12 B a device"]);
+});

@@ -23,8 +23,8 @@ import {
   type ViewUpdate,
 } from "@codemirror/view";
 import { h } from "../dom";
-import { formatBytes, plural } from "../format";
-import { type Line, listing } from "../listing";
+import { plural } from "../format";
+import { donationText, type Line, listing } from "../listing";
 import { type Change, litAs, type Side, type State } from "../state";
 import { marked } from "./residuals";
 
@@ -273,7 +273,10 @@ export class CodePane {
         click: (event, view) => {
           const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
           const line = position === null ? undefined : lineAt(view, position);
-          if (line && line.row >= 0) this.state.selectRow(line.row);
+          // Outside equations there are inputs and results, which may be donated ones of a jit.
+          const variable = position === null ? -1 : (this.variableAt(view, position)?.variable ?? -1);
+          const row = line && line.row >= 0 ? line.row : (model.donationsWith(variable)[0]?.row ?? -1);
+          if (row >= 0) this.state.selectRow(row);
           return false;
         },
       }),
@@ -329,6 +332,7 @@ export class CodePane {
     const { lines, state } = this;
     const build = (view: EditorView): DecorationSet => {
       const builder = new RangeSetBuilder<Decoration>();
+      const { pointed } = state;
       for (const { from, to } of view.visibleRanges) {
         const last = view.state.doc.lineAt(to).number;
         for (let n = view.state.doc.lineAt(from).number; n <= last; n++) {
@@ -345,12 +349,12 @@ export class CodePane {
           if (lit === "is-selected") attributes["aria-current"] = "true";
           builder.add(start, start, Decoration.line({ attributes }));
           for (const t of line.tokens) {
-            const pointed = t.variable !== undefined && t.variable === state.hover ? " is-pointed" : "";
+            const how = t.variable !== undefined && pointed.has(t.variable) ? " is-pointed" : "";
             const title = t.title === undefined ? {} : { title: t.title };
             builder.add(
               start + t.from,
               start + t.to,
-              Decoration.mark({ class: `jv-${t.kind}${pointed}`, attributes: title }),
+              Decoration.mark({ class: `jv-${t.kind}${how}`, attributes: title }),
             );
           }
         }
@@ -395,7 +399,7 @@ export class CodePane {
 
   private describe(v: number): HTMLElement {
     const { model } = this.state;
-    const { name, type, nbytes, label } = model.variable(v);
+    const { name, type, label } = model.variable(v);
     const made = model.definition(v);
     const uses = model.uses(v);
     const equation = (row: number) =>
@@ -413,8 +417,17 @@ export class CodePane {
         {},
         h("strong", {}, name),
         ` : ${type}`,
-        h("span", { class: "jv-dim" }, `  ${formatBytes(nbytes)}`),
+        h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
       ),
+      ...model
+        .donationsWith(v)
+        .map((d) =>
+          h(
+            "div",
+            {},
+            d.variable === v ? donationText(d) : `takes over the memory of ${model.atomText(d.variable)}`,
+          ),
+        ),
       h("div", {}, made >= 0 ? "made by" : label ? `input: ${label}` : "input"),
       made >= 0 && h("ul", {}, equation(made)),
       h("div", {}, uses.length === 0 ? "read by no equation" : `read by ${plural(uses.length, "equation")}`),

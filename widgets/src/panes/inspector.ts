@@ -1,7 +1,8 @@
 /** The inspector: one equation, or one residual, in full. */
 
 import { h } from "../dom";
-import { formatBytes, formatCount, plural } from "../format";
+import { formatBytes, formatCount, formatParts, plural } from "../format";
+import { donationText } from "../listing";
 import type { Change, Lit, State } from "../state";
 import { marked } from "./residuals";
 
@@ -63,7 +64,23 @@ export class InspectorPane {
         h("li", { class: "jv-means-descendant" }, "what came from it, or reads it"),
         h("li", { class: "jv-means-related" }, "what else came from the same equation of f"),
       ),
+      ...this.markings(),
     );
+  }
+
+  /** What colours mean that only some programs have. */
+  private markings(): HTMLElement[] {
+    const { axes, donations } = this.state.model;
+    const found = [];
+    if (axes.size > 0)
+      found.push(
+        h("li", {}, h("code", { class: "jv-collective" }, "psum"), " values exchanged along a named axis"),
+      );
+    if (donations.length > 0)
+      found.push(
+        h("li", {}, h("code", { class: "jv-donated" }, "donated →"), " the result that takes its memory"),
+      );
+    return found.length > 0 ? [h("ul", { class: "jv-legend" }, ...found)] : [];
   }
 
   private sourceLine(file: number, line: number): HTMLElement {
@@ -100,19 +117,29 @@ export class InspectorPane {
     const chain: number[] = [];
     for (let r = model.origin(row); r >= 0; r = model.origin(r)) chain.push(r);
     const rule = model.rule(row);
-    const list = (atoms: number[]) =>
-      h(
-        "ul",
-        {},
-        ...atoms.map((a) =>
-          h(
-            "li",
-            {},
-            h("code", {}, `${model.atomText(a)}:${model.atomType(a)}`),
-            h("span", { class: "jv-dim" }, ` ${formatBytes(model.atomBytes(a))}`),
-          ),
-        ),
-      );
+    const typed = (a: number, name: string) => [
+      h("code", {}, `${name}${model.atomType(a)}`),
+      h("span", { class: "jv-dim" }, ` ${model.sizeText(a)}`),
+    ];
+    const list = (atoms: number[], notes: (i: number) => HTMLElement[]) =>
+      h("ul", {}, ...atoms.map((a, i) => h("li", {}, ...typed(a, `${model.atomText(a)}:`), ...notes(i))));
+    const note = (...parts: (Node | string)[]) => h("div", { class: "jv-of" }, ...parts);
+    // How a shard_map lays a value out, and what of it there is inside.
+    const layout = model.layouts.get(row);
+    const inside = layout ? model.nested(row)[0]! : -1;
+    const laidOut = (spec: string | undefined, atom: number | undefined) =>
+      spec === undefined || atom === undefined ? [] : [note(h("code", {}, spec), " → ", ...typed(atom, ""))];
+    const donations = model.donationsOf(row);
+    const inputs = list(model.inputs(row), (i) => [
+      ...laidOut(layout?.operands[i], inside < 0 ? undefined : model.binders(inside)[i]),
+      ...donations.filter((d) => d.operand === i).map((d) => note(donationText(d))),
+    ]);
+    const outputs = list(model.outputs(row), (i) => [
+      ...laidOut(layout?.results[i], inside < 0 ? undefined : model.results(inside)[i]),
+      ...donations
+        .filter((d) => d.result === i)
+        .map((d) => note("takes over the memory of ", h("code", {}, model.atomText(d.variable)))),
+    ]);
     const facts: [string, Node | string][] = [
       ["stage", `${stage.label}, equation ${formatCount(model.number(row))}`],
       ["role", h("span", { class: `jv-badge-role jv-role-${model.role(row)}` }, model.role(row))],
@@ -127,7 +154,7 @@ export class InspectorPane {
     if (earlier.length) facts.push(["before", h("ul", {}, ...earlier.map((made) => h("li", {}, made)))]);
     const decision = model.decision(row);
     if (decision) facts.push(["checkpoint", decision]);
-    facts.push(["inputs", list(model.inputs(row))], ["outputs", list(model.outputs(row))]);
+    facts.push(["inputs", inputs], ["outputs", outputs]);
     const params = model.params(row);
     if (params.length)
       facts.push(["params", h("ul", {}, ...params.map((p) => h("li", {}, h("code", {}, p))))]);
@@ -153,7 +180,7 @@ export class InspectorPane {
         {},
         isMaker ? "Saved: " : "Reads the residual ",
         h("code", {}, `${r.name}:${r.type}`),
-        h("span", { class: "jv-dim" }, ` ${formatBytes(r.nbytes)}`),
+        h("span", { class: "jv-dim" }, ` ${formatParts(r.nbytes, r.perDevice)}`),
       ),
       h("p", { "data-testid": "reason" }, ...marked(r.reason)),
       ...(r.rule ? [h("p", { class: "jv-dim" }, `asked for by the ${r.rule}`)] : []),

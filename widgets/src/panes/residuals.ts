@@ -1,7 +1,7 @@
 /** The residual table: what the gradient keeps, sortable, each with its reason. */
 
 import { h, onRowKey, reveal } from "../dom";
-import { formatBytes, plural } from "../format";
+import { formatBytes, formatParts, plural } from "../format";
 import type { Residual } from "../model";
 import { type Change, type Lit, residualLitAs, type State } from "../state";
 
@@ -31,9 +31,18 @@ export function sorted(residuals: Residual[], key: Key, descending: boolean): Re
   });
 }
 
-/** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`. */
+/** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, each with its part on one device if it has one. */
 export function summary(residuals: Residual[]): string {
-  const bytes = (rs: Residual[]) => formatBytes(rs.reduce((sum, r) => sum + r.nbytes, 0));
+  const bytes = (rs: Residual[]) => {
+    const sum = (size: (r: Residual) => number) => rs.reduce((total, r) => total + size(r), 0);
+    const isSpread = rs.some((r) => r.perDevice >= 0);
+    // One that is not known to be laid out over devices, each is taken to have whole.
+    const part = (r: Residual) => (r.perDevice < 0 ? r.nbytes : r.perDevice);
+    return formatParts(
+      sum((r) => r.nbytes),
+      isSpread ? sum(part) : -1,
+    );
+  };
   const kinds = ["argument", "constant", "literal", "intermediate", "dummy"].flatMap((kind) => {
     const of = residuals.filter((r) => r.kind === kind);
     return of.length
@@ -145,7 +154,7 @@ export class ResidualsPane {
       },
       h("td", { class: "jv-col-name" }, h("code", {}, r.name)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
-      h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes)),
+      h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes), perDevice(r)),
       h("td", { class: "jv-col-kind" }, r.kind, ...tags(r, this.hasBackward)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
       h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
@@ -154,6 +163,11 @@ export class ResidualsPane {
     this.rows.set(r.index, tr);
     return tr;
   }
+}
+
+/** On a line of its own: the table has little room to the sides. */
+function perDevice(r: Residual): HTMLElement | false {
+  return r.perDevice >= 0 && h("div", { class: "jv-dim" }, `${formatBytes(r.perDevice)} a device`);
 }
 
 /** What is out of the ordinary about a residual, beside its kind. */
