@@ -336,7 +336,8 @@ def test_residuals_whole_and_on_one_device():
         (x.nbytes, x.addressable_shards[0].data.nbytes) for x in jax.tree.leaves(pull) if len(x.devices()) == 8
     )
     assert sorted((r.nbytes, r.nbytes_per_device) for r in found if r.nbytes_per_device is not None) == held
-    assert found.nbytes_per_device == sum(n for _, n in held)
+    on_one = sum(r.nbytes for r in found if r.nbytes_per_device is None)  # the argument x
+    assert found.nbytes_per_device == sum(n for _, n in held) + on_one
     assert "a device" in found.summary
 
 

@@ -240,7 +240,7 @@ class Part {
   given(donation: Donation | undefined): void {
     if (!donation) return;
     this.add(" ");
-    this.add(donation.taker === null ? "donated, unused" : "donated →", "donated", {
+    this.add(donation.taker === null ? "donated, no match" : "donated →", "donated", {
       variable: donation.variable,
     });
     if (donation.taker === null) return;
