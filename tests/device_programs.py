@@ -26,6 +26,9 @@ S = jnp.float32(1.5)
 
 CASES: list[Case] = []
 
+BODIES = []
+"""What `both` enters: (name, body, in_specs, mesh, check_vma, args), for what is done inside of a shard_map."""
+
 MESH_OF = {"explicit_axes": EXPLICIT, "explicit_axes_in_shard_map": EXPLICIT}
 """What JAX has to be told, by `jax.set_mesh`, to run some of them inside others."""
 
@@ -44,13 +47,15 @@ def mapped(in_specs, out_specs, mesh=LINE, **options):
     return partial(jax.shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **options)
 
 
-def both(name, in_specs, out_specs, *args, mesh=LINE, untyped_out=None, **options):
+def both(name, in_specs, out_specs, *args, mesh=LINE, **options):
     """Enters a body twice: with types that say what differs from device to device, and without."""
 
     def enter(body):
         for check_vma in (True, False):
             fun = mapped(in_specs, out_specs, mesh, check_vma=check_vma)(body)
-            CASES.append(Case(f"{name}{'' if check_vma else '_untyped'}", fun, args, **options))
+            name_of_this = name if check_vma else f"{name}_untyped"
+            CASES.append(Case(name_of_this, fun, args, **options))
+            BODIES.append((name_of_this, body, in_specs, mesh, check_vma, args))
         return body
 
     return enter
@@ -237,9 +242,8 @@ def pmap_with_collectives(x):
 # --- jit with shardings -----------------------------------------------------------------------------------------------
 
 
-@case(M, W, vmaps=False)
+@case(M, W)
 def jit_shardings(x, w):
-    """JAX does not take, outside `jit`, the cotangents that vmap and grad make for its sharded results."""
     rows, whole = NamedSharding(GRID, P("i")), NamedSharding(GRID, P())
     f = jax.jit(lambda x, w: (jnp.tanh(x @ w), x), in_shardings=(rows, whole), out_shardings=(rows, rows))
     return f(x, w)

@@ -7,9 +7,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from device_programs import CASES, MESH_OF
+from device_programs import BODIES, CASES, EXPLICIT, MESH_OF, mapped
 from jax.extend import core as jex_core
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from test_nestings import NESTINGS, inexact, total
 from test_parity import assert_same
 from test_parity import seeds as plain_seeds
@@ -27,17 +28,42 @@ def seeds(like, tangent):
     def put(x, seed):
         if seed.dtype == jax.dtypes.float0 or AxisType.Explicit not in jax.typeof(x).sharding.mesh.axis_types:
             return seed
-        return jax.device_put(seed, x.sharding)
+        return jax.device_put(seed, NamedSharding(EXPLICIT, jax.typeof(x).sharding.spec))
 
     return jax.tree.map(put, like, plain_seeds(like, tangent))
+
+
+def where(case):
+    return jax.set_mesh(MESH_OF[case.name]) if case.name in MESH_OF else nullcontext()
 
 
 def held(pull):
     return Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull))
 
 
+def some(items, n):
+    """Every nth of them, for what takes long: outside `jit`, JAX compiles each operation on eight devices by itself."""
+    return items[::n]
+
+
 @cases
-def test_vjp_and_residuals(case):
+def test_vjp(case):
+    ct = seeds(jax.eval_shape(case.fun, *case.args), tangent=False)
+
+    def pulled(vjp):
+        def f(args, ct):
+            y, pull = vjp(case.fun, *args)
+            return y, pull(ct)
+
+        return jax.jit(f)
+
+    with where(case):
+        assert_same(pulled(jaxviz.vjp)(case.args, ct), pulled(jax.vjp)(case.args, ct))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", some(CASES, 3), ids=str)
+def test_outside_jit(case):
     want, jax_pull = jax.vjp(case.fun, *case.args)
     got, pull = jaxviz.vjp(case.fun, *case.args)
     assert_same(got, want)
@@ -56,15 +82,32 @@ def test_programs(case):
     check_program(d.linear, [False] * d.n_residuals + [True] * sum(d.nonzeros))
 
 
-@cases
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in CASES if c.forward], ids=str)
 def test_jvp(case):
     tangents = seeds(case.args, tangent=True)
-    if case.forward:
-        assert_same(jaxviz.jvp(case.fun, case.args, tangents), jax.jvp(case.fun, case.args, tangents))
+    pushed = lambda jvp: jax.jit(lambda args, tangents: jvp(case.fun, args, tangents))
+    with where(case):
+        assert_same(pushed(jaxviz.jvp)(case.args, tangents), pushed(jax.jvp)(case.args, tangents))
 
 
-def where(case):
-    return jax.set_mesh(MESH_OF[case.name]) if case.name in MESH_OF else nullcontext()
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", BODIES, ids=lambda entry: entry[0])
+def test_gradient_on_each_device(entry):
+    """The other order: what is mapped over the devices is a gradient, outside `jit` and inside."""
+    _, body, in_specs, mesh, check_vma, args = entry
+    specs = in_specs if isinstance(in_specs, tuple) and not isinstance(in_specs, P) else (in_specs,)
+    floats = tuple(i for i, a in enumerate(args) if inexact(a))
+    loss = lambda *args: sum(jnp.sum(y) for y in jax.tree.leaves(body(*args)))
+
+    def on_each(grad):
+        f = lambda *args: grad(loss, floats)(*args)
+        return mapped(in_specs, tuple(specs[i] for i in floats), mesh, check_vma=check_vma)(f)
+
+    want = jax.jit(on_each(jax.grad))(*args)
+    assert_same(jax.jit(on_each(jaxviz.grad))(*args), want)
+    if entry in some(BODIES, 5):
+        assert_same(on_each(jaxviz.grad)(*args), want)
 
 
 # One nesting for each program, in turn: all of them for all would take ten minutes.
@@ -76,13 +119,17 @@ NESTED += [(CASES[0], nest) for nest in NESTINGS] + [(CASES[-1], nest) for nest 
 @pytest.mark.parametrize(("case", "nest"), NESTED, ids=[f"{case}-{nest.__name__}" for case, nest in NESTED])
 def test_inside(case, nest):
     """In loops, branches, checkpoints and calls."""
+    f = partial(nest, case)
+
+    def pulled(vjp):
+        def of(args):
+            y, pull = vjp(f, *args)
+            return y, pull(plain_seeds(y, tangent=False))
+
+        return jax.jit(of)
+
     with where(case):
-        f = partial(nest, case)
-        want, jax_pull = jax.vjp(f, *case.args)
-        got, pull = jaxviz.vjp(f, *case.args)
-        assert_same(got, want)
-        ct = plain_seeds(want, tangent=False)
-        assert_same(pull(ct), jax_pull(ct))
+        assert_same(pulled(jaxviz.vjp)(case.args), pulled(jax.vjp)(case.args))
         check = jaxviz.derive(f, *case.args, argnums=tuple(range(len(case.args)))).check()
         assert check, check
 
@@ -93,8 +140,12 @@ def test_vmap(case):
     args = jax.tree.map(lambda x: jnp.stack([x, x[..., ::-1] if x.ndim else 2.0 * x]), case.args)
     floats = tuple(i for i, a in enumerate(case.args) if inexact(a))
     loss = lambda *args: total(case, args)
-    of_all = lambda vmap: lambda *args: jnp.sum(vmap(loss)(*args))
+    all_three = lambda m: jax.jit(
+        lambda *args: (
+            m.vmap(case.fun)(*args),
+            m.vmap(m.grad(loss, floats))(*args),
+            m.grad(lambda *args: jnp.sum(m.vmap(loss)(*args)), floats)(*args),
+        )
+    )
     with where(case):
-        assert_same(jaxviz.vmap(case.fun)(*args), jax.vmap(case.fun)(*args))
-        assert_same(jaxviz.vmap(jaxviz.grad(loss, floats))(*args), jax.vmap(jax.grad(loss, floats))(*args))
-        assert_same(jaxviz.grad(of_all(jaxviz.vmap), floats)(*args), jax.grad(of_all(jax.vmap), floats)(*args))
+        assert_same(all_three(jaxviz)(*args), all_three(jax)(*args))

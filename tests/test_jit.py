@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import re
 import weakref
 
 import jax
@@ -73,13 +72,13 @@ def test_decorator_and_method():
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_inlining(inline):
-    """A function that is inlined leaves no jit behind, and its residuals are those of plain code."""
-    inner = jax.jit(lambda x: jnp.sin(x) * 2.0, inline=inline)
-    derivation = jaxviz.derive(lambda x: jnp.sum(inner(x) * x), X)
+    """A function that JAX inlines leaves no jit behind, and its residuals are those of plain code."""
+    f = lambda jit: lambda x: jnp.sum(jit(lambda x: jnp.sin(x) * 2.0, inline=inline)(x) * x)
+    derivation = jaxviz.derive(f(jax.jit), X)
     assert derivation.check()
-    assert any(e.primitive.name == "jit" for e in derivation.primal.equations) is not inline
-    again = jaxviz.derive(lambda x: jnp.sum(jaxviz.jit(lambda x: jnp.sin(x) * 2.0, inline=inline)(x) * x), X)
-    assert str(again.primal) == re.sub("name=<lambda>", "name=<lambda>", str(derivation.primal))
+    has_jit = "jit[" in str(jax.make_jaxpr(f(jax.jit))(X))
+    assert any(e.primitive.name == "jit" for e in derivation.primal.equations) is has_jit
+    assert str(jaxviz.derive(f(jaxviz.jit), X).primal) == str(derivation.primal)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
