@@ -63,7 +63,7 @@ class Derivation:
       primal: the function's program, from its flat inputs to its flat results.
       nonzeros: for each input, whether it is differentiated.
       cond_residuals: what conds keep; see `vjp`.
-      placed: for each input the sharding of the array that it was derived for; None where there was none.
+      placed: for each input the sharding of the array that it was derived for; None where there was none, or one that may be moved.
     """
 
     primal: Program
@@ -229,7 +229,7 @@ def _derive_call(
     program = trace_call(call, inputs, active=active, debug_info=info).program
     nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
     reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
-    placed = tuple(None if compat.is_tracer(x) else getattr(x, "sharding", None) for x in inputs)
+    placed = tuple(None if compat.is_tracer(x) or not getattr(x, "committed", False) else x.sharding for x in inputs)
     return Derivation(program, nonzeros, reference, cond_residuals, placed)
 
 

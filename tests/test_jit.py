@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from test_parity import assert_same
 
 import jaxviz
+from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.donation import donations_of
 
 X = jnp.linspace(0.1, 1.0, 3)
@@ -300,6 +301,23 @@ def test_where_it_runs_and_why():
     assert "asked for by backend=cpu" in asked.summary
     mapped = jaxviz.jit(jax.shard_map(jnp.sin, mesh=LINE, in_specs=P("i"), out_specs=P("i"))).report(jnp.ones(8))
     assert "on 8 devices, cpu:0 to cpu:7, the mesh that it names" in mapped.summary
+
+
+def test_where_a_derived_function_runs():
+    where = lambda f, *args: str(placement_of(jaxviz.derive(f, *args)))
+    assert where(loss, X, M) == "cpu:0, the default device"
+    assert where(loss, jax.device_put(X, jax.devices()[3]), M) == "cpu:3, where its argument w lies"
+    mapped = jax.shard_map(jnp.sin, mesh=LINE, in_specs=P("i"), out_specs=P("i"))
+    assert where(mapped, jnp.ones(8)) == "8 devices, cpu:0 to cpu:7, the mesh that it names"
+    assert (
+        where(jax.pmap(jnp.sin, devices=jax.devices()[:2]), jnp.ones(2))
+        == "2 devices, cpu:0 to cpu:1, the mesh that it names"
+    )
+    rows = NamedSharding(GRID, P("i"))
+    assert where(jax.jit(jnp.sin, out_shardings=rows), jnp.ones(8)).startswith("8 devices")
+    with jax.default_device(jax.devices()[5]):
+        assert where(loss, X, M) == "cpu:5, the default device"
+    assert where(loss, jax.ShapeDtypeStruct((3,), jnp.float32), M) == "cpu:0, the default device"
 
 
 def test_layouts_and_bytes_on_one_device():

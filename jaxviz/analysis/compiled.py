@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from jaxviz.analysis.devices import device_names, device_text
 from jaxviz.analysis.donation import Donation, match_donations, why_not
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table
 from jaxviz.ir import compat
@@ -71,8 +72,7 @@ class CompileReport:
     def summary(self) -> str:
         """`update on 8 devices, cpu:0 to cpu:7, where its argument batch lies`."""
         n = len(self.devices)
-        where = self.devices[0] if n == 1 else f"{n} devices, {self.devices[0]} to {self.devices[-1]}"
-        head = f"{self.function} on {where}, {self.chosen_by}"
+        head = f"{self.function} on {device_text(self.devices)}, {self.chosen_by}"
         used = [d for d in self.donations if d.result is not None]
         if self.donations:
             saved = sum(self.arguments[d.argument].nbytes for d in used)
@@ -139,11 +139,11 @@ def report_compiled(
             notes[d.argument] = f"donated: {_result(d.result)} takes its memory"
             takes[d.result] = f"in the memory of {names[d.argument]}"
     shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
-    devices = sorted({d for s in shardings for d in s.device_set}, key=lambda d: int(d.id))
+    devices = device_names(d for s in shardings for d in s.device_set)
     memory = compiled.memory_analysis()
     return CompileReport(
         function_name(fun),
-        tuple(f"{d.platform}:{d.id}" for d in devices),
+        devices,
         _chosen_by(options, given, len(devices)),
         tuple(
             _placed(name, v.aval, s, notes[i])

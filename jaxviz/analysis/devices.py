@@ -1,9 +1,10 @@
-"""How residuals are laid out over devices: into how many parts each is divided."""
+"""Where a function runs, and how its residuals are laid out over devices: into how many parts each is divided."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,6 +16,62 @@ from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Literal, Program
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a function runs.
+
+    Args:
+      devices: such as 'cpu:0', in their order.
+      chosen_by: what decided that.
+    """
+
+    devices: tuple[str, ...]
+    chosen_by: str
+
+    def __str__(self) -> str:
+        return f"{device_text(self.devices)}, {self.chosen_by}"
+
+
+def device_text(devices: Sequence[str]) -> str:
+    """`cpu:0`, or `8 devices, cpu:0 to cpu:7`."""
+    return devices[0] if len(devices) == 1 else f"{len(devices)} devices, {devices[0]} to {devices[-1]}"
+
+
+def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
+    """`cpu:0` and so on, in the order of their numbers."""
+    return tuple(f"{d.platform}:{d.id}" for d in sorted(set(devices), key=lambda d: int(d.id)))
+
+
+def placement_of(derivation: Derivation) -> Placement:
+    """Where a derived function runs, called with the arguments that it was derived for.
+
+    As in JAX: where its arguments lie that were put somewhere; else on the mesh that it names; else on the default device.
+    """
+    for name, v, sharding in zip(derivation.primal.arg_names, derivation.primal.invars, derivation.placed, strict=True):
+        if sharding is not None:
+            path = name or v.aval.str_short(short_dtypes=True)
+            return Placement(device_names(sharding.device_set), f"where its argument {path} lies")
+    for _, e in derivation.primal.walk():
+        found = _devices_named(e.params)
+        if found:
+            return Placement(device_names(found), "the mesh that it names")
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    device = default if isinstance(default, jax.Device) else jax.devices(default)[0]
+    return Placement(device_names([device]), "the default device")
+
+
+def _devices_named(params: Mapping[str, Any]) -> set[Any]:
+    mesh = params.get("mesh")
+    if isinstance(mesh, jax.sharding.Mesh):
+        return set(mesh.devices.flat)
+    return {
+        d
+        for s in _shardings(params)
+        if not (isinstance(s, jax.sharding.NamedSharding) and isinstance(s.mesh, jax.sharding.AbstractMesh))
+        for d in s.device_set
+    }
+
+
 def spans_devices(derivation: Derivation) -> bool:
     """Whether a function runs on more than one device, as far as its arguments and its program tell."""
     if any(_is_spread(s) for s in derivation.placed):
@@ -23,15 +80,17 @@ def spans_devices(derivation: Derivation) -> bool:
 
 
 def _is_spread(sharding: Any) -> bool:
-    return sharding is not None and len(sharding.device_set) > 1
+    return sharding is not None and sharding.num_devices > 1
 
 
 def _names_devices(params: Mapping[str, Any]) -> bool:
     mesh = params.get("mesh")
-    if mesh is not None and getattr(mesh, "size", 1) > 1:
-        return True
+    return (mesh is not None and getattr(mesh, "size", 1) > 1) or any(map(_is_spread, _shardings(params)))
+
+
+def _shardings(params: Mapping[str, Any]) -> list[jax.sharding.Sharding]:
     named = [params.get("sharding"), *(params.get("in_shardings") or ()), *(params.get("out_shardings") or ())]
-    return any(_is_spread(s) for s in named if isinstance(s, jax.sharding.Sharding))
+    return [s for s in named if isinstance(s, jax.sharding.Sharding)]
 
 
 def parts_of(derivation: Derivation, atoms: Sequence[Atom]) -> list[int | None]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.donation import donations_of
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.tables import nbytes, type_text
@@ -95,6 +96,7 @@ class _Columns:
             for b in self.derivation.primal.branches
             if b.location is not None
         )
+        placement = placement_of(self.derivation)
         return View(
             title=self.derivation.primal.name,
             stages=stages,
@@ -104,6 +106,8 @@ class _Columns:
             branches=branches,
             check=self.check(),
             notes=tuple(self.notes),
+            devices=placement.devices,
+            placement=str(placement),
         )
 
     def check(self) -> CheckResult:

@@ -160,6 +160,9 @@ class View:
     branches: tuple[BranchPoint, ...] = ()
     check: CheckResult | None = None
     notes: tuple[str, ...] = field(default=())
+    devices: tuple[str, ...] = ()
+    placement: str = ""
+    """The devices it runs on, such as 'cpu:0', and a sentence that says which and why."""
 
     def stage(self, key: str) -> Stage:
         """The stage named `key`."""
@@ -228,6 +231,8 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "branches": [asdict(branch) for branch in view.branches],
         "check": asdict(view.check) if view.check else None,
         "notes": list(view.notes),
+        "devices": list(view.devices),
+        "placement": view.placement,
         "strings": list(view.strings),
         "columns": columns,
     }
@@ -247,6 +252,8 @@ def _from_header(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -
         branches=tuple(BranchPoint(**branch) for branch in header["branches"]),
         check=CheckResult(check["status"], check["summary"], tuple(check["differences"])) if check else None,
         notes=tuple(header["notes"]),
+        devices=tuple(header["devices"]),
+        placement=header["placement"],
     )
 
 

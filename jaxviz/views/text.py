@@ -19,7 +19,7 @@ def summary(view: View) -> str:
       ...
     """
     width = max((len(stage.label) for stage in view.stages), default=0)
-    lines = [f"Explorer of {view.title}"]
+    lines = [f"Explorer of {view.title}{f' on {view.placement}' if view.placement else ''}"]
     for stage in view.stages:
         n = stage.equations[1] - stage.equations[0]
         what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"

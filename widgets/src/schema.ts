@@ -51,6 +51,8 @@ export interface View {
   branches: BranchPoint[];
   check: CheckResult | null;
   notes: string[];
+  devices: string[];
+  placement: string;
   strings: string[];
   columns: Record<string, Column>;
 }

@@ -82,6 +82,12 @@ test("every pane is there, and program text is text", () => {
   expect(find("badge")[0]!.textContent).toContain("JAX holds 2, jaxviz derives 1");
 });
 
+test("the rail says where the function runs, and why", () => {
+  const [devices] = show().find("devices");
+  expect(devices!.textContent).toBe("2 × cpu");
+  expect(devices!.getAttribute("title")).toBe("runs on 2 devices, cpu:0 to cpu:1, where its argument x lies");
+});
+
 test("choosing a residual lights its line and tells Python the equation that makes it", () => {
   const { find, model } = show();
   find("residual-row")

@@ -87,6 +87,7 @@ export class Rail {
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
       h("span", { class: "jv-space" }),
+      devices(state),
       badge(state),
       help,
     );
@@ -111,6 +112,15 @@ export class Rail {
     this.pair.setAttribute("aria-pressed", String(isPair));
     this.pair.classList.toggle("is-shown", isPair);
   }
+}
+
+/** `cpu:0`, or `8 × cpu`; which and why is the tooltip. */
+function devices(state: State): HTMLElement {
+  const { devices, placement } = state.model.view;
+  const [first] = devices;
+  if (first === undefined) return h("span", {});
+  const text = devices.length === 1 ? first : `${devices.length} × ${first.split(":")[0]}`;
+  return h("span", { class: "jv-devices", title: `runs on ${placement}`, "data-testid": "devices" }, text);
 }
 
 function badge(state: State): HTMLElement {
