@@ -144,6 +144,15 @@ def test_the_refusal_names_the_function_and_the_line():
     assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
 
 
+def test_compiled_operations_are_placed_at_the_users_line():
+    def f(x):
+        return jnp.sum(jnp.sin(x) ** 2)
+
+    text = jax.jit(jaxviz.grad(f)).lower(X).as_text(debug_info=True)
+    assert f'test_api.py":{f.__code__.co_firstlineno + 1}:' in text
+    assert "compat.py" not in text
+
+
 def test_an_error_in_a_users_rule_says_where_it_was_used():
     @jax.custom_jvp
     def f(x):

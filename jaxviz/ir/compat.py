@@ -47,6 +47,7 @@ from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow import conditionals as _conditionals
 from jax._src.state import types as _state_types
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, primitives
 
 try:
@@ -194,6 +195,10 @@ def is_user_file(name: str) -> bool:
 
 
 # --- source lines -----------------------------------------------------------------------------------------------------
+
+
+# An operation's innermost frame is that of our trace, which JAX would take for the user's where it names one line.
+source_info_util.register_exclusion(__file__)
 
 
 def user_frames(traceback: Any) -> Iterator[Any]:
