@@ -144,6 +144,25 @@ def test_the_refusal_names_the_function_and_the_line():
     assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
 
 
+def test_so_does_one_that_jax_has_put_a_note_on():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sin(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        return jnp.ones(3) @ jnp.ones(4), tangents[0]
+
+    def g(x):
+        return f(x) * 2.0
+
+    with pytest.raises(TypeError, match="dot_general") as caught:
+        jaxviz.grad(g)(2.0)
+    notes = [note for note in caught.value.__notes__ if note.startswith("Raised while deriving")]
+    assert len(notes) == 1
+    assert f"test_api.py:{g.__code__.co_firstlineno + 1}" in notes[0]
+
+
 def test_compiled_operations_are_placed_at_the_users_line():
     def f(x):
         return jnp.sum(jnp.sin(x) ** 2)
