@@ -163,6 +163,16 @@ def test_so_does_one_that_jax_has_put_a_note_on():
     assert f"test_api.py:{g.__code__.co_firstlineno + 1}" in notes[0]
 
 
+def test_an_error_lists_the_arguments_also_those_that_are_not_differentiated():
+    def f(w, x, mode):
+        return jnp.sum(w @ x)
+
+    with pytest.raises(TypeError) as caught:
+        jaxviz.grad(f)(X, jnp.ones((4, 2)), "fast")
+    (note,) = (n for n in caught.value.__notes__ if n.startswith("The function is"))
+    assert note.endswith("called with w: float32[3], x: float32[4,2], mode: str.")
+
+
 def test_compiled_operations_are_placed_at_the_users_line():
     def f(x):
         return jnp.sum(jnp.sin(x) ** 2)
