@@ -15,7 +15,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.runtime.cache import remember_step
 from jaxviz.runtime.donated import check_not_donated
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.trace import Traced, trace_call
+from jaxviz.trace import Traced, note_arguments, trace_call
 from jaxviz.transforms.axes import Summing, varying
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import refused_forward
@@ -66,7 +66,11 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     nonzeros = _differentiable(traced.program)
     pushed = jvp_program(traced.program, nonzeros, traced.n_results)
     given = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
-    outs = _run_forward(pushed.program, [*traced.leaves, *given])
+    try:
+        outs = _run_forward(pushed.program, [*traced.leaves, *given])
+    except (TypeError, ValueError) as error:
+        note_arguments(error, fun, primals, {})
+        raise
     n = len(traced.program.outvars)
     results, aux, tangents_out = outs[: traced.n_results], outs[traced.n_results : n], outs[n:]
     # JAX's own result has the types that tracing gives, since most operations are jitted: weak where the primal is.
@@ -157,7 +161,11 @@ def _linearized(
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
     parts = linearize_program(traced.program, nonzeros, traced.n_results, cond_residuals=cond_residuals)
-    outs = evaluate(parts.forward, traced.leaves)
+    try:
+        outs = evaluate(parts.forward, traced.leaves)
+    except (TypeError, ValueError) as error:
+        note_arguments(error, fun, primals, {})
+        raise
     n = len(traced.program.outvars)
     # A number that JAX keeps as an array is still a number where the program only passes it on.
     outs[n:] = [compat.as_array(x, a.aval) for x, a in zip(outs[n:], parts.residuals, strict=True)]
@@ -434,7 +442,17 @@ def vmap(
         "axis_size": axis_size,
         "spmd_axis_name": spmd_axis_name,
     }
-    return remember_step(compat.jax_vmap(of_one, **options), fun, vmap, options)
+    made = compat.jax_vmap(of_one, **options)
+
+    @wraps(made)
+    def vmap_f(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return made(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            note_arguments(error, fun, args, kwargs)
+            raise
+
+    return remember_step(vmap_f, fun, vmap, options)
 
 
 def _partial_in(
@@ -462,6 +480,7 @@ def _partial_in(
     else:
         info = info._replace(arg_names=None)
     compat.name_function(in_argnums, info)
+    in_argnums.stands_for = fun, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
     return in_argnums, dyn_args
 
 

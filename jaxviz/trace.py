@@ -13,6 +13,9 @@ from jaxviz.ir.convert import read_traced
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Branch, Program
 
+MOST_NOTED = 8
+"""How many arguments an error lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Traced:
@@ -91,7 +94,11 @@ def trace_call(
 
     def flat(*tracers: Any) -> list[Any]:
         call_args, call_kwargs = jax.tree.unflatten(in_tree, tracers)
-        out = fun(*call_args, **call_kwargs)
+        try:
+            out = fun(*call_args, **call_kwargs)
+        except (TypeError, ValueError) as error:
+            note_arguments(error, fun, args, kwargs)
+            raise
         aux: list[Any] = []
         if has_aux:
             out, aux_out = _pair(out)
@@ -140,6 +147,38 @@ def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:
         return compat.trace_to_jaxpr(*args, **options)
     except compat.RuleHoldsTracer:
         return compat.trace_to_jaxpr(*args, **{**options, "folds": True})
+
+
+_CALLED = "The function is"
+
+
+def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Adds to an error, which may not say whose type it speaks of, what arguments its function had; once, for the innermost.
+
+    Args:
+      error: one about types or values.
+      fun: the function; one that stands for another call says so with an attribute `stands_for`.
+      args, kwargs: its arguments.
+    """
+    if any(note.startswith(_CALLED) for note in getattr(error, "__notes__", ())):
+        return
+    fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs))
+    info = compat.function_debug_info(fun, args, kwargs)
+    leaves, names = jax.tree.leaves((args, kwargs)), info.arg_names or ()
+    if not leaves or len(names) != len(leaves):
+        return
+    named = list(zip(names, leaves, strict=True))
+    named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in str(error))  # first those it speaks of
+    listed = ", ".join(f"{name}: {_type_text(x)}" for name, x in named[:MOST_NOTED])
+    rest = f" and {len(named) - MOST_NOTED} more" if len(named) > MOST_NOTED else ""
+    error.add_note(f"{_CALLED} {info.func_src_info}, called with {listed}{rest}.")
+
+
+def _type_text(x: Any) -> str:
+    try:
+        return str(compat.aval_of(x).str_short())
+    except TypeError:
+        return type(x).__name__
 
 
 def _pair(out: Any) -> tuple[Any, Any]:

@@ -144,6 +144,44 @@ def test_the_refusal_names_the_function_and_the_line():
     assert f"test_api.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
 
 
+def test_so_does_one_that_jax_has_put_a_note_on():
+    @jax.custom_jvp
+    def f(x):
+        return jnp.sin(x)
+
+    @f.defjvp
+    def rule(primals, tangents):
+        return jnp.ones(3) @ jnp.ones(4), tangents[0]
+
+    def g(x):
+        return f(x) * 2.0
+
+    with pytest.raises(TypeError, match="dot_general") as caught:
+        jaxviz.grad(g)(2.0)
+    notes = [note for note in caught.value.__notes__ if note.startswith("Raised while deriving")]
+    assert len(notes) == 1
+    assert f"test_api.py:{g.__code__.co_firstlineno + 1}" in notes[0]
+
+
+def test_an_error_lists_the_arguments_also_those_that_are_not_differentiated():
+    def f(w, x, mode):
+        return jnp.sum(w @ x)
+
+    with pytest.raises(TypeError) as caught:
+        jaxviz.grad(f)(X, jnp.ones((4, 2)), "fast")
+    (note,) = (n for n in caught.value.__notes__ if n.startswith("The function is"))
+    assert note.endswith("called with w: float32[3], x: float32[4,2], mode: str.")
+
+
+def test_compiled_operations_are_placed_at_the_users_line():
+    def f(x):
+        return jnp.sum(jnp.sin(x) ** 2)
+
+    text = jax.jit(jaxviz.grad(f)).lower(X).as_text(debug_info=True)
+    assert f'test_api.py":{f.__code__.co_firstlineno + 1}:' in text
+    assert "compat.py" not in text
+
+
 def test_an_error_in_a_users_rule_says_where_it_was_used():
     @jax.custom_jvp
     def f(x):

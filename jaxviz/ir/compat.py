@@ -47,6 +47,7 @@ from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow import conditionals as _conditionals
 from jax._src.state import types as _state_types
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, primitives
 
 try:
@@ -223,6 +224,10 @@ def is_user_file(name: str) -> bool:
 # --- source lines -----------------------------------------------------------------------------------------------------
 
 
+# An operation's innermost frame is that of our trace, which JAX would take for the user's where it names one line.
+source_info_util.register_exclusion(__file__)
+
+
 def user_frames(traceback: Any) -> Iterator[Any]:
     """The frames of a traceback outside jax and the standard library, innermost first."""
     frames: Iterator[Any] = _source.user_frames(traceback)
@@ -290,7 +295,7 @@ class _Trace(_pe.DynamicJaxprTrace):
             ours.frame = theirs.frame
             ours.given = dict(zip((t.val for t in inner), tracers, strict=True))
             body.append(ours)
-            with _core.set_current_trace(ours):
+            with _core.set_current_trace(ours), _naming_axes(params["mesh"]):
                 outs = fun(*[_same_in(ours, t) for t in inner])
             return outs.map(lambda x: _same_in(theirs, x) if getattr(x, "_trace", None) is ours else x)
 
@@ -318,6 +323,19 @@ class _Trace(_pe.DynamicJaxprTrace):
         if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
             _rules[self.frame.tracing_eqns[-1].params["fwd_jaxpr_thunk"].f] = fwd
         return out
+
+
+@contextlib.contextmanager
+def _naming_axes(mesh: Any) -> Iterator[None]:
+    """Adds to JAX's error for an axis that is not bound, which inside a `shard_map` has no text, the axes that are."""
+    try:
+        yield
+    except AssertionError as error:
+        if not error.args:
+            error.add_note(
+                f"Perhaps an axis that is not bound is named here; inside this shard_map there are {mesh.axis_names}."
+            )
+        raise
 
 
 def _same_in(trace: Any, tracer: Any) -> Any:

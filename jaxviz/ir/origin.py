@@ -64,9 +64,7 @@ def is_inside_own_code(source: Any) -> bool:
     traceback = source.traceback if source is not None else None
     if traceback is None:
         return False
-    # The trace itself is our code too, and stands between the user's line and JAX's.
-    frames = (f for f in compat.user_frames(traceback) if "_Trace." not in f.function_name)
-    frame = next(frames, None)
+    frame = next(compat.user_frames(traceback), None)
     return frame is not None and not is_own_code(frame.file_name)
 
 

@@ -259,6 +259,9 @@ def refused_forward(equation: Equation) -> ForwardModeError:
     return error
 
 
+_DERIVING = "Raised while deriving"
+
+
 def located(error: Exception, equation: Equation, index: int) -> None:
     """Adds to an error where it was met: the equation, and the call it stands in if it has no line of the user's.
 
@@ -270,8 +273,8 @@ def located(error: Exception, equation: Equation, index: int) -> None:
         if not error.is_placed:
             error.trail.append(place)
             error.is_placed = has_line
-    elif has_line and not getattr(error, "__notes__", None):
-        error.add_note(f"Raised while deriving {place}.")
+    elif has_line and not any(note.startswith(_DERIVING) for note in getattr(error, "__notes__", ())):
+        error.add_note(f"{_DERIVING} {place}.")
 
 
 def roles_by_use(program: Program, n_results: int, result: Role, other: Role) -> list[Role]:
