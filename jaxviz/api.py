@@ -13,7 +13,7 @@ import jaxviz.rules  # noqa: F401  the rules for equations that hold programs re
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
 from jaxviz.runtime.cache import remember_step
-from jaxviz.runtime.donated import check_not_donated
+from jaxviz.runtime.donated import check_not_donated, is_deleted
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced, note_arguments, trace_call
 from jaxviz.transforms.axes import Summing, varying
@@ -307,7 +307,16 @@ def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tupl
     cts = [compat.canonicalize(ct) for ct in cts]
     compat.check_cotangent_types(cts, known.out_avals)
     given = [ct for ct, nz in zip(cts, known.nonzeros_out, strict=True) if nz]
-    outs = evaluate(known.backward, [*residuals, *given])
+    try:
+        outs = evaluate(known.backward, [*residuals, *given])
+    except RuntimeError as error:
+        gone = [jax.typeof(r).str_short(short_dtypes=True) for r in residuals if is_deleted(r)]
+        if gone:
+            error.add_note(
+                f"The gradient keeps arrays that a jitted function with donated arguments has taken: {', '.join(gone)}. Donate only what no "
+                "gradient keeps; jaxviz.residuals lists what it does."
+            )
+        raise
     nonzero = iter(known.nonzero_cts)
     mask = [differentiated and next(nonzero) for differentiated in known.nonzeros]
     full = _with_zeros(outs, mask, [v.aval.to_ct_aval() for v in known.program.invars])

@@ -7,7 +7,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from device_programs import BODIES, CASES, EXPLICIT, MESH_OF, mapped
+from device_programs import BODIES, CASES, EXPLICIT, GRID, MESH_OF, M, X, mapped
+from jax import lax
 from jax.extend import core as jex_core
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -149,3 +150,64 @@ def test_vmap(case):
     )
     with where(case):
         assert_same(all_three(jaxviz)(*args), all_three(jax)(*args))
+
+
+rows = partial(mapped, P("i"), P("i"))
+columns = partial(mapped, P("j"), P("j"), GRID)
+
+COMPOSITIONS = {
+    "pmax of what is not differentiated": lambda m: m.grad(
+        lambda x: rows()(lambda x: jnp.exp(x - lax.pmax(lax.stop_gradient(x), "i")))(x).sum()
+    )(X),
+    "pmin under pmap": lambda m: m.grad(
+        lambda x: jax.pmap(lambda x: x * lax.pmin(lax.stop_gradient(x), "i"), axis_name="i")(x).sum()
+    )(M),
+    "spmd_axis_name": lambda m: m.vmap(
+        lambda x: columns()(lambda x: jnp.sin(x) * lax.psum(x, "j"))(x), spmd_axis_name="i"
+    )(M),
+    "gradient with spmd_axis_name": lambda m: m.grad(
+        lambda y: m.vmap(lambda x: columns()(lambda x: jnp.sin(x) * lax.psum(x, "j"))(x), spmd_axis_name="i")(y).sum()
+    )(M),
+    "hessian": lambda m: m.hessian(lambda x: rows()(lambda x: jnp.sin(x) * lax.psum(x, "i"))(x).sum())(X[:8]),
+    "jacobian of pmap": lambda m: m.jacrev(
+        lambda x: jax.pmap(lambda x: jnp.sin(x) * lax.psum(x, "i"), axis_name="i")(x).sum(1)
+    )(M),
+    "gradient of a gradient": lambda m: m.grad(
+        lambda x: m.grad(lambda x: rows()(lambda x: jnp.sin(x) * lax.psum(x**3, "i"))(x).sum())(x).sum()
+    )(X),
+    "linear_transpose": lambda m: m.linear_transpose(rows()(lambda x: lax.psum(x, "i") * jnp.ones(2) + x), X)(X),
+    "along a path": lambda m: m.grad(lambda x: rows()(jnp.sin)(x).sum() if x[0] > 0 else x.sum())(X),
+    "one argument for all": lambda m: m.grad(
+        lambda w: jax.pmap(lambda w, x: jnp.sum(w * x), in_axes=(None, 0))(w, M).sum()
+    )(M[0]),
+    # JAX differentiates this, and trusts that the devices agree.
+    "one result for all": lambda m: m.grad(
+        lambda x: jax.pmap(lambda x: lax.psum(jnp.sum(jnp.sin(x)), "i"), axis_name="i", out_axes=None)(x)
+    )(M),
+}
+
+
+@pytest.mark.parametrize("compose", COMPOSITIONS.values(), ids=COMPOSITIONS)
+def test_composed(compose):
+    assert_same(compose(jaxviz), compose(jax))
+
+
+def test_pmax_has_no_derivative():
+    f = lambda x: rows()(lambda x: x * lax.pmax(x, "i"))(x).sum()
+    for m in (jax, jaxviz):
+        with pytest.raises(NotImplementedError, match="Differentiation rule for 'pmax' not implemented"):
+            m.grad(f)(X)
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
+def test_an_argument_that_is_donated_and_kept():
+    """As in JAX the array is gone when the gradient reads it; the note says why."""
+    square = jax.jit(lambda x: x * x, donate_argnums=0)
+    for m in (jax, jaxviz):
+        x = M + 0.0
+        _, pull = m.vjp(square, x)
+        with pytest.raises(RuntimeError, match="Array has been deleted") as caught:
+            pull(M)
+    assert "The gradient keeps arrays that a jitted function with donated arguments has taken: f32[8,4]" in str(
+        caught.value.__notes__
+    )

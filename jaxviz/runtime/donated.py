@@ -48,12 +48,17 @@ def check_not_donated(
         ) from cause
 
 
+def is_deleted(x: Any) -> bool:
+    """Whether a value is an array that was donated or deleted."""
+    return isinstance(x, jax.Array) and not compat.is_tracer(x) and x.is_deleted()
+
+
 def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
     """The arguments that are no more, each with its path, '' where it has none."""
     leaves = jax.tree.leaves((args, kwargs))
-    deleted = [isinstance(x, jax.Array) and not compat.is_tracer(x) and x.is_deleted() for x in leaves]
+    deleted = [is_deleted(x) for x in leaves]
     if not any(deleted):
         return []
     names = compat.function_debug_info(fun, args, kwargs).arg_names or ()
     paths = names if len(names) == len(leaves) else [""] * len(leaves)
-    return [(path, x) for path, x, is_deleted in zip(paths, leaves, deleted, strict=True) if is_deleted]
+    return [(path, x) for path, x, is_gone in zip(paths, leaves, deleted, strict=True) if is_gone]
