@@ -11,6 +11,12 @@ from jax.custom_derivatives import linear_call as linear_call
 from jaxviz.analysis.compiled import (
     CompileReport as CompileReport,
 )
+from jaxviz.analysis.memory import (
+    MemoryTimeline as MemoryTimeline,
+)
+from jaxviz.analysis.memory import (
+    memory as memory,
+)
 from jaxviz.analysis.residuals import (
     Residual as Residual,
 )

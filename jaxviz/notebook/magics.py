@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
 
+from jaxviz.analysis.memory import memory
 from jaxviz.analysis.residuals import residuals
+from jaxviz.analysis.tables import wrapped
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir.syntax import Program
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_call
@@ -49,6 +51,15 @@ class JaxvizMagics(Magics):
         All arguments that are arrays are differentiated, unless --argnums says which.
         """
         return self._run(self.residuals, line, cell, "deriving", self._residuals)
+
+    @magic_arguments()
+    @_ARGNUMS
+    @argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    @_CALL
+    @line_cell_magic
+    def memory(self, line: str, cell: str | None = None) -> Any:
+        """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`."""
+        return self._run(self.memory, line, cell, "deriving", self._memory)
 
     @magic_arguments()
     @_ARGNUMS
@@ -110,6 +121,12 @@ class JaxvizMagics(Magics):
         if options.explore:
             return self._explored(_derive(call, argnums))
         return residuals(call.fun, *call.args, argnums=argnums, **call.kwargs)
+
+    def _memory(self, call: Call, options: Any) -> Any:
+        timeline = memory(_derive(call, _argnums(options.argnums)))
+        if options.xla:
+            print(wrapped(timeline.compare()))
+        return timeline
 
     def _stages(self, *names: str) -> Callable[[Call, Any], Any]:
         def show(call: Call, options: Any) -> Any:

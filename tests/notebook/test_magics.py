@@ -56,6 +56,14 @@ def test_jaxpr(run):
     assert err == ""
 
 
+def test_memory(run, capsys):
+    shown, err = run("%memory model.loss(x)")
+    assert "memory of Model.loss: modelled peak" in str(shown) or "memory of loss: modelled peak" in str(shown)
+    assert err == ""
+    capsys.readouterr()
+    run("%memory --xla --argnums 0 f(x, x)")
+
+
 @pytest.mark.parametrize(
     "call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"]
 )

@@ -1,0 +1,90 @@
+"""Inlining: calls of certain primitives replaced by what they call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from jaxviz.ir.convert import map_programs
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+
+
+def inlined(program: Program, primitives: Collection[Any]) -> Program:
+    """The program with all calls of these primitives, which have one program in the param `jaxpr`, replaced by that.
+
+    Nested programs are gone through too. A program in which there are none is returned as it is.
+    """
+    return _Inliner(primitives).program(program)
+
+
+class _Inliner:
+    def __init__(self, primitives: Collection[Any]):
+        self.primitives = primitives
+        self.done: dict[Program, Program] = {}
+        self.operations: dict[Operation, Operation] = {}
+
+    def program(self, program: Program) -> Program:
+        if program not in self.done:
+            equations: list[Equation] = []
+            env: dict[Atom, Atom] = {}
+            constants: list[tuple[Var, Any]] = list(zip(program.constvars, program.consts, strict=True))
+            self.copy(program, env, equations, constants, renames=False)
+            if len(equations) == len(program.equations) and all(
+                a is b for a, b in zip(equations, program.equations, strict=True)
+            ):
+                self.done[program] = program
+            else:
+                self.done[program] = replace(
+                    program,
+                    constvars=tuple(v for v, _ in constants),
+                    consts=tuple(x for _, x in constants),
+                    equations=tuple(equations),
+                    outvars=tuple(env.get(a, a) for a in program.outvars),
+                )
+        return self.done[program]
+
+    def copy(
+        self, program: Program, env: dict[Atom, Atom], equations: list[Equation], constants: list[tuple[Var, Any]],
+        renames: bool,
+    ) -> None:  # fmt: skip
+        """Writes a program's equations down.
+
+        Args:
+          program: where they stand.
+          env: what its inputs are, and what the results of calls have become.
+          equations, constants: where they go, and the constants that they read.
+          renames: whether their results get new variables, since the program may be called more than once.
+        """
+        for e in program.equations:
+            ins = tuple([env.get(a, a) for a in e.invars])
+            if e.primitive in self.primitives:
+                body: Program = e.params["jaxpr"]
+                inner: dict[Atom, Atom] = dict(zip(body.invars, ins, strict=True))
+                for v, x in zip(body.constvars, body.consts, strict=True):
+                    constants.append((Var(v.aval), x))
+                    inner[v] = constants[-1][0]
+                self.copy(body, inner, equations, constants, renames=True)
+                env.update((o, inner.get(r, r)) for o, r in zip(e.outvars, body.outvars, strict=True))
+                continue
+            operation = self.operation(e.operation)
+            outvars = tuple([Var(v.aval) for v in e.outvars]) if renames else e.outvars
+            env.update(zip(e.outvars, outvars, strict=True) if renames else ())
+            same = operation is e.operation and not renames and all(a is b for a, b in zip(ins, e.invars, strict=True))
+            equations.append(e if same else Equation(operation, ins, outvars, e.source, e.origin))
+
+    def operation(self, operation: Operation) -> Operation:
+        if not operation.programs:
+            return operation
+        if operation not in self.operations:
+            changed = [self.program(p) is not p for _, p in operation.programs]
+            self.operations[operation] = (
+                make_operation(
+                    operation.primitive, map_programs(operation.params, self.program), operation.in_avals,
+                    operation.out_avals, operation.effects, operation.context,
+                )
+                if any(changed)
+                else operation
+            )  # fmt: skip
+        return self.operations[operation]

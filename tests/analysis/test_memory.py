@@ -1,0 +1,205 @@
+"""The modelled memory timeline, counted by hand, and XLA's figures beside it."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_programs import LINE
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from jaxviz.analysis.memory import KINDS
+
+X = jnp.ones(1000)  # 4,000 bytes
+W = jnp.ones((50, 50))  # 10,000 bytes
+
+
+def of_kind(step, kind):
+    return step.nbytes[KINDS.index(kind)]
+
+
+def totals(timeline, kind):
+    return [of_kind(step, kind) for step in timeline.steps]
+
+
+def test_a_chain_counted_by_hand():
+    """sin, cos (kept), sum; then the cotangent broadcast where it is read, and one product."""
+    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
+    names = [(s.equation.primitive.name, s.is_backward) for s in timeline.steps]
+    assert names == [("sin", False), ("cos", False), ("reduce_sum", False), ("broadcast_in_dim", True), ("mul", True)]
+    assert totals(timeline, "argument") == [4000] * 5
+    # The cosine is there from the time it is made to the time it is read, when the gradient is written in its place.
+    assert totals(timeline, "residual") == [0, 4000, 4000, 4000, 0]
+    assert totals(timeline, "temporary") == [4000, 4000, 4000, 0, 0]
+    assert totals(timeline, "result") == [0, 0, 4, 4, 4004]
+    assert timeline.peak == 2
+    assert timeline.peak_nbytes == 12004
+
+
+def test_what_is_alive_at_the_peak_is_what_it_adds_up_to():
+    def loss(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x**2)
+
+    timeline = jaxviz.memory(loss, [W, W, W], jnp.ones((8, 50)))
+    assert sum(a.nbytes for a in timeline.alive) == timeline.peak_nbytes == max(s.total for s in timeline.steps)
+    arguments = [a for a in timeline.alive if a.kind == "argument"]
+    assert [(a.what, a.count, a.nbytes) for a in arguments] == [("params[…]", 3, 30_000), ("x", 1, 1600)]
+    residuals = [a for a in timeline.alive if a.kind == "residual"]
+    assert all(a.location.file == __file__ for a in residuals)
+
+
+@pytest.mark.parametrize(
+    "f", [lambda w: jnp.sum(jnp.tanh(jnp.tanh(w @ w) @ w)), lambda w: jnp.sum(jnp.exp(w) * jnp.sin(w))]
+)
+def test_between_the_passes_there_are_the_residuals(f):
+    timeline = jaxviz.memory(f, W)
+    kept = sum(r.nbytes for r in jaxviz.residuals(f, W) if r.kind not in ("argument", "literal"))
+    last = max(i for i, s in enumerate(timeline.steps) if not s.is_backward)
+    assert of_kind(timeline.steps[last], "residual") == kept
+
+
+def test_an_elementwise_operation_writes_into_what_dies_there():
+    chain = lambda x: ((((x + 1.0) * 2.0) - 3.0) * 4.0).sum()
+    assert max(totals(jaxviz.memory(chain, X), "temporary")) == 4000
+    twice = lambda x: ((y := x + 1.0) * 2.0 + y).sum()  # y is read once more
+    assert max(totals(jaxviz.memory(twice, X), "temporary")) == 8000
+
+
+def test_an_update_is_written_in_place():
+    def f(x):
+        y = x + 1.0
+        return y.at[3].set(0.0).sum()
+
+    forward = [s for s in jaxviz.memory(f, X).steps if not s.is_backward]
+    assert max(of_kind(s, "temporary") for s in forward) < 4100
+
+
+def test_views_and_broadcasts_have_no_memory():
+    f = lambda x: jnp.sum((x + 1.0).reshape(10, 100)[None].reshape(1000) * jnp.broadcast_to(jnp.float32(2.0), (1000,)))
+    assert max(totals(jaxviz.memory(f, X), "temporary")) == 4000
+
+
+def test_donated_arguments_are_freed_after_their_last_use():
+    f = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
+    held, given = jaxviz.memory(f, X, X), jaxviz.memory(f, X, X, donate_argnums=1)
+    assert set(totals(held, "argument")) == {8000}
+    assert totals(given, "argument")[-1] == 4000
+    assert given.peak_nbytes < held.peak_nbytes
+    assert given.donated == (False, True)
+
+
+def test_a_loop_counts_its_residuals_and_one_iteration():
+    timeline = jaxviz.memory(lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=7)[0].sum(), X)
+    assert max(totals(timeline, "residual")) == 7 * 4000
+    assert any(a.what == "inside scan" for a in timeline.alive) or max(totals(timeline, "temporary")) >= 4000
+
+
+def test_a_cond_counts_its_largest_branch():
+    def f(x, large):
+        return lax.cond(x[0] > 0, lambda x: jnp.sum(jnp.outer(x, x)) if large else jnp.sum(x), jnp.sum, x)
+
+    small, big = (jaxviz.memory(lambda x: f(x, large), X[:100]) for large in (False, True))
+    assert big.peak_nbytes - small.peak_nbytes >= 100 * 100 * 4
+
+
+def test_what_is_computed_again_is_a_temporary_of_the_backward_pass():
+    block = lambda w: jnp.tanh(jnp.tanh(w @ w) @ w)
+    plain = jaxviz.memory(lambda w: block(w).sum(), W)
+    saved = jaxviz.memory(lambda w: jax.checkpoint(block)(w).sum(), W)
+    assert max(totals(saved, "residual")) == 0 < max(totals(plain, "residual"))
+    assert any(s.is_backward and of_kind(s, "temporary") for s in saved.steps)
+
+
+def test_on_devices_the_sizes_are_those_of_all_together():
+    f = jax.shard_map(lambda x: jnp.sin(jnp.sin(x)), mesh=LINE, in_specs=P("i"), out_specs=P("i"))
+    whole = jaxviz.memory(lambda x: jnp.sin(jnp.sin(x)), X)
+    assert jaxviz.memory(f, X).peak_nbytes == whole.peak_nbytes
+
+
+def test_nothing_is_computed():
+    timeline = jaxviz.memory(lambda x: x, 1.0)
+    assert timeline.peak_nbytes == 0
+    assert str(timeline) == "memory of <lambda>: nothing is computed"
+
+
+def test_no_reverse_mode_is_an_error():
+    with pytest.raises(jaxviz.ReverseModeError):
+        jaxviz.memory(lambda x: lax.while_loop(lambda x: x < 3.0, lambda x: x * 2.0, x), 1.0)
+
+
+# --- beside XLA -------------------------------------------------------------------------------------------------------
+
+
+def deep(block):
+    def loss(params, x):
+        for w in params:
+            x = block(x, w)
+        return jnp.sum(x)
+
+    return loss
+
+
+PARAMS = [jnp.ones((128, 128))] * 6
+BATCH = jnp.ones((512, 128))
+
+
+def layer(x, w):
+    return jnp.sin(jnp.sin(x @ w) @ w)
+
+
+def test_xlas_figures_are_those_of_the_compiled_gradient():
+    timeline = jaxviz.memory(deep(layer), PARAMS, BATCH)
+    compiled = jax.jit(jax.value_and_grad(deep(layer))).lower(PARAMS, BATCH).compile().memory_analysis()
+    assert timeline.xla.arguments == compiled.argument_size_in_bytes
+    assert timeline.xla.results == compiled.output_size_in_bytes
+    np.testing.assert_allclose(timeline.xla.temporaries, compiled.temp_size_in_bytes, rtol=0.1)
+    assert timeline.xla.temporaries_without_checkpoints is None
+    assert "Without the checkpoints" not in timeline.compare()
+    # Matrix products are not fused away, so that the model is near.
+    modelled = timeline.peak_nbytes - of_kind(timeline.steps[timeline.peak], "argument")
+    assert 0.5 < timeline.xla.temporaries / modelled < 1.5
+
+
+def test_what_xla_undid_is_said():
+    """On the CPU XLA keeps nothing apart that is computed again; where a backend does, the sentence says that instead."""
+    timeline = jaxviz.memory(deep(jax.checkpoint(layer)), PARAMS, BATCH)
+    xla = timeline.xla
+    plain = jaxviz.memory(deep(layer), PARAMS, BATCH)
+    assert xla.temporaries_without_checkpoints == plain.xla.temporaries
+    assert timeline.peak_nbytes < plain.peak_nbytes
+    undone = xla.temporaries > 0.95 * plain.xla.temporaries
+    assert ("XLA undoes them" in timeline.compare()) is undone
+
+
+def test_donation_is_xlas_too():
+    timeline = jaxviz.memory(lambda x: jnp.sum(x * x), X, donate_argnums=0)
+    assert timeline.xla.reused == 4000
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def test_reports():
+    timeline = jaxviz.memory(deep(layer), PARAMS, BATCH)
+    text = str(timeline)
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert text.startswith("memory of loss: modelled peak ")
+    assert "\nforward ▁" in text or "\nforward ▂" in text
+    data = json.loads(json.dumps(timeline.to_dict()))
+    assert len(data["steps"]) == len(timeline.steps)
+    assert sum(data["steps"][data["peak"]]["nbytes"]) == data["peak_nbytes"]
+    assert "<table>" in timeline._repr_html_()
+    (axes,) = timeline.plot().axes
+    assert axes.get_ylabel() == "MiB alive (model)"
+    assert {t.get_text() for t in axes.get_legend().get_texts()} == {
+        "arguments",
+        "residuals",
+        "temporaries",
+        "cotangents",
+        "results",
+    }
