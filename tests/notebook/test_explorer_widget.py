@@ -25,7 +25,7 @@ def test_nothing_is_derived_before_it_is_displayed(explorer):
     shown = explorer._repr_mimebundle_()
     shown = shown[0] if isinstance(shown, tuple) else shown
     assert "application/vnd.jupyter.widget-view+json" in shown
-    assert shown["text/plain"].startswith("Explorer of loss\n")
+    assert shown["text/plain"].startswith("Explorer of loss on cpu:0")
     assert decode(explorer.payload).title == "loss"
 
 
