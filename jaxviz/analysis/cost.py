@@ -241,18 +241,18 @@ class CostReport:
             f"{total.intensity:.1f} FLOPs a byte"
         )
 
-    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    def _tables(self) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
         """The tables of lines and of primitives: heads and rows."""
         ways = {stage: _grouped((r.location, r.cost) for r in self.rows if r.stage == stage) for stage in _PASSES}
         none = Cost()
         lines = [
             (
                 _number(ways["forward"].get(at, none).flops), _number(ways["backward"].get(at, none).flops),
-                _number(c.transcendentals), format_bytes(c.nbytes), _share(c, self.total), short_location(at),
+                _number(c.transcendentals), format_bytes(c.nbytes), _share(c, self.total), _short(at),
             )
             for at, c in self.by_line.items()
         ]  # fmt: skip
-        counts = {name: 0 for name in self.by_primitive}
+        counts = dict.fromkeys(self.by_primitive, 0)
         for r in self.rows:
             counts[r.primitive] += 1
         primitives = [
@@ -263,8 +263,8 @@ class CostReport:
             for name, c in self.by_primitive.items()
         ]  # fmt: skip
         return [
-            (("forward FLOPs", "backward FLOPs", "transcend.", "bytes", "share", "line"), lines),
-            (("equations", "FLOPs", "transcend.", "bytes", "FLOPs/byte", "share", "primitive"), primitives),
+            (("forward FLOPs", "backward FLOPs", "transcendentals", "bytes", "share", "line"), lines),
+            (("equations", "FLOPs", "transcendentals", "bytes", "FLOPs/byte", "share", "primitive"), primitives),
         ]
 
     def __str__(self) -> str:
@@ -311,10 +311,15 @@ class CostReport:
         """What to hold against XLA's figures: the body of a scan counted once, or for each step of its `unroll`, and one device alone."""
         return _total(r.part.each * r.part.copies for r in self.rows)
 
-    def xla(self) -> Cost:
+    def xla(self, optimized: bool = True) -> Cost:
         """What XLA says of the forward and the backward program, compiled together for the default backend or where arguments lie.
 
-        XLA counts the body of a loop once, however often it runs, says what one device does, and takes -1 for each call into a library.
+        XLA counts the body of a loop once, however often it runs, and tells what one device does: `as_compiled` is that count here. In a
+        compiled program it counts as often as it is computed what a fusion computes again rather than read, which in small models is
+        much; products of matrices are never computed again.
+
+        Args:
+          optimized: False for the program that JAX hands to XLA, which is not compiled then.
 
         Returns:
           its FLOPs, transcendentals and bytes.
@@ -323,19 +328,25 @@ class CostReport:
           JaxvizError: the backend does not say what its programs cost.
           what compiling raises.
         """
-        found = self._compiled().cost_analysis()
+        found = (self._compiled if optimized else self._lowered).cost_analysis()
         found = found[0] if isinstance(found, (list, tuple)) and found else found
         if not found:
             raise JaxvizError(f"the backend {jax.default_backend()} does not say what its programs cost")
-        said = {key: max(0, int(found.get(key, 0))) for key in ("flops", "transcendentals", _BYTES, _BYTES_OUT)}
+        # A call into a library counts as -1.
+        said = {key: max(0, int(found.get(key) or 0)) for key in ("flops", "transcendentals", _BYTES, _BYTES_OUT)}
         written = min(said[_BYTES_OUT], said[_BYTES])
         return Cost(said["flops"], said[_BYTES] - written, written, said["transcendentals"])
 
+    @cached_property
     def _compiled(self) -> Any:
+        return self._lowered.compile()
+
+    @cached_property
+    def _lowered(self) -> Any:
         d = self.derivation
         forward = as_function(d.forward)
         if not self.has_backward:
-            return jax.jit(forward).lower(*input_types(d)).compile()
+            return jax.jit(forward).lower(*input_types(d))
         n_inputs, n_residuals = len(d.forward.invars), d.n_residuals
         backward, n_results = as_function(d.backward), len(d.forward.outvars) - n_residuals
 
@@ -344,22 +355,20 @@ class CostReport:
             return outs[:n_results], backward(*outs[n_results:], *values[n_inputs:])
 
         cotangents = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in d.backward.invars[n_residuals:]]
-        return jax.jit(gradient).lower(*input_types(d), *cotangents).compile()
+        return jax.jit(gradient).lower(*input_types(d), *cotangents)
 
     def compare(self) -> str:
-        """The ratio of these FLOPs to XLA's, in a sentence or two; compiles as `xla` does."""
-        xla, ours = self.xla(), self.as_compiled
-        where = jax.default_backend()
-        ratio = f"{ours.flops / xla.flops:.2f} times as many" if xla.flops else "and so there is no ratio"
-        text = f"jaxviz counts {format_flops(ours.flops)}, XLA on {where} {format_flops(xla.flops)}: {ratio}."
+        """The ratio of these FLOPs to those of XLA, in a few sentences; compiles as `xla` does."""
+        xla, given, ours = self.xla(), self.xla(optimized=False), self.as_compiled
+        ratio = f"{ours.flops / xla.flops:.2f} times as many" if xla.flops else "so there is no ratio"
+        text = (
+            f"jaxviz counts {ours.flops:,} FLOPs; XLA on {jax.default_backend()} counts {xla.flops:,} in the compiled program, "
+            f"{ratio}, and {given.flops:,} before it optimizes."
+        )
         if ours.flops != self.total.flops:
-            text += (
-                f" XLA counts the body of a loop once and one device alone, and so does this; in all it is "
-                f"{format_flops(self.total.flops)}."
-            )
-        if ours.nbytes and xla.nbytes:
-            text += f" Fused, XLA moves {format_bytes(xla.nbytes)} of the {format_bytes(ours.nbytes)} that equations by themselves do."
-        return text
+            text += f" These count a loop's body once and one device alone; all that runs is {self.total.flops:,}."
+        moves = f"{format_bytes(xla.nbytes)} where the equations by themselves move {format_bytes(ours.nbytes)}"
+        return f"{text} Fused, it moves {moves}."
 
     def measure(self, repeat: int = 5) -> Timings:
         """Runs the forward and the backward program equation by equation and measures each; cotangents are ones.
@@ -410,6 +419,12 @@ def _grouped(costs: Iterable[tuple[Any, Cost]]) -> dict[Any, Cost]:
     return dict(
         sorted(found.items(), key=lambda item: (item[1].flops + item[1].transcendentals, item[1].nbytes), reverse=True)
     )
+
+
+def _short(location: Location) -> str:
+    """`model.py:12`, a long name by its end."""
+    text = short_location(location)
+    return text if len(text) <= 30 else f"…{text[-29:]}"
 
 
 def _share(cost: Cost, total: Cost) -> str:
@@ -478,7 +493,7 @@ class Timings:
         return [
             (
                 r.stage, call_name(r.equation), _milliseconds(r.seconds), _number(r.cost.flops),
-                _number(r.cost.flops / r.seconds / 1e9) if r.seconds else "", short_location(r.location),
+                f"{r.cost.flops / r.seconds / 1e9:.2f}" if r.seconds else "", _short(r.location),
             )
             for r in slowest
         ]  # fmt: skip
@@ -569,7 +584,7 @@ def cost(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) ->
     """
     argnums = compat.index_or_indices(argnums)
     d = derive(f, *args, argnums=argnums, **kwargs)
-    if isinstance(f, Derivation) or isinstance(f, Program) or not callable(f):
+    if isinstance(f, (Derivation, Program)) or not callable(f):
         return _report(d, None)
     wanted = in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)

@@ -7,7 +7,7 @@
 - Bytes are those of the operands and the results of an operation by itself. XLA fuses operations, so that a compiled program moves fewer.
   Of a slice, a gather or a scatter only what is touched counts.
 
-Where the counts are not those of XLA's compiled program: a conversion of types is no FLOP, where XLA has one for each element. A
+Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is no FLOP, where XLA has one for each element. A
 cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each. Random
 bits are all 20 rounds of threefry, where XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
 splits large reductions in two and pads them, makes an operation of its own of a pooling's gradient, and computes bfloat16 in float32.
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.tables import nbytes
@@ -89,6 +90,27 @@ def _elementwise(flops: int, transcendentals: int = 0) -> Count:
     return count
 
 
+def _as_lowered(op: Operation) -> Cost:
+    """As many operations for each element as JAX lowers it to: a polynomial, say. A loop in it counts for one iteration."""
+    dtypes = tuple(a.dtype for a in op.in_avals)
+    flops, transcendentals = _lowered(op.primitive, dtypes, tuple(sorted(op.params.items())))
+    return _elementwise(flops, transcendentals)(op)
+
+
+@lru_cache(maxsize=256)
+def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
+    """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts what JAX hands to it."""
+    fun = lambda *xs: primitive.bind(*xs, **dict(params))
+    found = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
+    return (int(found.get("flops", 0)), int(found.get("transcendentals", 0))) if isinstance(found, dict) else (0, 1)
+
+
+def _select_n(op: Operation) -> Cost:
+    """A selection for each case but the first, and a comparison with it where the cases are numbered."""
+    which, *cases = op.in_avals
+    return moved(op, op.out_avals[0].size * (len(cases) - 1) * (1 if which.dtype == bool else 2))
+
+
 def _integer_pow(op: Operation) -> Cost:
     """By repeated squaring, and one division where the power is negative."""
     y = op.params["y"]
@@ -97,9 +119,10 @@ def _integer_pow(op: Operation) -> Cost:
 
 
 def _dot(op: Operation) -> Cost:
+    """A multiply-add for each element of the contraction; an outer product, which contracts nothing, is a multiplication."""
     (contracted, _), _ = op.params["dimension_numbers"]
     width = math.prod(op.in_avals[0].shape[d] for d in contracted)
-    return moved(op, 2 * op.out_avals[0].size * width)
+    return moved(op, op.out_avals[0].size * (2 * width if width != 1 else 1))
 
 
 def _conv(op: Operation) -> Cost:
@@ -239,19 +262,18 @@ def _each(names: str, count: Count) -> dict[str, Count]:
 
 COUNTS: Mapping[str, Count] = {
     **_each(
-        "add add_any sub mul div rem max min neg abs sign floor ceil round is_finite square clamp select_n reduce_precision "
+        "add add_any sub mul div rem max min neg abs sign floor ceil round is_finite square clamp reduce_precision "
         "eq ne lt le gt ge eq_to lt_to le_to and or xor not shift_left shift_right_logical shift_right_arithmetic "
         "population_count clz mulhi real imag complex",
         _elementwise(1),
     ),
     **_each("exp log sin cos tan tanh sqrt rsqrt cbrt expm1 log1p pow atan atan2 erf", _elementwise(0, 1)),
-    # What JAX lowers to several operations: their number in float32.
-    "conj": _elementwise(4), "one_minus_square": _elementwise(2), "nextafter": _elementwise(24),
-    "logistic": _elementwise(3, 1), "exp2": _elementwise(1, 1), "log2": _elementwise(1, 1),
-    "asin": _elementwise(5, 2), "acos": _elementwise(3, 2), "sinh": _elementwise(10, 3), "cosh": _elementwise(3, 2),
-    "asinh": _elementwise(11, 3), "acosh": _elementwise(7, 4), "atanh": _elementwise(6, 2),
-    "erfc": _elementwise(62, 1), "erf_inv": _elementwise(37, 2), "lgamma": _elementwise(53, 4),
-    "digamma": _elementwise(73, 3), "bessel_i0e": _elementwise(83, 1), "bessel_i1e": _elementwise(83, 1),
+    **_each(
+        "conj one_minus_square nextafter logistic exp2 log2 asin acos sinh cosh asinh acosh atanh erfc erf_inv lgamma digamma "
+        "bessel_i0e bessel_i1e igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta random_gamma_grad",
+        _as_lowered,
+    ),
+    "select_n": _select_n,
     "integer_pow": _integer_pow,
     "dot_general": _dot, "conv_general_dilated": _conv,
     **_each("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor", _reduction(1)),
