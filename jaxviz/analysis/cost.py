@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,11 +116,7 @@ def _repeats(equation: Equation) -> tuple[int, int]:
         length, unroll = params["length"], max(1, min(params["unroll"], params["length"]))
         return length, min(length, unroll + length % unroll)
     if equation.primitive is compat.shard_map_p:
-        mesh = params["mesh"]
-        n = 1
-        for axis in params["newly_manual_axes"]:
-            n *= mesh.shape[axis]
-        return n, 1
+        return math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"]), 1
     return 1, 1
 
 
