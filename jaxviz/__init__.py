@@ -11,6 +11,18 @@ from jax.custom_derivatives import linear_call as linear_call
 from jaxviz.analysis.compiled import (
     CompileReport as CompileReport,
 )
+from jaxviz.analysis.cost import (
+    CostReport as CostReport,
+)
+from jaxviz.analysis.cost import (
+    cost as cost,
+)
+from jaxviz.analysis.cost import (
+    cost_of as cost_of,
+)
+from jaxviz.analysis.counts import (
+    Cost as Cost,
+)
 from jaxviz.analysis.memory import (
     MemoryTimeline as MemoryTimeline,
 )

@@ -196,23 +196,19 @@ def derive(
                 f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
             )
         program = f if isinstance(f, Program) else read_jaxpr(f)
-        wanted = _in_bounds(wanted, len(program.invars))
+        wanted = in_bounds(wanted, len(program.invars))
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
         reference = lambda: _jax_residuals_of_program(program, nonzeros)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
-    return _derive_call(f, args, kwargs, _in_bounds(wanted, len(args)), cond_residuals)
+    return _derive_call(f, args, kwargs, in_bounds(wanted, len(args)), cond_residuals)
 
 
 def _derive_call(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...],
     cond_residuals: CondResiduals,
 ) -> Derivation:  # fmt: skip
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    n_leaves = [len(jax.tree.leaves(a)) for a in args]
-    differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
-    differentiated += [False] * (len(leaves) - len(differentiated))
-    is_input = [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
+    leaves, tree, differentiated, is_input = flat_arguments(args, kwargs, wanted)
     fixed = [None if given else x for given, x in zip(is_input, leaves, strict=True)]
     info = compat.function_debug_info(f, args, kwargs)
     if info.arg_names is not None and len(info.arg_names) == len(leaves):
@@ -233,7 +229,18 @@ def _derive_call(
     return Derivation(program, nonzeros, reference, cond_residuals, placed)
 
 
-def _in_bounds(argnums: Sequence[int], n: int) -> tuple[int, ...]:
+def flat_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int]
+) -> tuple[list[Any], Any, list[bool], list[bool]]:
+    """The flat arguments of a call with their tree; for each, whether it is differentiated and whether it is an input of the program."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    n_leaves = [len(jax.tree.leaves(a)) for a in args]
+    differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
+    differentiated += [False] * (len(leaves) - len(differentiated))
+    return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
+
+
+def in_bounds(argnums: Sequence[int], n: int) -> tuple[int, ...]:
     for i in argnums:
         if not -n <= i < n:
             raise TypeError(

@@ -166,19 +166,23 @@ def _parts_by_type(aval: Any) -> int | None:
     return _parts_of_spec(sharding.spec, sharding.mesh)
 
 
+def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
+    """The types of a function's inputs, to compile it for, with the layout of those that lie on several devices."""
+    return [
+        jax.ShapeDtypeStruct(
+            v.aval.shape, v.aval.dtype, sharding=s if _is_spread(s) else None, weak_type=v.aval.weak_type
+        )
+        for v, s in zip(derivation.primal.invars, derivation.placed, strict=True)
+    ]
+
+
 def compiled_parts(derivation: Derivation) -> list[int | None]:
     """Into how many parts each residual is divided where the forward program is compiled by itself, on these devices.
 
     Raises:
       what compiling raises.
     """
-    forward = derivation.forward
-    inputs = [
-        jax.ShapeDtypeStruct(
-            v.aval.shape, v.aval.dtype, sharding=s if _is_spread(s) else None, weak_type=v.aval.weak_type
-        )
-        for v, s in zip(forward.invars, derivation.placed, strict=True)
-    ]
+    forward, inputs = derivation.forward, input_types(derivation)
     compiled = jax.jit(as_function(forward), keep_unused=True).lower(*inputs).compile()
     shardings: dict[Atom, Any] = dict(zip(forward.outvars, jax.tree.leaves(compiled.output_shardings), strict=True))
     shardings |= zip(forward.invars, jax.tree.leaves(compiled.input_shardings), strict=True)
