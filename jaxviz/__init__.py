@@ -29,6 +29,12 @@ from jaxviz.analysis.memory import (
 from jaxviz.analysis.memory import (
     memory as memory,
 )
+from jaxviz.analysis.remat_plan import (
+    RematPlan as RematPlan,
+)
+from jaxviz.analysis.remat_plan import (
+    plan_remat as plan_remat,
+)
 from jaxviz.analysis.residuals import (
     Residual as Residual,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 
 
@@ -47,7 +48,7 @@ class _Inliner:
 
     def copy(
         self, program: Program, env: dict[Atom, Atom], equations: list[Equation], constants: list[tuple[Var, Any]],
-        renames: bool,
+        renames: bool, source: Any = None,
     ) -> None:  # fmt: skip
         """Writes a program's equations down.
 
@@ -56,8 +57,10 @@ class _Inliner:
           env: what its inputs are, and what the results of calls have become.
           equations, constants: where they go, and the constants that they read.
           renames: whether their results get new variables, since the program may be called more than once.
+          source: where it is called, for equations that have no line of the user's.
         """
         for e in program.equations:
+            line = e.source if source is None or locate(e.source) is not None else source
             ins = tuple([env.get(a, a) for a in e.invars])
             if e.primitive in self.primitives:
                 body: Program = e.params["jaxpr"]
@@ -65,14 +68,14 @@ class _Inliner:
                 for v, x in zip(body.constvars, body.consts, strict=True):
                     constants.append((Var(v.aval), x))
                     inner[v] = constants[-1][0]
-                self.copy(body, inner, equations, constants, renames=True)
+                self.copy(body, inner, equations, constants, renames=True, source=line)
                 env.update((o, inner.get(r, r)) for o, r in zip(e.outvars, body.outvars, strict=True))
                 continue
             operation = self.operation(e.operation)
             outvars = tuple([Var(v.aval) for v in e.outvars]) if renames else e.outvars
             env.update(zip(e.outvars, outvars, strict=True) if renames else ())
             same = operation is e.operation and not renames and all(a is b for a, b in zip(ins, e.invars, strict=True))
-            equations.append(e if same else Equation(operation, ins, outvars, e.source, e.origin))
+            equations.append(e if same else Equation(operation, ins, outvars, line, e.origin))
 
     def operation(self, operation: Operation) -> Operation:
         if not operation.programs:
