@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from jaxviz.analysis.tables import format_bytes, nbytes, short_location
-from jaxviz.analysis.walk import Body, Site, Source, bodies, location_of
+from jaxviz.analysis.walk import Body, Site, Source, Tracer, bodies, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
@@ -48,7 +48,8 @@ class Finding:
 
 def finding(residual: Residual, size: int) -> Finding:
     """A finding about one residual."""
-    return Finding((residual,), size, f"{residual.type} `{residual.expression}` ({short_location(residual.location)})")
+    times = f"{residual.type} " if residual.lengths else ""
+    return Finding((residual,), size, f"{times}`{residual.expression}` ({short_location(residual.location)})")
 
 
 def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -237,29 +238,28 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
     other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
     others = other.linearized.residuals
     had, has = (Counter(_type(a) for a in of) for of in (atoms, others))
-    excess = {t: n - has[t] for t, n in had.items()}
-    at_stake = sum(nbytes(a.aval) for a in atoms) - sum(nbytes(a.aval) for a in others)
-    if at_stake <= 0:
+    excess = had - has
+    if not excess or has - had:  # nothing gone, or something come in its place
         return ()
-    trace = replace(site, sources=type(site.sources)(other.forward), derivation=other)
-    kept = Counter(_made_at(a, trace) for a in others)
-    made = []
-    # Of those of one type, the ones first that nothing made on the same line by the same operation answers to.
-    unmatched = []
-    matched = []
+    there = replace(site, sources=Tracer(other.forward), derivation=other)
+    kept = Counter(_made_at(a, there) for a in others)
+    # Of those of one type the ones come first that no residual is left for of the same line and operation.
+    unmatched: list[tuple[Residual, Any]] = []
+    matched: list[tuple[Residual, Any]] = []
     for r, a in zip(residuals, atoms, strict=True):
         key = _made_at(a, site)
         kept[key] -= 1
-        (unmatched if kept[key] < 0 else matched).append((r, a))
-    for r, a in (*unmatched, *matched):
-        if excess[_type(a)] > 0:
-            excess[_type(a)] -= 1
+        (unmatched if kept[key] < 0 else matched).append((r, _type(a)))
+    made = []
+    for r, t in (*unmatched, *matched):
+        if excess[t] > 0:
+            excess[t] -= 1
             made.append(finding(r, r.nbytes))
     return largest_first(made)
 
 
-def _type(atom: Atom) -> str:
-    return str(atom.aval.str_short())
+def _type(atom: Atom) -> tuple[Any, Any]:
+    return getattr(atom.aval, "shape", None), getattr(atom.aval, "dtype", atom.aval)
 
 
 def _made_at(atom: Atom, site: Site) -> tuple[Any, ...]:

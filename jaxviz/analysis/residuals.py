@@ -22,6 +22,7 @@ from jaxviz.analysis.findings import (
     finding,
     largest_first,
 )
+from jaxviz.analysis.notes import notes_of
 from jaxviz.analysis.reasons import explain
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, type_text, wrapped
 from jaxviz.analysis.totals import NO_SCOPE, Total, module_of, per_device, scope_of, totals
@@ -241,50 +242,7 @@ class ResidualSet(Sequence[Residual]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing about them as a whole, a sentence each."""
-        notes = []
-        if self.dummy_nbytes:
-            n = sum(bool(r.dummies) for r in self.items)
-            notes.append(
-                f"Up to {format_bytes(self.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
-                "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
-                "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
-                "the branches or the body of the scan."
-            )
-        if self.unread:
-            notes.append(
-                f"{_bytes_of(self.unread)} are kept that the backward program never reads: {_listed(self.unread)}."
-            )
-        if self.duplicates:
-            notes.append(
-                f"{_bytes_of(self.duplicates)} are second copies, which could be made again of the value that they are copies of: "
-                f"{_listed(self.duplicates)}."
-            )
-        if self.stacked:
-            notes.append(
-                f"{_bytes_of(self.stacked)} are stacked by scans, a value from each iteration: {_listed(self.stacked)}. "
-                "jax.checkpoint around the body keeps what an iteration starts from instead."
-            )
-        if self.invariant:
-            notes.append(
-                f"{_bytes_of(self.invariant)} are copies that a scan stacks of values that are the same in each iteration: "
-                f"{_listed(self.invariant)}. Computed before the loop and closed over, each is kept once."
-            )
-        if (
-            100 * sum(f.nbytes for f in self.forced) >= self.nbytes > 0
-        ):  # a number here and there is not worth a sentence
-            notes.append(
-                f"{_bytes_of(self.forced)} are kept only because they cross the boundary of a jitted function, and not where its "
-                f"equations stand in place of the call: {_listed(self.forced)}."
-            )
-        unknown = [r for r in self.items if r.nbytes_per_device is None] if self.on_devices else []
-        if unknown:
-            size = format_bytes(sum(r.nbytes for r in unknown))
-            notes.append(
-                f"{len(unknown):,} of them, {size}, count in full in what one device holds, since it is up to XLA how they are laid "
-                "out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
-            )
-        notes += [*(note for c in self.checkpoints for note in c.notes), *self.mapped]
-        return tuple(dict.fromkeys(notes))
+        return notes_of(self)
 
     def table(self, limit: int | None = 40) -> str:
         """The residuals as text, largest first, no wider than 100 columns.
@@ -306,7 +264,7 @@ class ResidualSet(Sequence[Residual]):
         line = f"and {len(rest):,} more, {format_bytes(sum(r.nbytes for r in rest))}"
         return ordered[:limit], [line] if rest else []
 
-    def _lines(self) -> tuple[list[tuple[str, ...]], list[str]]:
+    def _lines(self) -> tuple[Sequence[tuple[str, ...]], list[str]]:
         """The rows of a table of source lines, where that says more than the table of residuals, and a line that counts the others."""
         lines = self.by_line()
         if not 1 < len(lines) < len(self.items):
@@ -319,7 +277,7 @@ class ResidualSet(Sequence[Residual]):
         return rows, [more] if rest else []
 
     def __str__(self) -> str:
-        parts = [self.summary, self.table()] if self.items else [self.summary]
+        parts = [wrapped(self.summary), *([self.table()] if self.items else [])]
         rows, rest = self._lines()
         if rows:
             parts += ["", text_table(_LINE_HEADS, rows, "<>><"), *rest, ""]
@@ -383,18 +341,6 @@ class ResidualSet(Sequence[Residual]):
 
 _LINES = 8
 _LINE_HEADS = ("line", "bytes", "residuals", "function")
-
-
-def _bytes_of(found: Sequence[Finding]) -> str:
-    n = len({r for f in found for r in f.residuals})
-    return f"{format_bytes(sum(f.nbytes for f in found))} in {n:,} residual{'s' if n > 1 else ''}"
-
-
-def _listed(found: Sequence[Finding]) -> str:
-    """The three largest, by what they are, and how many more."""
-    texts = list(dict.fromkeys(f.text for f in found))
-    more = f", and {len(texts) - 3:,} more" if len(texts) > 3 else ""
-    return ", ".join(texts[:3]) + more
 
 
 def _sizes(whole: int, per_device: int | None) -> str:
