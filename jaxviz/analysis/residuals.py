@@ -7,15 +7,25 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 from typing import Literal as OneOf
 
 import jax
 
 from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, moved_or_rounded, report_checkpoints
 from jaxviz.analysis.devices import compiled_parts, parts_of, spans_devices
+from jaxviz.analysis.findings import (
+    Finding,
+    find_duplicates,
+    find_forced,
+    find_invariants,
+    finding,
+    largest_first,
+)
+from jaxviz.analysis.notes import notes_of
 from jaxviz.analysis.reasons import explain
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, type_text, wrapped
+from jaxviz.analysis.totals import NO_SCOPE, Total, module_of, per_device, scope_of, totals
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
@@ -23,6 +33,9 @@ from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy"]
 
@@ -64,6 +77,8 @@ class Residual:
       dummies: what other branches fill in for it.
       is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
       nbytes_per_device: what one device holds of it; None where all is on one device, or where XLA decides how to lay it out.
+      scope: the `jax.named_scope`s it is made in, such as 'encoder/attention'; of an input, those of its first reader.
+      module: the path of the module it is made in; see `ResidualSet.by_module`.
     """
 
     aval: Any
@@ -83,6 +98,8 @@ class Residual:
     dummies: tuple[Dummy, ...] = ()
     is_read: bool = True
     nbytes_per_device: int | None = None
+    scope: str = ""
+    module: str = ""
 
     @property
     def origin(self) -> Origin | None:
@@ -104,7 +121,7 @@ class Residual:
             "expression": self.expression, "file": self.location.file, "line": self.location.line,
             "function": self.location.function, "rule": self.rule, "reason": self.reason, "decision": self.decision,
             "lengths": list(self.lengths), "place": self.place, "is_read": self.is_read,
-            "nbytes_per_device": self.nbytes_per_device,
+            "nbytes_per_device": self.nbytes_per_device, "scope": self.scope, "module": self.module,
             "dummies": [{"branch": d.branch, "nbytes": d.nbytes} for d in self.dummies],
         }  # fmt: skip
 
@@ -119,6 +136,9 @@ class ResidualSet(Sequence[Residual]):
       checkpoints: the checkpointed functions in it, with what their policies decided.
       mapped: what `vmap` made of its control flow, a sentence each.
       on_devices: whether the function runs on more than one device.
+      duplicates: values kept twice, in two types or layouts.
+      invariant: what a scan stacks though it is the same in each iteration.
+      forced: what is kept only because it crosses the boundary of a jitted function.
     """
 
     function: str
@@ -126,6 +146,9 @@ class ResidualSet(Sequence[Residual]):
     checkpoints: tuple[CheckpointReport, ...] = ()
     mapped: tuple[str, ...] = ()
     on_devices: bool = False
+    duplicates: tuple[Finding, ...] = ()
+    invariant: tuple[Finding, ...] = ()
+    forced: tuple[Finding, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -146,11 +169,55 @@ class ResidualSet(Sequence[Residual]):
         return sum(r.nbytes for r in self.items)
 
     @cached_property
+    def nbytes_without_arguments(self) -> int:
+        """Bytes of what the gradient keeps beside the function's arguments, which are there anyway."""
+        return sum(r.nbytes for r in self.items if r.kind != "argument")
+
+    @cached_property
     def nbytes_per_device(self) -> int | None:
         """Bytes of what one device holds at most: what XLA decides how to lay out counts in full. None where all is on one device."""
-        if all(r.nbytes_per_device is None for r in self.items):
-            return None
-        return sum(r.nbytes if r.nbytes_per_device is None else r.nbytes_per_device for r in self.items)
+        return per_device(self.items)
+
+    def by_line(self) -> tuple[Total, ...]:
+        """The bytes of each source line, largest first."""
+        return totals(self.items, lambda r: r.location, lambda r: short_location(r.location))
+
+    def by_function(self) -> tuple[Total, ...]:
+        """The bytes of each of the user's functions, by qualified name, largest first."""
+        return totals(self.items, lambda r: (r.location.file, r.location.function), lambda r: r.location.function)
+
+    def by_scope(self) -> tuple[Total, ...]:
+        """The bytes of each `jax.named_scope`, by path, largest first; transforms such as `vmap(...)` are left out of a path.
+
+        An argument or a constant counts where it is first read; what is in no scope, under 'no scope'.
+        """
+        return totals(self.items, lambda r: r.scope, lambda r: r.scope or NO_SCOPE)
+
+    def by_module(self) -> tuple[Total, ...]:
+        """The bytes of each module of a neural network, largest first.
+
+        The name is the path that the library leaves as named scopes: 'Transformer/blocks_0/Dense_1' for flax linen,
+        'mlp/linear_0' for haiku, 'eqx.nn.MLP' for the layers of equinox, by their class. flax nnx, and modules of one's own in
+        equinox, leave nothing: there it is the qualified name of the innermost method, such as 'Block.__call__', so that all
+        modules of one class are counted together. What no method led to counts for its function. A scope of the user's own
+        is told apart from a library's in no way, and counts as part of the path.
+        """
+        return totals(self.items, lambda r: r.module, lambda r: r.module)
+
+    @cached_property
+    def unread(self) -> tuple[Finding, ...]:
+        """Values that are kept though the backward program does not read them."""
+        return largest_first([finding(r, r.nbytes) for r in self.items if not r.is_read])
+
+    @cached_property
+    def with_dummies(self) -> tuple[Finding, ...]:
+        """Values that are dummies if a cond takes another branch."""
+        return largest_first([finding(r, r.nbytes) for r in self.items if r.dummies])
+
+    @cached_property
+    def stacked(self) -> tuple[Finding, ...]:
+        """Values that scans stack, one from each iteration."""
+        return largest_first([finding(r, r.nbytes) for r in self.items if r.lengths])
 
     @property
     def summary(self) -> str:
@@ -175,44 +242,52 @@ class ResidualSet(Sequence[Residual]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is worth knowing about them as a whole, a sentence each."""
-        notes = []
-        if self.dummy_nbytes:
-            n = sum(bool(r.dummies) for r in self.items)
-            notes.append(
-                f"Up to {format_bytes(self.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
-                "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
-                "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
-                "the branches or the body of the scan."
-            )
-        unread = [r for r in self.items if not r.is_read]
-        if unread:
-            names = ", ".join(dict.fromkeys(f"`{r.expression}` ({short_location(r.location)})" for r in unread[:4]))
-            notes.append(
-                f"{format_bytes(sum(r.nbytes for r in unread))} are kept that the backward program never reads: {names}."
-            )
-        unknown = [r for r in self.items if r.nbytes_per_device is None] if self.on_devices else []
-        if unknown:
-            size = format_bytes(sum(r.nbytes for r in unknown))
-            notes.append(
-                f"{len(unknown):,} of them, {size}, count in full in what one device holds, since it is up to XLA how they are laid "
-                "out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
-            )
-        notes += [*(note for c in self.checkpoints for note in c.notes), *self.mapped]
-        return tuple(dict.fromkeys(notes))
+        return notes_of(self)
 
-    def __str__(self) -> str:
+    def table(self, limit: int | None = 40) -> str:
+        """The residuals as text, largest first, no wider than 100 columns.
+
+        Args:
+          limit: how many rows; None for all.
+        """
+        shown, rest = self._largest(limit)
         heads = ("name", "type", "bytes", "line", "why it is kept")
         rows = [
-            (r.name, r.type, _sizes(r.nbytes, r.nbytes_per_device), short_location(r.location), r.reason)
-            for r in self.items
+            (r.name, r.type, _sizes(r.nbytes, r.nbytes_per_device), short_location(r.location), r.reason) for r in shown
         ]
-        table = [text_table(heads, rows, "<<><<")] if rows else []
-        return "\n".join([self.summary, *table, *(wrapped(note) for note in self.notes)])
+        return "\n".join([*([text_table(heads, rows, "<<><<")] if rows else []), *rest])
+
+    def _largest(self, limit: int | None) -> tuple[list[Residual], list[str]]:
+        """The largest residuals, and a line that counts the others."""
+        ordered = sorted(self.items, key=lambda r: -r.nbytes)
+        rest = ordered[limit:] if limit is not None else []
+        line = f"and {len(rest):,} more, {format_bytes(sum(r.nbytes for r in rest))}"
+        return ordered[:limit], [line] if rest else []
+
+    def _lines(self) -> tuple[Sequence[tuple[str, ...]], list[str]]:
+        """The rows of a table of source lines, where that says more than the table of residuals, and a line that counts the others."""
+        lines = self.by_line()
+        if not 1 < len(lines) < len(self.items):
+            return [], []
+        rest = lines[_LINES:]
+        rows = [
+            (t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines[:_LINES]
+        ]
+        more = f"and {len(rest):,} more line{'s' if len(rest) > 1 else ''}, {format_bytes(sum(t.nbytes for t in rest))}"
+        return rows, [more] if rest else []
+
+    def __str__(self) -> str:
+        parts = [wrapped(self.summary), *([self.table()] if self.items else [])]
+        rows, rest = self._lines()
+        if rows:
+            parts += ["", text_table(_LINE_HEADS, rows, "<>><"), *rest, ""]
+        return "\n".join([*parts, *(wrapped(note) for note in self.notes)]).rstrip()
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
+        shown, rest = self._largest(None)
         heads = ("name", "type", "bytes", "kind", "line", "rule", "why it is kept")
         rows = [
             (
@@ -224,22 +299,48 @@ class ResidualSet(Sequence[Residual]):
                 r.rule,
                 r.reason,
             )
-            for r in self.items
+            for r in shown
         ]
-        table = html_table(self.summary, heads, rows, (False, False, True, False, False, False, False))
-        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        page = html_table(self.summary, heads, rows, (False, False, True, False, False, False, False))
+        rows_of_lines, rest = self._lines()
+        if rows_of_lines:
+            page += html_table("by line", _LINE_HEADS, rows_of_lines, (False, True, True, False))
+        return page + "".join(f"<p>{html.escape(text)}</p>" for text in (*rest, *self.notes))
+
+    def plot(self, width: float = 10.0) -> Figure:
+        """A matplotlib figure: a treemap of the residuals by module, and the bytes of the lines that keep most.
+
+        Args:
+          width: in inches.
+        """
+        from jaxviz.analysis.plots import plot_residuals  # matplotlib takes a while to import
+
+        return plot_residuals(self, width)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
         return {
             "function": self.function,
             "nbytes": self.nbytes,
+            "nbytes_without_arguments": self.nbytes_without_arguments,
             "nbytes_per_device": self.nbytes_per_device,
             "dummy_nbytes": self.dummy_nbytes,
             "residuals": [r.to_dict() for r in self.items],
+            "by_line": [t.to_dict() for t in self.by_line()],
+            "by_function": [t.to_dict() for t in self.by_function()],
+            "by_scope": [t.to_dict() for t in self.by_scope()],
+            "by_module": [t.to_dict() for t in self.by_module()],
+            "findings": {
+                name: [f.to_dict() for f in getattr(self, name)]
+                for name in ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")
+            },
             "notes": list(self.notes),
             "checkpoints": [c.to_dict() for c in self.checkpoints],
         }
+
+
+_LINES = 8
+_LINE_HEADS = ("line", "bytes", "residuals", "function")
 
 
 def _sizes(whole: int, per_device: int | None) -> str:
@@ -303,8 +404,10 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         residual = _residual(atom, var, site, arguments, linear_readers[var], readers)
         made.append(residual if n is None else replace(residual, nbytes_per_device=residual.nbytes // n))
     return ResidualSet(
-        derivation.primal.name, tuple(made), report_checkpoints(derivation), _mapped(derivation.primal), on_devices
-    )
+        derivation.primal.name, tuple(made), report_checkpoints(derivation), _mapped(derivation.primal), on_devices,
+        find_duplicates(made, parts.residuals, site), find_invariants(made, parts.residuals, parts.forward),
+        find_forced(made, parts.residuals, site),
+    )  # fmt: skip
 
 
 def _mapped(program: Program) -> tuple[str, ...]:
@@ -344,6 +447,10 @@ def _residual(
         first = linear[0] if linear else None
         used_at = location_of(first.equation, first.within) if first is not None else None
         location = site.definition if kind == "argument" or used_at is None else used_at
+    place = (producer, source.within) if producer is not None else (source.passed_by, ())
+    if place[0] is None and linear:
+        place = (linear[0].equation, linear[0].within)
+    scope, module = (scope_of(*place), module_of(*place)) if place[0] is not None else ("", "")
     asked = linear[0].equation.origin if linear else None
     rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
     size = nbytes(atom.aval)
@@ -353,7 +460,7 @@ def _residual(
         explain(kind, expression, location, linear, backward, site, source.lengths, [d.branch for d in dummies]),
         tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var,
         "offloaded" if is_offload(producer) else "saved", source.lengths, site.place(source), dummies,
-        backward is None or bool(backward),
+        backward is None or bool(backward), None, scope, module or location.function,
     )  # fmt: skip
 
 

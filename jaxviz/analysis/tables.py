@@ -48,7 +48,7 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, 
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False) or [""]
+    return textwrap.wrap(text, width) or [""]
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:

@@ -7,7 +7,7 @@ For each name: why the public API does not serve, and what would replace it.
 | `partial_eval.DynamicJaxprTrace` | `make_jaxpr` inlines jitted `jnp` functions and forgets which scalars crossed into them, and it cannot run on values | a tracing hook in `jax.extend` |
 | `ad.linearize_jaxpr`, `ad.fancy_transposes`, `ad.ValAccum` | the rules that `jax.vjp` really uses, `primitive_linearizations` and `fancy_transposes`, are not public | their export from `jax.interpreters.ad` |
 | `core.current_jaxpr_eqn_context`, `core.JaxprEqn(ctx=...)` | equations written out keep mesh, compute type and random number layout | `jax.extend.core.JaxprEqn` as a public constructor |
-| `source_info_util` | user frames of an equation | `jax.extend.source_info_util` with `user_frames` |
+| `source_info_util` | user frames and named scopes of an equation | `jax.extend.source_info_util` with `user_frames` |
 | `effects.JaxprInputEffect` | an effect that names a variable must be renamed with it | effects by position |
 | `ad.custom_lin`'s params, `custom_derivatives.remat_opt_p` | the derivative of a `custom_vjp_call` before it is transposed, and a forward rule with `optimize_remat` | public primitives with documented params |
 | `pe.ensure_enum`, `pe.SaveableType`, `pe.Offloadable` | what a checkpoint policy answered | `jax.ad_checkpoint` |
@@ -232,6 +232,27 @@ def user_frames(traceback: Any) -> Iterator[Any]:
     """The frames of a traceback outside jax and the standard library, innermost first."""
     frames: Iterator[Any] = _source.user_frames(traceback)
     return frames
+
+
+def scopes(source: Any) -> tuple[str, ...]:
+    """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as `vmap(...)`."""
+    path: list[str] = []
+    part: list[str] = []
+    for item in (*source.name_stack.stack, _source.Transform("transpose")) if source is not None else ():
+        if isinstance(item, _source.Scope):
+            part.append(item.name)
+        elif item.name in ("jvp", "transpose"):
+            # What differentiation derives within the scopes of what it derives from names them once more.
+            path = part if part[: len(path)] == path else path + part
+            part = []
+    return tuple(path)
+
+
+def within_scopes(source: Any, outer: Any) -> Any:
+    """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now."""
+    if source is None or outer is None or not outer.name_stack.stack:
+        return source
+    return source.replace(name_stack=outer.name_stack + source.name_stack)
 
 
 # --- tracing ----------------------------------------------------------------------------------------------------------

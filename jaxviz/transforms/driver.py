@@ -119,7 +119,8 @@ class Builder:
                 origin = origins.get(role)
                 if origin is None:
                     origin = origins[role] = Origin(equation, transform, rule, role)
-            append(Equation(operation, tuple([env[i] for i in ins]), outvars, source if line is None else line, origin))
+            here = source if line is None else compat.within_scopes(line, source)
+            append(Equation(operation, tuple([env[i] for i in ins]), outvars, here, origin))
             env += outvars
         return [env[i] for i in template.outs]
 

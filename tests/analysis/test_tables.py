@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
+from jaxviz.analysis.tables import text_table
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,10 @@ def test_what_a_scan_stacks_keeps_its_layout():
     x = jax.device_put(M, NamedSharding(EXPLICIT, P("i", None)))
     total = lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=5)[0].sum()
     assert [r.type for r in jaxviz.residuals(total, x)] == ["5 × f32[8@i,4]"]
+
+
+def test_a_word_longer_than_its_column_is_broken():
+    path = "params" + "['a_name_of_some_length']" * 5
+    lines = text_table(("name", "reason"), [("x", path)], "<<", width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "".join(line.removeprefix("x").strip() for line in lines[2:]) == path

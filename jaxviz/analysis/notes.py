@@ -1,0 +1,73 @@
+"""What is worth knowing about the residuals of a function as a whole, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxviz.analysis.findings import Finding
+from jaxviz.analysis.tables import format_bytes
+
+if TYPE_CHECKING:
+    from jaxviz.analysis.residuals import ResidualSet
+
+
+def notes_of(found: ResidualSet) -> tuple[str, ...]:
+    """See `ResidualSet.notes`."""
+    notes = []
+    if found.dummy_nbytes:
+        n = sum(bool(r.dummies) for r in found)
+        notes.append(
+            f"Up to {format_bytes(found.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
+            "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
+            "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
+            "the branches or the body of the scan."
+        )
+    if found.unread:
+        notes.append(
+            f"{format_bytes(sum(f.nbytes for f in found.unread))} are kept that the backward program never reads: {_listed(found.unread)}."
+        )
+    if found.duplicates:
+        notes.append(
+            f"{_bytes_of(found.duplicates)} are second copies, which could be made again of the value that they are copies of: "
+            f"{_listed(found.duplicates)}."
+        )
+    if found.stacked:
+        note = (
+            f"{_bytes_of(found.stacked)} are stacked by scans, a value from each iteration: {_listed(found.stacked)}."
+        )
+        if any(r.lengths and r.rule != "checkpoint" for r in found):
+            note += " jax.checkpoint around the body keeps what an iteration starts from instead."
+        notes.append(note)
+    if found.invariant:
+        notes.append(
+            f"{_bytes_of(found.invariant)} are copies that a scan stacks of values that are the same in each iteration: "
+            f"{_listed(found.invariant)}. Computed before the loop and closed over, each is kept once."
+        )
+    # A number here and there, that a jitted function of jax.numpy gets as an array, is not worth a sentence.
+    if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.nbytes:
+        notes.append(
+            f"{_bytes_of(found.forced)} are kept only because they cross the boundary of a jitted function, and not where its "
+            f"equations stand in place of the call: {_listed(found.forced)}."
+        )
+    unknown = [r for r in found if r.nbytes_per_device is None] if found.on_devices else []
+    if unknown:
+        size = format_bytes(sum(r.nbytes for r in unknown))
+        notes.append(
+            f"{len(unknown):,} of them, {size}, count in full in what one device holds, since it is up to XLA how they are laid "
+            "out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
+        )
+    notes += [*(note for c in found.checkpoints for note in c.notes), *found.mapped]
+    return tuple(dict.fromkeys(notes))
+
+
+def _bytes_of(found: Sequence[Finding]) -> str:
+    n = len({r for f in found for r in f.residuals})
+    return f"{format_bytes(sum(f.nbytes for f in found))} in {n:,} residual{'s' if n > 1 else ''}"
+
+
+def _listed(found: Sequence[Finding]) -> str:
+    """The three largest, by what they are, and how many more."""
+    texts = list(dict.fromkeys(f.text for f in found))
+    more = f", and {len(texts) - 3:,} more" if len(texts) > 3 else ""
+    return ", ".join(texts[:3]) + more
