@@ -17,15 +17,16 @@ import jax
 import numpy as np
 
 from jaxviz.analysis.cost import cost_of, format_flops
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.transforms.axes import named_axes
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms.inline import inlined
 
 _PREFIX = "save_"
@@ -58,7 +59,8 @@ class Point:
 
     Args:
       nbytes: of all residuals, arguments and constants included.
-      flops: of forward and backward together, beyond those of the function without checkpoints.
+      flops: of forward and backward together, beyond those of the function without checkpoints; but not the rounding of what is
+        saved, which JAX adds for each.
     """
 
     nbytes: int
@@ -74,7 +76,8 @@ class RematPlan:
       budget: bytes that the residuals may take, arguments and constants included.
       saved: the values that are saved by name; None for a plan without a checkpoint, where all that JAX wants to keep fits.
       point: what the plan comes to.
-      everything: what the function without checkpoints comes to.
+      everything: what the function comes to without checkpoints, its own taken away too.
+      notes: what is worth knowing of it, a sentence each.
     """
 
     function: str
@@ -82,6 +85,7 @@ class RematPlan:
     saved: tuple[Saved, ...] | None
     point: Point
     everything: Point
+    notes: tuple[str, ...]
     _graph: _Graph = field(repr=False)
     _call: _Call = field(repr=False)
 
@@ -114,7 +118,7 @@ class RematPlan:
           TypeError: when called with arguments of other structure or types.
         """
         if self.saved is None:
-            return f
+            return self._call.of(as_function(self._graph.flat)) if self._graph.has_checkpoints else f
         names = [s.name for s in self.saved]
         policy = jax.checkpoint_policies.save_only_these_names(*names)
         return self._call.of(jax.checkpoint(as_function(self._graph.named(names)), policy=policy))
@@ -164,7 +168,8 @@ class RematPlan:
 
     def __str__(self) -> str:
         rows = self._rows()
-        return "\n".join([self.summary, *([text_table(_HEADS, rows, "<<><<")] if rows else [])])
+        table = [text_table(_HEADS, rows, "<<><<")] if rows else []
+        return "\n".join([wrapped(self.summary), *table, *map(wrapped, self.notes)])
 
     __repr__ = __str__
 
@@ -179,6 +184,7 @@ class RematPlan:
                 {"name": s.name, "expression": s.expression, "type": s.type, "nbytes": s.nbytes, "location": str(s.location or "")}
                 for s in self.saved
             ],
+            "notes": list(self.notes),
             "everything": {"nbytes": self.everything.nbytes, "flops": 0},
         }  # fmt: skip
 
@@ -208,7 +214,8 @@ def plan_remat(
       recompute_collectives: whether values that devices exchange may be exchanged again in the backward pass.
 
     Raises:
-      ValueError: the budget cannot be met; the message says what can.
+      ValueError: the budget cannot be met; the message says what can. Or an equation has an effect that JAX does not let a checkpoint
+        repeat; the message names it.
     """
     call, derivation = _Call.traced(f, args, kwargs, argnums)
     graph = _Graph(derivation, recompute_collectives)
@@ -216,14 +223,14 @@ def plan_remat(
     limit = int(budget * everything.nbytes) if budget <= 1.0 else int(budget)
     name = derivation.primal.name
     if limit >= everything.nbytes:
-        return RematPlan(name, limit, None, everything, everything, graph, call)
+        return RematPlan(name, limit, None, everything, everything, (), graph, call)
     if limit < graph.least:
         raise ValueError(
-            f"a budget of {format_bytes(limit)} cannot be met for {name}: the least is {format_bytes(graph.least)}, which its arguments "
-            f"and what may not be computed again take; without a plan it keeps {format_bytes(everything.nbytes)}"
+            f"a budget of {_exactly(limit)} cannot be met for {name}: the least is {_exactly(graph.least)}, which its arguments and what "
+            f"may not be computed again take; without a plan it keeps {_exactly(everything.nbytes)}"
         )
     found = graph.solve(limit)
-    return RematPlan(name, limit, found.saved, found.point, everything, graph, call)
+    return RematPlan(name, limit, found.saved, found.point, everything, _effects(graph.flat), graph, call)
 
 
 @dataclass(frozen=True)
@@ -282,10 +289,12 @@ class _Graph:
     """What could be saved of a function, and what has to be had in its backward pass."""
 
     def __init__(self, derivation: Derivation, recompute_collectives: bool):
-        self.flat = inlined(derivation.primal, _OPENED)
-        self.all_nbytes = sum(
-            nbytes(a.aval) for a in _distinct(derive_like(self.flat, derivation).linearized.residuals)
-        )
+        flat = inlined(derivation.primal, _OPENED)
+        self.has_checkpoints = any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
+        plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
+        kept = _distinct(plain.linearized.residuals)
+        self.all_nbytes = sum(nbytes(a.aval) for a in kept)
+        self.flat = _numbers_in_place(flat)
         self.candidates = {f"{_PREFIX}{k}": v for k, v in enumerate(_worth_a_name(self.flat))}
         whole = derive_like(self.named(list(self.candidates)), derivation)
         self.equations = whole.forward.equations
@@ -295,8 +304,7 @@ class _Graph:
         in_forward = _needed_by(self.equations, whole.forward.outvars[:n_results])
         self.flops = [cost_of(e).flops if is_in else 0 for e, is_in in zip(self.equations, in_forward, strict=True)]
         self.fixed = [
-            any(compat.is_real_effect(x) for x in e.effects)
-            or (not recompute_collectives and bool(named_axes(e.operation)) and e.primitive is not compat.name_p)
+            any(compat.is_real_effect(x) for x in e.effects) or (not recompute_collectives and _exchanges(e))
             for e in self.equations
         ]
         self.matrix = self._constraints()
@@ -335,7 +343,9 @@ class _Graph:
         self.input_at = {v: n_e + 2 * n_s + k for k, v in enumerate(self.inputs)}
         self.n = n_e + 2 * n_s + len(self.inputs)
         self.lower, self.upper = np.zeros(self.n), np.ones(self.n)
-        place = {**{v: i for v, i in producer.items() if not is_name[i]}, **had, **self.input_at}
+        place: dict[Atom, int] = {v: i for v, i in producer.items() if not is_name[i]}
+        for v, at in (*had.items(), *self.input_at.items()):
+            place[v] = at
         larger: list[int] = []
         smaller: list[int] = []
         for i, e in enumerate(self.equations):
@@ -363,9 +373,11 @@ class _Graph:
     @cached_property
     def work(self) -> np.ndarray:
         """FLOPs of computing each equation again, as a share of all of them; the sizes break ties."""
-        work = np.zeros(self.n)
+        work: np.ndarray = np.zeros(self.n)
         work[: len(self.equations)] = self.flops
-        return work / max(work.sum(), 1.0) + 1e-7 * self.sizes / max(self.sizes.sum(), 1.0)
+        work /= max(work.sum(), 1.0)
+        work += 1e-7 * self.sizes / max(self.sizes.sum(), 1.0)
+        return work
 
     @cached_property
     def least(self) -> int:
@@ -399,7 +411,7 @@ class _Graph:
         )
         return _Solution(tuple(self._saved(i) for i in sorted(used)), Point(size, again))
 
-    def _within(self, budget: int) -> np.ndarray:
+    def _within(self, budget: int) -> Any:
         relaxed = self._relaxed(self.work, budget)
         if np.abs(relaxed.x - np.round(relaxed.x)).max(initial=0.0) < 1e-6:
             return np.round(relaxed.x)
@@ -478,6 +490,55 @@ class _Graph:
             same_type = v.aval.str_short(short_dtypes=True) == like.type
             n += same_type and e.primitive.name == like.expression and location_of(e) == like.location
         return n
+
+
+def _exactly(n: int) -> str:
+    return format_bytes(n) if n < 1024 else f"{format_bytes(n)} ({n:,} B)"
+
+
+def _effects(program: Program) -> tuple[str, ...]:
+    """A sentence on what runs in both passes, such as a debug callback.
+
+    Raises:
+      ValueError: an effect that JAX refuses in a checkpoint.
+    """
+    found = [(i, e) for i, e in enumerate(program.equations) if any(compat.is_real_effect(x) for x in e.effects)]
+    for i, e in found:
+        if compat.refused_in_remat(e.effects):
+            raise ValueError(
+                f"{describe_equation(e, i)} has an effect that JAX does not let a checkpoint repeat, so that nothing around it can be "
+                "planned; take it out of the function, or plan the parts before and after it."
+            )
+    named = ", ".join(describe_equation(e, i) for i, e in found)
+    return (f"In a checkpoint JAX runs in both passes: {named}.",) if found else ()
+
+
+def _exchanges(equation: Equation) -> bool:
+    """Whether devices exchange values in an equation, or inside of it."""
+    here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
+    return here or any(_exchanges(e) for _, program in equation.programs for e in program.equations)
+
+
+def _numbers_in_place(program: Program) -> Program:
+    """The program with no number that JAX would keep as an array: in a checkpoint it keeps none."""
+    atoms: dict[Atom, Atom] = {}
+
+    def atom(a: Atom) -> Atom:
+        if isinstance(a, Literal) and a.held:
+            return atoms.setdefault(a, Literal(a.val, a.aval))
+        return a
+
+    def operation(op: Operation) -> Operation:
+        if not op.programs:
+            return op
+        params = map_programs(op.params, _numbers_in_place)
+        return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+
+    equations = tuple(
+        replace(e, operation=operation(e.operation), invars=tuple([atom(a) for a in e.invars]))
+        for e in program.equations
+    )
+    return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))
 
 
 def derive_like(program: Program, other: Derivation) -> Derivation:

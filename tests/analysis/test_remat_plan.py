@@ -1,0 +1,253 @@
+"""Plans of what to save: against exhaustive search, JAX's policies, and what JAX then really holds."""
+
+import itertools
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_programs import LINE
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from benchmarks import models
+from jaxviz.analysis.remat_plan import _Call, _Graph
+
+X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
+W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
+
+
+def mlp(ws, x):
+    for w in ws:
+        x = jnp.sin(x @ w) * 2.0
+    return jnp.sum(x)
+
+
+def wide(w, x):
+    """Large values that cost little, and small ones that cost much."""
+    big = jnp.exp(jnp.broadcast_to(x[:, :, None], (64, 8, 16)))
+    small = jnp.sum((x @ w) @ (w @ w), 0)
+    return jnp.sum(big * small[:, None]) + jnp.sum(jnp.tanh(small))
+
+
+def branching(w, x):
+    a = jnp.tanh(x @ w)
+    b = jnp.sin(a) @ w
+    c = jnp.cos(a * b)
+    return jnp.sum(c @ w * b)
+
+
+SMALL = {"mlp": (mlp, [W, W * 0.5, W + 0.1], X), "wide": (wide, W, X), "branching": (branching, W, X)}
+
+
+def held_by_jax(f, *args, argnums=0):
+    """Bytes of the arrays that `jax.vjp`'s function keeps, each counted once."""
+    nums = (argnums,) if isinstance(argnums, int) else argnums
+
+    def of(*given):
+        it = iter(given)
+        return f(*(next(it) if i in nums else a for i, a in enumerate(args)))
+
+    _, pull = jax.vjp(of, *(args[i] for i in nums))
+    return sum({id(x): x.nbytes for x in jax.tree.leaves(pull)}.values())
+
+
+def recomputed(f, g, *args):
+    """FLOPs of a gradient beyond another's, without the rounding of what a checkpoint saves."""
+    flops = lambda f: sum(r.cost.flops for r in jaxviz.cost(f, *args).rows if r.primitive != "reduce_precision")
+    return flops(g) - flops(f)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
+def test_the_plan_is_the_optimum(name, share):
+    """Of all sets of names there is none within the budget that computes less again."""
+    f, *args = SMALL[name]
+    graph = _Graph(_Call.traced(f, tuple(args), {}, 0)[1], False)
+    names = list(graph.saveable)
+    assert len(names) <= 14
+    outcomes = [
+        graph.outcome(chosen).point for n in range(len(names) + 1) for chosen in itertools.combinations(names, n)
+    ]
+    budget = int(share * graph.all_nbytes)
+    within = [p.flops for p in outcomes if p.nbytes <= budget]
+    assert graph.least == min(p.nbytes for p in outcomes)
+    if not within:
+        with pytest.raises(ValueError, match="cannot be met"):
+            jaxviz.plan_remat(f, *args, budget=budget)
+        return
+    plan = jaxviz.plan_remat(f, *args, budget=budget)
+    assert plan.nbytes <= budget
+    assert plan.flops <= 1.02 * min(within)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_jax_holds_what_was_planned(name):
+    f, *args = SMALL[name]
+    for share in (0.4, 0.6, 0.8):
+        try:
+            plan = jaxviz.plan_remat(f, *args, budget=share)
+        except ValueError:
+            continue
+        g = plan.apply(f)
+        assert held_by_jax(g, *args) == plan.nbytes
+        assert jaxviz.residuals(g, *args, argnums=0).nbytes == plan.nbytes
+        assert recomputed(f, g, *args) == plan.flops
+        want, got = jax.grad(f)(*args), jax.jit(jax.grad(g))(*args)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+TOKENS = jnp.zeros(48, int)
+PARAMS = models.transformer_params(2, width=48, hidden=96)
+
+
+def with_policy(policy):
+    saves = jax.checkpoint(models.layer, policy=policy)
+
+    def loss(params, tokens):
+        x = params["embedding"][tokens]
+        for p in params["layers"]:
+            x = saves(p, x)
+        return models.prediction_loss(params, x, tokens)
+
+    return loss
+
+
+@pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"])
+def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
+    """A transformer, each layer checkpointed: at the bytes of the policy, and at its FLOPs."""
+    g = with_policy(getattr(jax.checkpoint_policies, policy))
+    f = models.transformer_loss
+    theirs = held_by_jax(g, PARAMS, TOKENS), recomputed(f, g, PARAMS, TOKENS)
+    plan = jaxviz.plan_remat(f, PARAMS, TOKENS, budget=theirs[0])
+    assert plan.flops <= theirs[1]
+    assert any(p.nbytes <= theirs[0] and p.flops <= theirs[1] for p in (plan.point, *plan.front))
+    h = plan.apply(f)
+    assert held_by_jax(h, PARAMS, TOKENS) == plan.nbytes
+    for a, b in zip(
+        jax.tree.leaves(jax.grad(h)(PARAMS, TOKENS)), jax.tree.leaves(jax.grad(f)(PARAMS, TOKENS)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_front_trades_bytes_for_work():
+    plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
+    sizes, flops = zip(*((p.nbytes, p.flops) for p in plan.front), strict=True)
+    assert list(sizes) == sorted(set(sizes))
+    assert list(flops) == sorted(set(flops), reverse=True)
+    assert flops[-1] == 0
+    assert sizes[-1] < plan.everything.nbytes  # some of what JAX keeps costs nothing to compute again
+
+
+def test_a_budget_that_all_fits_in_needs_no_checkpoint():
+    plan = jaxviz.plan_remat(mlp, [W] * 3, X, budget=1.0)
+    assert plan.apply(mlp) is mlp
+    assert plan.saved is None
+    assert "no checkpoint is needed" in str(plan)
+    assert plan.code() == "# mlp fits as it is: no checkpoint is needed"
+
+
+def test_a_budget_that_cannot_be_met_says_the_least_that_can():
+    with pytest.raises(
+        ValueError, match=r"a budget of 100 B cannot be met for mlp: the least is .* without a plan it keeps"
+    ) as caught:
+        jaxviz.plan_remat(mlp, [W] * 3, X, budget=100)
+    assert str(caught.value).startswith("a budget of 100 B")
+
+
+def test_checkpoints_that_are_there_give_way_to_the_plan():
+    own = jax.checkpoint(branching)
+    plan = jaxviz.plan_remat(own, W, X, budget=1.0)
+    assert plan.everything == jaxviz.plan_remat(branching, W, X, budget=1.0).everything
+    assert held_by_jax(plan.apply(own), W, X) > held_by_jax(own, W, X)
+    half = jaxviz.plan_remat(own, W, X, budget=0.7)
+    assert held_by_jax(half.apply(own), W, X) == half.nbytes
+
+
+def test_what_devices_exchange_is_not_exchanged_again():
+    mean = jax.shard_map(lambda x: lax.pmean(x, "i"), mesh=LINE, in_specs=P("i"), out_specs=P())
+    f = lambda w, x: jnp.sum(jnp.sin(mean(x @ w)) * 2.0)
+    least = _Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    with_it = jaxviz.plan_remat(f, W, X, budget=least)
+    assert [s.expression for s in with_it.saved] == ["shard_map"]
+    again = jaxviz.plan_remat(f, W, X, budget=least, recompute_collectives=True)
+    assert again.nbytes <= with_it.nbytes
+    psums = lambda g: sum("psum" in str(e.primitive) for _, e in jaxviz.derive(g, W, X).backward.walk())
+    assert psums(with_it.apply(f)) == psums(f)
+
+
+def test_what_runs_twice_is_said_and_what_may_not_is_refused():
+    def f(tell, w, x):
+        y = x @ w
+        tell(lax.stop_gradient(jnp.sum(y)))
+        return jnp.sum(jnp.sin(y) @ w)
+
+    seen = []
+    told = partial(f, lambda y: jax.debug.callback(lambda y: seen.append(float(y)), y))
+    plan = jaxviz.plan_remat(told, W, X, budget=0.9)
+    jax.grad(plan.apply(told))(W, X)
+    jax.effects_barrier()
+    assert len(seen) == 2
+    assert "In a checkpoint JAX runs in both passes: `debug_callback`" in str(plan)
+    ordered = partial(f, lambda y: jax.experimental.io_callback(seen.append, None, y, ordered=True))
+    with pytest.raises(
+        ValueError,
+        match=r"`io_callback` \(equation \d+, .*test_remat_plan\.py:\d+\) has an effect that JAX does not let",
+    ):
+        jaxviz.plan_remat(ordered, W, X, budget=0.9)
+
+
+def test_a_loop_is_computed_again_as_a_whole_or_not_at_all():
+    def f(w, x):
+        h = lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=5)[0]
+        return jnp.sum(jnp.sin(h @ w))
+
+    for share in (0.3, 0.6):
+        plan = jaxviz.plan_remat(f, W, X, budget=share)
+        assert held_by_jax(plan.apply(f), W, X) == plan.nbytes
+
+
+def test_arguments_of_other_types_are_refused():
+    plan = jaxviz.plan_remat(branching, W, X, budget=0.6)
+    g = plan.apply(branching)
+    with pytest.raises(
+        TypeError, match=r"for an argument float32\[64,8\], not float32\[3,8\]; make one for these types"
+    ):
+        g(W, X[:3])
+    with pytest.raises(TypeError, match="of the structure"):
+        g(W, [X])
+
+
+def test_trees_and_keyword_arguments():
+    def f(params, *, x):
+        return {"loss": jnp.sum(jnp.tanh(x @ params["w"]) @ params["w"]), "x": x}
+
+    plan = jaxviz.plan_remat(lambda p, x: f(p, x=x)["loss"], {"w": W}, X, budget=0.7)
+    assert plan.nbytes < plan.everything.nbytes
+    whole = jaxviz.plan_remat(f, {"w": W}, x=X, budget=0.7)
+    assert jax.tree.structure(whole.apply(f)({"w": W}, x=X)) == jax.tree.structure(f({"w": W}, x=X))
+
+
+def test_shapes_alone_will_do():
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (PARAMS, TOKENS))
+    same = jaxviz.plan_remat(models.transformer_loss, *shapes, budget=0.5)
+    assert same.point == jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5).point
+
+
+def test_reports():
+    plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
+    text = str(plan)
+    assert text.startswith("plan for transformer_loss within ")
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "models.py:" in text
+    code = plan.code()
+    assert code.startswith("import jax\nfrom jax.ad_checkpoint import checkpoint_name\n")
+    assert code.endswith("transformer_loss = jax.checkpoint(transformer_loss, policy=policy)")
+    assert "models.py:" in code
+    assert json.loads(json.dumps(plan.to_dict()))["nbytes"] == plan.nbytes
+    assert "<table>" in plan._repr_html_()
+    assert partial(plan.apply)(models.transformer_loss) is not models.transformer_loss
