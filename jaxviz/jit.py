@@ -23,9 +23,8 @@ class Jitted:
         self._donates = bool(options.get("donate_argnums") not in (None, ()) or options.get("donate_argnames"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._compiled.calls += 1
         try:
-            out = self._compiled.jitted(*args, **kwargs)
+            out = self._compiled(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
             check_not_donated(self._fun, args, kwargs, error)
             raise
@@ -35,7 +34,6 @@ class Jitted:
 
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:
         """Compiles the function for these arguments, without running it, and says what was made of it: see `CompileReport`."""
-        self._compiled.calls += 1
         return report_compiled(self._fun, self._compiled.jitted.trace(*args, **kwargs), args, kwargs, self._options)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -93,6 +93,15 @@ def test_the_same_of_the_same_function_is_compiled_once():
     assert str(info) == ("2 hits, 1 miss; 1 program of 1 function\n  grad(loss) of (f32[3], f32[4,3])")
 
 
+def test_looking_at_a_program_is_no_hit():
+    f = jaxviz.jit(loss)
+    f.lower(X, M)
+    f.report(X, M)
+    assert (jaxviz.cache_info().hits, jaxviz.cache_info().misses) == (0, 1)
+    f(X, M)
+    assert (jaxviz.cache_info().hits, jaxviz.cache_info().misses) == (1, 1)
+
+
 def test_other_transforms_parameters_and_types_are_others():
     jaxviz.jit(loss)(X, M)
     jaxviz.jit(jaxviz.grad(loss))(X, M)

@@ -96,13 +96,19 @@ class Compiled:
 
     Args:
       jitted: the `jax.jit` function.
-      programs: those compiled so far.
-      calls: how often it was called.
+      programs: those traced so far.
+      hits: calls that found theirs.
     """
 
     jitted: Any
-    programs: list[CachedProgram] = field(default_factory=list)
-    calls: int = 0
+    programs: list[CachedProgram]
+    hits: int = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = len(self.programs)
+        out = self.jitted(*args, **kwargs)
+        self.hits += len(self.programs) == before
+        return out
 
 
 class _Held:
@@ -151,7 +157,7 @@ _entries: dict[Hashable, _Entry] = {}
 """Identity of a function -> what is compiled of it. The entry goes when the function does."""
 
 _dropped = [0, 0]
-"""Calls of what has gone, and programs compiled of it: so that hits and misses count on."""
+"""Hits and misses of what has gone, so that they count on."""
 
 
 def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
@@ -187,7 +193,7 @@ def _entry_of(root: Any) -> _Entry | None:
         if identity not in _entries or _entries[identity].reference is not reference:
             return
         for compiled in _entries.pop(identity).compiled.values():
-            _dropped[0] += compiled.calls
+            _dropped[0] += compiled.hits
             _dropped[1] += len(compiled.programs)
 
     try:
@@ -204,7 +210,7 @@ class CacheInfo:
 
     Args:
       hits: calls that found their program compiled.
-      misses: programs traced and compiled.
+      misses: programs traced, and compiled unless they were only looked at.
       functions: how many of the user's functions it holds programs of.
       programs: those.
     """
@@ -234,9 +240,8 @@ def cache_info() -> CacheInfo:
     """
     held = [c for entry in _entries.values() for c in entry.compiled.values()]
     programs = tuple(p for c in held for p in c.programs)
-    misses = _dropped[1] + len(programs)
-    calls = _dropped[0] + sum(c.calls for c in held)
-    return CacheInfo(calls - misses, misses, sum(bool(e.compiled) for e in _entries.values()), programs)
+    hits = _dropped[0] + sum(c.hits for c in held)
+    return CacheInfo(hits, _dropped[1] + len(programs), sum(bool(e.compiled) for e in _entries.values()), programs)
 
 
 def clear_compiled() -> None:
