@@ -2,8 +2,9 @@
 
 import sys
 
-from benchmarks import derivation, loops
+from benchmarks import derivation, loops, remat
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
 loops.main(quick=quick)
+remat.main(quick=quick)

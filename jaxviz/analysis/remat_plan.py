@@ -8,6 +8,7 @@ takes must be. The cheapest choice is an integer program, solved by HiGHS.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -285,6 +286,29 @@ class _Solution:
     point: Point
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Node:
+    """An equation of the forward program, or of the body of a scan in it.
+
+    Args:
+      equation: what is computed.
+      times: how often.
+      name: if it only names a value that could be saved, the name.
+    """
+
+    equation: Equation
+    times: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What an iteration of a scan gets from the one before: it can be had if the first one's and the one before's can."""
+
+    first: Atom
+    before: Atom
+
+
 class _Graph:
     """What could be saved of a function, and what has to be had in its backward pass."""
 
@@ -296,85 +320,167 @@ class _Graph:
         self.all_nbytes = sum(nbytes(a.aval) for a in kept)
         self.flat = _numbers_in_place(flat)
         self.candidates = {f"{_PREFIX}{k}": v for k, v in enumerate(_worth_a_name(self.flat))}
+        self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
         whole = derive_like(self.named(list(self.candidates)), derivation)
-        self.equations = whole.forward.equations
+        self.nodes: list[_Node] = []
+        self.same: dict[Atom, Atom] = {}
+        """A value in the body of a scan -> the one outside that it is, and a result of a scan -> the one inside."""
+        self.carried: dict[Atom, _Carried] = {}
         self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
+        self._add(whole.forward, 1, frozenset())
+        self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         self.needed = [a for a in _distinct(whole.linearized.residuals) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
-        in_forward = _needed_by(self.equations, whole.forward.outvars[:n_results])
-        self.flops = [cost_of(e).flops if is_in else 0 for e, is_in in zip(self.equations, in_forward, strict=True)]
+        in_forward, _ = self._reached(whole.forward.outvars[:n_results], frozenset())
+        self.flops = [cost_of(n.equation).flops * n.times if i in in_forward else 0 for i, n in enumerate(self.nodes)]
         self.fixed = [
-            any(compat.is_real_effect(x) for x in e.effects) or (not recompute_collectives and _exchanges(e))
-            for e in self.equations
+            any(compat.is_real_effect(x) for x in n.equation.effects)
+            or (not recompute_collectives and _exchanges(n.equation))
+            for n in self.nodes
         ]
         self.matrix = self._constraints()
 
     def named(self, names: Sequence[str]) -> Program:
-        """The function with these names, each after the value that it stands for."""
+        """The function with these names, each after the value that it stands for, in the bodies of scans too."""
         wanted = {self.candidates[n]: n for n in names}
-        renamed: dict[Atom, Atom] = {}
-        equations: list[Equation] = []
-        for e in self.flat.equations:
-            equations.append(replace(e, invars=tuple([renamed.get(a, a) for a in e.invars])))
-            for v in e.outvars:
-                if v in wanted:
-                    out = renamed[v] = Var(v.aval)
-                    params = {"name": wanted[v]}
-                    made = make_operation(compat.name_p, params, (v.aval,), (v.aval,), frozenset(), e.operation.context)
-                    equations.append(Equation(made, (v,), (out,), e.source))
-        outvars = tuple([renamed.get(a, a) for a in self.flat.outvars])
-        return replace(self.flat, equations=tuple(equations), outvars=outvars)
+
+        def program(of: Program) -> Program:
+            renamed: dict[Atom, Atom] = {}
+            equations: list[Equation] = []
+            for e in of.equations:
+                op = e.operation
+                if e.primitive is compat.scan_p:
+                    params = map_programs(op.params, program)
+                    op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+                equations.append(replace(e, operation=op, invars=tuple([renamed.get(a, a) for a in e.invars])))
+                for v in e.outvars:
+                    if v in wanted:
+                        out = renamed[v] = Var(v.aval)
+                        naming = {"name": wanted[v]}
+                        made = make_operation(compat.name_p, naming, (v.aval,), (v.aval,), frozenset(), op.context)
+                        equations.append(Equation(made, (v,), (out,), e.source))
+            return replace(of, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in of.outvars]))
+
+        return program(self.flat)
+
+    def _add(self, program: Program, times: int, varying: frozenset[Atom]) -> None:
+        """Adds the nodes of a program; `varying` are those of its inputs that are not the same in each iteration."""
+        differs = set(varying)
+        for e in program.equations:
+            differs_here = not differs.isdisjoint(e.invars)
+            if differs_here:
+                differs.update(e.outvars)
+            often = times if differs_here or not varying else 1
+            if e.primitive is not compat.scan_p:
+                is_own = e.primitive is compat.name_p and e.params["name"] in self.candidates
+                self.nodes.append(_Node(e, often, e.params["name"] if is_own else ""))
+                continue
+            body: Program = e.params["jaxpr"]
+            n_consts, n_carry = compat.scan_sizes(e.params)
+            for k, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
+                if n_consts <= k < n_consts + n_carry:
+                    self.carried[v] = _Carried(a, body.outvars[k - n_consts])
+                else:
+                    self.same[v] = a
+            self.inputs += body.constvars
+            self.same.update(zip(e.outvars, body.outvars, strict=True))
+            inner = frozenset(body.invars[n_consts:]) | {
+                v for v, a in zip(body.invars, e.invars, strict=True) if a in differs
+            }
+            self._add(body, often * int(e.params["length"]), inner)
+
+    def _resolved(self, atom: Atom) -> Atom:
+        while atom in self.same:
+            atom = self.same[atom]
+        return atom
+
+    def _reached(self, atoms: Sequence[Atom], saved: frozenset[str]) -> tuple[set[int], set[Atom]]:
+        """The nodes that have to be computed for some values, given what is saved, and the inputs that are read."""
+        pending = [*atoms]
+        seen: set[Atom] = set()
+        nodes: set[int] = set()
+        while pending:
+            a = self._resolved(pending.pop())
+            if isinstance(a, Literal) or a in seen:
+                continue
+            seen.add(a)
+            if a in self.carried:
+                pending += [self.carried[a].first, self.carried[a].before]
+                continue
+            i = self.producer.get(a)
+            if i is None:
+                continue
+            nodes.add(i)
+            if not self.nodes[i].name or self.nodes[i].name not in saved:
+                pending += self.nodes[i].equation.invars
+        return nodes, seen.intersection(self.inputs)
 
     def _constraints(self) -> Any:
-        """Rows `A x <= b`, over x = (computed again, by equation; saved, by name; to be had, by name; kept, by input).
+        """Rows `A x <= b`, over x = (computed again, by node; saved, by name; to be had, by place of a name; kept, by input; to be
+        had, by what is carried).
 
         All are differences but for `to be had <= computed again + saved`, in which what is saved stands once. Such a program has
         whole numbers at its corners, so that without the budget it need not be told that they must be.
         """
         from scipy.sparse import csr_array
 
-        n_e = len(self.equations)
-        producer: dict[Atom, int] = {v: i for i, e in enumerate(self.equations) for v in e.outvars}
-        is_name = [e.primitive is compat.name_p and e.params["name"] in self.candidates for e in self.equations]
-        names = [i for i, named in enumerate(is_name) if named]
-        n_s = len(names)
-        self.saveable = {i: n_e + k for k, i in enumerate(names)}
-        had = {self.equations[i].outvars[0]: n_e + n_s + k for k, i in enumerate(names)}
-        self.input_at = {v: n_e + 2 * n_s + k for k, v in enumerate(self.inputs)}
-        self.n = n_e + 2 * n_s + len(self.inputs)
+        counter = itertools.count(len(self.nodes))
+        self.name_at = {name: next(counter) for name in self.candidates}
+        named = [(i, next(counter)) for i, n in enumerate(self.nodes) if n.name]
+        self.input_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
+        carry_at: dict[Atom, int] = {v: next(counter) for v in self.carried}
+        self.n = next(counter)
+        place: dict[Atom, int] = {v: i for v, i in self.producer.items() if not self.nodes[i].name}
+        place |= {self.nodes[i].equation.outvars[0]: at for i, at in named}
+        place |= {**self.input_at, **carry_at}
         self.lower, self.upper = np.zeros(self.n), np.ones(self.n)
-        place: dict[Atom, int] = {v: i for v, i in producer.items() if not is_name[i]}
-        for v, at in (*had.items(), *self.input_at.items()):
-            place[v] = at
-        larger: list[int] = []
-        smaller: list[int] = []
-        for i, e in enumerate(self.equations):
-            for a in () if is_name[i] else dict.fromkeys(e.invars):
-                if isinstance(a, Var):
-                    larger.append(i)
-                    smaller.append(place[a])
-        for v in self.needed:
-            self.lower[place[v]] = 1
+        entries: list[tuple[int, int, float]] = []
+        rows = itertools.count()
+
+        def at_most(x: int, *others: int) -> None:
+            row = next(rows)
+            entries.extend([(row, x, 1.0), *((row, y, -1.0) for y in others)])
+
+        def places(atoms: Sequence[Atom]) -> list[int]:
+            found = dict.fromkeys(self._resolved(a) for a in atoms)
+            return [place[a] for a in found if isinstance(a, Var)]
+
+        for i, n in enumerate(self.nodes):
+            if not n.name:
+                for y in places(n.equation.invars):
+                    at_most(i, y)
+        for i, at in named:
+            at_most(at, self.name_at[self.nodes[i].name], *places(self.nodes[i].equation.invars))
+        for v, carried in self.carried.items():
+            for y in places((carried.first, carried.before)):
+                at_most(carry_at[v], y)
+        for y in places(self.needed):
+            self.lower[y] = 1
         for i, is_fixed in enumerate(self.fixed):
             if is_fixed and self.lower[i] == 0:
                 self.upper[i] = 0
-        n_d = len(larger)
-        rows = [*range(n_d), *range(n_d), *(n_d + k for k in range(n_s) for _ in range(3))]
-        made_by = [place[self.equations[i].invars[0]] for i in names]
-        columns = [*larger, *smaller, *(c for k in range(n_s) for c in (n_e + n_s + k, n_e + k, made_by[k]))]
-        values = [*([1.0] * n_d), *([-1.0] * n_d), *([1.0, -1.0, -1.0] * n_s)]
         self.sizes = np.zeros(self.n)
-        for i, at in self.saveable.items():
-            self.sizes[at] = nbytes(self.equations[i].outvars[0].aval)
+        for name, size in self.named_sizes.items():
+            self.sizes[self.name_at[name]] = size
         for v, at in self.input_at.items():
             self.sizes[at] = nbytes(v.aval)
-        return csr_array((values, (rows, columns)), shape=(n_d + n_s, self.n))
+        at_row, at_column, values = zip(*entries, strict=True) if entries else ((), (), ())
+        return csr_array((values, (at_row, at_column)), shape=(next(rows), self.n))
+
+    @cached_property
+    def named_sizes(self) -> dict[str, int]:
+        """Bytes that saving each name takes: a scan stacks its value up."""
+        sizes = dict.fromkeys(self.candidates, 0)
+        for n in self.nodes:
+            if n.name:
+                sizes[n.name] += n.times * nbytes(n.equation.outvars[0].aval)
+        return sizes
 
     @cached_property
     def work(self) -> np.ndarray:
         """FLOPs of computing each equation again, as a share of all of them; the sizes break ties."""
         work: np.ndarray = np.zeros(self.n)
-        work[: len(self.equations)] = self.flops
+        work[: len(self.nodes)] = self.flops
         work /= max(work.sum(), 1.0)
         work += 1e-7 * self.sizes / max(self.sizes.sum(), 1.0)
         return work
@@ -382,34 +488,22 @@ class _Graph:
     @cached_property
     def least(self) -> int:
         """The fewest bytes that a plan can come to."""
-        x = self._relaxed(self.sizes / max(self.sizes.sum(), 1.0)).x
-        return self.outcome([i for i, at in self.saveable.items() if x[at] > 0.5]).point.nbytes
+        return self.outcome(self._chosen(self._relaxed(self.sizes / max(self.sizes.sum(), 1.0)).x)).point.nbytes
 
     def solve(self, budget: int) -> _Solution:
         """The plan of the fewest FLOPs within a budget; among those, of the fewest bytes."""
-        x = self._within(budget)
-        return self.outcome([i for i, at in self.saveable.items() if x[at] > 0.5])
+        return self.outcome(self._chosen(self._within(budget)))
 
-    def outcome(self, saved: Sequence[int]) -> _Solution:
-        """What comes of saving these names, given by their equations: those of them that are read, and what is computed again."""
-        given = {self.equations[i].outvars[0]: i for i in saved}
-        used: set[int] = set()
-        live: set[Atom] = set(self.needed)
-        again = 0
-        for i in range(len(self.equations) - 1, -1, -1):
-            e = self.equations[i]
-            here = [v for v in e.outvars if v in live]
-            if not here:
-                continue
-            if here[0] in given:
-                used.add(i)
-                continue
-            again += self.flops[i]
-            live.update(e.invars)
-        size = sum(nbytes(self.equations[i].outvars[0].aval) for i in used) + sum(
-            nbytes(v.aval) for v in self.inputs if v in live
-        )
-        return _Solution(tuple(self._saved(i) for i in sorted(used)), Point(size, again))
+    def _chosen(self, x: np.ndarray) -> list[str]:
+        return [name for name, at in self.name_at.items() if x[at] > 0.5]
+
+    def outcome(self, saved: Sequence[str]) -> _Solution:
+        """What comes of saving these names: those of them that are read, and what is computed again."""
+        nodes, inputs = self._reached(self.needed, frozenset(saved))
+        used = {self.nodes[i].name for i in nodes}.intersection(saved)
+        size = sum(self.named_sizes[name] for name in used) + sum(nbytes(v.aval) for v in inputs)
+        in_order = tuple(self._saved(name) for name in self.candidates if name in used)
+        return _Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
 
     def _within(self, budget: int) -> Any:
         relaxed = self._relaxed(self.work, budget)
@@ -466,30 +560,20 @@ class _Graph:
             raise ValueError(f"no plan was found: {found.message}")
         return None if found.x is None else np.round(found.x)
 
-    def _saved(self, i: int) -> Saved:
-        e = self.equations[i]
-        made_by = self._maker(e)
-        aval = e.outvars[0].aval
+    def _saved(self, name: str) -> Saved:
+        v = self.candidates[name]
+        made_by, size = self.makers[v], self.named_sizes[name]
+        often = size // max(nbytes(v.aval), 1)
+        kind = v.aval.str_short(short_dtypes=True)
         return Saved(
-            e.params["name"],
-            made_by.primitive.name,
-            aval.str_short(short_dtypes=True),
-            nbytes(aval),
-            location_of(made_by),
+            name, made_by.primitive.name, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by)
         )
-
-    def _maker(self, named: Equation) -> Equation:
-        v = self.candidates[named.params["name"]]
-        return next(e for e in self.flat.equations if v in e.outvars)
 
     def count(self, like: Saved) -> int:
         """How many values the same line makes in the same way, of the same type."""
-        n = 0
-        for v in self.candidates.values():
-            e = next(e for e in self.flat.equations if v in e.outvars)
-            same_type = v.aval.str_short(short_dtypes=True) == like.type
-            n += same_type and e.primitive.name == like.expression and location_of(e) == like.location
-        return n
+        alike = (self._saved(name) for name in self.candidates)
+        key = (like.type, like.expression, like.location)
+        return sum((s.type, s.expression, s.location) == key for s in alike)
 
 
 def _exactly(n: int) -> str:
@@ -551,19 +635,11 @@ def _distinct(atoms: Sequence[Atom]) -> list[Atom]:
 
 
 def _worth_a_name(program: Program) -> list[Var]:
-    """Values that could be saved: arrays that an equation makes and something reads."""
-    read = {a for e in program.equations for a in e.invars}
-    return [
-        v for e in program.equations for v in e.outvars if v in read and nbytes(v.aval) > 0 and hasattr(v.aval, "shape")
-    ]
-
-
-def _needed_by(equations: Sequence[Equation], results: Sequence[Atom]) -> list[bool]:
-    live: set[Atom] = set(results)
-    kept = []
-    for e in reversed(equations):
-        is_live = not live.isdisjoint(e.outvars) or compat.has_effects(e.effects)
-        if is_live:
-            live.update(e.invars)
-        kept.append(is_live)
-    return kept[::-1]
+    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too."""
+    read = {a for e in program.equations for a in e.invars}.union(program.outvars)
+    found: dict[Var, None] = {}
+    for e in program.equations:
+        if e.primitive is compat.scan_p:
+            found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"]))
+        found |= {v: None for v in e.outvars if v in read and nbytes(v.aval) > 0 and hasattr(v.aval, "shape")}
+    return list(found)

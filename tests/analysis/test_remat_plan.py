@@ -67,7 +67,7 @@ def test_the_plan_is_the_optimum(name, share):
     """Of all sets of names there is none within the budget that computes less again."""
     f, *args = SMALL[name]
     graph = _Graph(_Call.traced(f, tuple(args), {}, 0)[1], False)
-    names = list(graph.saveable)
+    names = list(graph.candidates)
     assert len(names) <= 14
     outcomes = [
         graph.outcome(chosen).point for n in range(len(names) + 1) for chosen in itertools.combinations(names, n)
@@ -201,14 +201,55 @@ def test_what_runs_twice_is_said_and_what_may_not_is_refused():
         jaxviz.plan_remat(ordered, W, X, budget=0.9)
 
 
-def test_a_loop_is_computed_again_as_a_whole_or_not_at_all():
-    def f(w, x):
-        h = lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=5)[0]
-        return jnp.sum(jnp.sin(h @ w))
+def rnn(w, x):
+    def cell(h, _):
+        h = jnp.tanh(h @ w)
+        return h, jnp.sum(jnp.sin(h))
 
-    for share in (0.3, 0.6):
-        plan = jaxviz.plan_remat(f, W, X, budget=share)
-        assert held_by_jax(plan.apply(f), W, X) == plan.nbytes
+    h, ys = lax.scan(cell, x, None, length=5)
+    return jnp.sum(jnp.sin(h @ w)) + jnp.sum(ys)
+
+
+def over_inputs(w, xs):
+    """What does not depend on the carry, and what is the same in each iteration."""
+
+    def step(c, x):
+        scale = jnp.exp(w).sum()
+        y = jnp.sin(x @ w) @ w
+        return c * 0.5 + jnp.cos(y) * scale, None
+
+    return jnp.sum(lax.scan(step, jnp.zeros((4, 8)), xs)[0])
+
+
+def nested(w, x):
+    def outer(c, _):
+        inner = lambda d, __: (jnp.sin(d @ w), None)
+        return lax.scan(inner, jnp.cos(c), None, length=2)[0], None
+
+    return jnp.sum(lax.scan(outer, x, None, length=3)[0])
+
+
+LOOPS = {"rnn": (rnn, W, X), "over_inputs": (over_inputs, W, X.reshape(16, 4, 8)), "nested": (nested, W, X)}
+
+
+@pytest.mark.parametrize("share", [0.15, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_body_of_a_loop_is_planned(name, share):
+    """A value that is saved in it is stacked up."""
+    f, *args = LOOPS[name]
+    try:
+        plan = jaxviz.plan_remat(f, *args, budget=share)
+    except ValueError:
+        return
+    g = plan.apply(f)
+    assert held_by_jax(g, *args) == plan.nbytes
+    np.testing.assert_allclose(jax.jit(jax.grad(g))(*args), jax.grad(f)(*args), rtol=1e-4, atol=1e-4)
+    assert recomputed(f, g, *args) == plan.flops
+
+
+def test_a_value_saved_in_a_loop_says_how_often():
+    plan = jaxviz.plan_remat(rnn, W, X, budget=0.6)
+    assert any(s.type == "5 × f32[64,8]" for s in plan.saved)
 
 
 def test_arguments_of_other_types_are_refused():
