@@ -124,11 +124,10 @@ def main(quick: bool = False) -> None:
                 )
                 continue
             fewer = 1 - plan.flops / theirs[1] if theirs[1] else 0.0
-            enough = [p.nbytes for p in plan.front if p.flops <= theirs[1]]
-            at_flops = f"{min(enough):,} B at its FLOPs" if enough else ""
+            enough = min(p.nbytes for p in (plan.point, *plan.front) if p.flops <= theirs[1])
             print(
                 f"    {policy:34} {theirs[0]:>10,} B {theirs[1]:>12,} FLOPs; plan {plan.nbytes:>10,} B {plan.flops:>12,} FLOPs, "
-                f"{fewer:.0%} fewer; {at_flops}"
+                f"{fewer:.0%} fewer; {enough:,} B at its FLOPs"
             )
 
 
