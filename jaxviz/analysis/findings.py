@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,9 @@ from jaxviz.analysis.tables import format_bytes, nbytes, short_location
 from jaxviz.analysis.walk import Body, Site, Source, Tracer, bodies, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.convert import map_programs
-from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.rules.devices import only_passes_a_scalar
-from jaxviz.transforms.driver import Builder
+from jaxviz.transforms.inline import inlined, numbers_in_place
 
 if TYPE_CHECKING:
     from jaxviz.analysis.residuals import Residual
@@ -234,7 +232,7 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
         r.kind != "literal" for r in residuals
     ):
         return ()
-    program = inlined(derivation.primal)
+    program = numbers_in_place(inlined(derivation.primal, (compat.jit_p,)))
     other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
     others = other.linearized.residuals
     had, has = (Counter(_type(a) for a in of) for of in (atoms, others))
@@ -267,44 +265,3 @@ def _made_at(atom: Atom, site: Site) -> tuple[Any, ...]:
     if source.equation is None:
         return (_type(atom), isinstance(atom, Literal), source.atom in site.constants)
     return (_type(atom), source.equation.primitive, location_of(source.equation, source.within))
-
-
-_HOLDERS = (compat.scan_p, compat.cond_p, compat.while_p)
-
-
-def inlined(program: Program) -> Program:
-    """The program with its jitted functions in place of their calls, in loops and branches too, and no number held as an array."""
-    builder = Builder(program.constvars, program.consts)
-    outs = _copy(program, program.invars, builder)
-    made = builder.program(program.invars, outs, program.debug_info, like=program)
-    return replace(made, closed=program.closed)
-
-
-def _copy(program: Program, inputs: Sequence[Atom], builder: Builder) -> list[Atom]:
-    became: dict[Atom, Atom] = dict(zip(program.invars, inputs, strict=True))
-    became.update(
-        (v, builder.constant(v, x)) for v, x in zip(program.constvars, program.consts, strict=True)
-    )  # the same array once, whoever closes over it
-
-    def now(atom: Atom) -> Atom:
-        return Literal(atom.val, atom.aval) if isinstance(atom, Literal) and atom.held else became.get(atom, atom)
-
-    for e in program.equations:
-        ins = [now(a) for a in e.invars]
-        if e.primitive is compat.jit_p:
-            became.update(zip(e.outvars, _copy(e.params["jaxpr"], ins, builder), strict=True))
-            continue
-        outvars = tuple(Var(v.aval) for v in e.outvars)
-        became.update(zip(e.outvars, outvars, strict=True))
-        builder.equations.append(Equation(_inside(e.operation, inlined), tuple(ins), outvars, e.source, e.origin))
-    return [now(a) for a in program.outvars]
-
-
-def _inside(operation: Operation, change: Callable[[Program], Program]) -> Operation:
-    """A loop or a cond with its bodies changed; those of other operations are told apart by more than their program."""
-    if operation.primitive not in _HOLDERS:
-        return operation
-    params = map_programs(operation.params, change)
-    return make_operation(
-        operation.primitive, params, operation.in_avals, operation.out_avals, operation.effects, operation.context
-    )

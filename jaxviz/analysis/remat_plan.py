@@ -27,8 +27,8 @@ from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import describe_equation
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
-from jaxviz.transforms.inline import inlined
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.transforms.inline import inlined, numbers_in_place
 
 _PREFIX = "save_"
 _OPENED = (compat.jit_p, compat.remat_p)
@@ -318,7 +318,7 @@ class _Graph:
         plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
         kept = _distinct(plain.linearized.residuals)
         self.all_nbytes = sum(nbytes(a.aval) for a in kept)
-        self.flat = _numbers_in_place(flat)
+        self.flat = numbers_in_place(flat)
         self.candidates = {f"{_PREFIX}{k}": v for k, v in enumerate(_worth_a_name(self.flat))}
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
         whole = derive_like(self.named(list(self.candidates)), derivation)
@@ -601,28 +601,6 @@ def _exchanges(equation: Equation) -> bool:
     """Whether devices exchange values in an equation, or inside of it."""
     here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
     return here or any(_exchanges(e) for _, program in equation.programs for e in program.equations)
-
-
-def _numbers_in_place(program: Program) -> Program:
-    """The program with no number that JAX would keep as an array: in a checkpoint it keeps none."""
-    atoms: dict[Atom, Atom] = {}
-
-    def atom(a: Atom) -> Atom:
-        if isinstance(a, Literal) and a.held:
-            return atoms.setdefault(a, Literal(a.val, a.aval))
-        return a
-
-    def operation(op: Operation) -> Operation:
-        if not op.programs:
-            return op
-        params = map_programs(op.params, _numbers_in_place)
-        return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
-
-    equations = tuple(
-        replace(e, operation=operation(e.operation), invars=tuple([atom(a) for a in e.invars]))
-        for e in program.equations
-    )
-    return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))
 
 
 def derive_like(program: Program, other: Derivation) -> Derivation:

@@ -9,7 +9,7 @@ from typing import Any
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import locate
-from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
 def inlined(program: Program, primitives: Collection[Any]) -> Program:
@@ -30,7 +30,7 @@ class _Inliner:
         if program not in self.done:
             equations: list[Equation] = []
             env: dict[Atom, Atom] = {}
-            constants: list[tuple[Var, Any]] = list(zip(program.constvars, program.consts, strict=True))
+            constants = {id(x): (v, x) for v, x in zip(program.constvars, program.consts, strict=True)}
             self.copy(program, env, equations, constants, renames=False)
             if len(equations) == len(program.equations) and all(
                 a is b for a, b in zip(equations, program.equations, strict=True)
@@ -39,15 +39,15 @@ class _Inliner:
             else:
                 self.done[program] = replace(
                     program,
-                    constvars=tuple(v for v, _ in constants),
-                    consts=tuple(x for _, x in constants),
+                    constvars=tuple(v for v, _ in constants.values()),
+                    consts=tuple(x for _, x in constants.values()),
                     equations=tuple(equations),
                     outvars=tuple(env.get(a, a) for a in program.outvars),
                 )
         return self.done[program]
 
     def copy(
-        self, program: Program, env: dict[Atom, Atom], equations: list[Equation], constants: list[tuple[Var, Any]],
+        self, program: Program, env: dict[Atom, Atom], equations: list[Equation], constants: dict[int, tuple[Var, Any]],
         renames: bool, source: Any = None,
     ) -> None:  # fmt: skip
         """Writes a program's equations down.
@@ -55,7 +55,7 @@ class _Inliner:
         Args:
           program: where they stand.
           env: what its inputs are, and what the results of calls have become.
-          equations, constants: where they go, and the constants that they read.
+          equations, constants: where they go, and the constants that they read, by identity.
           renames: whether their results get new variables, since the program may be called more than once.
           source: where it is called, for equations that have no line of the user's.
         """
@@ -66,8 +66,7 @@ class _Inliner:
                 body: Program = e.params["jaxpr"]
                 inner: dict[Atom, Atom] = dict(zip(body.invars, ins, strict=True))
                 for v, x in zip(body.constvars, body.consts, strict=True):
-                    constants.append((Var(v.aval), x))
-                    inner[v] = constants[-1][0]
+                    inner[v], _ = constants.setdefault(id(x), (Var(v.aval), x))
                 self.copy(body, inner, equations, constants, renames=True, source=line)
                 env.update((o, inner.get(r, r)) for o, r in zip(e.outvars, body.outvars, strict=True))
                 continue
@@ -91,3 +90,23 @@ class _Inliner:
                 else operation
             )  # fmt: skip
         return self.operations[operation]
+
+
+def numbers_in_place(program: Program) -> Program:
+    """The program with no number that JAX would keep as an array, as in the jaxpr of a checkpoint or a jitted function."""
+    atoms: dict[Atom, Atom] = {}
+
+    def atom(a: Atom) -> Atom:
+        return atoms.setdefault(a, Literal(a.val, a.aval)) if isinstance(a, Literal) and a.held else a
+
+    def operation(op: Operation) -> Operation:
+        if not op.programs:
+            return op
+        params = map_programs(op.params, numbers_in_place)
+        return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+
+    equations = tuple(
+        replace(e, operation=operation(e.operation), invars=tuple([atom(a) for a in e.invars]))
+        for e in program.equations
+    )
+    return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))

@@ -11,10 +11,11 @@ from jax import lax
 
 import jaxviz
 from benchmarks.models import transformer
-from jaxviz.analysis.findings import inlined
 from jaxviz.analysis.plots import squarify
 from jaxviz.emit import as_function
+from jaxviz.ir import compat
 from jaxviz.trace import trace
+from jaxviz.transforms.inline import inlined
 
 X = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
 KEY = jax.random.key(0)
@@ -345,7 +346,7 @@ def test_a_number_among_much_else_is_not_worth_a_sentence():
     "f", [jax.jit(scoped), in_scan, lambda x: jax.jit(lambda y: jax.nn.gelu(y) * X[0, 0])(x) * 2.0]
 )
 def test_jits_written_out_compute_the_same(f):
-    program = inlined(trace(f)(X))
+    program = inlined(trace(f)(X), (compat.jit_p,))
     assert not any(e.primitive.name == "jit" for _, e in program.walk() if e.primitive.name != "custom_jvp_call")
     np.testing.assert_allclose(as_function(program)(X)[0], f(X), rtol=1e-6)
 
