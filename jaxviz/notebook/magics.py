@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from jaxviz.analysis.memory import memory
+from jaxviz.analysis.remat_plan import plan_remat
 from jaxviz.analysis.residuals import residuals
 from jaxviz.analysis.tables import wrapped
 from jaxviz.derivation import Derivation, derive
@@ -60,6 +61,16 @@ class JaxvizMagics(Magics):
     def memory(self, line: str, cell: str | None = None) -> Any:
         """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`."""
         return self._run(self.memory, line, cell, "deriving", self._memory)
+
+    @magic_arguments()
+    @_ARGNUMS
+    @argument("--budget", "-b", default="0.5", help="bytes that the residuals may take, or up to 1.0 a share of them")
+    @argument("--code", "-c", action="store_true", help="print the lines to write for it")
+    @_CALL
+    @line_cell_magic
+    def remat(self, line: str, cell: str | None = None) -> Any:
+        """Plan what the gradient of a call saves and what it computes again: `%remat --budget 0.5 loss(params, x)`."""
+        return self._run(self.remat, line, cell, "planning", self._remat)
 
     @magic_arguments()
     @_ARGNUMS
@@ -128,6 +139,19 @@ class JaxvizMagics(Magics):
             print(wrapped(timeline.compare()))
         return timeline
 
+    def _remat(self, call: Call, options: Any) -> Any:
+        argnums = _argnums(options.argnums)
+        plan = plan_remat(
+            call.fun,
+            *call.args,
+            budget=_budget(options.budget),
+            argnums=0 if argnums is None else argnums,
+            **call.kwargs,
+        )
+        if options.code:
+            print(plan.code())
+        return plan
+
     def _stages(self, *names: str) -> Callable[[Call, Any], Any]:
         def show(call: Call, options: Any) -> Any:
             derivation = _derive(call, _argnums(options.argnums))
@@ -167,12 +191,22 @@ def _argnums(text: str | None) -> int | tuple[int, ...] | None:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+def _budget(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise CallError(f"--budget takes a number of bytes, or a share such as 0.5; got: {text}") from None
+
+
+_WITH_VALUE = ("--argnums", "-a", "--budget", "-b")
+
+
 def _call_text(line: str) -> str:
     """What follows the options. IPython's parser would take the quotes out of a call."""
     parts = line.split()
     taken = 0
     while taken < len(parts) and parts[taken].startswith("-"):
-        taken += 2 if parts[taken] in ("--argnums", "-a") else 1
+        taken += 2 if parts[taken] in _WITH_VALUE else 1
     return " ".join(parts[taken:]) if taken else line.strip()
 
 

@@ -64,6 +64,19 @@ def test_memory(run, capsys):
     run("%memory --xla --argnums 0 f(x, x)")
 
 
+def test_remat(run):
+    run(
+        "def deep(w, x):\n    for _ in range(3):\n        x = jnp.sin(x @ w)\n    return x.sum()\nw = jnp.ones((4, 4))\nxs = jnp.ones((64, 4))"
+    )
+    plan, err = run("%remat --budget 0.7 deep(w, xs)")
+    assert str(plan).startswith("plan for deep within ")
+    assert err == ""
+    plan, err = run("%remat -c -b 0.001 deep(w, xs)")
+    assert plan is None
+    assert "cannot be met for deep: the least is" in err
+    assert "--budget takes a number" in run("%remat --budget much deep(w, xs)")[1]
+
+
 @pytest.mark.parametrize(
     "call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"]
 )
