@@ -104,8 +104,8 @@ def scan_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
     return scan_transformer_loss, ({**params, "layers": stacked}, jnp.arange(16))
 
 
-def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array) -> jax.Array:
-    """Layers of LSTM cells over a sequence."""
+def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array, wrap: Any = lambda cell: cell) -> jax.Array:
+    """Layers of LSTM cells over a sequence; `wrap` is what is done to each cell, such as `jax.checkpoint`."""
     for p in params:
 
         def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array, p: Params = p) -> Any:
@@ -116,7 +116,7 @@ def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array) -> jax.Arr
             return (h, c), h
 
         zero = jnp.zeros(p["hidden"].shape[0])
-        _, xs = jax.lax.scan(cell, (zero, zero), xs)
+        _, xs = jax.lax.scan(wrap(cell), (zero, zero), xs)
     return jnp.mean((xs - target) ** 2)
 
 

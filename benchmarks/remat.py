@@ -56,22 +56,7 @@ def conv_net(n_blocks: int) -> tuple[Any, ...]:
 
 def lstm_with(wrap: Wrap) -> Callable[..., jax.Array]:
     """The body of each layer's scan is the block."""
-
-    def loss(params: Any, xs: jax.Array, target: jax.Array) -> jax.Array:
-        for p in params:
-
-            def cell(carry: Any, x: jax.Array, p: Any = p) -> Any:
-                h, c = carry
-                i, f, g, o = jnp.split(x @ p["in"] + h @ p["hidden"] + p["bias"], 4)
-                c = jax.nn.sigmoid(f + 1.0) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-                h = jax.nn.sigmoid(o) * jnp.tanh(c)
-                return (h, c), h
-
-            zero = jnp.zeros(p["hidden"].shape[0])
-            _, xs = jax.lax.scan(wrap(cell), (zero, zero), xs)
-        return jnp.mean((xs - target) ** 2)
-
-    return loss
+    return lambda params, xs, target: models.lstm_loss(params, xs, target, wrap)
 
 
 def held(f: Callable[..., Any], args: tuple[Any, ...]) -> int:

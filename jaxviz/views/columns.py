@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
@@ -310,9 +310,10 @@ def _literal_text(literal: Literal) -> str:
 
 
 def visible_params(equation: Equation) -> list[str]:
-    """`name=value` for each param that says something, axes first; of a jit its name alone, of a shard_map `i=8` for its axes."""
+    """`name=value` for each param that says something, axes first; of a jit its name and shardings, of a shard_map `i=8` for its axes."""
     if equation.primitive is compat.jit_p:
-        return [f"name={equation.params.get('name', '')}"]
+        asked = (n for n in ("in_shardings", "out_shardings") if any(map(_is_sharding, equation.params[n])))
+        return [f"name={equation.params.get('name', '')}", *(f"{n}={_param_text(equation.params[n])}" for n in asked)]
     if equation.primitive is compat.shard_map_p:
         return _shard_map_params(equation.params)
     shown: list[str] = []
@@ -372,6 +373,10 @@ def _param_text(value: Any, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def _is_sharding(value: Any) -> bool:
+    return isinstance(value, Sharding)
+
+
 def _layout_text(value: Any) -> Any:
     """A sharding, a spec or a tuple of them in short; anything else as it is."""
     if isinstance(value, PartitionSpec):
@@ -380,6 +385,8 @@ def _layout_text(value: Any) -> Any:
         kind = value.memory_kind
         where = f" in {kind}" if kind not in (None, "device") else ""
         return f"{_spec_text(value.spec)} over {_mesh_text(value.mesh, value.mesh.axis_names)}{where}"
+    if value is compat.UNSPECIFIED:
+        return "_"
     if isinstance(value, tuple) and any(isinstance(v, (PartitionSpec, NamedSharding)) for v in value):
         return f"({', '.join(str(_layout_text(v)) for v in value)})"
     return value

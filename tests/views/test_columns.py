@@ -256,6 +256,16 @@ def test_a_sharding_is_shown_in_short():
     assert text(view, "equation_params", row).splitlines()[0] == "sharding=P('i', 'j') over i=2 j=4"
 
 
+def test_the_shardings_that_a_jit_asks_for_are_shown():
+    view = device_view("jit_shardings")
+    (row, *_) = rows_named(view, "jit")
+    assert text(view, "equation_params", row).splitlines() == [
+        "name=<lambda>",
+        "in_shardings=(P('i') over i=2 j=4, P() over i=2 j=4)",
+        "out_shardings=(P('i') over i=2 j=4, P('i') over i=2 j=4)",
+    ]
+
+
 def test_bytes_on_a_device_follow_the_type():
     view = device_view("explicit_axes")
     strings = [view.strings[t] for t in view.columns["type_text"]]
