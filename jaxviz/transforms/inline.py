@@ -15,7 +15,8 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 def inlined(program: Program, primitives: Collection[Any]) -> Program:
     """The program with all calls of these primitives, which have one program in the param `jaxpr`, replaced by that.
 
-    Nested programs are gone through too. A program in which there are none is returned as it is.
+    Nested programs are gone through too. A program in which there are none is returned as it is, and so is one whose constants stand
+    elsewhere (libraries keep such jaxprs in the params of their primitives): there is no place in it for the constants of a call.
     """
     return _Inliner(primitives).program(program)
 
@@ -27,6 +28,8 @@ class _Inliner:
         self.operations: dict[Operation, Operation] = {}
 
     def program(self, program: Program) -> Program:
+        if len(program.consts) < len(program.constvars):
+            return program
         if program not in self.done:
             equations: list[Equation] = []
             env: dict[Atom, Atom] = {}
