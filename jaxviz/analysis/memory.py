@@ -111,8 +111,9 @@ class MemoryTimeline:
     """Bytes alive over the equations of the forward and the backward program of a function, as a model has it.
 
     The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that reads it, an
-    elementwise operation writes into an operand that dies there, a view has no memory of its own, and a broadcast is made where it
-    is read. It knows nothing of XLA's fusion, which needs less: see `xla`.
+    elementwise operation writes into an operand that dies there, a view has no memory of its own, a broadcast is made where it is
+    read, and what a checkpoint computes again is put off until it is read. It knows nothing of XLA's fusion, which needs less: see
+    `xla`.
 
     Args:
       function: its name.
@@ -424,7 +425,7 @@ class _Model:
         return env[atom]
 
     def walk(self, program: Program, env: dict[Atom, _Buffer], within: tuple[Equation, ...]) -> None:
-        for e in program.equations:
+        for e in _put_off(program):
             if e.primitive in _INLINED:
                 (body,) = bodies(e)
                 inner: dict[Atom, _Buffer] = {
@@ -538,6 +539,34 @@ class _Model:
             values.append(Alive(inside, "", self.inside[peak], "temporary", location_of(e, within)))
         values.sort(key=lambda a: -a.nbytes)
         return MemoryTimeline(self.derivation.primal.name, steps, tuple(values), self.derivation, self.donated)
+
+
+def _put_off(program: Program) -> Sequence[Equation]:
+    """The equations with those that are computed again each right before the first that needs it.
+
+    The jaxpr has them all before the first cotangent is formed, but nothing ties them to that place, and a scheduler that minds memory
+    does not leave them there.
+    """
+    order = {e: i for i, e in enumerate(program.equations)}
+    waiting = {e for e in order if e.origin is not None and e.origin.role == "recomputation" and not e.effects}
+    if not waiting:
+        return program.equations
+    maker: dict[Atom, Equation] = {v: e for e in waiting for v in e.outvars}
+    placed: list[Equation] = []
+    for e in order:
+        if e in waiting:
+            continue
+        needed: set[Equation] = set()
+        pending = [*e.invars]
+        while pending:
+            made_by = maker.get(pending.pop())
+            if made_by is not None and made_by in waiting and made_by not in needed:
+                needed.add(made_by)
+                pending += made_by.invars
+        placed += sorted(needed, key=order.__getitem__)
+        placed.append(e)
+        waiting -= needed
+    return [*placed, *(e for e in order if e in waiting)]
 
 
 _ANY_INDEX = re.compile(r"\[\d+\]")

@@ -70,6 +70,31 @@ def test_an_elementwise_operation_writes_into_what_dies_there():
     assert max(totals(jaxviz.memory(twice, X), "temporary")) == 8000
 
 
+def test_what_is_computed_again_is_put_off_until_it_is_read():
+    def chain(x):
+        for _ in range(8):
+            x = jnp.sin(jnp.cos(x) * 2.0)
+        return jnp.sum(x)
+
+    timeline = jaxviz.memory(jax.checkpoint(chain), X)
+    backward = [s.equation for s in timeline.steps if s.is_backward]
+    again = [i for i, e in enumerate(backward) if e.origin.role == "recomputation"]
+    # The last of it, the cosine of the last sine, stands right before the product that reads it.
+    assert again != list(range(len(again)))
+    for i in again:
+        read_at = min(j for j, e in enumerate(backward) if set(backward[i].outvars) & set(e.invars))
+        assert all(j in again for j in range(i + 1, read_at))
+    body = [e for _, e in jaxviz.derive(jax.checkpoint(chain), X).backward.walk() if not e.programs]
+    assert len(body) == len(backward)
+    # What is read is there: each step's operands stand before it.
+    made = {v for s in timeline.steps for v in s.equation.outvars}
+    seen = set()
+    for s in timeline.steps:
+        assert all(a in seen for a in s.equation.invars if a in made)
+        seen.update(s.equation.outvars)
+    assert timeline.peak_nbytes < jaxviz.memory(chain, X).peak_nbytes
+
+
 def test_an_update_is_written_in_place():
     def f(x):
         y = x + 1.0
