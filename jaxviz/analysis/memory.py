@@ -30,7 +30,7 @@ KINDS: tuple[Kind, ...] = ("argument", "constant", "residual", "temporary", "cot
 
 
 @dataclass(eq=False, slots=True)
-class _Buffer:
+class Buffer:
     """Memory of one value, and of those that only show it in another shape."""
 
     nbytes: int
@@ -44,6 +44,8 @@ class _Buffer:
     location: Location | None = None
     is_free: bool = False
     """Whether nothing holds it: XLA makes a broadcast where it is read."""
+    last_forward: int = -1
+    """The last step of the forward pass that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,11 +326,11 @@ def memory(
         donated = tuple((flat + [False] * n)[:n])
     else:
         donated = tuple(i in places for i in range(n))
-    return _Model(derivation, donated).timeline()
+    return Model(derivation, donated).timeline()
 
 
 _VIEWS = frozenset(
-    "reshape squeeze expand_dims stop_gradient copy_p optimization_barrier bitcast_convert_type pvary".split()
+    "reshape squeeze expand_dims stop_gradient copy_p optimization_barrier bitcast_convert_type pvary name".split()
 )
 _FREE = frozenset(("broadcast_in_dim", "iota"))
 _WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
@@ -344,17 +346,21 @@ _INLINED = frozenset(
 )
 
 
-class _Model:
+class Model:
     """Walks the forward and the backward program, noting when each value comes into memory and when it is read for the last time."""
 
     def __init__(self, derivation: Derivation, donated: tuple[bool, ...]):
         self.derivation = derivation
         self.donated = donated
-        self.buffers: list[_Buffer] = []
+        self.buffers: list[Buffer] = []
         self.steps: list[tuple[Equation, tuple[Equation, ...], bool]] = []
         self.inside: dict[int, int] = {}
         """Bytes that the bodies of a loop or a branch take for themselves, by step."""
-        self.into: list[tuple[int, list[_Buffer], _Buffer]] = []
+        self.reads: list[list[Buffer]] = []
+        """What each step reads."""
+        self.of_forward: dict[Atom, Buffer] = {}
+        """The memory of each value of the forward program."""
+        self.into: list[tuple[int, list[Buffer], Buffer]] = []
         """For steps that may write into an operand: the step, the operands of the result's size, and the result."""
         self.is_backward = False
         self.times = 1
@@ -364,7 +370,7 @@ class _Model:
         derivation = self.derivation
         forward, backward = derivation.forward, derivation.backward
         primal = derivation.primal
-        env: dict[Atom, _Buffer] = {}
+        env = self.of_forward
         for v, name in zip(forward.invars, primal.arg_names, strict=True):
             env[v] = self.new(v, "argument", name=name)
         for v in forward.constvars:
@@ -375,8 +381,12 @@ class _Model:
         saved = [self.read(env, a) for a in derivation.linearized.residuals]
         results = [self.read(env, a) for a in forward.outvars[:n_results]]
         turn = len(self.steps)
+        for buffer in self.buffers:
+            buffer.last_forward = buffer.last
+        for buffer in results:
+            buffer.last_forward = turn
         self.is_backward = True
-        back: dict[Atom, _Buffer] = dict(zip(backward.invars[:n], saved, strict=True))
+        back: dict[Atom, Buffer] = dict(zip(backward.invars[:n], saved, strict=True))
         for v in backward.invars[n:]:
             back[v] = self.new(v, "cotangent", name="the cotangent that comes in")
         for v in backward.constvars:
@@ -411,24 +421,24 @@ class _Model:
         equation: Equation | None = None,
         within: tuple[Equation, ...] = (),
         name: str = "",
-    ) -> _Buffer:
+    ) -> Buffer:
         born = len(self.steps) - (equation is not None)
-        buffer = _Buffer(self.times * nbytes(atom.aval), kind, born, born, equation, within, type_text(atom.aval), name)
+        buffer = Buffer(self.times * nbytes(atom.aval), kind, born, born, equation, within, type_text(atom.aval), name)
         if equation is not None:
-            buffer.is_free = equation.primitive.name in _FREE
+            buffer.is_free = is_made_where_read(equation)
         self.buffers.append(buffer)
         return buffer
 
-    def read(self, env: dict[Atom, _Buffer], atom: Atom) -> _Buffer:
+    def read(self, env: dict[Atom, Buffer], atom: Atom) -> Buffer:
         if isinstance(atom, Literal) or atom not in env:
             env[atom] = self.new(atom, "constant", name="a number")
         return env[atom]
 
-    def walk(self, program: Program, env: dict[Atom, _Buffer], within: tuple[Equation, ...]) -> None:
+    def walk(self, program: Program, env: dict[Atom, Buffer], within: tuple[Equation, ...]) -> None:
         for e in _put_off(program):
             if e.primitive in _INLINED:
                 (body,) = bodies(e)
-                inner: dict[Atom, _Buffer] = {
+                inner: dict[Atom, Buffer] = {
                     v: self.read(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
                 }
                 for v in body.program.constvars:
@@ -442,9 +452,10 @@ class _Model:
             self.steps.append((e, within, self.is_backward))
             now = len(self.steps) - 1
             operands = [self.read(env, a) for a in e.invars if isinstance(a, Var)]
+            self.reads.append(operands)
             for buffer in operands:
                 buffer.last = now
-            if e.primitive.name in _VIEWS and len(operands) == 1 and len(e.outvars) == 1:
+            if is_view(e):
                 env[e.outvars[0]] = operands[0]
                 continue
             takes = self.taken(e, operands)
@@ -456,15 +467,10 @@ class _Model:
             if inner_peak:
                 self.inside[now] = inner_peak
 
-    def taken(self, e: Equation, operands: Sequence[_Buffer]) -> list[_Buffer] | None:
-        if len(e.outvars) != 1 or e.programs:
+    def taken(self, e: Equation, operands: Sequence[Buffer]) -> list[Buffer] | None:
+        if not may_write_into_an_operand(e):
             return None
-        out = e.outvars[0].aval
-        shape = getattr(out, "shape", None)
-        is_elementwise = all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
-        if not is_elementwise and e.primitive.name not in _WRITES_INTO:
-            return None
-        return [b for b in operands if b.nbytes == self.times * nbytes(out)]
+        return [b for b in operands if b.nbytes == self.times * nbytes(e.outvars[0].aval)]
 
     def kind_of(self, e: Equation) -> Kind:
         if not self.is_backward:
@@ -476,9 +482,9 @@ class _Model:
         """Bytes that the body of a loop takes for one iteration, or the largest branch of a cond, beside operands and results."""
         peaks = []
         for body in bodies(e):
-            model = _Model(self.derivation, ())
-            given: dict[Atom, _Buffer] = {
-                v: _Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
+            model = Model(self.derivation, ())
+            given: dict[Atom, Buffer] = {
+                v: Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
             }
             model.walk(body.program, given, ())
             peaks.append(max((sum(kinds) for kinds in model.alive_by_step()), default=0))
@@ -522,9 +528,9 @@ class _Model:
         )
         peak = int(alive.sum(axis=1).argmax()) if len(alive) else 0
         there = [b for b in self.buffers if b.nbytes and not b.is_free and b.born <= peak <= b.last] if steps else []
-        groups: dict[tuple[Any, ...], list[_Buffer]] = {}
+        groups: dict[tuple[Any, ...], list[Buffer]] = {}
         for b in there:
-            b.name = b.name or _what(b.equation, b.within)
+            b.name = b.name or what_makes(b.equation, b.within)
             b.location = b.location or (location_of(b.equation, b.within) if b.equation is not None else None)
             groups.setdefault((_ANY_INDEX.sub("[…]", b.name), b.type, b.kind, b.location), []).append(b)
         values = [
@@ -535,10 +541,29 @@ class _Model:
         ]
         if peak in self.inside:
             e, within, _ = self.steps[peak]
-            inside = f"inside {_what(e, within)}"
+            inside = f"inside {what_makes(e, within)}"
             values.append(Alive(inside, "", self.inside[peak], "temporary", location_of(e, within)))
         values.sort(key=lambda a: -a.nbytes)
         return MemoryTimeline(self.derivation.primal.name, steps, tuple(values), self.derivation, self.donated)
+
+
+def is_view(e: Equation) -> bool:
+    """Whether the result is the operand's memory in another shape."""
+    return e.primitive.name in _VIEWS and len(e.outvars) == 1 and sum(isinstance(a, Var) for a in e.invars) == 1
+
+
+def is_made_where_read(e: Equation) -> bool:
+    """Whether nothing holds the result: XLA makes a broadcast where it is read."""
+    return e.primitive.name in _FREE
+
+
+def may_write_into_an_operand(e: Equation) -> bool:
+    """Whether the result may take the memory of an operand of its size that dies there."""
+    if len(e.outvars) != 1 or e.programs:
+        return False
+    shape = getattr(e.outvars[0].aval, "shape", None)
+    is_elementwise = all(getattr(a.aval, "shape", None) in (shape, ()) for a in e.invars)
+    return is_elementwise or e.primitive.name in _WRITES_INTO
 
 
 def _put_off(program: Program) -> Sequence[Equation]:
@@ -583,7 +608,7 @@ def _plural(kind: str) -> str:
     return "temporaries" if kind == "temporary" else f"{kind}s"
 
 
-def _what(equation: Equation | None, within: Sequence[Equation]) -> str:
+def what_makes(equation: Equation | None, within: Sequence[Equation]) -> str:
     if equation is None:
         return ""
     inside = " in ".join(dict.fromkeys(call_name(e) for e in reversed(within)))

@@ -76,18 +76,20 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Node:
+class Node:
     """An equation of the forward program, or of the body of a scan in it.
 
     Args:
       equation: what is computed.
       times: how often.
       name: if it only names a value that could be saved, the name.
+      loop: the scan of the forward program that it is run by, inside of whatever other; None outside of any.
     """
 
     equation: Equation
     times: int
     name: str = ""
+    loop: Equation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ class Graph:
     """What could be saved of a function, and what has to be had in its backward pass."""
 
     def __init__(self, derivation: Derivation, recompute_collectives: bool):
-        flat = inlined(derivation.primal, _OPENED)
+        self.copies: dict[Var, Var] = {}
+        """A value of a function that was called -> the value there, which all its calls share."""
+        flat = inlined(derivation.primal, _OPENED, self.copies)
         self.has_checkpoints = any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
         plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
         kept = _distinct(plain.linearized.residuals)
@@ -110,18 +114,20 @@ class Graph:
         self.flat = numbers_in_place(flat)
         self.candidates = {f"{_PREFIX}{k}": v for k, v in enumerate(_worth_a_name(self.flat))}
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
-        whole = derive_like(self.named(list(self.candidates)), derivation)
-        self.nodes: list[_Node] = []
+        self.whole = whole = derive_like(self.named(list(self.candidates)), derivation)
+        self.nodes: list[Node] = []
         self.same: dict[Atom, Atom] = {}
         """A value in the body of a scan -> the one outside that it is, and a result of a scan -> the one inside."""
         self.carried: dict[Atom, _Carried] = {}
         self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
-        self._add(whole.forward, 1, frozenset())
+        self._add(whole.forward, 1, frozenset(), None)
         self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         self.needed = [a for a in _distinct(whole.linearized.residuals) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
-        in_forward, _ = self._reached(whole.forward.outvars[:n_results], frozenset())
-        self.flops = [cost_of(n.equation).flops * n.times if i in in_forward else 0 for i, n in enumerate(self.nodes)]
+        self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
+        self.flops = [
+            cost_of(n.equation).flops * n.times if i in self.in_forward else 0 for i, n in enumerate(self.nodes)
+        ]
         self.fixed = [
             any(compat.is_real_effect(x) for x in n.equation.effects)
             or (not recompute_collectives and _exchanges(n.equation))
@@ -152,7 +158,7 @@ class Graph:
 
         return program(self.flat)
 
-    def _add(self, program: Program, times: int, varying: frozenset[Atom]) -> None:
+    def _add(self, program: Program, times: int, varying: frozenset[Atom], loop: Equation | None) -> None:
         """Adds the nodes of a program; `varying` are those of its inputs that are not the same in each iteration."""
         differs = set(varying)
         for e in program.equations:
@@ -162,7 +168,7 @@ class Graph:
             often = times if differs_here or not varying else 1
             if e.primitive is not compat.scan_p:
                 is_own = e.primitive is compat.name_p and e.params["name"] in self.candidates
-                self.nodes.append(_Node(e, often, e.params["name"] if is_own else ""))
+                self.nodes.append(Node(e, often, e.params["name"] if is_own else "", loop))
                 continue
             body: Program = e.params["jaxpr"]
             n_consts, n_carry = compat.scan_sizes(e.params)
@@ -176,20 +182,20 @@ class Graph:
             inner = frozenset(body.invars[n_consts:]) | {
                 v for v, a in zip(body.invars, e.invars, strict=True) if a in differs
             }
-            self._add(body, often * int(e.params["length"]), inner)
+            self._add(body, often * int(e.params["length"]), inner, loop or e)
 
-    def _resolved(self, atom: Atom) -> Atom:
+    def resolved(self, atom: Atom) -> Atom:
         while atom in self.same:
             atom = self.same[atom]
         return atom
 
-    def _reached(self, atoms: Sequence[Atom], saved: frozenset[str]) -> tuple[set[int], set[Atom]]:
+    def reached(self, atoms: Sequence[Atom], saved: frozenset[str]) -> tuple[set[int], set[Atom]]:
         """The nodes that have to be computed for some values, given what is saved, and the inputs that are read."""
         pending = [*atoms]
         seen: set[Atom] = set()
         nodes: set[int] = set()
         while pending:
-            a = self._resolved(pending.pop())
+            a = self.resolved(pending.pop())
             if isinstance(a, Literal) or a in seen:
                 continue
             seen.add(a)
@@ -231,7 +237,7 @@ class Graph:
             entries.extend([(row, x, 1.0), *((row, y, -1.0) for y in others)])
 
         def places(atoms: Sequence[Atom]) -> list[int]:
-            found = dict.fromkeys(self._resolved(a) for a in atoms)
+            found = dict.fromkeys(self.resolved(a) for a in atoms)
             return [place[a] for a in found if isinstance(a, Var)]
 
         for i, n in enumerate(self.nodes):
@@ -288,10 +294,10 @@ class Graph:
 
     def outcome(self, saved: Sequence[str]) -> Solution:
         """What comes of saving these names: those of them that are read, and what is computed again."""
-        nodes, inputs = self._reached(self.needed, frozenset(saved))
+        nodes, inputs = self.reached(self.needed, frozenset(saved))
         used = {self.nodes[i].name for i in nodes}.intersection(saved)
         size = sum(self.named_sizes[name] for name in used) + sum(nbytes(v.aval) for v in inputs)
-        in_order = tuple(self._saved(name) for name in self.candidates if name in used)
+        in_order = tuple(self.described(name) for name in self.candidates if name in used)
         return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
 
     def _within(self, budget: int) -> Any:
@@ -353,7 +359,7 @@ class Graph:
         )
         return None if found.x is None else np.round(found.x)
 
-    def _saved(self, name: str) -> Saved:
+    def described(self, name: str) -> Saved:
         v = self.candidates[name]
         made_by, size = self.makers[v], self.named_sizes[name]
         often = size // max(nbytes(v.aval), 1)
@@ -364,7 +370,7 @@ class Graph:
 
     def count(self, like: Saved) -> int:
         """How many values the same line makes in the same way, of the same type."""
-        alike = (self._saved(name) for name in self.candidates)
+        alike = (self.described(name) for name in self.candidates)
         key = (like.type, like.expression, like.location)
         return sum((s.type, s.expression, s.location) == key for s in alike)
 

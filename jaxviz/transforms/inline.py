@@ -12,18 +12,22 @@ from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
-def inlined(program: Program, primitives: Collection[Any]) -> Program:
+def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var] | None = None) -> Program:
     """The program with all calls of these primitives, which have one program in the param `jaxpr`, replaced by that.
 
     Nested programs are gone through too. A program in which there are none is returned as it is, and so is one whose constants stand
     elsewhere (libraries keep such jaxprs in the params of their primitives): there is no place in it for the constants of a call.
+
+    Args:
+      copies: told, for each new variable, which one of a called program it is a copy of.
     """
-    return _Inliner(primitives).program(program)
+    return _Inliner(primitives, {} if copies is None else copies).program(program)
 
 
 class _Inliner:
-    def __init__(self, primitives: Collection[Any]):
+    def __init__(self, primitives: Collection[Any], copies: dict[Var, Var]):
         self.primitives = primitives
+        self.copies = copies
         self.done: dict[Program, Program] = {}
         self.operations: dict[Operation, Operation] = {}
 
@@ -75,7 +79,9 @@ class _Inliner:
                 continue
             operation = self.operation(e.operation)
             outvars = tuple([Var(v.aval) for v in e.outvars]) if renames else e.outvars
-            env.update(zip(e.outvars, outvars, strict=True) if renames else ())
+            if renames:
+                env.update(zip(e.outvars, outvars, strict=True))
+                self.copies.update(zip(outvars, e.outvars, strict=True))
             same = operation is e.operation and not renames and all(a is b for a, b in zip(ins, e.invars, strict=True))
             equations.append(e if same else Equation(operation, ins, outvars, line, e.origin))
 

@@ -1,0 +1,227 @@
+"""What the explorer needs to say by itself what comes of saving or computing again each value: mirrored by `widgets/src/whatif.ts`.
+
+The table has a row for each slot, node, step and buffer:
+
+- A slot is a value of the function with a name after each value that could be saved. It can be had in the backward pass if it is an
+  input, is saved by its name, or if the node that makes it is computed again from slots that can be had.
+- A node is an equation that makes slots. It is computed again at most once.
+- Steps and buffers are those of the modelled timeline without a checkpoint. Where a slot is computed again, its node gets a step of its
+  own right before the first step of the backward pass that reads it, and the slot a buffer of its own from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxviz.analysis.cost import cost
+from jaxviz.analysis.memory import (
+    KINDS,
+    Model,
+    is_made_where_read,
+    is_view,
+    may_write_into_an_operand,
+    memory,
+    what_makes,
+)
+from jaxviz.analysis.remat_graph import Graph, Solution
+from jaxviz.analysis.tables import nbytes
+from jaxviz.analysis.walk import location_of, primal_equation
+from jaxviz.derivation import Derivation
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.views.sources import shown_path
+
+_BUDGETS = 9
+
+
+def what_if(derivation: Derivation, source: bool = True) -> dict[str, Any]:
+    """The table, as JSON values.
+
+    Args:
+      derivation: of the function; checkpoints that are in it give way.
+      source: whether the paths of files may be in it, and not their names alone.
+
+    Raises:
+      what `derive` raises for the function with a name after each of its values.
+    """
+    return _Table(derivation, source).table()
+
+
+class _Table:
+    def __init__(self, derivation: Derivation, source: bool):
+        self.derivation = derivation
+        self.source = source
+        self.graph = Graph(derivation, False)
+        self.strings: dict[str, int] = {"": 0}
+        self.slots: dict[Atom, int] = {}
+
+    def table(self) -> dict[str, Any]:
+        graph = self.graph
+        model = Model(graph.whole, (False,) * len(graph.whole.primal.invars))
+        model.timeline()
+        number_of = {id(b): i for i, b in enumerate(model.buffers)}
+        numbers = {name: i for i, name in enumerate(graph.candidates)}
+        loops = list(dict.fromkeys(n.loop for n in graph.nodes if n.loop is not None))
+        nodes = {
+            "value": [numbers.get(n.name, -1) for n in graph.nodes],
+            "flops": [int(f) for f in graph.flops],
+            "loop": [loops.index(n.loop) if n.loop is not None else -1 for n in graph.nodes],
+            "isForward": [int(i in graph.in_forward) for i in range(len(graph.nodes))],
+            "isView": [int(is_view(n.equation)) for n in graph.nodes],
+            "isFree": [int(is_made_where_read(n.equation)) for n in graph.nodes],
+            "mayReuse": [int(may_write_into_an_operand(n.equation)) for n in graph.nodes],
+            "what": [self.string(n.equation.primitive.name) for n in graph.nodes],
+            "place": [self.place(location_of(n.equation)) for n in graph.nodes],
+            "reads": [self.numbered(n.equation.invars) for n in graph.nodes],
+            "makes": [self.numbered(n.equation.outvars) for n in graph.nodes],
+        }
+        needed = self.numbered(graph.needed)
+        # What is carried adds slots that nothing else reads, and those may be carried themselves.
+        carried: dict[int, list[int]] = {}
+        for v, c in graph.carried.items():
+            carried[self.slot(v)] = self.numbered((c.first, c.before))
+        inputs = {v: nbytes(v.aval) for v in graph.inputs}
+        for v in inputs:
+            self.slot(v)
+        held = {graph.resolved(a): model.of_forward[a] for a in graph.needed if a in model.of_forward}
+        of_slot = {**model.of_forward, **held}
+        turn = next((i for i, (*_, is_backward) in enumerate(model.steps) if is_backward), len(model.steps))
+        kept = {number_of[id(b)] for b in held.values()}
+        times = {v: n.times for n in graph.nodes for v in n.equation.outvars}
+        present = self.derivation.residuals
+        return {
+            "function": self.derivation.primal.name,
+            "kinds": list(KINDS),
+            "values": [self.value(name) for name in graph.candidates],
+            "slots": {
+                "nbytes": [nbytes(a.aval) * times.get(a, 1) if isinstance(a, Var) else 0 for a in self.slots],
+                "input": [inputs.get(a, -1) if isinstance(a, Var) else -1 for a in self.slots],
+                "buffer": [number_of[id(of_slot[a])] if a in of_slot else -1 for a in self.slots],
+                "carried": [carried.get(i, []) for i in range(len(self.slots))],
+            },
+            "nodes": nodes,
+            "needed": needed,
+            "loops": [self.loop(e, model, number_of) for e in loops],
+            "turn": turn,
+            "steps": [
+                {
+                    "what": self.string(e.primitive.name),
+                    "place": self.place(location_of(e, within)),
+                    "reads": [k for b in model.reads[i] if (k := number_of[id(b)]) in kept] if i >= turn else [],
+                }
+                for i, (e, within, _) in enumerate(model.steps)
+            ],
+            "buffers": [
+                [int(b.nbytes) if not b.is_free else 0, KINDS.index(b.kind), b.born, b.last, b.last_forward, self.string(b.name or what_makes(b.equation, b.within)), self.string(b.type)]
+                for b in model.buffers
+            ],
+            "inside": [[step, int(n)] for step, n in model.inside.items()],
+            "everything": {"nbytes": graph.all_nbytes, "flops": 0, "work": cost(graph.whole).total.flops},
+            "present": {
+                "nbytes": present.nbytes,
+                "flops": self.computed_again() if graph.has_checkpoints else 0,
+                "peak": memory(self.derivation).peak_nbytes,
+                "saved": sorted(numbers[name] for name in self.saved_now()),
+            },
+            "least": graph.least,
+            "plans": [[numbers[s.name] for s in plan.saved] for plan in self.plans()],
+            "strings": list(self.strings),
+        }  # fmt: skip
+
+    def string(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings))
+
+    def slot(self, atom: Atom) -> int:
+        return self.slots.setdefault(atom, len(self.slots))
+
+    def numbered(self, atoms: Iterable[Atom]) -> list[int]:
+        resolved = (self.graph.resolved(a) for a in atoms)
+        return [self.slot(a) for a in resolved if not isinstance(a, Literal)]
+
+    def place(self, location: Location | None) -> list[int]:
+        if location is None:
+            return []
+        return [self.string(shown_path(location.file, self.source)), location.line]
+
+    def value(self, name: str) -> dict[str, Any]:
+        saved = self.graph.described(name)
+        return {
+            "what": self.string(saved.expression),
+            "type": self.string(saved.type),
+            "nbytes": int(saved.nbytes),
+            "place": self.place(saved.location),
+        }
+
+    def loop(self, scan: Equation, model: Model, number_of: dict[int, int]) -> dict[str, Any]:
+        """Where a scan of the forward program stands in the timeline, and the first and last step that reads what it stacks."""
+        stacked = {number_of[id(model.of_forward[v])] for v in scan.outvars if v in model.of_forward}
+        forward = next(i for i, (e, *_) in enumerate(model.steps) if e is scan)
+        back = [
+            i
+            for i, (e, _, is_backward) in enumerate(model.steps)
+            if is_backward and any(number_of[id(b)] in stacked for b in model.reads[i])
+        ]
+        return {"forward": forward, "backward": max(back, default=-1), "place": self.place(location_of(scan))}
+
+    def plans(self) -> list[Solution]:
+        """The best that can be had at some budgets, from the least bytes up."""
+        graph = self.graph
+        budgets = np.linspace(graph.least, graph.all_nbytes, _BUDGETS).astype(np.int64).tolist()
+        found = {plan.point: plan for plan in (graph.solve(b) for b in dict.fromkeys(budgets))}
+        best: list[Solution] = []
+        for point in sorted(found, key=lambda p: (p.nbytes, p.flops)):
+            if not best or point.flops < best[-1].point.flops:
+                best.append(found[point])
+        return best
+
+    def computed_again(self) -> int:
+        plain = self.graph.whole
+        return int(cost(self.derivation).total.flops - cost(plain).total.flops)
+
+    def saved_now(self) -> set[str]:
+        """The names that come closest to what is kept at present: of each residual, or of what a rule made it from.
+
+        In checkpoints, it is the policy that says which.
+        """
+        graph = self.graph
+        original = {name: graph.copies.get(v, v) for name, v in graph.candidates.items()}
+        ruled = {v for body in _checkpointed(self.derivation.primal) for _, e in body.walk() for v in e.outvars}
+        saved = {
+            v
+            for c in self.derivation.linearized.checkpoints
+            for d in c.decisions
+            if d.verdict != "recomputed"
+            for v in primal_equation(d.equation).outvars
+        }
+        nearest = {n for n in self.nearest(graph.needed) if original[n] not in ruled}
+        found = nearest | {n for n, v in original.items() if v in saved}
+        used: set[str] = {s.name for s in graph.outcome(list(found)).saved}
+        return used
+
+    def nearest(self, atoms: Sequence[Atom]) -> set[str]:
+        """The names that are met first on the way from some values to what they are made from."""
+        graph, found, seen = self.graph, set(), set()
+        pending = [*atoms]
+        while pending:
+            a = graph.resolved(pending.pop())
+            if a in seen:
+                continue
+            seen.add(a)
+            if a in graph.carried:
+                pending += [graph.carried[a].first, graph.carried[a].before]
+            elif a in graph.producer:
+                node = graph.nodes[graph.producer[a]]
+                if node.name:
+                    found.add(node.name)
+                else:
+                    pending += node.equation.invars
+        return found
+
+
+def _checkpointed(program: Program) -> list[Program]:
+    """The bodies of checkpoints in a program."""
+    return [e.params["jaxpr"] for _, e in program.walk() if e.primitive is compat.remat_p]
