@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from jaxviz.views.columns import first_line, view_of
 from jaxviz.views.page import page
 from jaxviz.views.schema import View, encode
 from jaxviz.views.text import stage_text, summary
+from jaxviz.views.whatif import what_if
 
 _STATIC = Path(__file__).parent.parent / "static"
 
@@ -44,6 +46,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     payload = traitlets.Bytes(b"").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
+    what_if = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
@@ -86,6 +89,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         """
         view = self.view if source else view_of(self.derivation, source=False)
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
+        state["what_if"] = _what_if_json(self.derivation, source)
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
@@ -116,10 +120,16 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             self.failure = first_line(error)
             raise
 
+    def _fill_what_if(self) -> None:
+        if not self.what_if:
+            self.what_if = _what_if_json(self.derivation)
+
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """The browser asks for what it is to show, where the widget stands inside another one."""
         if content == "fill":
             self._fill()
+        if content == "what if":
+            self._fill_what_if()
 
     @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:
@@ -143,6 +153,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if int(number) >= n:
             raise traitlets.TraitError(f"{value!r} names no equation; {stage} has {n}, numbered from 0")
         return value
+
+
+def _what_if_json(derivation: Derivation, source: bool = True) -> str:
+    """What the switches need, or why there are none."""
+    try:
+        return json.dumps(what_if(derivation, source), separators=(",", ":"))
+    except Exception as error:
+        return json.dumps({"error": first_line(error)})
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

@@ -13,10 +13,9 @@ _HOST = """
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const unpack = async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new DataView(await new Response(stream).arrayBuffer());
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 };
-const state = read("jaxviz-state");
+let state = {};
 const listeners = new Map();
 const model = {
   get: (name) => state[name],
@@ -32,7 +31,8 @@ const model = {
 };
 const el = document.getElementById("jaxviz");
 try {
-  state.payload = await unpack(read("jaxviz-payload"));
+  state = await (await unpack(read("jaxviz-state"))).json();
+  state.payload = new DataView(await (await unpack(read("jaxviz-payload"))).arrayBuffer());
   const source = new Blob([read("jaxviz-module")], { type: "text/javascript" });
   const module = await import(URL.createObjectURL(source));
   await module.default.render({ model, el });
@@ -57,7 +57,6 @@ def page(title: str, payload: bytes, module: str, style: str, state: Mapping[str
       state: the widget's other traits.
     """
     sheet = style.replace("</", "<\\/")
-    packed = base64.b64encode(gzip.compress(payload, mtime=0)).decode()
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -76,13 +75,17 @@ html {{ color-scheme: light dark; }}
 <body>
 <div id="jaxviz"></div>
 <noscript>This page shows a program with JavaScript, which is switched off here.</noscript>
-{_data("jaxviz-state", dict(state))}
-{_data("jaxviz-payload", packed)}
+{_data("jaxviz-state", _packed(json.dumps(dict(state)).encode()))}
+{_data("jaxviz-payload", _packed(payload))}
 {_data("jaxviz-module", module)}
 <script type="module">{_HOST}</script>
 </body>
 </html>
 """
+
+
+def _packed(block: bytes) -> str:
+    return base64.b64encode(gzip.compress(block, mtime=0)).decode()
 
 
 def _data(name: str, value: Any) -> str:

@@ -1,5 +1,10 @@
 """The widget's Python side: its traits, when it derives, and what it saves."""
 
+import base64
+import gzip
+import json
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -68,25 +73,34 @@ def test_a_wrong_value_is_refused_with_what_to_write(explorer, trait, value, mes
 
 def test_a_page_holds_what_is_shown_and_what_is_selected(explorer, tmp_path):
     explorer.stage, explorer.beside, explorer.selected = "forward", "linear+backward", "forward:0"
-    text = explorer.save_html(tmp_path / "loss.html").read_text()
-    for value in ('"stage": "forward"', '"beside": "linear+backward"', '"selected": "forward:0"'):
-        assert value in text
+    state = json.loads(packed(explorer.save_html(tmp_path / "loss.html"), "state"))
+    assert (state["stage"], state["beside"], state["selected"]) == ("forward", "linear+backward", "forward:0")
+    assert json.loads(state["what_if"])["function"] == "loss"
+
+
+def packed(page, name):
+    """What a saved page holds under a name."""
+    block = re.search(rf'id="jaxviz-{name}">"([^"]*)"', page.read_text()).group(1)
+    return gzip.decompress(base64.b64decode(block))
 
 
 def test_a_page_without_source_holds_none(explorer, tmp_path):
-    import base64
-    import gzip
-    import re
-
-    def payload(**options):
-        text = explorer.save_html(tmp_path / "loss.html", **options).read_text()
-        return gzip.decompress(base64.b64decode(re.search(r'id="jaxviz-payload">"([^"]*)"', text).group(1)))
-
-    assert b"a comment of mine" in payload()
-    without = payload(source=False)
+    assert b"a comment of mine" in packed(explorer.save_html(tmp_path / "loss.html"), "payload")
+    page = explorer.save_html(tmp_path / "loss.html", source=False)
+    without = packed(page, "payload") + packed(page, "state")
     assert b"a comment of mine" not in without
     assert str(tmp_path.parent).encode() not in without
     assert __file__.rsplit("/", 1)[0].encode() not in without
+
+
+def test_the_switches_are_made_when_they_are_asked_for(explorer):
+    assert explorer.what_if == ""
+    explorer._handle_custom_msg("what if", [])
+    table = json.loads(explorer.what_if)
+    assert table["present"]["nbytes"] == explorer.derivation.residuals.nbytes
+    while_loop = jaxviz.explore(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
+    while_loop._handle_custom_msg("what if", [])
+    assert "ReverseModeError" in json.loads(while_loop.what_if)["error"]
 
 
 def test_explore_takes_what_derive_takes(explorer):

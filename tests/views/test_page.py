@@ -35,12 +35,16 @@ def read(**changes):
     return page(**values), Reader(page(**values))
 
 
+def unpacked(script):
+    return gzip.decompress(base64.b64decode(json.loads(script)))
+
+
 def test_what_is_put_in_comes_out():
     _, found = read(title=EVIL, payload=b"\x00\xff" * 99, module=f"x = {EVIL!r}", state={"selected": EVIL})
     assert found.scripts["title"] == EVIL
-    assert gzip.decompress(base64.b64decode(json.loads(found.scripts["jaxviz-payload"]))) == b"\x00\xff" * 99
+    assert unpacked(found.scripts["jaxviz-payload"]) == b"\x00\xff" * 99
     assert json.loads(found.scripts["jaxviz-module"]) == f"x = {EVIL!r}"
-    assert json.loads(found.scripts["jaxviz-state"]) == {"selected": EVIL}
+    assert json.loads(unpacked(found.scripts["jaxviz-state"])) == {"selected": EVIL}
 
 
 def test_no_text_adds_an_element():

@@ -26,3 +26,14 @@ export function formatCount(n: number): string {
 export function plural(n: number, one: string, many = `${one}s`): string {
   return `${formatCount(n)} ${n === 1 ? one : many}`;
 }
+
+/** `12.3 kFLOP`, `4 FLOP`. */
+export function formatFlops(n: number): string {
+  if (n < 1000) return `${n} FLOP`;
+  let size = n;
+  for (const unit of ["kFLOP", "MFLOP", "GFLOP", "TFLOP"]) {
+    size /= 1000;
+    if (size < 1000) return `${size.toFixed(1)} ${unit}`;
+  }
+  return `${(size / 1000).toFixed(1)} PFLOP`;
+}

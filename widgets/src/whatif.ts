@@ -125,6 +125,21 @@ export class WhatIf {
   }
 }
 
+/** The most bytes alive at any step. */
+export function peakOf({ steps, buffers }: ModelledTimeline): number {
+  const change = new Float64Array(steps.length + 2);
+  for (const { nbytes, born, last } of buffers) {
+    change[born]! += nbytes;
+    change[Math.min(last, steps.length) + 1]! -= nbytes;
+  }
+  let [peak, alive] = [0, 0];
+  for (let i = 0; i < steps.length; i++) {
+    alive += change[i]!;
+    peak = Math.max(peak, alive);
+  }
+  return peak;
+}
+
 /** A buffer under way. */
 interface Draft extends TimelineBuffer {
   /** What is written into its memory leaves it one step early. */

@@ -1,0 +1,319 @@
+/** The switches: each value saved or computed again, and what comes of it at once. */
+
+import { h, onRowKey } from "../dom";
+import { formatBytes, formatFlops, plural } from "../format";
+import type { Change, State } from "../state";
+import { type Outcome, peakOf, type Table, WhatIf } from "../whatif";
+
+/** Where the table comes from: it is made when first asked for. */
+export interface WhatIfSource {
+  /** JSON of the table or of `{error}`; empty until it is there. */
+  read(): string;
+  ask(): void;
+  listen(callback: () => void): () => void;
+}
+
+type Fate = "saved" | "again" | "unread";
+
+interface Row {
+  value: number;
+  fate: Fate;
+  /** FLOPs of computing it again, from what it is made from. */
+  flops: number;
+}
+
+/** Rows shown before the rest is asked for. */
+const SHOWN_AT_FIRST = 200;
+
+/** The values that matter: saved, computed again, or chosen to be saved though nothing reads them. The largest first. */
+export function rowsOf(whatIf: WhatIf, outcome: Outcome, chosen: ReadonlySet<number>): Row[] {
+  const { nodes, values } = whatIf.table;
+  const found = new Map<number, Row>();
+  nodes.value.forEach((value, node) => {
+    if (value < 0) return;
+    const isSaved = outcome.saved.has(value);
+    if (!isSaved && !outcome.again.has(node) && !chosen.has(value)) return;
+    const maker = whatIf.maker[nodes.reads[node]![0] ?? -1] ?? -1;
+    const fate = isSaved ? "saved" : chosen.has(value) ? "unread" : "again";
+    found.set(value, { value, fate, flops: maker < 0 ? 0 : nodes.flops[maker]! });
+  });
+  return [...found.values()].sort(
+    (a, b) => values[b.value]!.nbytes - values[a.value]!.nbytes || a.value - b.value,
+  );
+}
+
+export class WhatIfPane {
+  readonly element: HTMLElement;
+  private readonly content = h("div", { class: "jv-whatif-content" });
+  private readonly stop: () => void;
+  private board: Board | null = null;
+
+  constructor(
+    private readonly state: State,
+    private readonly source: WhatIfSource,
+    private readonly onOutcome: (whatIf: WhatIf, outcome: Outcome | null) => void,
+  ) {
+    this.element = h(
+      "section",
+      { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
+      this.content,
+    );
+    this.stop = source.listen(() => this.fill());
+    this.fill();
+  }
+
+  update(change: Change): void {
+    if (change === "selection") this.board?.light();
+  }
+
+  destroy(): void {
+    this.stop();
+  }
+
+  private fill(): void {
+    const text = this.source.read();
+    this.board = null;
+    if (text === "") {
+      this.content.replaceChildren(message("Working out what could be saved…"));
+      this.source.ask();
+      return;
+    }
+    const answer = JSON.parse(text) as Table | { error: string };
+    if ("error" in answer) {
+      this.content.replaceChildren(message(answer.error));
+      return;
+    }
+    this.board = new Board(this.state, new WhatIf(answer), this.onOutcome);
+    this.content.replaceChildren(this.board.element);
+  }
+}
+
+function message(text: string): HTMLElement {
+  return h("p", { class: "jv-message", role: "status" }, text);
+}
+
+/** The switches of one function, as set. */
+class Board {
+  readonly element: HTMLElement;
+  private readonly table: Table;
+  /** The values that are to be saved; null while the function is as it is written. */
+  private chosen: Set<number> | null = null;
+  private limit = SHOWN_AT_FIRST;
+  private readonly head = h("div", {
+    class: "jv-figures",
+    "aria-live": "polite",
+    "data-testid": "what-if-figures",
+  });
+  private readonly body = h("tbody", {});
+  private readonly slider: HTMLInputElement;
+  private readonly plans: { chosen: Set<number>; outcome: Outcome }[];
+
+  constructor(
+    private readonly state: State,
+    private readonly whatIf: WhatIf,
+    private readonly onOutcome: (whatIf: WhatIf, outcome: Outcome | null) => void,
+  ) {
+    this.table = whatIf.table;
+    this.plans = this.table.plans.map((plan) => {
+      const chosen = new Set(plan);
+      return { chosen, outcome: whatIf.outcome(chosen) };
+    });
+    this.slider = h("input", {
+      type: "range",
+      min: 0,
+      max: Math.max(0, this.plans.length - 1),
+      step: 1,
+      class: "jv-slider",
+      "aria-label": "budget of a plan",
+      "data-testid": "what-if-budget",
+      oninput: () => this.choose(this.plans[Number(this.slider.value)]!.chosen),
+    });
+    this.slider.value = String(this.plans.length - 1);
+    const button = (text: string, title: string, id: string, act: () => void) =>
+      h("button", { type: "button", class: "jv-button", title, "data-testid": id, onclick: act }, text);
+    this.element = h(
+      "div",
+      { class: "jv-board" },
+      this.head,
+      h(
+        "div",
+        { class: "jv-controls" },
+        h(
+          "label",
+          { class: "jv-budget", title: "the best plans: fewest FLOPs at their bytes" },
+          "less memory",
+          this.slider,
+          "less work",
+        ),
+        button("Save nothing", "compute all again from the arguments", "what-if-nothing", () =>
+          this.choose(new Set()),
+        ),
+        button("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
+          this.choose(null),
+        ),
+      ),
+      h(
+        "div",
+        { class: "jv-scroll" },
+        h(
+          "table",
+          { class: "jv-table" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              ...HEADS.map(([name, text]) => h("th", { scope: "col", class: `jv-col-${name}` }, text)),
+            ),
+          ),
+          this.body,
+        ),
+      ),
+    );
+    this.show();
+  }
+
+  light(): void {
+    const { file, line } = this.state.selection;
+    for (const tr of this.body.querySelectorAll<HTMLElement>("tr[data-file]"))
+      tr.classList.toggle(
+        "is-selected",
+        line >= 0 && tr.dataset.file === String(file) && tr.dataset.line === String(line),
+      );
+  }
+
+  private choose(chosen: Set<number> | null): void {
+    this.chosen = chosen && new Set(chosen);
+    this.show();
+  }
+
+  private flip(value: number): void {
+    this.chosen ??= new Set(this.table.present.saved);
+    if (!this.chosen.delete(value)) this.chosen.add(value);
+    this.show();
+  }
+
+  private show(): void {
+    const chosen = this.chosen ?? new Set(this.table.present.saved);
+    const outcome = this.whatIf.outcome(chosen);
+    this.onOutcome(this.whatIf, this.chosen && outcome);
+    const rows = rowsOf(this.whatIf, outcome, chosen);
+    const had = (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("tr[data-value]")
+      ?.dataset.value;
+    this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.row(row)));
+    if (rows.length > this.limit) this.body.append(this.more(rows.length));
+    if (had)
+      this.body.querySelector<HTMLElement>(`tr[data-value="${had}"] button`)?.focus({ preventScroll: true });
+    this.head.replaceChildren(...this.figures(outcome));
+    this.light();
+  }
+
+  private figures(outcome: Outcome): HTMLElement[] {
+    const { present, everything } = this.table;
+    const isAsWritten = this.chosen === null;
+    const now = isAsWritten ? present : { ...outcome, peak: peakOf(this.whatIf.timeline(outcome)) };
+    const was = (before: string) => (isAsWritten ? "" : `as written ${before}`);
+    const work = everything.work
+      ? ` (+${((100 * now.flops) / everything.work).toFixed(now.flops ? 1 : 0)}%)`
+      : "";
+    const figure = (name: string, value: string, before: string, id: string) =>
+      h(
+        "div",
+        { class: "jv-figure" },
+        h("span", { class: "jv-dim" }, name),
+        h("strong", { "data-testid": id }, value),
+        h("span", { class: "jv-dim" }, before),
+      );
+    return [
+      figure("kept", formatBytes(now.nbytes), was(formatBytes(present.nbytes)), "what-if-bytes"),
+      figure(
+        "computed again",
+        `${formatFlops(now.flops)}${work}`,
+        was(formatFlops(present.flops)),
+        "what-if-flops",
+      ),
+      figure("peak, modelled", formatBytes(now.peak), was(formatBytes(present.peak)), "what-if-peak"),
+    ];
+  }
+
+  private row({ value, fate, flops }: Row): HTMLElement {
+    const { values, strings } = this.table;
+    const { what, type, nbytes, place } = values[value]!;
+    const { model } = this.state;
+    const [file, line] = this.fileOf(place);
+    const isOn = fate !== "again";
+    const select = () => file >= 0 && this.state.selectLine(file, line);
+    return h(
+      "tr",
+      {
+        class: fate === "saved" ? "" : "jv-faded",
+        "data-testid": "what-if-row",
+        "data-value": value,
+        "data-file": file,
+        "data-line": line,
+        onclick: select,
+      },
+      h(
+        "td",
+        { class: "jv-col-switch" },
+        h(
+          "button",
+          {
+            type: "button",
+            role: "switch",
+            class: "jv-switch",
+            "aria-checked": String(isOn),
+            "aria-label": `save ${strings[what]}`,
+            onclick: (event: MouseEvent) => {
+              event.stopPropagation();
+              this.flip(value);
+            },
+            onkeydown: (event: KeyboardEvent) =>
+              onRowKey(event, this.body, ".jv-switch", () => this.flip(value)),
+          },
+          FATES[fate],
+        ),
+      ),
+      h("td", {}, h("code", {}, strings[what]!)),
+      h("td", {}, h("code", {}, strings[type]!)),
+      h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
+      h("td", { class: "jv-col-nbytes" }, flops ? formatFlops(flops) : "free"),
+      h(
+        "td",
+        { title: model.view.files[file]?.path },
+        file < 0 ? "" : `${model.view.files[file]!.label}:${line}`,
+      ),
+    );
+  }
+
+  private more(n: number): HTMLElement {
+    const all = () => {
+      this.limit = n;
+      this.show();
+    };
+    const button = h(
+      "button",
+      { type: "button", class: "jv-button", onclick: all },
+      `Show all ${plural(n, "value")}`,
+    );
+    return h("tr", {}, h("td", { colspan: HEADS.length }, button));
+  }
+
+  private fileOf(place: Table["values"][number]["place"]): [number, number] {
+    const [path, line] = place;
+    if (path === undefined || line === undefined) return [-1, -1];
+    return [this.state.model.view.files.findIndex((file) => file.path === this.table.strings[path]), line];
+  }
+}
+
+const FATES: Record<Fate, string> = { saved: "saved", again: "again", unread: "unread" };
+
+const HEADS: [string, string][] = [
+  ["switch", "switch"],
+  ["name", "value"],
+  ["type", "type"],
+  ["nbytes", "bytes"],
+  ["nbytes", "to make it"],
+  ["line", "line"],
+];
