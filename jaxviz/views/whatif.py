@@ -28,7 +28,7 @@ from jaxviz.analysis.memory import (
 )
 from jaxviz.analysis.remat_graph import Graph, Solution
 from jaxviz.analysis.tables import nbytes
-from jaxviz.analysis.walk import location_of, primal_equation
+from jaxviz.analysis.walk import find_readers, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
@@ -90,7 +90,7 @@ class _Table:
         held = {graph.resolved(a): model.of_forward[a] for a in graph.needed if a in model.of_forward}
         of_slot = {**model.of_forward, **held}
         turn = next((i for i, (*_, is_backward) in enumerate(model.steps) if is_backward), len(model.steps))
-        kept = {number_of[id(b)] for b in held.values()}
+        reads = self.read_in_backward(model)
         times = {v: n.times for n in graph.nodes for v in n.equation.outvars}
         present = self.derivation.residuals
         return {
@@ -111,7 +111,7 @@ class _Table:
                 {
                     "what": self.string(e.primitive.name),
                     "place": self.place(location_of(e, within)),
-                    "reads": [k for b in model.reads[i] if (k := number_of[id(b)]) in kept] if i >= turn else [],
+                    "reads": reads.get(i, []),
                 }
                 for i, (e, within, _) in enumerate(model.steps)
             ],
@@ -131,6 +131,21 @@ class _Table:
             "plans": [[numbers[s.name] for s in plan.saved] for plan in self.plans()],
             "strings": list(self.strings),
         }  # fmt: skip
+
+    def read_in_backward(self, model: Model) -> dict[int, list[int]]:
+        """The slots that each step of the backward pass reads."""
+        whole = self.graph.whole
+        at = {(e, within): i for i, (e, within, is_backward) in enumerate(model.steps) if is_backward}
+        kept = dict(zip(whole.backward.invars, whole.linearized.residuals, strict=False))
+        found: dict[int, list[int]] = {}
+        for v, readers in find_readers(whole.backward, kept).items():
+            for reader in readers:
+                # Inside of a loop or a branch it is the step of that.
+                path = (*reader.within, reader.equation)
+                step = next((at[e, path[:k]] for k, e in enumerate(path) if (e, path[:k]) in at), None)
+                if step is not None:
+                    found.setdefault(step, []).extend(self.numbered((kept[v],)))
+        return {step: list(dict.fromkeys(slots)) for step, slots in found.items()}
 
     def string(self, text: str) -> int:
         return self.strings.setdefault(text, len(self.strings))

@@ -34,7 +34,7 @@ export interface Table {
   needed: number[];
   loops: { forward: number; backward: number; place: PlaceNumbers }[];
   turn: number;
-  /** The steps of the timeline where all is kept; `reads` are buffers, and of the backward pass alone. */
+  /** The steps of the timeline where all is kept, and the needed slots that each of the backward pass reads. */
   steps: { what: number; place: PlaceNumbers; reads: number[] }[];
   /** Bytes, kind, first step, last step, last step of the forward pass that needs it, name, type. */
   buffers: [number, number, number, number, number, number, number][];
@@ -184,16 +184,15 @@ class Rerun {
     }
     const placeOf: number[] = [];
     steps.forEach((step, i) => {
-      const read = i < turn ? [] : step.reads.flatMap((buffer) => neededOf.get(buffer) ?? []);
-      this.compute(read);
+      this.compute(step.reads);
       placeOf.push(this.step(step.what, step.place, i >= turn, false));
-      for (const slot of read) this.touch(slot);
+      for (const slot of step.reads) this.touch(slot);
     });
     const end = this.steps.length;
     const at = (i: number) => placeOf[i] ?? end;
     const lastReadBefore = new Map<number, number>();
     steps.forEach((step, i) => {
-      for (const buffer of step.reads) lastReadBefore.set(buffer, i);
+      for (const slot of step.reads) lastReadBefore.set(slots.buffer[slot]!, i);
     });
     const drafts: Draft[] = [];
     buffers.forEach(([nbytes, kind, born, last, lastForward, name, type], i) => {

@@ -1,0 +1,70 @@
+"""The table behind the switches: what is written for the browser's tests is what Python makes, and it is as JAX has it."""
+
+import json
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+from whatif_programs import FIXTURE, PROGRAMS, cases
+
+import jaxviz
+from jaxviz.views.whatif import what_if
+
+WRITTEN = json.loads(FIXTURE.read_text(encoding="utf-8"))
+VERSION = WRITTEN.pop("jax")
+
+
+@pytest.mark.skipif(jax.__version__ != VERSION, reason=f"written with JAX {VERSION}; others keep other values")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_fixture_is_what_python_makes(name):
+    """Write it anew with `python tests/views/whatif_programs.py`."""
+    made = json.loads(json.dumps(cases(*PROGRAMS[name])))
+    assert list(made["table"]) == list(WRITTEN[name]["table"])
+    assert made["cases"] == WRITTEN[name]["cases"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_written_it_is_what_jax_holds(name):
+    f, args = PROGRAMS[name]
+    table = what_if(jaxviz.derive(f, *args))
+    held = jaxviz.residuals(f, *args, argnums=0)
+    assert table["present"]["nbytes"] == held.nbytes
+    assert table["present"]["peak"] == jaxviz.memory(f, *args).peak_nbytes
+    kinds = Counter(k for _, k, *_ in table["buffers"])
+    assert kinds[table["kinds"].index("residual")] > 0
+
+
+def test_of_a_checkpointed_function_the_switches_stand_as_its_policy_has_it():
+    def f(w, x):
+        keep = jax.checkpoint_policies.dots_saveable
+        return jnp.sum(jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)) @ w, policy=keep)(w, x))
+
+    table = what_if(jaxviz.derive(f, jnp.ones((4, 4)), jnp.ones((8, 4))))
+    on = [table["strings"][table["values"][i]["what"]] for i in table["present"]["saved"]]
+    assert on == ["dot_general"]
+    assert table["present"]["flops"] > 0
+    plain = what_if(jaxviz.derive(jax.checkpoint(f), jnp.ones((4, 4)), jnp.ones((8, 4))))
+    assert plain["present"]["saved"] == []
+
+
+def test_what_stacks_is_kept_as_many_times_as_the_loop_runs():
+    f, args = PROGRAMS["loop"]
+    table = what_if(jaxviz.derive(f, *args))
+    stacked = [v["nbytes"] for v in table["values"] if "×" in table["strings"][v["type"]]]
+    assert stacked
+    assert all(n == 10 * 6 * 4 for n in stacked)
+    assert [loop["forward"] < table["turn"] <= loop["backward"] for loop in table["loops"]] == [True]
+
+
+def test_numbers_point_into_their_tables():
+    for name in PROGRAMS:
+        table = WRITTEN[name]["table"]
+        n_slots, n_nodes = len(table["slots"]["nbytes"]), len(table["nodes"]["flops"])
+        assert all(0 <= s < n_slots for key in ("reads", "makes") for slots in table["nodes"][key] for s in slots)
+        assert all(len(column) == n_nodes for column in table["nodes"].values())
+        assert all(0 <= s < n_slots for s in table["needed"])
+        assert all(-1 <= b < len(table["buffers"]) for b in table["slots"]["buffer"])
+        assert all(0 <= v < len(table["values"]) for plan in table["plans"] for v in plan)
+        made = [s for slots in table["nodes"]["makes"] for s in slots]
+        assert len(made) == len(set(made))
