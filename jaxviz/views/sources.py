@@ -40,12 +40,8 @@ class SourceTable:
     def _file(self, path: str, lines: set[int]) -> SourceFile:
         is_user = is_user_source(path)
         excerpts = excerpts_of(path, lines) if is_user and self.embed else ()
-        return SourceFile(_label(path), shown_path(path, self.embed), is_user, excerpts)
-
-
-def shown_path(path: str, embed: bool) -> str:
-    """The path as the explorer shows it: the name alone where sources are left out."""
-    return short_path(path) if embed else _label(path)
+        shown = short_path(path) if self.embed else _label(path)
+        return SourceFile(_label(path), shown, is_user, excerpts)
 
 
 def is_user_source(path: str) -> bool:

@@ -4,7 +4,8 @@ The table has a row for each slot, node, step and buffer:
 
 - A slot is a value of the function with a name after each value that could be saved. It can be had in the backward pass if it is an
   input, is saved by its name, or if the node that makes it is computed again from slots that can be had.
-- A node is an equation that makes slots. It is computed again at most once.
+- A node is an equation that makes slots, and is computed again at most once. Its row is that of the function as written that it came
+  from, of which there may be none.
 - Steps and buffers are those of the modelled timeline without a checkpoint. Where a slot is computed again, its node gets a step of its
   own right before the first step of the backward pass that reads it, and the slot a buffer of its own from there on.
 """
@@ -28,36 +29,36 @@ from jaxviz.analysis.memory import (
 )
 from jaxviz.analysis.remat_graph import Graph, Solution
 from jaxviz.analysis.tables import nbytes
-from jaxviz.analysis.walk import find_readers, location_of, primal_equation
+from jaxviz.analysis.walk import find_readers, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.views.sources import shown_path
 
 _BUDGETS = 9
 
 
-def what_if(derivation: Derivation, source: bool = True) -> dict[str, Any]:
+def what_if(derivation: Derivation) -> dict[str, Any]:
     """The table, as JSON values.
 
     Args:
       derivation: of the function; checkpoints that are in it give way.
-      source: whether the paths of files may be in it, and not their names alone.
 
     Raises:
       what `derive` raises for the function with a name after each of its values.
     """
-    return _Table(derivation, source).table()
+    return _Table(derivation).table()
 
 
 class _Table:
-    def __init__(self, derivation: Derivation, source: bool):
+    def __init__(self, derivation: Derivation):
         self.derivation = derivation
-        self.source = source
         self.graph = Graph(derivation, False)
         self.strings: dict[str, int] = {"": 0}
         self.slots: dict[Atom, int] = {}
+        self.rows: dict[Atom, int] = {}
+        for i, (_, e) in enumerate(derivation.primal.walk()):
+            for v in e.outvars:
+                self.rows.setdefault(v, i)
 
     def table(self) -> dict[str, Any]:
         graph = self.graph
@@ -75,7 +76,7 @@ class _Table:
             "isFree": [int(is_made_where_read(n.equation)) for n in graph.nodes],
             "mayReuse": [int(may_write_into_an_operand(n.equation)) for n in graph.nodes],
             "what": [self.string(n.equation.primitive.name) for n in graph.nodes],
-            "place": [self.place(location_of(n.equation)) for n in graph.nodes],
+            "row": [self.row(n.equation) for n in graph.nodes],
             "reads": [self.numbered(n.equation.invars) for n in graph.nodes],
             "makes": [self.numbered(n.equation.outvars) for n in graph.nodes],
         }
@@ -110,7 +111,7 @@ class _Table:
             "steps": [
                 {
                     "what": self.string(e.primitive.name),
-                    "place": self.place(location_of(e, within)),
+                    "row": self.row(e),
                     "reads": reads.get(i, []),
                 }
                 for i, (e, within, _) in enumerate(model.steps)
@@ -157,10 +158,14 @@ class _Table:
         resolved = (self.graph.resolved(a) for a in atoms)
         return [self.slot(a) for a in resolved if not isinstance(a, Literal)]
 
-    def place(self, location: Location | None) -> list[int]:
-        if location is None:
-            return []
-        return [self.string(shown_path(location.file, self.source)), location.line]
+    def row(self, equation: Equation) -> int:
+        """The row of the function as written that an equation came from; -1 where there is none."""
+        written = primal_equation(equation)
+        named = written.invars if written.primitive is compat.name_p else written.outvars
+        return next((self.rows[o] for v in named if (o := self.original(v)) in self.rows), -1)
+
+    def original(self, atom: Atom) -> Atom:
+        return self.graph.copies.get(atom, atom) if isinstance(atom, Var) else atom
 
     def value(self, name: str) -> dict[str, Any]:
         saved = self.graph.described(name)
@@ -168,7 +173,7 @@ class _Table:
             "what": self.string(saved.expression),
             "type": self.string(saved.type),
             "nbytes": int(saved.nbytes),
-            "place": self.place(saved.location),
+            "row": self.rows.get(self.original(self.graph.candidates[name]), -1),
         }
 
     def loop(self, scan: Equation, model: Model, number_of: dict[int, int]) -> dict[str, Any]:
@@ -180,7 +185,7 @@ class _Table:
             for i, (e, _, is_backward) in enumerate(model.steps)
             if is_backward and any(number_of[id(b)] in stacked for b in model.reads[i])
         ]
-        return {"forward": forward, "backward": max(back, default=-1), "place": self.place(location_of(scan))}
+        return {"forward": forward, "backward": max(back, default=-1), "row": self.row(scan)}
 
     def plans(self) -> list[Solution]:
         """The best that can be had at some budgets, from the least bytes up."""
@@ -203,7 +208,7 @@ class _Table:
         In checkpoints, it is the policy that says which.
         """
         graph = self.graph
-        original = {name: graph.copies.get(v, v) for name, v in graph.candidates.items()}
+        original = {name: self.original(v) for name, v in graph.candidates.items()}
         ruled = {v for body in _checkpointed(self.derivation.primal) for _, e in body.walk() for v in e.outvars}
         saved = {
             v

@@ -49,7 +49,7 @@ PROGRAMS = {
 
 def cases(f, args):
     """The table, and for some choices of what to save what the planner makes of them, and the peak of the function that it gives."""
-    table = what_if(jaxviz.derive(f, *args), source=False)
+    table = what_if(jaxviz.derive(f, *args))
     plan = jaxviz.plan_remat(f, *args, budget=0.9)
     n = len(table["values"])
     chosen = [

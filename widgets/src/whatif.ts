@@ -1,13 +1,10 @@
 /** What comes of saving each value of a function or of computing it again, without Python: mirrors `jaxviz/views/whatif.py`. */
 
-/** A place in the source: the number of its file's path, and the line; empty where there is none. */
-export type PlaceNumbers = [number, number] | [];
-
 export interface Table {
   function: string;
   kinds: string[];
   /** What could be saved, by name. */
-  values: { what: number; type: number; nbytes: number; place: PlaceNumbers }[];
+  values: { what: number; type: number; nbytes: number; row: number }[];
   slots: {
     nbytes: number[];
     /** Bytes of an input of the function, which is kept where it is read again; -1 for others. */
@@ -26,16 +23,17 @@ export interface Table {
     isFree: number[];
     mayReuse: number[];
     what: number[];
-    place: PlaceNumbers[];
+    /** The equation of the function as written that each came from, or -1. */
+    row: number[];
     reads: number[][];
     makes: number[][];
   };
   /** What the backward pass reads. */
   needed: number[];
-  loops: { forward: number; backward: number; place: PlaceNumbers }[];
+  loops: { forward: number; backward: number; row: number }[];
   turn: number;
   /** The steps of the timeline where all is kept, and the needed slots that each of the backward pass reads. */
-  steps: { what: number; place: PlaceNumbers; reads: number[] }[];
+  steps: { what: number; row: number; reads: number[] }[];
   /** Bytes, kind, first step, last step, last step of the forward pass that needs it, name, type. */
   buffers: [number, number, number, number, number, number, number][];
   /** Steps that run a body, and the bytes that it takes for itself. */
@@ -58,8 +56,7 @@ export interface Outcome {
 
 export interface TimelineStep {
   what: string;
-  file: string;
-  line: number;
+  row: number;
   isBackward: boolean;
   isAgain: boolean;
 }
@@ -185,7 +182,7 @@ class Rerun {
     const placeOf: number[] = [];
     steps.forEach((step, i) => {
       this.compute(step.reads);
-      placeOf.push(this.step(step.what, step.place, i >= turn, false));
+      placeOf.push(this.step(step.what, step.row, i >= turn, false));
       for (const slot of step.reads) this.touch(slot);
     });
     const end = this.steps.length;
@@ -243,11 +240,8 @@ class Rerun {
     };
   }
 
-  private step(what: number, place: PlaceNumbers, isBackward: boolean, isAgain: boolean): number {
-    const { strings } = this.table;
-    const [file, line] = place;
-    const named = { file: file === undefined ? "" : strings[file]!, line: line ?? 0 };
-    this.steps.push({ what: strings[what]!, ...named, isBackward, isAgain });
+  private step(what: number, row: number, isBackward: boolean, isAgain: boolean): number {
+    this.steps.push({ what: this.table.strings[what]!, row, isBackward, isAgain });
     return this.steps.length - 1;
   }
 
@@ -288,7 +282,7 @@ class Rerun {
       if (loop === NONE || loop !== loopUnderWay) {
         const scan = loop === NONE ? null : loops[loop]!;
         const what = scan ? this.table.steps[scan.forward]!.what : nodes.what[node]!;
-        step = this.step(what, scan ? scan.place : nodes.place[node]!, true, true);
+        step = this.step(what, scan ? scan.row : nodes.row[node]!, true, true);
       }
       loopUnderWay = loop;
       const reads = nodes.reads[node]!.map((slot) => this.touch(slot)).filter((draft) => draft !== null);

@@ -175,12 +175,10 @@ class Board {
   }
 
   light(): void {
-    const { file, line } = this.state.selection;
-    for (const tr of this.body.querySelectorAll<HTMLElement>("tr[data-file]"))
-      tr.classList.toggle(
-        "is-selected",
-        line >= 0 && tr.dataset.file === String(file) && tr.dataset.line === String(line),
-      );
+    const { rows } = this.state.selection;
+    const lit = new Set([...rows].flatMap((row) => this.state.model.alike(row)));
+    for (const tr of this.body.querySelectorAll<HTMLElement>("tr[data-row]"))
+      tr.classList.toggle("is-selected", lit.has(Number(tr.dataset.row)));
   }
 
   private choose(chosen: Set<number> | null): void {
@@ -201,7 +199,7 @@ class Board {
     const rows = rowsOf(this.whatIf, outcome, chosen);
     const had = (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("tr[data-value]")
       ?.dataset.value;
-    this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.row(row)));
+    this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.line(row)));
     if (rows.length > this.limit) this.body.append(this.more(rows.length));
     if (had)
       this.body.querySelector<HTMLElement>(`tr[data-value="${had}"] button`)?.focus({ preventScroll: true });
@@ -237,21 +235,20 @@ class Board {
     ];
   }
 
-  private row({ value, fate, flops }: Row): HTMLElement {
+  private line({ value, fate, flops }: Row): HTMLElement {
     const { values, strings } = this.table;
-    const { what, type, nbytes, place } = values[value]!;
+    const { what, type, nbytes, row } = values[value]!;
     const { model } = this.state;
-    const [file, line] = this.fileOf(place);
+    const place = row < 0 ? null : model.place(row);
     const isOn = fate !== "again";
-    const select = () => file >= 0 && this.state.selectLine(file, line);
+    const select = () => row >= 0 && this.state.selectRow(row);
     return h(
       "tr",
       {
         class: fate === "saved" ? "" : "jv-faded",
         "data-testid": "what-if-row",
         "data-value": value,
-        "data-file": file,
-        "data-line": line,
+        "data-row": row,
         onclick: select,
       },
       h(
@@ -279,11 +276,7 @@ class Board {
       h("td", {}, h("code", {}, strings[type]!)),
       h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
       h("td", { class: "jv-col-nbytes" }, flops ? formatFlops(flops) : "free"),
-      h(
-        "td",
-        { title: model.view.files[file]?.path },
-        file < 0 ? "" : `${model.view.files[file]!.label}:${line}`,
-      ),
+      h("td", { title: model.placeTitle(place) }, model.placeText(place)),
     );
   }
 
@@ -298,12 +291,6 @@ class Board {
       `Show all ${plural(n, "value")}`,
     );
     return h("tr", {}, h("td", { colspan: HEADS.length }, button));
-  }
-
-  private fileOf(place: Table["values"][number]["place"]): [number, number] {
-    const [path, line] = place;
-    if (path === undefined || line === undefined) return [-1, -1];
-    return [this.state.model.view.files.findIndex((file) => file.path === this.table.strings[path]), line];
   }
 }
 
