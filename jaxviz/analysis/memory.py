@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ class Buffer:
     type: str = ""
     name: str = ""
     location: Location | None = None
+    residuals: tuple[int, ...] = ()
     is_free: bool = False
     """Whether nothing holds it: XLA makes a broadcast where it is read."""
     last_forward: int = -1
@@ -49,8 +50,38 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Live:
+    """A value in memory, and the steps during which it is there.
+
+    >>> timeline = jaxviz.memory(loss, params, x)
+    >>> max(timeline.values, key=lambda v: v.nbytes * (v.last - v.born + 1))
+
+    Args:
+      what: the path of an argument, or the operation that makes it.
+      type: its type; '' for what the body of a loop takes inside.
+      nbytes: its size in bytes.
+      kind: what it is there for.
+      born: the first step at which it is in memory.
+      last: the last one; the number of steps if it is still there when all is done.
+      equation: what makes it, at step `born`; None for an input.
+      location: the user's line; None for an argument.
+      residuals: the numbers of the residuals that it holds: several if one shows another in a new shape.
+    """
+
+    what: str
+    type: str
+    nbytes: int
+    kind: Kind
+    born: int
+    last: int
+    equation: Equation | None = None
+    location: Location | None = None
+    residuals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
-    """Values that are in memory at the peak: those of one kind and type that one line makes in one way.
+    """Values that are in memory at one step: those of one kind and type that one line makes in one way.
 
     Args:
       what: the path of an argument, or the operation that makes them.
@@ -120,14 +151,14 @@ class MemoryTimeline:
     Args:
       function: its name.
       steps: one for each equation.
-      alive: what is alive at the peak, the largest first.
+      values: all that is in memory at some step, and when; the bytes of the steps are the sums of theirs.
       derivation: what it was made from.
       donated: for each argument of the function, whether it is donated.
     """
 
     function: str
     steps: tuple[Step, ...]
-    alive: tuple[Alive, ...]
+    values: tuple[Live, ...] = field(repr=False)
     derivation: Derivation = field(repr=False)
     donated: tuple[bool, ...] = ()
 
@@ -139,6 +170,23 @@ class MemoryTimeline:
     @property
     def peak_nbytes(self) -> int:
         return self.steps[self.peak].total if self.steps else 0
+
+    @cached_property
+    def alive(self) -> tuple[Alive, ...]:
+        """What is alive at the peak, the largest first."""
+        return self.alive_at(self.peak)
+
+    def alive_at(self, step: int) -> tuple[Alive, ...]:
+        """What is alive at a step, the largest first; values that one line makes in one way are counted together."""
+        groups: dict[tuple[Any, ...], list[Live]] = {}
+        for v in self.values:
+            if v.born <= step <= v.last:
+                groups.setdefault((_ANY_INDEX.sub("[…]", v.what), v.type, v.kind, v.location), []).append(v)
+        alive = [
+            Alive(what if len(g) > 1 else g[0].what, type, sum(v.nbytes for v in g), kind, location, len(g))
+            for (what, type, kind, location), g in groups.items()
+        ]
+        return tuple(sorted(alive, key=lambda a: -a.nbytes))
 
     @cached_property
     def xla(self) -> XlaMemory:
@@ -247,6 +295,13 @@ class MemoryTimeline:
             "steps": [
                 {"primitive": s.equation.primitive.name, "is_backward": s.is_backward, "nbytes": list(s.nbytes)}
                 for s in self.steps
+            ],
+            "values": [
+                {
+                    "what": v.what, "type": v.type, "nbytes": v.nbytes, "kind": v.kind, "born": v.born, "last": v.last,
+                    "residuals": list(v.residuals),
+                }
+                for v in self.values
             ],
             "alive": [
                 {
@@ -391,8 +446,9 @@ class Model:
             back[v] = self.new(v, "cotangent", name="the cotangent that comes in")
         for v in backward.constvars:
             back[v] = self.new(v, "constant", name="a constant of a rule")
-        for buffer, residual in zip(saved, derivation.residuals, strict=True):
+        for i, (buffer, residual) in enumerate(zip(saved, derivation.residuals, strict=True)):
             buffer.is_free = False
+            buffer.residuals += (i,)
             if buffer.kind == "temporary":
                 buffer.kind = "residual"
                 buffer.name = residual.expression.split("(")[0]
@@ -526,25 +582,22 @@ class Model:
             Step(e, within, is_backward, tuple(row))
             for (e, within, is_backward), row in zip(self.steps, alive.tolist(), strict=True)
         )
-        peak = int(alive.sum(axis=1).argmax()) if len(alive) else 0
-        there = [b for b in self.buffers if b.nbytes and not b.is_free and b.born <= peak <= b.last] if steps else []
-        groups: dict[tuple[Any, ...], list[Buffer]] = {}
-        for b in there:
-            b.name = b.name or what_makes(b.equation, b.within)
-            b.location = b.location or (location_of(b.equation, b.within) if b.equation is not None else None)
-            groups.setdefault((_ANY_INDEX.sub("[…]", b.name), b.type, b.kind, b.location), []).append(b)
-        values = [
-            Alive(
-                name if len(g) > 1 else g[0].name, g[0].type, sum(b.nbytes for b in g), g[0].kind, g[0].location, len(g)
-            )
-            for (name, *_), g in groups.items()
-        ]
-        if peak in self.inside:
-            e, within, _ = self.steps[peak]
+        return MemoryTimeline(self.derivation.primal.name, steps, tuple(self.values()), self.derivation, self.donated)
+
+    def values(self) -> Iterator[Live]:
+        """What takes memory at some step: a value, or the body of a loop while it runs."""
+        for b in self.buffers:
+            if not b.nbytes or b.is_free or not b.born <= min(b.last, len(self.steps) - 1):
+                continue
+            location = b.location
+            if location is None and b.equation is not None:
+                location = location_of(b.equation, b.within)
+            what = b.name or what_makes(b.equation, b.within)
+            yield Live(what, b.type, b.nbytes, b.kind, b.born, b.last, b.equation, location, b.residuals)
+        for step, taken in self.inside.items():
+            e, within, _ = self.steps[step]
             inside = f"inside {what_makes(e, within)}"
-            values.append(Alive(inside, "", self.inside[peak], "temporary", location_of(e, within)))
-        values.sort(key=lambda a: -a.nbytes)
-        return MemoryTimeline(self.derivation.primal.name, steps, tuple(values), self.derivation, self.donated)
+            yield Live(inside, "", taken, "temporary", step, step, e, location_of(e, within))
 
 
 def is_view(e: Equation) -> bool:

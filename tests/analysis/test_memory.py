@@ -53,6 +53,59 @@ def test_what_is_alive_at_the_peak_is_what_it_adds_up_to():
     assert all(a.location.file == __file__ for a in residuals)
 
 
+def looped(w):
+    step = lambda c, _: (jnp.tanh(c @ w), None)
+    return jnp.sum(lax.cond(w[0, 0] > 0, jnp.sin, lambda w: w.T.reshape(50, 50) @ w, lax.scan(step, w, None, 3)[0]))
+
+
+@pytest.mark.parametrize(
+    "f", [lambda w: jnp.sum(jnp.sin(w)), looped, lambda w: jnp.sum(jax.checkpoint(looped)(w * 2.0))]
+)
+@pytest.mark.parametrize("donated", [(), 0])
+def test_steps_and_what_is_alive_follow_from_the_values(f, donated):
+    timeline = jaxviz.memory(f, W, donate_argnums=donated)
+    end = len(timeline.steps)
+    sums = np.zeros((end, len(KINDS)), int)
+    for v in timeline.values:
+        assert 0 <= v.born <= v.last <= end
+        assert v.equation is None or v.equation is timeline.steps[v.born].equation
+        sums[v.born : v.last + 1, KINDS.index(v.kind)] += v.nbytes
+    assert sums.tolist() == [list(step.nbytes) for step in timeline.steps]
+    assert timeline.alive == timeline.alive_at(timeline.peak)
+    for i, step in enumerate(timeline.steps):
+        alive = timeline.alive_at(i)
+        assert [sum(a.nbytes for a in alive if a.kind == kind) for kind in KINDS] == list(step.nbytes)
+        assert sum(a.count for a in alive) == sum(v.born <= i <= v.last for v in timeline.values)
+
+
+def test_values_of_a_chain_counted_by_hand():
+    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
+    found = [(v.what, v.kind, v.nbytes, v.born, v.last) for v in timeline.values]
+    assert found == [
+        ("x", "argument", 4000, 0, 5),
+        ("sin", "temporary", 4000, 0, 2),
+        ("cos", "residual", 4000, 1, 3),
+        ("reduce_sum", "result", 4, 2, 5),
+        ("the cotangent that comes in", "cotangent", 4, 3, 3),
+        ("mul", "result", 4000, 4, 5),
+    ]
+
+
+def test_values_name_the_residuals_that_they_hold():
+    """A value and a view of it, kept both: two residuals in one buffer."""
+
+    def f(x):
+        y = jnp.exp(x).reshape(10, 100)
+        return jnp.sum(y * jnp.sin(y))
+
+    timeline = jaxviz.memory(f, X)
+    kept = jaxviz.derive(f, X).residuals
+    holders = {i: v for v in timeline.values for i in v.residuals}
+    assert sorted(holders) == list(range(len(kept)))
+    assert all(holders[i].nbytes == r.nbytes for i, r in enumerate(kept))
+    assert len({id(v) for v in holders.values()}) < len(kept)
+
+
 @pytest.mark.parametrize(
     "f", [lambda w: jnp.sum(jnp.tanh(jnp.tanh(w @ w) @ w)), lambda w: jnp.sum(jnp.exp(w) * jnp.sin(w))]
 )
@@ -219,6 +272,7 @@ def test_reports():
     data = json.loads(json.dumps(timeline.to_dict()))
     assert len(data["steps"]) == len(timeline.steps)
     assert sum(data["steps"][data["peak"]]["nbytes"]) == data["peak_nbytes"]
+    assert sum(v["nbytes"] for v in data["values"] if v["born"] <= data["peak"] <= v["last"]) == data["peak_nbytes"]
     assert "<table>" in timeline._repr_html_()
     (axes,) = timeline.plot().axes
     assert axes.get_ylabel() == "MiB alive (model)"
