@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.donation import donations_of
+from jaxviz.analysis.memory import memory
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import location_of
@@ -20,7 +21,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
-from jaxviz.views.schema import COLUMNS, KINDS, ROLES, BranchPoint, CheckResult, Stage, View
+from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, ROLES, BranchPoint, CheckResult, Stage, View
 from jaxviz.views.sources import SourceTable
 
 _TITLES = {
@@ -68,6 +69,8 @@ class _Columns:
         self.variables: dict[tuple[int, Var], int] = {}
         self.literals: dict[tuple[str, int], int] = {}
         self.rows: dict[Equation, int] = {}
+        self.places: dict[tuple[str | Equation, ...], int] = {}
+        """The row of an equation by its stage, forward or backward, and the equations that hold it, outermost first."""
         self.stage = 0
         self.names: dict[Var, str] = {}
         self.binders: list[list[int]] = []
@@ -79,6 +82,7 @@ class _Columns:
     def view(self) -> View:
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
         self.add_residuals()
+        no_memory = self.add_memory()
         for offsets, values, lists in (
             ("program_binders", "binder_vars", self.binders),
             ("program_results", "result_atoms", self.results),
@@ -108,6 +112,7 @@ class _Columns:
             notes=tuple(self.notes),
             devices=placement.devices,
             placement=str(placement),
+            no_memory=no_memory,
         )
 
     def check(self) -> CheckResult:
@@ -167,6 +172,8 @@ class _Columns:
         add = self.columns
         row = len(add["equation_program"])
         twin = self.rows.setdefault(equation, row)
+        if STAGES[self.stage] in ("forward", "backward"):
+            self.places.setdefault((STAGES[self.stage], *within, equation), row)
         origin = equation.origin
         add["equation_program"].append(program)
         add["equation_primitive"].append(self.string(equation.primitive.name))
@@ -280,12 +287,40 @@ class _Columns:
             add["residual_dummy"].append(r.nbytes if r.dummies else 0)
             add["residual_kind"].append(KINDS.index(r.kind))
             add["residual_location"].append(self.location(r.location))
+            add["residual_scope"].append(self.string(r.scope))
+            add["residual_module"].append(self.string(r.module))
             add["residual_rule"].append(self.string(r.rule))
             add["residual_reason"].append(self.string(r.reason))
             add["residual_decision"].append(self.string(r.decision))
             add["residual_producer"].append(self.rows.get(r.producer, -1) if r.producer is not None else -1)
             add["residual_consumers"].append(len(add["consumer_rows"]))
             add["consumer_rows"].extend(self.rows[e] for e in r.consumers if e in self.rows)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def add_memory(self) -> str:
+        """The steps and the buffers of the modelled memory; or why there are none."""
+        add = self.columns
+        buffers = [-1] * len(add["residual_name"])
+        add["residual_buffer"] = buffers
+        try:
+            timeline = memory(self.derivation)
+        except Exception as error:
+            return first_line(error)
+        for step in timeline.steps:
+            stage = "backward" if step.is_backward else "forward"
+            add["step_row"].append(self.places[stage, *step.within, step.equation])
+        for i, value in enumerate(timeline.values):
+            add["buffer_nbytes"].append(value.nbytes)
+            add["buffer_kind"].append(MEMORY_KINDS.index(value.kind))
+            add["buffer_born"].append(value.born)
+            add["buffer_last"].append(value.last)
+            add["buffer_row"].append(add["step_row"][value.born] if value.equation is not None else -1)
+            add["buffer_name"].append(self.string(value.what))
+            add["buffer_type"].append(self.string(value.type))
+            for residual in value.residuals:
+                buffers[residual] = i
+        return ""
 
 
 def _decisions(derivation: Derivation) -> dict[Equation, str]:

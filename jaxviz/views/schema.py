@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 4
+VERSION = 5
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
 KINDS = ("argument", "constant", "literal", "intermediate", "dummy")
+MEMORY_KINDS = ("argument", "constant", "residual", "temporary", "cotangent", "result")
 
 COLUMNS: Mapping[str, str] = {
     # A program: the top of a stage, or one that an equation holds.
@@ -74,28 +75,44 @@ COLUMNS: Mapping[str, str] = {
     "literal_text": "string",
     "literal_type": "type",
     "type_text": "string, such as 'f32[3,4]'",
-    "type_nbytes": "bytes that one value takes (64-bit float)",
-    "type_per_device": "bytes of it on one device, or -1 where its type lays it out over none (64-bit float)",
+    "type_nbytes": "bytes that one value takes",
+    "type_per_device": "bytes of it on one device, or -1 where its type lays it out over none",
     "location_file": "file",
     "location_line": "line, from 1",
     "location_function": "string",
     # A residual: a value that the forward program hands to the backward one.
     "residual_name": "string: its variable's name in the listing of the forward program",
     "residual_type": "string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan",
-    "residual_nbytes": "bytes (64-bit float)",
-    "residual_per_device": "bytes of it on one device, or -1 where that has all of it or it is not known (64-bit float)",
-    "residual_dummy": "bytes of it that are a dummy if a cond takes another branch (64-bit float)",
+    "residual_nbytes": "bytes",
+    "residual_per_device": "bytes of it on one device, or -1 where that has all of it or it is not known",
+    "residual_dummy": "bytes of it that are a dummy if a cond takes another branch",
     "residual_kind": "index into KINDS",
     "residual_location": "location, or -1",
+    "residual_scope": "string: the named scopes it is made in, or empty",
+    "residual_module": "string: the path of the module it is made in, or empty",
     "residual_rule": "string",
     "residual_reason": "string: one sentence",
     "residual_decision": "string: 'saved' or 'offloaded'",
     "residual_producer": "equation of the forward program that makes it, or -1",
+    "residual_buffer": "buffer that holds it, or -1; several share one where one shows another in a new shape",
     "residual_consumers": "offsets into consumer_rows, one more than there are residuals",
     "consumer_rows": "equation of the backward program that reads it",
+    # The modelled memory: a step for each equation of the forward, then the backward program, calls in the place where they stand.
+    "step_row": "equation",
+    # What is in memory during some of the steps: a value, or what the body of a loop takes inside for one step.
+    "buffer_nbytes": "bytes",
+    "buffer_kind": "index into MEMORY_KINDS",
+    "buffer_born": "first step at which it is there",
+    "buffer_last": "last step at which it is there; the number of steps if it is there when all is done",
+    "buffer_row": "equation that makes it, or -1",
+    "buffer_name": "string: the path of an argument, or what makes it",
+    "buffer_type": "string, or empty",
 }
 
-_FLOATS = frozenset({"type_nbytes", "type_per_device", "residual_nbytes", "residual_per_device", "residual_dummy"})
+_SIZES = frozenset(
+    {"type_nbytes", "type_per_device", "residual_nbytes", "residual_per_device", "residual_dummy", "buffer_nbytes"}
+)
+"""Columns of bytes: 64-bit floats where one is beyond 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +180,8 @@ class View:
     devices: tuple[str, ...] = ()
     placement: str = ""
     """The devices it runs on, such as 'cpu:0', and a sentence that says which and why."""
+    no_memory: str = ""
+    """Why there are no steps and buffers, or empty."""
 
     def stage(self, key: str) -> Stage:
         """The stage named `key`."""
@@ -226,6 +245,7 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "title": view.title,
         "roles": list(ROLES),
         "kinds": list(KINDS),
+        "memory_kinds": list(MEMORY_KINDS),
         "stages": [asdict(stage) for stage in view.stages],
         "files": [asdict(file) for file in view.files],
         "branches": [asdict(branch) for branch in view.branches],
@@ -233,6 +253,7 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "notes": list(view.notes),
         "devices": list(view.devices),
         "placement": view.placement,
+        "no_memory": view.no_memory,
         "strings": list(view.strings),
         "columns": columns,
     }
@@ -254,6 +275,7 @@ def _from_header(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -
         notes=tuple(header["notes"]),
         devices=tuple(header["devices"]),
         placement=header["placement"],
+        no_memory=header["no_memory"],
     )
 
 
@@ -263,17 +285,17 @@ def _source_file(file: Mapping[str, Any]) -> SourceFile:
 
 
 def _as_column(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    return np.asarray(values, dtype="<f8" if name in _FLOATS else np.int64)
+    return np.asarray(values, dtype="<f8" if name in _SIZES else np.int64)
 
 
 def _narrowed(name: str, column: np.ndarray) -> np.ndarray:
     """The column in the narrowest type that holds it."""
     column = _as_column(name, column)
-    if name in _FLOATS:
-        return column
     low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
     for code in ("u1", "i1", "u2", "i2", "i4"):
         limits = np.iinfo(code)
         if limits.min <= low and high <= limits.max:
             return column.astype("<" + code)
+    if name in _SIZES:
+        return column
     raise OverflowError(f"column {name} holds {high if high > -low else low}, more than 32 bits")

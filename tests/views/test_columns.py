@@ -9,11 +9,12 @@ import pytest
 from device_programs import CASES
 
 import jaxviz
+from jaxviz.analysis import memory
 from jaxviz.derivation import STAGES
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
 from jaxviz.views.columns import view_of, visible_params
-from jaxviz.views.schema import KINDS, ROLES
+from jaxviz.views.schema import KINDS, MEMORY_KINDS, ROLES
 
 
 @jax.jit
@@ -179,6 +180,51 @@ def test_what_came_before_a_derived_function_is_told():
 
 def test_nothing_came_before_a_function(view):
     assert not any(text(view, "equation_earlier", r) for r in range(len(view.columns["equation_earlier"])))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_the_equations_of_the_timeline_and_buffers_its_values(view, derivation):
+    timeline = jaxviz.memory(derivation)
+    equation_of = {row: (key, e) for key, row, e in rows_of(view, derivation)}
+    steps = [equation_of[row] for row in view.columns["step_row"]]
+    assert steps == [("backward" if s.is_backward else "forward", s.equation) for s in timeline.steps]
+    assert MEMORY_KINDS == memory.KINDS
+    columns = {name: view.columns[f"buffer_{name}"].tolist() for name in ("nbytes", "kind", "born", "last", "row")}
+    for i, value in enumerate(timeline.values):
+        assert (text(view, "buffer_name", i), text(view, "buffer_type", i)) == (value.what, value.type)
+        assert MEMORY_KINDS[columns["kind"][i]] == value.kind
+        assert [columns[name][i] for name in ("nbytes", "born", "last")] == [value.nbytes, value.born, value.last]
+        row = columns["row"][i]
+        assert (equation_of[row][1] if row >= 0 else None) is value.equation
+    holders = {r: i for i, value in enumerate(timeline.values) for r in value.residuals}
+    assert holders
+    assert view.columns["residual_buffer"].tolist() == [holders.get(i, -1) for i in range(len(derivation.residuals))]
+
+
+def test_steps_of_a_function_called_twice_have_rows_of_their_own():
+    """What JAX traces once stands at two places of the program, and is two steps."""
+    view = view_of(jaxviz.derive(lambda x: jnp.sum(jax.jit(jnp.sin)(jax.jit(jnp.sin)(x))), jnp.ones(3)))
+    rows = view.columns["step_row"].tolist()
+    assert len(set(rows)) == len(rows)
+    assert rows == sorted(rows)
+
+
+def test_without_a_reverse_mode_there_is_a_reason_in_place_of_the_memory():
+    view = view_of(jaxviz.derive(lambda x: jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * 2.0, x), 1.0))
+    assert "Reverse-mode differentiation does not work for lax.while_loop" in view.no_memory
+    assert view.columns["step_row"].size == view.columns["buffer_nbytes"].size == 0
+    assert view.stage("primal").equations == (0, 3)
+
+
+def test_scopes_of_residuals_are_handed_on():
+    def f(x):
+        with jax.named_scope("block"):
+            return jnp.sin(x)
+
+    view = view_of(jaxviz.derive(f, 1.0))
+    assert text(view, "residual_scope", 0) == "block"
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,15 @@ def test_a_column_takes_the_narrowest_type(values, code):
     assert read.tolist() == values
 
 
+def test_bytes_beyond_32_bits_are_floats():
+    view = from_json(FIXTURE["view"])
+    read = decode(
+        encode(dataclasses.replace(view, columns={**view.columns, "buffer_nbytes": np.asarray([3.0, 2**40])}))
+    )
+    assert read.columns["buffer_nbytes"].dtype == np.dtype("<f8")
+    assert read.columns["buffer_nbytes"].tolist() == [3, 2**40]
+
+
 def test_a_number_beyond_32_bits_is_an_error():
     view = from_json(FIXTURE["view"])
     with pytest.raises(OverflowError, match="consumer_rows holds 4294967296"):

@@ -2,6 +2,7 @@
 
 import { formatBytes, formatParts } from "./format";
 import type { Column, View } from "./schema";
+import type { Buffer, MemoryKind, Timeline } from "./timeline";
 
 export interface Variable {
   name: string;
@@ -46,6 +47,9 @@ export interface Residual {
   dummy: number;
   kind: string;
   place: Place | null;
+  /** The named scopes, and the path of the module, that it is made in. */
+  scope: string;
+  module: string;
   rule: string;
   reason: string;
   decision: string;
@@ -73,6 +77,7 @@ export class Model {
   private readonly children: Int32Array;
   private definitions: Int32Array | null = null;
   private readers: Map<number, number[]> | null = null;
+  private modelled: Timeline | null = null;
   private readonly twins = new Map<number, number[]>();
   private readonly nestedPrograms = new Map<number, number[]>();
 
@@ -164,6 +169,10 @@ export class Model {
   }
   stage(row: number): number {
     return this.column("program_stage")[this.program(row)]!;
+  }
+  /** The row that holds the program a row stands in, or -1. */
+  owner(row: number): number {
+    return this.column("program_owner")[this.program(row)]!;
   }
   /** The first row that shows the same equation. */
   first(row: number): number {
@@ -327,6 +336,37 @@ export class Model {
     return row < stage.equations[1] ? row : -1;
   }
 
+  /** The modelled memory; made when first asked for, since there may be hundreds of thousands of buffers. */
+  get timeline(): Timeline {
+    this.modelled ??= this.readTimeline();
+    return this.modelled;
+  }
+
+  private readTimeline(): Timeline {
+    const isBackward = this.view.stages.map((stage) => stage.key === "backward");
+    const steps = Array.from(this.column("step_row"), (row) => ({
+      row,
+      isBackward: isBackward[this.stage(row)]!,
+    }));
+    const held = new Map<number, number[]>();
+    this.column("residual_buffer").forEach((buffer, residual) => {
+      push(held, buffer, residual);
+    });
+    const kinds = this.view.memory_kinds as MemoryKind[];
+    const [kind, born, last, row] = ["kind", "born", "last", "row"].map((n) => this.column(`buffer_${n}`));
+    const buffers: Buffer[] = Array.from(this.column("buffer_nbytes"), (nbytes, i) => ({
+      nbytes,
+      kind: kinds[kind![i]!]!,
+      born: born![i]!,
+      last: last![i]!,
+      row: row![i]!,
+      name: this.text("buffer_name", i),
+      type: this.text("buffer_type", i),
+      residuals: held.get(i) ?? [],
+    }));
+    return { steps, buffers };
+  }
+
   private readUses(): void {
     if (this.definitions) return;
     this.definitions = new Int32Array(this.column("variable_name").length).fill(-1);
@@ -413,6 +453,8 @@ export class Model {
       dummy: this.column("residual_dummy")[i]!,
       kind: this.view.kinds[this.column("residual_kind")[i]!] ?? "",
       place: this.location(this.column("residual_location")[i]!),
+      scope: this.text("residual_scope", i),
+      module: this.text("residual_module", i),
       rule: this.text("residual_rule", i),
       reason: this.text("residual_reason", i),
       decision: this.text("residual_decision", i),

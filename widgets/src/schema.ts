@@ -1,7 +1,7 @@
 /** The wire format: a mirror of `jaxviz/views/schema.py`, which says what each column means. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 4;
+export const VERSION = 5;
 const PREFIX_BYTES = 16;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
@@ -46,6 +46,7 @@ export interface View {
   title: string;
   roles: string[];
   kinds: string[];
+  memory_kinds: string[];
   stages: Stage[];
   files: SourceFile[];
   branches: BranchPoint[];
@@ -53,6 +54,7 @@ export interface View {
   notes: string[];
   devices: string[];
   placement: string;
+  no_memory: string;
   strings: string[];
   columns: Record<string, Column>;
 }

@@ -28,6 +28,8 @@ function residual(index: number, changes: Partial<Residual>): Residual {
     dummy: 0,
     kind: "intermediate",
     place: null,
+    scope: "",
+    module: "",
     rule: "",
     reason: "",
     decision: "",

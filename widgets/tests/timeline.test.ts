@@ -1,0 +1,151 @@
+import { expect, test } from "vitest";
+import {
+  aliveAt,
+  type Buffer,
+  columnOf,
+  columnsOf,
+  MEMORY_KINDS,
+  type MemoryKind,
+  type Timeline,
+  ticks,
+  totalsOf,
+} from "../src/timeline";
+import { model } from "./fixture";
+
+function buffer(nbytes: number, kind: MemoryKind, born: number, last: number, name = "v"): Buffer {
+  return { nbytes, kind, born, last, row: -1, name, type: "f32[3]", residuals: [] };
+}
+
+function timeline(forward: number, backward: number, ...buffers: Buffer[]): Timeline {
+  const steps = Array.from({ length: forward + backward }, (_, i) => ({ row: i, isBackward: i >= forward }));
+  return { steps, buffers };
+}
+
+/** sin, cos (kept), sum; then the broadcast cotangent, and one product: as `jaxviz.memory` counts it. */
+const chain = timeline(
+  3,
+  2,
+  buffer(4000, "argument", 0, 5, "x"),
+  buffer(4000, "temporary", 0, 2, "sin"),
+  buffer(4000, "residual", 1, 3, "cos"),
+  buffer(4, "result", 2, 5, "reduce_sum"),
+  buffer(4, "cotangent", 3, 3, "ct"),
+  buffer(4000, "result", 4, 5, "mul"),
+);
+
+const ofKind = (t: Timeline, kind: MemoryKind) => Array.from(totalsOf(t).kinds[MEMORY_KINDS.indexOf(kind)]!);
+
+test("totals of a chain, counted by hand", () => {
+  expect(ofKind(chain, "argument")).toEqual([4000, 4000, 4000, 4000, 4000]);
+  expect(ofKind(chain, "residual")).toEqual([0, 4000, 4000, 4000, 0]);
+  expect(ofKind(chain, "temporary")).toEqual([4000, 4000, 4000, 0, 0]);
+  expect(ofKind(chain, "result")).toEqual([0, 0, 4, 4, 4004]);
+  const { total, peak, turn } = totalsOf(chain);
+  expect([...total]).toEqual([8000, 12000, 12004, 8008, 8004]);
+  expect([peak, turn]).toEqual([2, 3]);
+});
+
+test("totals are sums of what is alive, whatever the buffers", () => {
+  let seed = 1;
+  const random = (n: number) => {
+    seed = (seed * 48271) % 2147483647;
+    return seed % n;
+  };
+  const buffers = Array.from({ length: 300 }, () => {
+    const born = random(51);
+    return buffer(random(1000), MEMORY_KINDS[random(6)]!, born, Math.min(50, born + random(20)));
+  });
+  const some = timeline(20, 30, ...buffers);
+  const { kinds, total } = totalsOf(some);
+  for (let i = 0; i < 50; i++) {
+    const alive = buffers.filter((b) => b.born <= i && i <= b.last);
+    const sums = MEMORY_KINDS.map((kind) =>
+      alive.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.nbytes, 0),
+    );
+    expect(kinds.map((bytes) => bytes[i])).toEqual(sums);
+    expect(total[i]).toBe(sums.reduce((a, b) => a + b));
+    expect(aliveAt(some, i).reduce((n, a) => n + a.count, 0)).toBe(alive.length);
+  }
+});
+
+test("nothing is computed", () => {
+  const { total, peak, turn } = totalsOf(timeline(0, 0, buffer(4, "argument", 0, 0)));
+  expect([total.length, peak, turn]).toEqual([0, -1, 0]);
+});
+
+test("what is alive at a step, values that differ in an index counted together", () => {
+  const layers = timeline(
+    2,
+    0,
+    buffer(5, "argument", 0, 2, "p[0]['w']"),
+    buffer(5, "argument", 0, 2, "p[1]['w']"),
+    buffer(7, "residual", 1, 2, "p[0]['w']"),
+    buffer(20, "temporary", 1, 1, "sin"),
+    buffer(90, "temporary", 0, 0, "cos"),
+  );
+  expect(aliveAt(layers, 1)).toEqual([
+    { name: "sin", type: "f32[3]", kind: "temporary", nbytes: 20, count: 1 },
+    { name: "p[…]['w']", type: "f32[3]", kind: "argument", nbytes: 10, count: 2 },
+    { name: "p[0]['w']", type: "f32[3]", kind: "residual", nbytes: 7, count: 1 },
+  ]);
+});
+
+test("few steps have a column each", () => {
+  const { low, high } = columnsOf(Float64Array.of(3, 1, 2), 500);
+  expect([[...low], [...high]]).toEqual([
+    [0, 1, 2],
+    [0, 1, 2],
+  ]);
+});
+
+test.each([
+  [100_000, 640],
+  [1001, 1000],
+  [7, 3],
+])("%d steps in %d columns: each step in one, with its least and its most", (n, limit) => {
+  const total = Float64Array.from({ length: n }, (_, i) => (i * 7919) % 1009);
+  const { low, high } = columnsOf(total, limit);
+  expect(high.length).toBe(limit);
+  const least = new Array(limit).fill(Infinity);
+  const most = new Array(limit).fill(-Infinity);
+  let jumps = 0;
+  for (let i = 0, before = 0; i < n; i++) {
+    const c = columnOf(i, n, limit);
+    jumps += Number(c !== before && c !== before + 1);
+    before = c;
+    least[c] = Math.min(least[c], total[i]!);
+    most[c] = Math.max(most[c], total[i]!);
+  }
+  expect(jumps).toBe(0);
+  expect(Array.from(low, (i) => total[i])).toEqual(least);
+  expect(Array.from(high, (i) => total[i])).toEqual(most);
+});
+
+test("round sizes", () => {
+  expect(ticks(5000, 3)).toEqual([2048, 4096]);
+  expect(ticks(4096, 4)).toEqual([1024, 2048, 3072, 4096]);
+  expect(ticks(3, 2)).toEqual([2]);
+  expect(ticks(0, 3)).toEqual([]);
+  expect(ticks(100, 0.4)).toEqual([]);
+});
+
+test("the view's timeline: steps know their pass, buffers the residuals that they hold", () => {
+  const { steps, buffers } = model().timeline;
+  expect(steps).toEqual([
+    { row: 0, isBackward: false },
+    { row: 2, isBackward: false },
+    { row: 3, isBackward: true },
+    { row: 4, isBackward: true },
+  ]);
+  expect(buffers[1]).toEqual({
+    nbytes: 12,
+    kind: "residual",
+    born: 0,
+    last: 2,
+    row: 0,
+    name: "b",
+    type: "f32[3]",
+    residuals: [0],
+  });
+  expect([...totalsOf(model().timeline).total]).toEqual([24, 44, 48, 36]);
+});
