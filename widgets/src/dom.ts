@@ -23,6 +23,18 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** An element of a drawing: `svg("path", { d: "M0 0H9" })`. */
+export function svg<K extends keyof SVGElementTagNameMap>(
+  tag: K,
+  attributes: Record<string, string | number> = {},
+  ...children: (Node | string)[]
+): SVGElementTagNameMap[K] {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
 /** The keys of a list of rows, of which only one takes part in tabbing: arrows move, Enter and space choose. */
 export function onRowKey(
   event: KeyboardEvent,
@@ -44,6 +56,19 @@ export function onRowKey(
   for (const row of rows) row.tabIndex = -1;
   next.tabIndex = 0;
   next.focus();
+}
+
+/** Calls back with the size of an element when it is first laid out and when that changes; gives back what stops it. */
+export function onResize(
+  element: Element,
+  callback: (width: number, height: number, pixels: number) => void,
+): () => void {
+  const observer = new ResizeObserver(([entry]) => {
+    const { width, height } = entry!.contentRect;
+    callback(width, height, globalThis.devicePixelRatio || 1);
+  });
+  observer.observe(element);
+  return () => observer.disconnect();
 }
 
 /** Brings a child of a scrolling element into sight, without moving anything else on the page. */

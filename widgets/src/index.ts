@@ -6,6 +6,8 @@ import { Model } from "./model";
 import { guarded, type Pane, reasonOf } from "./pane";
 import { CodePane } from "./panes/code";
 import { InspectorPane } from "./panes/inspector";
+import { lower } from "./panes/lower";
+import { MemoryPane } from "./panes/memory";
 import { KEYS, Rail } from "./panes/rail";
 import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
@@ -27,6 +29,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
   const rail = guarded("rail", () => new Rail(state, toggleKeys));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
+  const memory = guarded("memory", () => new MemoryPane(state, root));
+  const below = lower(state, residuals, memory);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });
@@ -60,7 +64,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const top = h("div", { class: "jv-row jv-top" });
   top.append(codes, splitter(top, "column", "--jv-side"), source.element);
   const bottom = h("div", { class: "jv-row jv-bottom" });
-  bottom.append(residuals.element, splitter(bottom, "column", "--jv-side"), inspector.element);
+  bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
   root.replaceChildren(rail.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
 
   const onKey = (event: KeyboardEvent) => {
@@ -68,7 +72,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     event.stopPropagation();
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
-    if (actOn(event, state, keys, toggleKeys, step)) event.preventDefault();
+    if (event.key === "/") residuals.focus?.();
+    else if (event.key.toLowerCase() === "m") memory.focus?.();
+    else if (!actOn(event, state, keys, toggleKeys, step)) return;
+    event.preventDefault();
   };
   root.addEventListener("keydown", onKey);
 
@@ -76,10 +83,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
-    for (const pane of [rail, ...[...code.values()].map((c) => c.pane), residuals, inspector, source])
+    for (const pane of [rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
       pane.update(change);
   });
-  for (const pane of [rail, residuals, inspector, source]) {
+  for (const pane of [rail, below, inspector, source]) {
     pane.update("shown");
     pane.update("selection");
   }
@@ -87,7 +94,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     root.removeEventListener("keydown", onKey);
     unsubscribe();
     stop();
-    for (const { pane } of code.values()) pane.destroy?.();
+    for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
 

@@ -7,6 +7,8 @@ export interface Pane {
   readonly element: HTMLElement;
   update(change: Change): void;
   destroy?(): void;
+  /** Takes the keys, in whatever part of it they are most use. */
+  focus?(): void;
   /** Moves the selection to the next equation, or the previous. */
   step?(by: 1 | -1): boolean;
 }
@@ -32,6 +34,7 @@ export function guarded(name: string, make: () => Pane): Pane {
     element,
     update: (change) => attempt(() => pane?.update(change)),
     step: (by) => pane?.step?.(by) ?? false,
+    focus: () => pane?.focus?.(),
     destroy: () => attempt(() => pane?.destroy?.()),
   };
 }

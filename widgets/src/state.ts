@@ -35,7 +35,10 @@ export interface Shown {
   right: readonly number[];
 }
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params";
+/** What stands in the lower part, where there is room for one of them only. */
+export type Lower = "residuals" | "memory";
+
+export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower";
 
 export class State {
   selection: Selection = NOTHING;
@@ -46,6 +49,7 @@ export class State {
   hover = -1;
   /** Whether long parameters are written out. */
   fullParams = false;
+  lower: Lower = "residuals";
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(readonly model: Model) {}
@@ -115,6 +119,12 @@ export class State {
     const stage = this.model.stage(row);
     if (!this.isShown(stage)) this.showStages([stage]);
     this.selectRow(row);
+  }
+
+  showLower(lower: Lower): void {
+    if (lower === this.lower) return;
+    this.lower = lower;
+    this.tell("lower");
   }
 
   /** Moves the keys and the rail to a pane. */

@@ -6,8 +6,10 @@ import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
 import { State } from "../src/state";
 import { bytes, model } from "./fixture";
+import { layOut } from "./layout";
 
 beforeAll(() => {
+  layOut(0, 0);
   // What CodeMirror measures, and jsdom does not have.
   const none = {
     length: 0,
@@ -167,6 +169,81 @@ test("sorting by a head turns it round the second time", () => {
   head().querySelector("button")!.click();
   expect(order()).toEqual(["1", "0"]);
   expect(head().getAttribute("aria-sort")).toBe("ascending");
+});
+
+function type(box: HTMLInputElement, text: string): void {
+  box.value = text;
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+test("the filter: rows, totals, sorting, and a way back", () => {
+  const { find, el } = show();
+  const box = find("filter")[0] as HTMLInputElement;
+  const order = () => find("residual-row").map((row) => row.dataset["residual"]);
+  const total = () => find("residual-total")[0]!.textContent;
+  expect(total()).toBe("2 values, 16 B: 1 literal 4 B, 1 intermediate 12 B");
+  type(box, "SIN model.py");
+  expect(order()).toEqual(["0"]);
+  expect(total()).toBe("1 of 2 values, 12 B of 16 B: 1 intermediate 12 B");
+  type(box, "model.py");
+  el.querySelector<HTMLElement>("th.jv-col-nbytes button")!.click();
+  expect(order()).toEqual(["1", "0"]);
+  type(box, "nothing like it");
+  expect(order()).toEqual([]);
+  expect(total()).toBe("0 of 2 values, 0 B of 16 B");
+  expect(find("residuals")[0]!.textContent).toContain("None of the 2 values matches.");
+  find("residuals")[0]!.querySelector<HTMLElement>(".jv-wide button")!.click();
+  expect([order(), box.value]).toEqual([["1", "0"], ""]);
+});
+
+test("a kind is chosen, and what is selected lights rows that pass", () => {
+  const { find, model } = show();
+  const kind = find("filter-kind")[0] as HTMLSelectElement;
+  expect(Array.from(kind.options, (o) => o.text)).toEqual(["all kinds", "literal (1)", "intermediate (1)"]);
+  kind.value = "intermediate";
+  kind.dispatchEvent(new Event("change", { bubbles: true }));
+  expect(find("residual-row").map((row) => row.dataset["residual"])).toEqual(["0"]);
+  model.set("selected", "primal:0");
+  expect(find("residual-row")[0]!.className).toBe("is-selected");
+});
+
+test("/ goes to the filter; keys typed there are nobody else's; Esc clears it first, then leaves it", () => {
+  const { find, key, model, el } = show({ selected: "primal:0" });
+  const outside = vi.fn();
+  el.addEventListener("keydown", outside);
+  const box = find("filter")[0] as HTMLInputElement;
+  key("/");
+  expect(document.activeElement).toBe(box);
+  const press = (name: string, code = "") => {
+    const event = new KeyboardEvent("keydown", { key: name, code, bubbles: true, cancelable: true });
+    document.activeElement!.dispatchEvent(event);
+    return event.defaultPrevented;
+  };
+  expect([press("2", "Digit2"), press("l"), press("b"), press("?"), press("/"), press("m")]).toEqual(
+    new Array(6).fill(false),
+  );
+  expect([model.values["stage"], model.values["beside"]]).toEqual(["primal", ""]);
+  type(box, "sin");
+  press("Escape");
+  expect([box.value, find("residual-row").length, model.values["selected"]]).toEqual(["", 2, "primal:0"]);
+  press("Escape");
+  expect(document.activeElement).toBe(find("explorer")[0]);
+  key("/");
+  press("ArrowDown");
+  expect(document.activeElement).toBe(find("residual-row")[0]);
+  expect(outside).not.toHaveBeenCalled();
+});
+
+test("in little room residuals and memory take turns", () => {
+  const { find, key, el } = show();
+  const showsMemory = () => el.querySelector(".jv-lower")!.classList.contains("shows-memory");
+  find("show-memory")[0]!.click();
+  expect(showsMemory()).toBe(true);
+  key("/");
+  expect(showsMemory()).toBe(false);
+  key("m");
+  expect(showsMemory()).toBe(true);
+  expect(document.activeElement).toBe(find("timeline")[0]);
 });
 
 test("without a payload it asks for one, and then shows it", () => {

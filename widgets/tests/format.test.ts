@@ -57,6 +57,7 @@ test("sorting by size keeps the order of equals, by line goes by file first, and
 test("the total says how much of each kind", () => {
   expect(summary(three)).toBe("3 values, 408 B: 1 argument 400 B, 2 intermediates 8 B");
   expect(summary([])).toBe("0 values, 0 B");
+  expect(summary([three[1]!], three)).toBe("1 of 3 values, 400 B of 408 B: 1 argument 400 B");
   const spread = [residual(0, { nbytes: 800, perDevice: 100 }), residual(1, { kind: "argument" })];
   expect(summary(spread)).toBe(
     "2 values, 804 B · 104 B a device: 1 argument 4 B, 1 intermediate 800 B · 100 B a device",

@@ -11,6 +11,8 @@ export const KEYS: [string, string][] = [
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
   ["P", "write parameters in full, or in short"],
+  ["/", "filter the residuals"],
+  ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
   ["?", "these keys"],

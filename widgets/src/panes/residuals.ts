@@ -1,9 +1,11 @@
-/** The residual table: what the gradient keeps, sortable, each with its reason. */
+/** The residual table: what the gradient keeps, sortable and filtered, each with its reason. */
 
 import { h, onRowKey, reveal } from "../dom";
-import { formatBytes, formatParts, plural } from "../format";
+import { filterOf } from "../filter";
+import { formatBytes, formatCount, formatParts, plural } from "../format";
 import type { Residual } from "../model";
 import { type Change, type Lit, residualLitAs, type State } from "../state";
+import { tabs } from "./lower";
 
 type Key = "name" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
 
@@ -17,8 +19,12 @@ const HEADS: [Key, string][] = [
   ["reason", "why it is kept"],
 ];
 
+const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
+
 /** Rows shown before the rest is asked for. */
-const SHOWN_AT_FIRST = 300;
+const SHOWN_AT_FIRST = 120;
+
+const COLLATOR = new Intl.Collator();
 
 export function sorted(residuals: Residual[], key: Key, descending: boolean): Residual[] {
   const value = (r: Residual): string | number =>
@@ -27,12 +33,13 @@ export function sorted(residuals: Residual[], key: Key, descending: boolean): Re
   return [...residuals].sort((a, b) => {
     const [x, y] = [value(a), value(b)];
     if (typeof x === "number" && typeof y === "number") return sign * (x - y) || a.index - b.index;
-    return sign * String(x).localeCompare(String(y)) || a.index - b.index;
+    return sign * COLLATOR.compare(String(x), String(y)) || a.index - b.index;
   });
 }
 
-/** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, each with its part on one device if it has one. */
-export function summary(residuals: Residual[]): string {
+/** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, each with its part on one device if it has one;
+ * of a part of all residuals `12 of 83 values, 40.0 KiB of 199.6 KiB: …`. */
+export function summary(residuals: Residual[], all: Residual[] = residuals): string {
   const bytes = (rs: Residual[]) => {
     const sum = (size: (r: Residual) => number) => rs.reduce((total, r) => total + size(r), 0);
     const isSpread = rs.some((r) => r.perDevice >= 0);
@@ -43,13 +50,16 @@ export function summary(residuals: Residual[]): string {
       isSpread ? sum(part) : -1,
     );
   };
-  const kinds = ["argument", "constant", "literal", "intermediate", "dummy"].flatMap((kind) => {
+  const kinds = KINDS.flatMap((kind) => {
     const of = residuals.filter((r) => r.kind === kind);
     return of.length
       ? [`${plural(of.length, kind, kind === "dummy" ? "dummies" : `${kind}s`)} ${bytes(of)}`]
       : [];
   });
-  const head = `${plural(residuals.length, "value")}, ${bytes(residuals)}`;
+  const head =
+    residuals === all
+      ? `${plural(all.length, "value")}, ${bytes(all)}`
+      : `${formatCount(residuals.length)} of ${plural(all.length, "value")}, ${bytes(residuals)} of ${bytes(all)}`;
   return kinds.length ? `${head}: ${kinds.join(", ")}` : head;
 }
 
@@ -62,11 +72,49 @@ export class ResidualsPane {
   private key: Key = "nbytes";
   private descending = true;
   private limit = SHOWN_AT_FIRST;
+  /** All in the order of the table, and those of them that pass the filter. */
+  private order: Residual[] = [];
+  private found: Residual[] = [];
+  private readonly filter: ReturnType<typeof filterOf>;
+  private readonly box: HTMLInputElement;
+  private readonly kind: HTMLSelectElement;
+  private readonly total = h("span", { class: "jv-dim jv-cut", "data-testid": "residual-total" });
   private readonly hasBackward: boolean;
 
   constructor(private readonly state: State) {
     const { residuals, view } = state.model;
     this.hasBackward = view.stages.some((stage) => stage.key === "backward" && !stage.error);
+    this.filter = filterOf(state.model);
+    this.box = h("input", {
+      class: "jv-filter",
+      type: "search",
+      placeholder: "filter",
+      spellcheck: false,
+      autocomplete: "off",
+      title: "Words that a row must have, in any of its cells, its scopes or its function (/)",
+      "aria-label": "filter the residuals",
+      "data-testid": "filter",
+      // Inside a notebook these keys are nobody else's, in whatever phase they are listened for.
+      "data-lm-suppress-shortcuts": "true",
+      oninput: () => this.search(),
+      onkeydown: (event: KeyboardEvent) => this.onFilterKey(event),
+    });
+    const count = (kind: string) => residuals.filter((r) => r.kind === kind).length;
+    const kinds = KINDS.filter((kind) => count(kind) > 0);
+    this.kind = h(
+      "select",
+      {
+        class: "jv-filter-kind",
+        title: "Which kind is shown",
+        "aria-label": "kind of residual",
+        "data-testid": "filter-kind",
+        "data-lm-suppress-shortcuts": "true",
+        onchange: () => this.search(),
+        onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
+      },
+      h("option", { value: "" }, "all kinds"),
+      ...kinds.map((kind) => h("option", { value: kind }, `${kind} (${formatCount(count(kind))})`)),
+    );
     const heads = HEADS.map(([key, label]) => {
       const button = h(
         "button",
@@ -78,7 +126,7 @@ export class ResidualsPane {
       return th;
     });
     const table = h("table", { class: "jv-table" }, h("thead", {}, h("tr", {}, ...heads)), this.body);
-    const notes = view.notes.map((note) => h("p", { class: "jv-message jv-note" }, note));
+    const notes = view.notes.map((note) => h("p", { class: "jv-message jv-note" }, ...marked(note)));
     const empty = residuals.length === 0 && notes.length === 0;
     const nothing = "Nothing is kept: the function is linear in what is differentiated.";
     this.scroller.append(
@@ -91,16 +139,32 @@ export class ResidualsPane {
       h(
         "div",
         { class: "jv-pane-head" },
-        h("strong", {}, "residuals"),
-        h("span", { class: "jv-dim jv-cut", title: summary(residuals) }, summary(residuals)),
+        tabs(state, "residuals"),
+        residuals.length > 0 && this.box,
+        kinds.length > 1 && this.kind,
+        this.total,
       ),
       this.scroller,
     );
-    this.fill();
+    this.sort();
+    this.search();
+  }
+
+  /** Lets a person type what to look for. */
+  focus(): void {
+    this.state.showLower("residuals");
+    this.box.focus();
+    this.box.select();
   }
 
   update(change: Change): void {
     if (change !== "selection") return;
+    const shown = this.light();
+    if (shown) reveal(this.scroller, shown);
+  }
+
+  /** Lights what the selection concerns; gives back the row to look at. */
+  private light(): HTMLElement | undefined {
     const first = new Map<Lit, HTMLElement>();
     for (const [index, tr] of this.rows) {
       const lit = residualLitAs(this.state, index);
@@ -108,36 +172,79 @@ export class ResidualsPane {
       tr.setAttribute("aria-selected", String(lit === "is-selected"));
       if (!first.has(lit)) first.set(lit, tr);
     }
-    const shown = first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
-    if (shown) reveal(this.scroller, shown);
+    return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
   }
 
   private sortBy(key: Key): void {
     this.descending = key === this.key ? !this.descending : key === "nbytes";
     this.key = key;
-    this.fill();
+    this.sort();
+    this.search();
     this.update("selection");
   }
 
-  private fill(): void {
+  private sort(): void {
     for (const [key, th] of this.heads)
       th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
-    const all = sorted(this.state.model.residuals, this.key, this.descending);
+    this.order = sorted(this.state.model.residuals, this.key, this.descending);
+  }
+
+  private onFilterKey(event: KeyboardEvent): void {
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      if (this.box.value === "" && this.kind.value === "")
+        this.element.closest<HTMLElement>(".jaxviz")?.focus();
+      else this.showAll();
+    } else if (event.key === "ArrowDown" || event.key === "Enter")
+      this.body.querySelector<HTMLElement>("tr[tabindex]")?.focus();
+    else return;
+    event.preventDefault();
+  }
+
+  private showAll(): void {
+    this.box.value = "";
+    this.kind.value = "";
+    this.search();
+    this.box.focus();
+  }
+
+  private search(): void {
+    const passes = this.filter(this.box.value, this.kind.value);
+    this.found = passes === null ? this.order : this.order.filter(passes);
+    this.limit = SHOWN_AT_FIRST;
+    const all = this.state.model.residuals;
+    this.total.textContent = passes === null ? summary(all) : summary(this.found, all);
+    this.total.title = this.total.textContent;
+    this.element.classList.toggle("is-filtered", passes !== null);
+    this.fill();
+    this.scroller.scrollTop = 0;
+  }
+
+  private fill(): void {
+    const { found } = this;
     this.rows.clear();
-    this.body.replaceChildren(...all.slice(0, this.limit).map((r) => this.row(r)));
-    if (all.length > this.limit) {
-      const more = () => {
-        this.limit = all.length;
-        this.fill();
-        this.update("selection");
-      };
-      const button = h(
-        "button",
-        { type: "button", class: "jv-button", onclick: more },
-        `Show all ${plural(all.length, "value")}`,
+    this.body.replaceChildren(...found.slice(0, this.limit).map((r) => this.row(r)));
+    this.light();
+    const button = (label: string, onclick: () => void) =>
+      h("button", { type: "button", class: "jv-button", onclick }, label);
+    const wide = (...parts: (Node | string)[]) =>
+      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length }, ...parts)));
+    if (found.length === 0 && this.order.length > 0)
+      wide(
+        h(
+          "span",
+          { class: "jv-dim", role: "status" },
+          `None of the ${plural(this.order.length, "value")} matches. `,
+        ),
+        button("Show all", () => this.showAll()),
       );
-      this.body.append(h("tr", {}, h("td", { colspan: HEADS.length }, button)));
-    }
+    if (found.length > this.limit)
+      wide(
+        button(`Show all ${plural(found.length, "value")}`, () => {
+          this.limit = found.length;
+          this.fill();
+        }),
+      );
   }
 
   private row(r: Residual): HTMLElement {

@@ -1,0 +1,368 @@
+/** The memory pane: modelled bytes alive over the equations, forward then backward, stacked by what they are there for. */
+
+import { Chart, peakOf } from "../chart";
+import { h, onResize, svg } from "../dom";
+import { formatBytes, formatCount, plural } from "../format";
+import type { Model } from "../model";
+import { type Change, litAs, type State } from "../state";
+import {
+  type Alive,
+  aliveAt,
+  type Buffer,
+  MEMORY_KINDS,
+  type MemoryKind,
+  type Timeline,
+  type Totals,
+  totalsOf,
+} from "../timeline";
+import { tabs } from "./lower";
+import { marked } from "./residuals";
+
+const PLURALS: Record<MemoryKind, string> = {
+  argument: "arguments",
+  constant: "constants",
+  residual: "residuals",
+  result: "results",
+  cotangent: "cotangents",
+  temporary: "temporaries",
+};
+
+/** Values that are named at a step. */
+const NAMED = 6;
+
+const ABOUT =
+  "A model: each equation by itself, a value freed after its last reader. XLA fuses equations and needs less; " +
+  "jaxviz.memory(...).compare() has its figures.";
+
+/** What is on the screen: a timeline, and what follows from it. */
+interface Shown {
+  timeline: Timeline;
+  totals: Totals;
+  reference: Totals | null;
+}
+
+export class MemoryPane {
+  readonly element: HTMLElement;
+  private shown: Shown | null = null;
+  private chart: Chart | null = null;
+  private size: [number, number, number] = [0, 0, 1];
+  /** The step that the pointer or the keys are at, or -1. */
+  private at = -1;
+  /** Whether that step has been selected, so that the tip need not say more of it. */
+  private isTold = false;
+  private readonly stop: () => void;
+  private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
+  private readonly when = h("caption", {});
+  private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
+  private readonly legend = h("table", { class: "jv-memory-legend", "data-testid": "memory-legend" });
+  private readonly areas = svg("g");
+  private readonly lit = svg("g");
+  private readonly cursor = svg("rect", { class: "jv-cursor" });
+  private readonly plot: HTMLElement;
+  private readonly tip = h("div", { class: "jv-tip", "data-testid": "memory-tip" });
+
+  constructor(
+    private readonly state: State,
+    private readonly root: HTMLElement,
+  ) {
+    this.plot = h(
+      "div",
+      {
+        class: "jv-plot",
+        tabindex: 0,
+        role: "slider",
+        "aria-label": "step",
+        "aria-valuemin": 1,
+        "data-testid": "timeline",
+        onpointermove: (event: PointerEvent) => this.moveTo(this.stepAt(event)),
+        onpointerdown: (event: PointerEvent) => this.moveTo(this.stepAt(event)),
+        onpointerleave: () => this.moveTo(-1),
+        onblur: () => this.moveTo(-1),
+        onclick: () => this.select(this.at),
+        onkeydown: (event: KeyboardEvent) => this.onKey(event),
+      },
+      svg("svg", {}, this.areas, this.lit, this.cursor),
+    );
+    const reason = state.model.view.no_memory;
+    this.element = h(
+      "section",
+      { class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" },
+      h("div", { class: "jv-pane-head" }, tabs(state, "memory"), this.head),
+      reason
+        ? h("p", { class: "jv-message" }, "The memory of its gradient is not modelled. ", ...marked(reason))
+        : h(
+            "div",
+            { class: "jv-memory-body" },
+            this.plot,
+            h("div", { class: "jv-memory-side" }, this.legend),
+          ),
+    );
+    this.stop = reason ? () => {} : onResize(this.plot, (...size) => this.resize(size));
+  }
+
+  destroy(): void {
+    this.stop();
+    this.tip.remove();
+  }
+
+  /**
+   * Draws a timeline.
+   *
+   * @param reference another one, drawn as a line to compare it with.
+   */
+  show(timeline: Timeline, reference: Timeline | null = null): void {
+    this.shown = {
+      timeline,
+      totals: totalsOf(timeline),
+      reference: reference === null ? null : totalsOf(reference),
+    };
+    this.moveTo(-1);
+    this.fillLegend(this.shown);
+    this.draw();
+  }
+
+  update(change: Change): void {
+    if (change === "selection") this.light();
+  }
+
+  /** Takes the keys. */
+  focus(): void {
+    this.state.showLower("memory");
+    this.plot.focus();
+  }
+
+  // --- drawing ---
+
+  private resize(size: [number, number, number]): void {
+    this.size = size;
+    const first = () => this.shown === null && this.show(this.state.model.timeline);
+    // What there is to see first is painted before this is worked out.
+    if (this.shown === null) requestAnimationFrame(() => setTimeout(first));
+    else this.draw();
+  }
+
+  private draw(): void {
+    const [width, height, pixels] = this.size;
+    if (this.shown === null || width === 0 || height === 0) return;
+    const { totals, reference } = this.shown;
+    this.chart = new Chart(totals, width, height, pixels, reference);
+    this.plot.setAttribute("aria-valuemax", String(this.chart.steps));
+    this.areas.replaceChildren(...this.chart.draw());
+    this.light();
+    this.point();
+  }
+
+  /** Marks the steps that are selected or lit, and when what they make, or a selected residual, is in memory. */
+  private light(): void {
+    if (this.shown === null || this.chart === null) return;
+    const { chart } = this;
+    const { selection, model } = this.state;
+    const { steps, buffers } = this.shown.timeline;
+    const chosen = new Set([...selection.rows].flatMap((row) => model.alike(row)));
+    const at = stepsOf(model, steps, chosen);
+    const marked = { "is-selected": [], "is-ancestor": [], "is-descendant": [] } as Record<string, number[]>;
+    if (selection.rows.size > 0)
+      steps.forEach(({ row }, i) => {
+        marked[at.has(i) ? "is-selected" : litAs(selection, row)]?.push(i);
+      });
+    const isMeant =
+      selection.residual >= 0
+        ? ({ residuals }: Buffer) => residuals.includes(selection.residual)
+        : ({ row }: Buffer) => this.state.row >= 0 && chosen.has(row);
+    const meant = buffers.filter(isMeant);
+    this.lit.replaceChildren(
+      ...meant.flatMap(({ born, last }) => chart.during(born, last)),
+      ...Object.entries(marked).flatMap(([how, at]) => chart.marks(at, how, how === "is-selected")),
+    );
+    this.head.textContent = this.summary(meant);
+  }
+
+  /** When the values that are selected are in memory; otherwise where the peak is. */
+  private summary(meant: readonly Buffer[]): string {
+    const { totals, timeline } = this.shown!;
+    const n = timeline.steps.length;
+    const [first] = meant;
+    if (first !== undefined) {
+      const nbytes = meant.reduce((sum, b) => sum + b.nbytes, 0);
+      const from = Math.min(...meant.map((b) => b.born));
+      const to = Math.max(...meant.map((b) => Math.min(b.last, n - 1)));
+      const r = this.state.model.residuals[this.state.selection.residual];
+      const named = r === undefined ? `${first.name} ${first.type}` : `${r.name}:${r.type}`;
+      const what = meant.length === 1 ? named.trim() : plural(meant.length, "value");
+      const until = to === n - 1 ? "to the end" : `to ${formatCount(to + 1)}`;
+      return `${what}, ${formatBytes(nbytes)}: in memory from step ${formatCount(from + 1)} ${until}`;
+    }
+    if (totals.peak < 0) return "nothing is computed";
+    const { row, isBackward } = timeline.steps[totals.peak]!;
+    const place = this.state.model.placeText(this.state.model.place(row));
+    const where = `${this.state.model.primitive(row)}${place && ` (${place})`}`;
+    const pass = isBackward ? "backward" : "forward";
+    return `modelled peak ${formatBytes(peakOf(totals))} in the ${pass} pass, at ${where}`;
+  }
+
+  private fillLegend({ totals, reference }: Shown): void {
+    this.amounts.clear();
+    const row = (key: MemoryKind | "total", swatch: string, label: string) => {
+      const amount = h("td", {});
+      this.amounts.set(key, amount);
+      return h("tr", { class: swatch }, h("th", { scope: "row" }, label), amount);
+    };
+    const kinds = MEMORY_KINDS.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
+    const before = reference && h("td", {}, formatBytes(peakOf(reference)));
+    this.legend.replaceChildren(
+      this.when,
+      ...kinds.map((kind) => row(kind, `jv-of-${kind}`, PLURALS[kind])),
+      row("total", "jv-total", "total"),
+      ...(before ? [h("tr", { class: "jv-before" }, h("th", { scope: "row" }, "peak before"), before)] : []),
+    );
+    this.point();
+  }
+
+  // --- a step ---
+
+  private stepAt(event: PointerEvent): number {
+    return this.chart?.stepAt(event.clientX - this.plot.getBoundingClientRect().left) ?? -1;
+  }
+
+  private moveTo(step: number): void {
+    if (step === this.at) return;
+    this.at = step;
+    this.isTold = false;
+    this.point();
+  }
+
+  private select(step: number): void {
+    const row = this.shown?.timeline.steps[step]?.row;
+    if (row === undefined) return;
+    this.state.goTo(row);
+    // Out of the way of what has been selected.
+    this.isTold = true;
+    this.tip.remove();
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    if (this.shown === null || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    const n = this.shown.timeline.steps.length;
+    const page = Math.max(1, Math.round(n / 20));
+    const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page }[event.key];
+    const to = { Home: 0, End: n - 1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") this.select(this.at);
+    else if (to !== undefined) this.moveTo(to);
+    else if (by === undefined) return;
+    else if (this.at < 0) this.moveTo(this.start());
+    else this.moveTo(Math.min(n - 1, Math.max(0, this.at + by)));
+    event.preventDefault();
+  }
+
+  /** Where keys start from: what is selected, or the peak. */
+  private start(): number {
+    const { timeline, totals } = this.shown!;
+    const selected = timeline.steps.findIndex(({ row }) => this.state.selection.rows.has(row));
+    return selected >= 0 ? selected : totals.peak;
+  }
+
+  /** Says what is alive at the step in question, or at the peak. */
+  private point(): void {
+    if (this.shown === null) return;
+    const { totals, timeline } = this.shown;
+    const step = this.at;
+    const at = step >= 0 ? step : totals.peak;
+    this.when.textContent = step >= 0 ? `at step ${formatCount(step + 1)}` : "at the peak";
+    for (const [kind, cell] of this.amounts) {
+      const bytes = kind === "total" ? totals.total : totals.kinds[MEMORY_KINDS.indexOf(kind)]!;
+      cell.textContent = formatBytes(bytes[at] ?? 0);
+    }
+    if (step < 0 || this.chart === null) {
+      this.cursor.setAttribute("width", "0");
+      this.tip.remove();
+      this.plot.removeAttribute("aria-valuetext");
+      return;
+    }
+    for (const [name, value] of Object.entries(this.chart.cursor(step)))
+      this.cursor.setAttribute(name, String(value));
+    const { row, isBackward } = timeline.steps[step]!;
+    const total = formatBytes(totals.total[step]!);
+    const title = `step ${formatCount(step + 1)} of ${formatCount(timeline.steps.length)}, ${isBackward ? "backward" : "forward"}`;
+    this.plot.setAttribute("aria-valuenow", String(step + 1));
+    this.plot.setAttribute("aria-valuetext", `${title}: ${this.state.model.primitive(row)}, ${total}`);
+    this.tip.replaceChildren(
+      h("div", { class: "jv-tip-head" }, h("span", { class: "jv-dim" }, title), h("strong", {}, total)),
+      this.equation(row),
+      this.alive(step),
+    );
+    if (this.isTold) return;
+    this.root.append(this.tip);
+    this.place(this.chart.x(step));
+  }
+
+  private equation(row: number): HTMLElement {
+    const { model } = this.state;
+    const place = model.placeText(model.place(row));
+    return h(
+      "div",
+      { class: "jv-tip-head" },
+      h("code", { class: "jv-cut" }, model.summary(row)),
+      h("span", { class: "jv-dim" }, place),
+    );
+  }
+
+  private alive(step: number): HTMLElement {
+    const alive = aliveAt(this.shown!.timeline, step);
+    const rest = alive.slice(NAMED);
+    const sum = (size: (a: Alive) => number) => rest.reduce((total, a) => total + size(a), 0);
+    const row = (what: string, name: string, type: string, nbytes: number) =>
+      h(
+        "tr",
+        { class: what },
+        h("th", { scope: "row", class: "jv-cut" }, name),
+        h("td", { class: "jv-dim jv-cut" }, type),
+        h("td", {}, formatBytes(nbytes)),
+      );
+    return h(
+      "table",
+      {},
+      ...alive.slice(0, NAMED).map((a) => {
+        const times = a.count > 1 ? `${formatCount(a.count)} × ` : "";
+        return row(`jv-of-${a.kind}`, `${times}${a.name}`, a.type, a.nbytes);
+      }),
+      rest.length > 0 &&
+        row(
+          "jv-dim",
+          `${plural(
+            sum((a) => a.count),
+            "other",
+          )}`,
+          "",
+          sum((a) => a.nbytes),
+        ),
+    );
+  }
+
+  /** Puts the tip above the plot, or beside the step where there is no room above. */
+  private place(x: number): void {
+    const outer = this.root.getBoundingClientRect();
+    const plot = this.plot.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = this.tip;
+    const at = plot.left - outer.left + x;
+    const above = plot.top - outer.top - height - 2;
+    const isAbove = above >= 0;
+    const aside = at + 14 + width <= outer.width ? at + 14 : at - 14 - width;
+    const left = isAbove ? at - width / 2 : aside;
+    this.tip.style.left = `${Math.max(4, Math.min(outer.width - width - 6, left))}px`;
+    this.tip.style.top = `${Math.max(4, isAbove ? above : plot.top - outer.top + 4)}px`;
+  }
+}
+
+/** The steps of some equations: their own, those of the functions they call, and that of the loop they stand in. */
+function stepsOf(model: Model, steps: Timeline["steps"], rows: ReadonlySet<number>): Set<number> {
+  const found = new Set<number>();
+  if (rows.size === 0) return found;
+  const inside = new Set<number>();
+  for (const row of rows) for (let r = row; r >= 0; r = model.owner(r)) inside.add(r);
+  steps.forEach(({ row }, i) => {
+    let isMeant = inside.has(row);
+    for (let r = row; r >= 0 && !isMeant; r = model.owner(r)) isMeant = rows.has(r);
+    if (isMeant) found.add(i);
+  });
+  return found;
+}
