@@ -120,6 +120,54 @@ def test_keys_stay_inside_the_widget(notebook):
     expect(explorer.locator(".is-selected")).to_have_count(0)
 
 
+def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
+    page = notebook.page
+    explorer = explorer_of(page)
+    cells = page.locator(".jp-Notebook .jp-Cell").count()
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]").first.click()
+    page.keyboard.press("/")
+    page.keyboard.type("tanh dd b")  # in a notebook `d d` deletes the cell and `b` puts one below
+    expect(explorer.get_by_test_id("filter")).to_have_value("tanh dd b")
+    expect(explorer.get_by_test_id("residuals")).to_contain_text("matches.")
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells
+    explorer.get_by_test_id("filter").fill("tanh")
+    tanhs = "[r for r in derivation.residuals if 'tanh' in f'{r.rule} {r.reason}']"
+    n = int(ask_kernel(page, f"len({tanhs})"))
+    total = int(ask_kernel(page, "len(derivation.residuals)"))
+    assert 0 < n < total
+    sizes = "from jaxviz.analysis.tables import format_bytes"
+    ask_kernel(page, f"exec('{sizes}')")
+    kept = ask_kernel(page, f"format_bytes(sum(r.nbytes for r in {tanhs}))")
+    expect(explorer.get_by_test_id("residual-row")).to_have_count(n)
+    expect(explorer.get_by_test_id("residual-total")).to_contain_text(f"{n} of {total} values, {kept} of ")
+    notebook.screenshot("filtered")
+    page.keyboard.press("Escape")
+    expect(explorer.get_by_test_id("residual-row")).to_have_count(total)
+
+    page.keyboard.press("Escape")
+    page.keyboard.press("m")
+    timeline = explorer.get_by_test_id("timeline")
+    peak = ask_kernel(page, "format_bytes(__import__('jaxviz').memory(derivation).peak_nbytes)")
+    expect(timeline).to_contain_text(f"peak {peak}")
+    box = timeline.bounding_box()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.5 * box["height"])
+    tip = explorer.get_by_test_id("memory-tip")
+    step, steps = map(int, re.search(r"step (\d+) of (\d+), backward", tip.inner_text()).groups())
+    here = f"__import__('jaxviz').memory(derivation).steps[{step - 1}]"
+    assert steps == int(ask_kernel(page, "len(__import__('jaxviz').memory(derivation).steps)"))
+    expect(tip).to_contain_text(ask_kernel(page, f"format_bytes({here}.total)"))
+    notebook.screenshot("memory")
+    page.mouse.down()
+    page.mouse.up()
+    expect(explorer.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
+    expect(explorer.get_by_test_id("inspected")).to_have_text(ask_kernel(page, f"{here}.equation.primitive.name"))
+    page.wait_for_timeout(300)
+    assert ask_kernel(page, f"explorer.equation is {here}.equation") == "True"
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text(f"step {step + 1} of")
+    notebook.screenshot("memory-selected")
+
+
 def test_a_saved_page_works_from_a_file(tab, tmp_path):
     def loss(x):
         return jnp.sum(jnp.tanh(x) * jnp.sin(x))

@@ -129,6 +129,6 @@ function most(total: Float64Array, from: number, to: number): number {
 /** Powers of two times whole numbers, up to a peak; about as many as asked for: `[2048, 4096]`. */
 export function ticks(peak: number, about: number): number[] {
   if (peak <= 0 || about < 1) return [];
-  const step = 2 ** Math.max(0, Math.ceil(Math.log2(peak / about)));
+  const step = 2 ** Math.max(0, Math.round(Math.log2(peak / about)));
   return Array.from({ length: Math.floor(peak / step) }, (_, i) => (i + 1) * step);
 }

@@ -125,6 +125,7 @@ test("round sizes", () => {
   expect(ticks(5000, 3)).toEqual([2048, 4096]);
   expect(ticks(4096, 4)).toEqual([1024, 2048, 3072, 4096]);
   expect(ticks(3, 2)).toEqual([2]);
+  expect(ticks(213, 2.4)).toEqual([64, 128, 192]);
   expect(ticks(0, 3)).toEqual([]);
   expect(ticks(100, 0.4)).toEqual([]);
 });
