@@ -7,8 +7,11 @@ export type MemoryKind = (typeof MEMORY_KINDS)[number];
 
 /** The time of one equation. */
 export interface Step {
+  /** The equation, or -1 where none that is shown stands for it. */
   row: number;
   isBackward: boolean;
+  /** What runs, where there is no row to say so. */
+  what?: string;
 }
 
 /** What is in memory during some of the steps: a value, or what the body of a loop takes inside for one step. */

@@ -166,6 +166,17 @@ test("another timeline is drawn in place of the view's, and the view's as a line
   expect(all(".jv-reference")).toHaveLength(0);
 });
 
+test("a step that no equation stands for says what runs, and selects nothing", () => {
+  const { made, point, text, state } = pane();
+  const { steps, buffers } = state.model.timeline;
+  made.show({ steps: steps.map((step) => ({ ...step, row: -1, what: "tanh again" })), buffers });
+  expect(text("memory-head")).toBe("modelled peak 48 B in the backward pass, at tanh again");
+  point("pointermove", 70);
+  point("click", 70);
+  expect(state.row).toBe(-1);
+  expect(text("memory-tip")).toContain("tanh again");
+});
+
 test("without a model there is the reason", () => {
   const view = model().view;
   const root = document.createElement("div");

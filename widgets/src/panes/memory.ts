@@ -11,6 +11,7 @@ import {
   type Buffer,
   MEMORY_KINDS,
   type MemoryKind,
+  type Step,
   type Timeline,
   type Totals,
   totalsOf,
@@ -193,10 +194,10 @@ export class MemoryPane {
       return `${what}, ${formatBytes(nbytes)}: in memory from step ${formatCount(from + 1)} ${until}`;
     }
     if (totals.peak < 0) return "nothing is computed";
-    const { row, isBackward } = timeline.steps[totals.peak]!;
-    const place = this.state.model.placeText(this.state.model.place(row));
-    const where = `${this.state.model.primitive(row)}${place && ` (${place})`}`;
-    const pass = isBackward ? "backward" : "forward";
+    const peak = timeline.steps[totals.peak]!;
+    const place = this.lineOf(peak);
+    const where = `${this.primitiveOf(peak)}${place && ` (${place})`}`;
+    const pass = peak.isBackward ? "backward" : "forward";
     return `modelled peak ${formatBytes(peakOf(totals))} in the ${pass} pass, at ${where}`;
   }
 
@@ -232,8 +233,8 @@ export class MemoryPane {
   }
 
   private select(step: number): void {
-    const row = this.shown?.timeline.steps[step]?.row;
-    if (row === undefined) return;
+    const row = this.shown?.timeline.steps[step]?.row ?? -1;
+    if (row < 0) return;
     this.state.goTo(row);
     // Out of the way of what has been selected.
     this.isTold = true;
@@ -280,14 +281,14 @@ export class MemoryPane {
     }
     for (const [name, value] of Object.entries(this.chart.cursor(step)))
       this.cursor.setAttribute(name, String(value));
-    const { row, isBackward } = timeline.steps[step]!;
+    const here = timeline.steps[step]!;
     const total = formatBytes(totals.total[step]!);
-    const title = `step ${formatCount(step + 1)} of ${formatCount(timeline.steps.length)}, ${isBackward ? "backward" : "forward"}`;
+    const title = `step ${formatCount(step + 1)} of ${formatCount(timeline.steps.length)}, ${here.isBackward ? "backward" : "forward"}`;
     this.plot.setAttribute("aria-valuenow", String(step + 1));
-    this.plot.setAttribute("aria-valuetext", `${title}: ${this.state.model.primitive(row)}, ${total}`);
+    this.plot.setAttribute("aria-valuetext", `${title}: ${this.primitiveOf(here)}, ${total}`);
     this.tip.replaceChildren(
       h("div", { class: "jv-tip-head" }, h("span", { class: "jv-dim" }, title), h("strong", {}, total)),
-      this.equation(row),
+      this.equation(here),
       this.alive(step),
     );
     if (this.isTold) return;
@@ -295,15 +296,23 @@ export class MemoryPane {
     this.place(this.chart.x(step));
   }
 
-  private equation(row: number): HTMLElement {
-    const { model } = this.state;
-    const place = model.placeText(model.place(row));
+  private equation(step: Step): HTMLElement {
+    const text = step.row < 0 ? step.what : this.state.model.summary(step.row);
     return h(
       "div",
       { class: "jv-tip-head" },
-      h("code", { class: "jv-cut" }, model.summary(row)),
-      h("span", { class: "jv-dim" }, place),
+      h("code", { class: "jv-cut" }, text),
+      h("span", { class: "jv-dim" }, this.lineOf(step)),
     );
+  }
+
+  private primitiveOf({ row, what }: Step): string {
+    return row < 0 ? (what ?? "") : this.state.model.primitive(row);
+  }
+
+  private lineOf({ row }: Step): string {
+    const { model } = this.state;
+    return row < 0 ? "" : model.placeText(model.place(row));
   }
 
   private alive(step: number): HTMLElement {
