@@ -28,7 +28,7 @@ from jaxviz.analysis.memory import (
     what_makes,
 )
 from jaxviz.analysis.remat_graph import Graph, Solution
-from jaxviz.analysis.tables import nbytes
+from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import find_readers, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
@@ -92,7 +92,7 @@ class _Table:
         of_slot = {**model.of_forward, **held}
         turn = next((i for i, (*_, is_backward) in enumerate(model.steps) if is_backward), len(model.steps))
         reads = self.read_in_backward(model)
-        times = {v: n.times for n in graph.nodes for v in n.equation.outvars}
+        times: dict[Atom, int] = {v: n.times for n in graph.nodes for v in n.equation.outvars}
         present = self.derivation.residuals
         return {
             "function": self.derivation.primal.name,
@@ -100,6 +100,7 @@ class _Table:
             "values": [self.value(name) for name in graph.candidates],
             "slots": {
                 "nbytes": [nbytes(a.aval) * times.get(a, 1) if isinstance(a, Var) else 0 for a in self.slots],
+                "type": [self.string(type_text(a.aval, (n,) if (n := times.get(a, 1)) > 1 else ())) for a in self.slots],
                 "input": [inputs.get(a, -1) if isinstance(a, Var) else -1 for a in self.slots],
                 "buffer": [number_of[id(of_slot[a])] if a in of_slot else -1 for a in self.slots],
                 "carried": [carried.get(i, []) for i in range(len(self.slots))],
@@ -117,7 +118,7 @@ class _Table:
                 for i, (e, within, _) in enumerate(model.steps)
             ],
             "buffers": [
-                [int(b.nbytes) if not b.is_free else 0, KINDS.index(b.kind), b.born, b.last, b.last_forward, self.string(b.name or what_makes(b.equation, b.within)), self.string(b.type)]
+                [int(b.nbytes) if not b.is_free else 0, KINDS.index(b.kind), b.born, b.last, b.last_forward, self.string(b.name or what_makes(b.equation, b.within)), self.string(b.type), self.row(b.equation) if b.equation is not None else -1]
                 for b in model.buffers
             ],
             "inside": [[step, int(n)] for step, n in model.inside.items()],

@@ -11,6 +11,7 @@ import { MemoryPane } from "./panes/memory";
 import { KEYS, Rail } from "./panes/rail";
 import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
+import { WhatIfPane } from "./panes/whatif";
 import { decode } from "./schema";
 import { splitter } from "./splitter";
 import { type Side, State } from "./state";
@@ -22,6 +23,7 @@ import {
   payloadOf,
   syncState,
   type WidgetModel,
+  whatIfOf,
 } from "./sync";
 
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
@@ -30,7 +32,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const rail = guarded("rail", () => new Rail(state, toggleKeys));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
-  const below = lower(state, residuals, memory);
+  const whatIf = guarded("what-if", () => new WhatIfPane(state, whatIfOf(widget)));
+  const below = lower(state, residuals, whatIf, memory);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });

@@ -1,6 +1,7 @@
 /** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
 
 import type { Model, Place } from "./model";
+import type { Timeline } from "./timeline";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -36,9 +37,12 @@ export interface Shown {
 }
 
 /** What stands in the lower part, where there is room for one of them only. */
-export type Lower = "residuals" | "memory";
+export type Lower = Tabled | "memory";
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower";
+/** What of it is a table; one of the two is shown. */
+export type Tabled = "residuals" | "what-if";
+
+export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "timeline";
 
 export class State {
   selection: Selection = NOTHING;
@@ -50,6 +54,9 @@ export class State {
   /** Whether long parameters are written out. */
   fullParams = false;
   lower: Lower = "residuals";
+  tabled: Tabled = "residuals";
+  /** The timeline to show in place of the given one, or null. */
+  timeline: Timeline | null = null;
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(readonly model: Model) {}
@@ -121,9 +128,16 @@ export class State {
     this.selectRow(row);
   }
 
+  showTimeline(timeline: Timeline | null): void {
+    if (timeline === null && this.timeline === null) return;
+    this.timeline = timeline;
+    this.tell("timeline");
+  }
+
   showLower(lower: Lower): void {
     if (lower === this.lower) return;
     this.lower = lower;
+    if (lower !== "memory") this.tabled = lower;
     this.tell("lower");
   }
 

@@ -41,6 +41,25 @@ export function askForPayload(model: WidgetModel): void {
   model.send?.("fill");
 }
 
+/** Where the table of the switches comes from. Python makes it when it is first asked for. */
+export interface WhatIfSource {
+  /** JSON of the table or of `{error}`; empty until it is there. */
+  read(): string;
+  ask(): void;
+  listen(callback: () => void): () => void;
+}
+
+export function whatIfOf(model: WidgetModel): WhatIfSource {
+  return {
+    read: () => String(model.get("what_if") ?? ""),
+    ask: () => model.send?.("what if"),
+    listen: (callback) => {
+      model.on("change:what_if", callback);
+      return () => model.off("change:what_if", callback);
+    },
+  };
+}
+
 /** Keeps the selected equation, as `stage:number`, and the stages in each pane the same on both sides. */
 export function syncState(model: WidgetModel, state: State): () => void {
   const { view } = state.model;

@@ -10,7 +10,7 @@ export interface Step {
   /** The equation, or -1 where none that is shown stands for it. */
   row: number;
   isBackward: boolean;
-  /** What runs, where there is no row to say so. */
+  /** What runs, where it is not that equation itself. */
   what?: string;
 }
 

@@ -1,12 +1,15 @@
 /** What comes of saving each value of a function or of computing it again, without Python: mirrors `jaxviz/views/whatif.py`. */
 
+import type { Buffer, MemoryKind, Step, Timeline } from "./timeline";
+
 export interface Table {
   function: string;
-  kinds: string[];
+  kinds: MemoryKind[];
   /** What could be saved, by name. */
   values: { what: number; type: number; nbytes: number; row: number }[];
   slots: {
     nbytes: number[];
+    type: number[];
     /** Bytes of an input of the function, which is kept where it is read again; -1 for others. */
     input: number[];
     /** What holds it in the timeline, or -1. */
@@ -34,8 +37,8 @@ export interface Table {
   turn: number;
   /** The steps of the timeline where all is kept, and the needed slots that each of the backward pass reads. */
   steps: { what: number; row: number; reads: number[] }[];
-  /** Bytes, kind, first step, last step, last step of the forward pass that needs it, name, type. */
-  buffers: [number, number, number, number, number, number, number][];
+  /** Bytes, kind, first step, last step, last step of the forward pass that needs it, name, type, row. */
+  buffers: [number, number, number, number, number, number, number, number][];
   /** Steps that run a body, and the bytes that it takes for itself. */
   inside: [number, number][];
   everything: { nbytes: number; flops: number; work: number };
@@ -52,27 +55,6 @@ export interface Outcome {
   again: Set<number>;
   nbytes: number;
   flops: number;
-}
-
-export interface TimelineStep {
-  what: string;
-  row: number;
-  isBackward: boolean;
-  isAgain: boolean;
-}
-
-export interface TimelineBuffer {
-  nbytes: number;
-  kind: number;
-  born: number;
-  last: number;
-  name: string;
-  type: string;
-}
-
-export interface ModelledTimeline {
-  steps: TimelineStep[];
-  buffers: TimelineBuffer[];
 }
 
 const NONE = -1;
@@ -117,28 +99,13 @@ export class WhatIf {
   }
 
   /** The bytes alive over the two passes, as modelled: what is computed again comes right before it is read. */
-  timeline(outcome: Outcome): ModelledTimeline {
+  timeline(outcome: Outcome): Timeline {
     return new Rerun(this, outcome).timeline();
   }
 }
 
-/** The most bytes alive at any step. */
-export function peakOf({ steps, buffers }: ModelledTimeline): number {
-  const change = new Float64Array(steps.length + 2);
-  for (const { nbytes, born, last } of buffers) {
-    change[born]! += nbytes;
-    change[Math.min(last, steps.length) + 1]! -= nbytes;
-  }
-  let [peak, alive] = [0, 0];
-  for (let i = 0; i < steps.length; i++) {
-    alive += change[i]!;
-    peak = Math.max(peak, alive);
-  }
-  return peak;
-}
-
 /** A buffer under way. */
-interface Draft extends TimelineBuffer {
+interface Draft extends Buffer {
   /** What is written into its memory leaves it one step early. */
   isTaken: boolean;
 }
@@ -147,7 +114,7 @@ interface Draft extends TimelineBuffer {
 class Rerun {
   private readonly table: Table;
   private readonly maker: Int32Array;
-  private readonly steps: TimelineStep[] = [];
+  private readonly steps: Step[] = [];
   /** What the slots that are computed again are held by; null where nothing is. */
   private readonly made = new Map<number, Draft | null>();
   /** Values of the bodies of scans that are stacked up because they are saved. */
@@ -157,8 +124,6 @@ class Rerun {
   /** Nodes with a step of their own, and what they read and make. */
   private readonly reuses: { step: number; reads: Draft[]; result: Draft }[] = [];
   private readonly inserted = new Set<number>();
-  private readonly temporary: number;
-  private readonly residual: number;
   private readonly needed: Set<number>;
 
   constructor(
@@ -167,13 +132,11 @@ class Rerun {
   ) {
     this.table = whatIf.table;
     this.maker = whatIf.maker;
-    this.temporary = this.table.kinds.indexOf("temporary");
-    this.residual = this.table.kinds.indexOf("residual");
     this.needed = new Set(this.table.needed);
   }
 
-  timeline(): ModelledTimeline {
-    const { steps, turn, slots, needed, buffers, strings } = this.table;
+  timeline(): Timeline {
+    const { steps, turn, slots, needed, buffers, strings, kinds } = this.table;
     const neededOf = new Map<number, number[]>();
     for (const slot of needed) {
       const buffer = slots.buffer[slot]!;
@@ -192,28 +155,30 @@ class Rerun {
       for (const slot of step.reads) lastReadBefore.set(slots.buffer[slot]!, i);
     });
     const drafts: Draft[] = [];
-    buffers.forEach(([nbytes, kind, born, last, lastForward, name, type], i) => {
+    buffers.forEach(([nbytes, kind, born, last, lastForward, name, type, row], i) => {
       if (nbytes === 0) return;
       const draft: Draft = {
         nbytes,
-        kind,
+        kind: kinds[kind]!,
         born: at(born),
         last: at(last),
+        row,
         name: strings[name]!,
         type: strings[type]!,
+        residuals: [],
         isTaken: false,
       };
       const slotsHeld = neededOf.get(i);
       const read = this.lastRead.get(i);
-      if (kind === this.residual || kind === this.temporary) {
+      if (draft.kind === "residual" || draft.kind === "temporary") {
         if (read !== undefined) {
-          draft.kind = this.residual;
+          draft.kind = "residual";
           // Where the given timeline writes a result into it, so does this one.
           const isTaken = slotsHeld !== undefined && last < lastReadBefore.get(i)!;
           draft.last = Math.max(isTaken ? read - 1 : read, draft.born);
         } else if (slotsHeld !== undefined) {
           if (!slotsHeld.some((slot) => this.isForward(slot))) return;
-          draft.kind = this.temporary;
+          draft.kind = "temporary";
           draft.last = at(lastForward);
         }
       }
@@ -225,11 +190,13 @@ class Rerun {
     for (const [i, nbytes] of this.table.inside)
       drafts.push({
         nbytes,
-        kind: this.temporary,
+        kind: "temporary",
         born: at(i),
         last: at(i),
+        row: this.table.steps[i]!.row,
         name: "inside the loop",
         type: "",
+        residuals: [],
         isTaken: false,
       });
     return {
@@ -241,7 +208,8 @@ class Rerun {
   }
 
   private step(what: number, row: number, isBackward: boolean, isAgain: boolean): number {
-    this.steps.push({ what: this.table.strings[what]!, row, isBackward, isAgain });
+    const name = this.table.strings[what]!;
+    this.steps.push({ what: isAgain ? `${name}, computed again` : name, row, isBackward });
     return this.steps.length - 1;
   }
 
@@ -289,11 +257,11 @@ class Rerun {
       for (const slot of nodes.makes[node]!) {
         if (loop !== NONE) {
           // Only what the backward pass reads is stacked up.
-          if (this.needed.has(slot)) this.made.set(slot, this.draft(slot, step, this.temporary));
+          if (this.needed.has(slot)) this.made.set(slot, this.draft(slot, step, "temporary"));
         } else if (nodes.isView[node]) this.made.set(slot, reads[0] ?? null);
         else if (nodes.isFree[node]) this.made.set(slot, null);
         else {
-          const result = this.draft(slot, step, this.temporary);
+          const result = this.draft(slot, step, "temporary");
           this.made.set(slot, result);
           if (nodes.mayReuse[node]) this.reuses.push({ step, reads, result });
         }
@@ -301,10 +269,23 @@ class Rerun {
     }
   }
 
-  private draft(slot: number, born: number, kind: number): Draft {
+  private draft(slot: number, born: number, kind: MemoryKind): Draft {
     const { nodes, slots, strings } = this.table;
-    const name = strings[nodes.what[this.maker[slot]!]!]!;
-    return { nbytes: slots.nbytes[slot]!, kind, born, last: born, name, type: "", isTaken: false };
+    const node = this.maker[slot]!;
+    const name = strings[nodes.what[node]!]!;
+    const type = strings[slots.type[slot]!]!;
+    const row = nodes.row[node]!;
+    return {
+      nbytes: slots.nbytes[slot]!,
+      kind,
+      born,
+      last: born,
+      row,
+      name,
+      type,
+      residuals: [],
+      isTaken: false,
+    };
   }
 
   /** Notes that the last step reads a slot; what holds it, if it is not of the given timeline. */
@@ -322,7 +303,7 @@ class Rerun {
     if (!this.isSaved(slot)) return null;
     const scan = loops[nodes.loop[this.maker[slot]!]!];
     if (scan === undefined) return null;
-    const stack = this.stacked.get(slot) ?? this.draft(slot, scan.forward, this.residual);
+    const stack = this.stacked.get(slot) ?? this.draft(slot, scan.forward, "residual");
     stack.last = Math.max(step, stack.last);
     this.stacked.set(slot, stack);
     return stack;

@@ -1,4 +1,4 @@
-/** The residual table and the memory pane: one below the other, or one at a time where there is little room. */
+/** A table, of the residuals or of the switches, and the memory pane: one below the other, or one at a time in little room. */
 
 import { h } from "../dom";
 import type { Pane } from "../pane";
@@ -7,10 +7,11 @@ import type { Change, Lower, State } from "../state";
 
 const NAMES: [Lower, string][] = [
   ["residuals", "residuals"],
+  ["what-if", "what if"],
   ["memory", "memory"],
 ];
 
-/** The head of one of the two: its name, and in little room the name of the other, to change over to it. */
+/** The head of one of them: its name, and those of the others that can be shown in its place. */
 export function tabs(state: State, own: Lower): HTMLElement {
   const names = NAMES.map(([key, label]) => {
     const isOwn = key === own;
@@ -18,7 +19,7 @@ export function tabs(state: State, own: Lower): HTMLElement {
       "button",
       {
         type: "button",
-        class: isOwn ? "jv-tab is-own" : "jv-tab",
+        class: `jv-tab jv-tab-${key}${isOwn ? " is-own" : ""}`,
         "aria-pressed": isOwn,
         "data-testid": isOwn ? undefined : `show-${key}`,
         onclick: () => state.showLower(key),
@@ -29,18 +30,17 @@ export function tabs(state: State, own: Lower): HTMLElement {
   return h("span", { class: "jv-tabs", role: "group", "aria-label": "what is shown here" }, ...names);
 }
 
-/** Both panes in one element. */
-export function lower(state: State, residuals: Pane, memory: Pane): Pane {
+/** All of them in one element. */
+export function lower(state: State, residuals: Pane, whatIf: Pane, memory: Pane): Pane {
   const element = h("div", { class: "jv-lower" });
-  element.append(residuals.element, splitter(element, "row", "--jv-memory"), memory.element);
+  element.append(residuals.element, whatIf.element, splitter(element, "row", "--jv-memory"), memory.element);
   const update = (change: Change) => {
     element.classList.toggle("shows-memory", state.lower === "memory");
-    residuals.update(change);
-    memory.update(change);
+    element.classList.toggle("shows-what-if", state.tabled === "what-if");
+    for (const pane of [residuals, whatIf, memory]) pane.update(change);
   };
   const destroy = () => {
-    residuals.destroy?.();
-    memory.destroy?.();
+    for (const pane of [residuals, whatIf, memory]) pane.destroy?.();
   };
   return { element, update, destroy };
 }

@@ -124,6 +124,10 @@ export class MemoryPane {
 
   update(change: Change): void {
     if (change === "selection") this.light();
+    if (change !== "timeline") return;
+    const { timeline, model } = this.state;
+    if (timeline !== null) this.show(timeline, model.timeline);
+    else if (this.shown !== null) this.show(model.timeline);
   }
 
   /** Takes the keys. */
@@ -297,7 +301,7 @@ export class MemoryPane {
   }
 
   private equation(step: Step): HTMLElement {
-    const text = step.row < 0 ? step.what : this.state.model.summary(step.row);
+    const text = step.what ?? this.state.model.summary(step.row);
     return h(
       "div",
       { class: "jv-tip-head" },
@@ -307,7 +311,7 @@ export class MemoryPane {
   }
 
   private primitiveOf({ row, what }: Step): string {
-    return row < 0 ? (what ?? "") : this.state.model.primitive(row);
+    return what ?? this.state.model.primitive(row);
   }
 
   private lineOf({ row }: Step): string {

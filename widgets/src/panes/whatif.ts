@@ -3,15 +3,10 @@
 import { h, onRowKey } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
 import type { Change, State } from "../state";
-import { type Outcome, peakOf, type Table, WhatIf } from "../whatif";
-
-/** Where the table comes from: it is made when first asked for. */
-export interface WhatIfSource {
-  /** JSON of the table or of `{error}`; empty until it is there. */
-  read(): string;
-  ask(): void;
-  listen(callback: () => void): () => void;
-}
+import type { WhatIfSource } from "../sync";
+import { type Timeline, totalsOf } from "../timeline";
+import { type Outcome, type Table, WhatIf } from "../whatif";
+import { tabs } from "./lower";
 
 type Fate = "saved" | "again" | "unread";
 
@@ -45,25 +40,29 @@ export function rowsOf(whatIf: WhatIf, outcome: Outcome, chosen: ReadonlySet<num
 export class WhatIfPane {
   readonly element: HTMLElement;
   private readonly content = h("div", { class: "jv-whatif-content" });
+  private readonly about = h("span", { class: "jv-dim jv-cut" });
   private readonly stop: () => void;
   private board: Board | null = null;
 
   constructor(
     private readonly state: State,
     private readonly source: WhatIfSource,
-    private readonly onOutcome: (whatIf: WhatIf, outcome: Outcome | null) => void,
   ) {
     this.element = h(
       "section",
       { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
+      h("div", { class: "jv-pane-head" }, tabs(state, "what-if"), this.about),
       this.content,
     );
     this.stop = source.listen(() => this.fill());
-    this.fill();
   }
 
   update(change: Change): void {
     if (change === "selection") this.board?.light();
+    if (change !== "lower") return;
+    const isShown = this.state.tabled === "what-if";
+    if (isShown && this.board === null) this.fill();
+    this.state.showTimeline(isShown ? (this.board?.timeline ?? null) : null);
   }
 
   destroy(): void {
@@ -83,7 +82,10 @@ export class WhatIfPane {
       this.content.replaceChildren(message(answer.error));
       return;
     }
-    this.board = new Board(this.state, new WhatIf(answer), this.onOutcome);
+    this.board = new Board(this.state, new WhatIf(answer), (text) => {
+      this.about.textContent = text;
+      this.about.title = text;
+    });
     this.content.replaceChildren(this.board.element);
   }
 }
@@ -106,12 +108,14 @@ class Board {
   });
   private readonly body = h("tbody", {});
   private readonly slider: HTMLInputElement;
+  /** What the switches come to, as set; null while the function is as it is written. */
+  timeline: Timeline | null = null;
   private readonly plans: { chosen: Set<number>; outcome: Outcome }[];
 
   constructor(
     private readonly state: State,
     private readonly whatIf: WhatIf,
-    private readonly onOutcome: (whatIf: WhatIf, outcome: Outcome | null) => void,
+    private readonly say: (text: string) => void,
   ) {
     this.table = whatIf.table;
     this.plans = this.table.plans.map((plan) => {
@@ -195,7 +199,13 @@ class Board {
   private show(): void {
     const chosen = this.chosen ?? new Set(this.table.present.saved);
     const outcome = this.whatIf.outcome(chosen);
-    this.onOutcome(this.whatIf, this.chosen && outcome);
+    this.timeline = this.chosen && this.whatIf.timeline(outcome);
+    if (this.state.tabled === "what-if") this.state.showTimeline(this.timeline);
+    this.say(
+      this.chosen
+        ? `one jax.checkpoint around ${this.table.function}, which saves ${plural(outcome.saved.size, "value")}`
+        : "as written: flip a switch, or move the slider",
+    );
     const rows = rowsOf(this.whatIf, outcome, chosen);
     const had = (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("tr[data-value]")
       ?.dataset.value;
@@ -292,6 +302,12 @@ class Board {
     );
     return h("tr", {}, h("td", { colspan: HEADS.length }, button));
   }
+}
+
+/** The most bytes alive at any step. */
+export function peakOf(timeline: Timeline): number {
+  const { total, peak } = totalsOf(timeline);
+  return total[peak] ?? 0;
 }
 
 const FATES: Record<Fate, string> = { saved: "saved", again: "again", unread: "unread" };
