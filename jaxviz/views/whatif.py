@@ -35,6 +35,10 @@ from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 
 _BUDGETS = 9
+"""How many plans to give, of a small function; a large one gets fewer, since each takes time."""
+
+_LARGEST = 20_000
+"""Equations of the function, called ones counted at each call, up to which there are switches."""
 
 
 def what_if(derivation: Derivation) -> dict[str, Any]:
@@ -44,8 +48,14 @@ def what_if(derivation: Derivation) -> dict[str, Any]:
       derivation: of the function; checkpoints that are in it give way.
 
     Raises:
+      ValueError: the function has too many equations.
       what `derive` raises for the function with a name after each of its values.
     """
+    n = sum(1 for _ in derivation.primal.walk())
+    if n > _LARGEST:
+        raise ValueError(
+            f"the switches are for up to {_LARGEST:,} equations, and this has {n:,}; jaxviz.plan_remat plans it"
+        )
     return _Table(derivation).table()
 
 
@@ -191,7 +201,8 @@ class _Table:
     def plans(self) -> list[Solution]:
         """The best that can be had at some budgets, from the least bytes up."""
         graph = self.graph
-        budgets = np.linspace(graph.least, graph.all_nbytes, _BUDGETS).astype(np.int64).tolist()
+        n_plans = max(2, min(_BUDGETS, 40_000 // max(len(graph.nodes), 1)))
+        budgets = np.linspace(graph.least, graph.all_nbytes, n_plans).astype(np.int64).tolist()
         found = {plan.point: plan for plan in (graph.solve(b) for b in dict.fromkeys(budgets))}
         best: list[Solution] = []
         for point in sorted(found, key=lambda p: (p.nbytes, p.flops)):

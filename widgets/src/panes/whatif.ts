@@ -17,6 +17,9 @@ interface Row {
   flops: number;
 }
 
+/** Equations of the function up to which its switches are asked for before they are looked at. */
+const AT_ONCE = 500;
+
 /** Rows shown before the rest is asked for. */
 const SHOWN_AT_FIRST = 200;
 
@@ -54,7 +57,12 @@ export class WhatIfPane {
       h("div", { class: "jv-pane-head" }, tabs(state, "what-if"), this.about),
       this.content,
     );
-    this.stop = source.listen(() => this.fill());
+    this.stop = source.listen(() => {
+      if (this.state.tabled === "what-if") this.fill();
+    });
+    // While there is a kernel to ask, so that a notebook opened without one has it.
+    const [first, stop] = state.model.view.stages[0]?.equations ?? [0, 0];
+    if (stop - first <= AT_ONCE && source.read() === "") source.ask();
   }
 
   update(change: Change): void {
@@ -73,7 +81,7 @@ export class WhatIfPane {
     const text = this.source.read();
     this.board = null;
     if (text === "") {
-      this.content.replaceChildren(message("Working out what could be saved…"));
+      this.content.replaceChildren(message("Working out what could be saved… The kernel does that once."));
       this.source.ask();
       return;
     }
@@ -138,22 +146,26 @@ class Board {
     this.element = h(
       "div",
       { class: "jv-board" },
-      this.head,
       h(
         "div",
-        { class: "jv-controls" },
+        { class: "jv-board-head" },
+        this.head,
         h(
-          "label",
-          { class: "jv-budget", title: "the best plans: fewest FLOPs at their bytes" },
-          "less memory",
-          this.slider,
-          "less work",
-        ),
-        button("Save nothing", "compute all again from the arguments", "what-if-nothing", () =>
-          this.choose(new Set()),
-        ),
-        button("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
-          this.choose(null),
+          "div",
+          { class: "jv-controls" },
+          h(
+            "label",
+            { class: "jv-budget", title: "the best plans: fewest FLOPs at their bytes" },
+            "less memory",
+            this.slider,
+            "less work",
+          ),
+          button("Save nothing", "compute all again from the arguments", "what-if-nothing", () =>
+            this.choose(new Set()),
+          ),
+          button("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
+            this.choose(null),
+          ),
         ),
       ),
       h(
@@ -221,7 +233,7 @@ class Board {
     const { present, everything } = this.table;
     const isAsWritten = this.chosen === null;
     const now = isAsWritten ? present : { ...outcome, peak: peakOf(this.whatIf.timeline(outcome)) };
-    const was = (before: string) => (isAsWritten ? "" : `as written ${before}`);
+    const was = (before: string) => (isAsWritten ? "" : `was ${before}`);
     const work = everything.work
       ? ` (+${((100 * now.flops) / everything.work).toFixed(now.flops ? 1 : 0)}%)`
       : "";
@@ -229,9 +241,8 @@ class Board {
       h(
         "div",
         { class: "jv-figure" },
-        h("span", { class: "jv-dim" }, name),
+        h("span", { class: "jv-dim" }, name, before && `, ${before}`),
         h("strong", { "data-testid": id }, value),
-        h("span", { class: "jv-dim" }, before),
       );
     return [
       figure("kept", formatBytes(now.nbytes), was(formatBytes(present.nbytes)), "what-if-bytes"),
@@ -241,7 +252,7 @@ class Board {
         was(formatFlops(present.flops)),
         "what-if-flops",
       ),
-      figure("peak, modelled", formatBytes(now.peak), was(formatBytes(present.peak)), "what-if-peak"),
+      figure("modelled peak", formatBytes(now.peak), was(formatBytes(present.peak)), "what-if-peak"),
     ];
   }
 
