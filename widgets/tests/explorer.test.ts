@@ -1,5 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
+import whatIfs from "../../tests/fixtures/whatif.json";
+import { formatBytes, formatFlops } from "../src/format";
 import explorer from "../src/index";
 import { InspectorPane } from "../src/panes/inspector";
 import { ResidualsPane } from "../src/panes/residuals";
@@ -325,4 +327,57 @@ test("the residual table has bytes on a device where there are some", () => {
   };
   expect(cells({})).toEqual(["12 B", "4 B"]);
   expect(cells({ residual_per_device: [6, -1] })).toEqual(["12 B6 B a device", "4 B"]);
+});
+
+/** The switches of another program than the view's, whose rows they cannot point at. */
+const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
+  key === "row" ? (Array.isArray(value) ? value.map(() => -1) : -1) : value,
+);
+
+test("a switch moves the bytes, the work and the timeline at once", () => {
+  const { find } = show({ what_if: chain });
+  find("show-what-if")[0]!.click();
+  const figures = () => ["bytes", "flops", "peak"].map((name) => find(`what-if-${name}`)[0]!.textContent);
+  const written = figures();
+  const rows = () => find("what-if-row");
+  const isOn = (row: HTMLElement) => row.querySelector("[role=switch]")!.getAttribute("aria-checked");
+  expect(rows().map(isOn)).toContain("true");
+  for (const row of rows().filter((r) => isOn(r) === "true"))
+    find("what-if-row")
+      .find((r) => r.dataset.value === row.dataset.value)!
+      .querySelector<HTMLElement>("[role=switch]")!
+      .click();
+  expect(rows().every((row) => isOn(row) === "false")).toBe(true);
+  const none = whatIfs.chain.cases.find((c) => c.chosen.length === 0)!;
+  expect(figures()).toEqual([
+    formatBytes(none.nbytes),
+    expect.stringContaining(formatFlops(none.flops)),
+    formatBytes(none.peak),
+  ]);
+  find("what-if-reset")[0]!.click();
+  expect(figures()).toEqual(written);
+});
+
+test("the slider goes from plan to plan", () => {
+  const { find } = show({ what_if: chain });
+  find("show-what-if")[0]!.click();
+  const slider = find("what-if-budget")[0] as HTMLInputElement;
+  const seen = whatIfs.chain.table.plans.map((_, i) => {
+    slider.value = String(i);
+    slider.dispatchEvent(new Event("input"));
+    return find("what-if-bytes")[0]!.textContent;
+  });
+  const planned = whatIfs.chain.table.plans.map(
+    (plan) => whatIfs.chain.cases.find((c) => c.chosen.join() === plan.join())!.nbytes,
+  );
+  expect(seen).toEqual(planned.map(formatBytes));
+});
+
+test("the switches of a small function are asked for at once, and an error stands in their place", () => {
+  const { model, find } = show();
+  expect(model.sent).toContain("what if");
+  find("show-what-if")[0]!.click();
+  expect(find("what-if")[0]!.textContent).toContain("Working out");
+  model.set("what_if", JSON.stringify({ error: "ReverseModeError: no" }));
+  expect(find("what-if")[0]!.textContent).toContain("ReverseModeError: no");
 });
