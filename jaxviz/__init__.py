@@ -29,6 +29,18 @@ from jaxviz.analysis.memory import (
 from jaxviz.analysis.memory import (
     memory as memory,
 )
+from jaxviz.analysis.policies import (
+    PolicyReport as PolicyReport,
+)
+from jaxviz.analysis.policies import (
+    policies as policies,
+)
+from jaxviz.analysis.policy_comparison import (
+    PolicyComparison as PolicyComparison,
+)
+from jaxviz.analysis.policy_comparison import (
+    compare_policies as compare_policies,
+)
 from jaxviz.analysis.remat_plan import (
     RematPlan as RematPlan,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import inspect
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Literal as OneOf
@@ -17,9 +18,11 @@ from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equatio
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
-from jaxviz.ir.syntax import Checkpoint, Equation, Program, Var
+from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
+from jaxviz.rules.devices import only_passes_a_scalar
 
-Fate = OneOf["saved", "recomputed", "offloaded", "already an input", "not needed"]
+Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
+FATES: tuple[Fate, ...] = ("saved", "offloaded", "recomputed", "already an input", "not needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class Decided:
 
     Args:
       expression: the operation that makes it, or the path of the input it is.
-      type: its type.
-      nbytes: its size in bytes.
+      type: its type; `1,000 × f32[3]` for one in the body of a scan.
+      nbytes: its size in bytes, all iterations together.
       location: the user's line.
       fate: 'saved' in the forward pass, 'recomputed' in the backward pass, 'offloaded' to another memory in between, 'already an
         input' of the function, or 'not needed' by the backward pass, whatever the policy said of it.
@@ -46,7 +49,7 @@ class Decided:
 
 @dataclass(frozen=True, eq=False)
 class CheckpointReport:
-    """What the policy of one checkpointed function decided.
+    """What the policy of one checkpointed function decided. Sizes are of one run, where it stands in a scan itself.
 
     Args:
       function: its name.
@@ -55,6 +58,7 @@ class CheckpointReport:
       values: what became of each value.
       unmatched: names that the policy lists, and that no `checkpoint_name` in the function gives.
       names: names that the function gives.
+      lengths: the trip counts of the scans that it runs in, outermost first.
     """
 
     function: str
@@ -63,6 +67,12 @@ class CheckpointReport:
     values: tuple[Decided, ...]
     unmatched: tuple[str, ...]
     names: tuple[str, ...]
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        """How often it runs."""
+        return math.prod(self.lengths)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -79,11 +89,12 @@ class CheckpointReport:
     def summary(self) -> str:
         """`block (model.py:12), policy dots_saveable: 2 saved 1.2 KiB, 5 recomputed 3.0 KiB`."""
         parts = []
-        for fate in ("saved", "offloaded", "recomputed", "already an input", "not needed"):
+        for fate in FATES:
             of_fate = [v for v in self.values if v.fate == fate]
             if of_fate:
                 parts.append(f"{len(of_fate)} {fate} {format_bytes(sum(v.nbytes for v in of_fate))}")
-        head = f"checkpoint of {self.function} ({short_location(self.location)}), policy {self.policy}"
+        often = f", {self.runs:,} times in a scan" if self.lengths else ""
+        head = f"checkpoint of {self.function} ({short_location(self.location)}){often}, policy {self.policy}"
         return f"{head}: {', '.join(parts)}" if parts else head
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -108,6 +119,7 @@ class CheckpointReport:
         return {
             "function": self.function,
             "policy": self.policy,
+            "runs": self.runs,
             "unmatched": list(self.unmatched),
             "values": [
                 {"expression": v.expression, "type": v.type, "nbytes": v.nbytes, "decision": v.fate}
@@ -123,33 +135,80 @@ def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:
 
 def _report(checkpoint: Checkpoint) -> CheckpointReport:
     function = checkpoint.function
-    kept: set[Equation] = set()
-    trace = Tracer(checkpoint.forward)
-    n_results = len(checkpoint.forward.outvars) - checkpoint.n_residuals
-    for atom in checkpoint.forward.outvars[n_results:]:
-        for source in trace(atom):
-            if source.equation is not None:
-                kept.update((source.equation, *ancestors(source.equation)))
-    again = {
-        e
-        for _, equation in checkpoint.backward.walk()
-        if equation.origin is not None and equation.origin.role == "recomputation"
-        for e in ancestors(equation)
-    }
+    kept, again = _by_lineage(_kept(checkpoint)), _by_lineage(_computed_again(checkpoint.backward, ()))
     values = list(_inputs(checkpoint))
     for decision in checkpoint.decisions:
-        equation = decision.equation
-        needed = {"saved": equation in kept, "recomputed": equation in again}.get(decision.verdict, True)
-        fate: Fate = decision.verdict if needed else "not needed"
-        written = primal_equation(equation)
-        for v in equation.outvars:
-            values.append(_decided(described(equation), v, location_of(equation), fate, written))
+        equation, verdict = decision.equation, decision.verdict
+        made = (again if verdict == "recomputed" else kept).get(equation.origin or equation, ())
+        here = [m for m in made if m.is_in_call(decision)]
+        scans = tuple(int(e.params["length"]) for e in decision.within if e.primitive is compat.scan_p)
+        location, written = location_of(equation, decision.within), primal_equation(equation)
+        for i, v in enumerate(equation.outvars):
+            found = next((m for m in here if m.gives(i, equation)), None)
+            fate: Fate = verdict if found is not None else "not needed"
+            lengths = scans if found is None or found.lengths is None else found.lengths
+            values.append(_decided(described(equation), v, location, fate, written, lengths))
     names = tuple(dict.fromkeys(_names_given(function)))
     listed = dict.fromkeys(_names_listed(checkpoint.policy))
     unmatched = tuple(name for name in listed if name not in names)
-    return CheckpointReport(
-        function.name, defined_at(function), policy_name(checkpoint.policy), tuple(values), unmatched, names
-    )
+    policy = policy_name(checkpoint.policy)
+    where = defined_at(function)
+    return CheckpointReport(function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A value that is kept, or an equation that is computed again.
+
+    Args:
+      equation: that makes it.
+      within: the equations that hold the program it stands in, outermost first.
+      place: of the value among the results; None for all of them.
+      lengths: if it is kept, the trip counts of the scans that stack it up; what is the same in each iteration has left its scan.
+    """
+
+    equation: Equation
+    within: tuple[Equation, ...]
+    place: int | None = None
+    lengths: tuple[int, ...] | None = None
+
+    def is_in_call(self, decision: Decision) -> bool:
+        """Whether what holds it was made of what holds the equation decided on: a function may be called twice."""
+        return all(any(e in decision.within for e in (h, *ancestors(h))) for h in self.within)
+
+    def gives(self, i: int, decided: Equation) -> bool:
+        return self.place in (None, i) or len(self.equation.outvars) != len(decided.outvars)
+
+
+def _by_lineage(made: Iterable[_Made]) -> Mapping[Any, Sequence[_Made]]:
+    """By each equation and each origin that it came from."""
+    found: dict[Any, list[_Made]] = {}
+    for m in made:
+        for e in (m.equation, *ancestors(m.equation)):
+            for key in (e, e.origin) if e.origin is not None else (e,):
+                found.setdefault(key, []).append(m)
+    return found
+
+
+def _kept(checkpoint: Checkpoint) -> Iterator[_Made]:
+    trace = Tracer(checkpoint.forward, looks_through)
+    n_results = len(checkpoint.forward.outvars) - checkpoint.n_residuals
+    for atom in checkpoint.forward.outvars[n_results:]:
+        for source in trace(atom):
+            if source.equation is None or source.is_dummy:
+                continue
+            place = next(i for i, v in enumerate(source.equation.outvars) if v is source.atom)
+            yield _Made(source.equation, source.within, place, source.lengths)
+            # The policy is asked once for all that a function with a custom rule computes.
+            yield from (_Made(h, source.within[:k], None, source.lengths) for k, h in enumerate(source.within))
+
+
+def _computed_again(program: Program, within: tuple[Equation, ...]) -> Iterator[_Made]:
+    for e in program.equations:
+        if e.origin is not None and e.origin.role == "recomputation":
+            yield _Made(e, within)
+        for _, inner in e.programs:
+            yield from _computed_again(inner, (*within, e))
 
 
 def _inputs(checkpoint: Checkpoint) -> Iterator[Decided]:
@@ -162,8 +221,17 @@ def _inputs(checkpoint: Checkpoint) -> Iterator[Decided]:
             yield _decided(name or "input", v, defined_at(function), "already an input", None)
 
 
-def _decided(expression: str, v: Var, location: Location | None, fate: Fate, equation: Equation | None) -> Decided:
-    return Decided(expression, v.aval.str_short(short_dtypes=True), nbytes(v.aval), location, fate, equation)
+def _decided(
+    expression: str, v: Var, location: Location | None, fate: Fate, equation: Equation | None,
+    lengths: tuple[int, ...] = (),
+) -> Decided:  # fmt: skip
+    text = times(lengths, v.aval.str_short(short_dtypes=True))
+    return Decided(expression, text, math.prod(lengths) * nbytes(v.aval), location, fate, equation)
+
+
+def times(lengths: Sequence[int], kind: str) -> str:
+    """`1,000 × f32[3]`: the type of a value that each iteration of a scan makes."""
+    return " × ".join([*(f"{n:,}" for n in lengths), kind])
 
 
 def described(equation: Equation) -> str:
@@ -175,9 +243,17 @@ def described(equation: Equation) -> str:
 
 def moved_or_rounded(equation: Equation | None) -> Equation | None:
     """For an equation that only offloads or rounds a residual, the one that made it."""
-    if equation is None or equation.origin is None or equation.origin.role != "residual":
-        return None
-    return equation.origin.equation if equation.primitive in (compat.device_put_p, compat.reduce_precision_p) else None
+    return equation.origin.equation if equation is not None and equation.origin and _moves_or_rounds(equation) else None
+
+
+def _moves_or_rounds(equation: Equation) -> bool:
+    is_either = equation.primitive in (compat.device_put_p, compat.reduce_precision_p)
+    return is_either and equation.origin is not None and equation.origin.role == "residual"
+
+
+def looks_through(equation: Equation) -> bool:
+    """Whether an equation only passes a residual on, to find the one that makes it: for a `Tracer`."""
+    return only_passes_a_scalar(equation) or _moves_or_rounds(equation)
 
 
 def is_offload(equation: Equation | None) -> bool:

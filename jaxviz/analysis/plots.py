@@ -1,4 +1,4 @@
-"""Pictures of what a gradient keeps: a treemap of its modules and residuals, and the lines that keep most."""
+"""Pictures of what a gradient keeps: a treemap of its modules and residuals, the lines that keep most, and policies beside plans."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from matplotlib.patches import Patch, Rectangle
 from jaxviz.analysis.tables import format_bytes
 
 if TYPE_CHECKING:
+    from jaxviz.analysis.policy_comparison import PolicyComparison
+    from jaxviz.analysis.remat_graph import Point
     from jaxviz.analysis.residuals import Residual, ResidualSet
 
 Box = tuple[float, float, float, float]
@@ -67,6 +69,43 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
         rest = lines[len(bars) :]
         text = f"and {len(rest):,} more line{'s' if len(rest) > 1 else ''}, {format_bytes(sum(t.nbytes for t in rest))}"
         below.annotate(text, (1, 0), xycoords="axes fraction", ha="right", va="top", fontsize=8.5, color="#666666")
+    return figure
+
+
+def plot_policies(found: PolicyComparison, front: Sequence[Point]) -> Figure:
+    """See `PolicyComparison.plot`."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    outcomes = {o.name: o for o in (found.without, *found.outcomes)}
+    largest = max([*(o.nbytes for o in outcomes.values()), *(p.nbytes for p in front), 1])
+    unit, size = next((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)) if largest >= s)
+    most = max([*(o.flops for o in outcomes.values()), *(p.flops for p in front), 1])
+    flop, scale = next((u, s) for u, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1)) if most >= s)
+    if front:
+        axes.step(
+            [p.nbytes / size for p in front], [p.flops / scale for p in front], "-o", where="post", color="#8a9099",
+            linewidth=1.2, markersize=3, label="the best plans (plan_remat)",
+        )  # fmt: skip
+        axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_INK)
+    places: dict[tuple[int, int], list[str]] = {}
+    for name, o in outcomes.items():
+        places.setdefault((o.nbytes, o.flops), []).append(
+            "no checkpoints" if o.derivation is found.without.derivation else name
+        )
+    for (nbytes, flops), names in places.items():
+        x, y = nbytes / size, flops / scale
+        axes.plot(x, y, "o", color="#d9822b", markersize=8)
+        to_left = nbytes > 0.6 * largest
+        axes.annotate(
+            _shortened(", ".join(names), 44), (x, y), xytext=(-8 if to_left else 8, 6), textcoords="offset points",
+            ha="right" if to_left else "left", fontsize=9, color=_INK,
+        )  # fmt: skip
+    axes.set_xlim(0, 1.05 * largest / size)
+    axes.set_ylim(-0.04 * most / scale, 1.15 * most / scale)
+    axes.set_xlabel(f"{unit} kept between the two passes")
+    axes.set_ylabel(f"{flop}FLOP computed again")
+    axes.set_title(f"checkpoint policies of {found.function}", loc="left", fontsize=11, color=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -372,9 +372,13 @@ def residuals(
     if isinstance(f, Derivation):
         return find_residuals(f, compile)
     if argnums is None:
-        inputs = range(len(f.invars)) if not args and hasattr(f, "invars") else range(len(args))
-        argnums = tuple(i for i in inputs if not args or _all_arrays(args[i]))
+        argnums = tuple(range(len(f.invars))) if not args and hasattr(f, "invars") else arrays_among(args)
     return find_residuals(derive(f, *args, argnums=argnums, **kwargs), compile)
+
+
+def arrays_among(args: Sequence[Any]) -> tuple[int, ...]:
+    """The positions of arguments that can be differentiated in as far as they are arrays, or pytrees of them."""
+    return tuple(i for i, a in enumerate(args) if _all_arrays(a))
 
 
 def _all_arrays(tree: Any) -> bool:

@@ -36,7 +36,7 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, 
     """
     columns = list(zip(heads, *rows, strict=True)) if rows else [(h,) for h in heads]
     widths = [max(map(len, c)) for c in columns]
-    widths[-1] = max(20, min(widths[-1], width - sum(widths[:-1]) - 2 * (len(widths) - 1)))
+    widths[-1] = min(widths[-1], max(20, width - sum(widths[:-1]) - 2 * (len(widths) - 1)))
     lines = []
     for row in (heads, ["-" * w for w in widths], *rows):
         wrapped = _wrap(row[-1], widths[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -105,6 +105,7 @@ class _Scope:
     outer: _Scope | None = None
     holder: Equation | None = None
     body: Body | None = None
+    passes: Callable[[Equation], bool] = only_passes_a_scalar
 
     @cached_property
     def producers(self) -> dict[Atom, Equation]:
@@ -128,13 +129,19 @@ class _Scope:
 
 @dataclass
 class Tracer:
-    """Finds where values of one program come from."""
+    """Finds where values of one program come from.
+
+    Args:
+      program: the program.
+      passes: whether an equation only passes its operands on, one for each result, and is looked through.
+    """
 
     program: Program
+    passes: Callable[[Equation], bool] = only_passes_a_scalar
     _scope: _Scope = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scope = _Scope(self.program)
+        self._scope = _Scope(self.program, passes=self.passes)
 
     def __call__(self, atom: Atom) -> tuple[Source, ...]:
         """The sources of a value: one, or one for each branch where a cond gives it."""
@@ -154,17 +161,17 @@ def _sources(
     if equation is None or atom in seen:
         yield from _outside(scope, atom, lengths, branches, is_carry, passed_by, seen)
         return
-    if only_passes_a_scalar(equation):
-        yield from _sources(scope, equation.invars[0], lengths, branches, is_carry, passed_by, seen)
+    place = next(i for i, v in enumerate(equation.outvars) if v is atom)
+    if scope.passes(equation):
+        yield from _sources(scope, equation.invars[place], lengths, branches, is_carry, passed_by, seen)
         return
     inside = [b for b in bodies(equation) if b.has_results]
     if not inside:
         yield Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by)
-    place = next(i for i, v in enumerate(equation.outvars) if v is atom)
     for body in inside:
         stacked = equation.primitive is compat.scan_p and place >= compat.scan_sizes(equation.params)[1]
         longer = (*lengths, int(equation.params["length"])) if stacked else lengths
-        inner = _Scope(body.program, scope, equation, body)
+        inner = _Scope(body.program, scope, equation, body, scope.passes)
         chosen = branches if body.branch is None else (*branches, (equation, body.branch))
         yield from _sources(inner, body.program.outvars[place], longer, chosen, is_carry, passed_by, seen)
 

@@ -154,12 +154,15 @@ class Decision:
     """What a checkpoint policy said of one equation of the checkpointed function.
 
     Args:
-      equation: of the function's JVP, whose origin is the equation that the user wrote.
+      equation: of the function's JVP, whose origin is the equation that the user wrote. That origin is its own: what is copied from it
+        without a link keeps the origin, and is known by it.
       verdict: what becomes of its results between the forward and the backward pass.
+      within: the equations of the function that hold the program it stands in, outermost first.
     """
 
     equation: Equation
     verdict: Verdict
+    within: tuple[Equation, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -174,6 +177,7 @@ class Checkpoint:
       forward: what runs in the forward pass; its last `n_residuals` results are kept.
       backward: what is left of the function for the backward pass: from the residuals and its inputs.
       n_residuals: how many values are kept beside the inputs.
+      lengths: the trip counts of the scans that it runs in, outermost first.
     """
 
     function: Program
@@ -183,6 +187,7 @@ class Checkpoint:
     forward: Program
     backward: Program
     n_residuals: int
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.memory import memory
+from jaxviz.analysis.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
+from jaxviz.analysis.policy_views import MemoryComparison, PlanComparison
 from jaxviz.analysis.remat_plan import plan_remat
-from jaxviz.analysis.residuals import residuals
-from jaxviz.analysis.tables import wrapped
+from jaxviz.analysis.residuals import arrays_among, residuals
+from jaxviz.analysis.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
+from jaxviz.analysis.tables import format_bytes, wrapped
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir.syntax import Program
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_call
@@ -27,6 +34,15 @@ _ARGNUMS = argument(
     "--argnums", "-a", default=None, help="positional arguments to differentiate in, such as 0 or 0,1 (default: 0)"
 )
 _EXPLORE = argument("--explore", "-e", action="store_true", help="show it in the explorer")
+_POLICY = argument(
+    "--policy", "-p", default=None,
+    help="with this checkpoint policy on each of its checkpoints, or on one around the whole function where it has none: a name in "
+    "jax.checkpoint_policies, or an expression such as 'save_only_these_names(\"h\")'",
+)  # fmt: skip
+_COMPARE = argument(
+    "--compare", default=None,
+    help="several policies side by side, with commas between them: P,Q; 'as it is' is the function's own, everything no checkpoints",
+)  # fmt: skip
 
 
 @magics_class
@@ -43,6 +59,8 @@ class JaxvizMagics(Magics):
 
     @magic_arguments()
     @_ARGNUMS
+    @_POLICY
+    @_COMPARE
     @_EXPLORE
     @_CALL
     @line_cell_magic
@@ -50,26 +68,52 @@ class JaxvizMagics(Magics):
         """Show what the gradient of a call keeps in memory, and why: `%residuals loss(params, x)`.
 
         All arguments that are arrays are differentiated, unless --argnums says which.
+        `%residuals --policy dots_saveable loss(params, x)` shows them as they are under a checkpoint policy, and
+        `%residuals --compare dots_saveable,nothing_saveable loss(params, x)` what policies differ in.
         """
         return self._run(self.residuals, line, cell, "deriving", self._residuals)
 
     @magic_arguments()
     @_ARGNUMS
+    @_POLICY
+    @_COMPARE
     @argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    @_EXPLORE
     @_CALL
     @line_cell_magic
     def memory(self, line: str, cell: str | None = None) -> Any:
-        """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`."""
+        """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`.
+
+        `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies.
+        """
         return self._run(self.memory, line, cell, "deriving", self._memory)
 
     @magic_arguments()
     @_ARGNUMS
-    @argument("--budget", "-b", default="0.5", help="bytes that the residuals may take, or up to 1.0 a share of them")
+    @argument(
+        "--budget", "-b", default=None,
+        help="what the residuals may take: bytes, a size such as 64MB or 1.5GiB, or up to 1.0 a share of them (default: 0.5)",
+    )  # fmt: skip
+    @argument(
+        "--policy", "-p", default=None,
+        help="plan for the bytes that this checkpoint policy keeps: a name in jax.checkpoint_policies, or an expression such as "
+        "'save_only_these_names(\"h\")'",
+    )  # fmt: skip
+    @argument(
+        "--compare",
+        default=None,
+        help="several policies, with commas between them, beside the plans for their bytes: P,Q",
+    )
     @argument("--code", "-c", action="store_true", help="print the lines to write for it")
+    @argument("--explore", "-e", action="store_true", help="show the planned function in the explorer")
     @_CALL
     @line_cell_magic
     def remat(self, line: str, cell: str | None = None) -> Any:
-        """Plan what the gradient of a call saves and what it computes again: `%remat --budget 0.5 loss(params, x)`."""
+        """Plan what the gradient of a call saves and what it computes again: `%remat --budget 0.5 loss(params, x)`.
+
+        `%remat --policy dots_saveable loss(params, x)` plans for the bytes that a checkpoint policy keeps, and
+        `%remat --compare dots_saveable,nothing_saveable loss(params, x)` sets policies beside the plans for their bytes.
+        """
         return self._run(self.remat, line, cell, "planning", self._remat)
 
     @magic_arguments()
@@ -93,11 +137,12 @@ class JaxvizMagics(Magics):
     def _run(
         self, magic: Callable[..., Any], line: str, cell: str | None, doing: str, show: Callable[[Call, Any], Any]
     ) -> Any:
+        words, rest = _options(line)
         try:
-            options = parse_argstring(magic, line)
+            options = magic.parser.parse_args(words)  # type: ignore[attr-defined]
         except SystemExit:  # argparse has printed the help that was asked for
             return None
-        text = "\n".join(part for part in (_call_text(line), cell or "") if part)
+        text = "\n".join(part for part in (rest, cell or "") if part)
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
             before, parsed = parse_call(text)
@@ -129,28 +174,89 @@ class JaxvizMagics(Magics):
 
     def _residuals(self, call: Call, options: Any) -> Any:
         argnums = _argnums(options.argnums)
+        if options.compare is not None:
+            return self._compared(call, options, arrays_among(call.args) if argnums is None else argnums)
         if options.explore:
-            return self._explored(_derive(call, argnums))
-        return residuals(call.fun, *call.args, argnums=argnums, **call.kwargs)
+            return self._explored(self._derived(call, options, argnums))
+        nums = arrays_among(call.args) if argnums is None else argnums
+        return residuals(self._derived(call, options, nums))
 
     def _memory(self, call: Call, options: Any) -> Any:
-        timeline = memory(_derive(call, _argnums(options.argnums)))
+        if options.compare is not None:
+            return MemoryComparison(self._compared(call, options), options.xla)
+        derivation = self._derived(call, options, _argnums(options.argnums))
+        if options.explore:
+            return self._explored(derivation)
+        timeline = memory(derivation)
         if options.xla:
             print(wrapped(timeline.compare()))
         return timeline
 
     def _remat(self, call: Call, options: Any) -> Any:
+        if options.budget is not None and (options.policy, options.compare) != (None, None):
+            raise CallError("--budget says how many bytes, and so does a policy; give one of them")
+        if options.compare is not None:
+            if options.code:
+                raise CallError("--code prints one plan, so it goes with --budget or --policy")
+            return PlanComparison(self._compared(call, options))
         argnums = _argnums(options.argnums)
-        plan = plan_remat(
-            call.fun,
-            *call.args,
-            budget=_budget(options.budget),
-            argnums=0 if argnums is None else argnums,
-            **call.kwargs,
-        )
+        nums = 0 if argnums is None else argnums
+        budget = _budget(options.budget or "0.5")
+        if options.policy is not None:
+            to = self._setting(options.policy)
+            compared = compare_policies(call.fun, *call.args, policies=[to], argnums=nums, **call.kwargs)
+            (found,) = compared.outcomes
+            budget = found.nbytes
+            print(wrapped(
+                f"{to.name} keeps {format_bytes(found.nbytes)} and computes {format_flops(found.flops)} again; for the same bytes:"
+            ))  # fmt: skip
+        plan = plan_remat(call.fun, *call.args, budget=budget, argnums=nums, **call.kwargs)
         if options.code:
             print(plan.code())
+        if options.explore:
+            planned = derive(plan.apply(call.fun), *call.args, argnums=nums, **call.kwargs)
+            return self._explored(planned)
         return plan
+
+    def _derived(self, call: Call, options: Any, argnums: int | tuple[int, ...] | None) -> Derivation:
+        """The call's derivation, under the policy that was asked for."""
+        derivation = _derive(call, argnums)
+        if options.policy is None:
+            return derivation
+        to = self._setting(options.policy)
+        found = derive_under(derivation, to)
+        print(wrapped(f"with {to.name} on {checkpoints_of(derivation.primal)}:"))
+        return found
+
+    def _compared(self, call: Call, options: Any, argnums: int | tuple[int, ...] | None = None) -> PolicyComparison:
+        if options.policy is not None:
+            raise CallError("--policy shows one policy and --compare several; give one of them")
+        if options.explore:
+            raise CallError("--explore shows one program, so it goes with --policy")
+        settings = [self._setting(text) for text in _split(options.compare)]
+        if argnums is None:
+            argnums = _argnums(options.argnums)
+        return compare_policies(
+            call.fun, *call.args, policies=settings, argnums=0 if argnums is None else argnums, **call.kwargs
+        )
+
+    def _setting(self, text: str) -> Setting:
+        """A policy by name, or by an expression in the user's namespace, where those of jax.checkpoint_policies have their names too.
+
+        Raises:
+          CallError: it is none.
+        """
+        namespace = self._namespace()
+        policies = vars(jax.checkpoint_policies)
+        try:
+            is_name = text in (AS_IT_IS, NO_CHECKPOINTS) or text in policies
+            if is_name or (text.isidentifier() and text not in namespace):
+                return setting(text)
+            return setting(eval(compile(text, "<magic>", "eval"), {**policies, **namespace}))
+        except (ValueError, TypeError) as error:
+            raise CallError(str(error)) from None
+        except Exception as error:
+            raise CallError(f"{text} is no policy: {type(error).__name__}: {error}") from None
 
     def _stages(self, *names: str) -> Callable[[Call, Any], Any]:
         def show(call: Call, options: Any) -> Any:
@@ -191,23 +297,90 @@ def _argnums(text: str | None) -> int | tuple[int, ...] | None:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+_SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b", re.IGNORECASE)
+
+
 def _budget(text: str) -> float:
+    """Bytes, or up to 1.0 a share."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is not None:
+        number, prefix, binary = found.groups()
+        unit: int = (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
+        return float(number) * unit
     try:
         return float(text)
     except ValueError:
-        raise CallError(f"--budget takes a number of bytes, or a share such as 0.5; got: {text}") from None
+        raise CallError(
+            f"--budget takes a number of bytes, a size such as 64MB or 1.5GiB, or a share such as 0.5; got: {text}"
+        ) from None
 
 
-_WITH_VALUE = ("--argnums", "-a", "--budget", "-b")
+_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--policy", "-p", "--compare")
 
 
-def _call_text(line: str) -> str:
-    """What follows the options. IPython's parser would take the quotes out of a call."""
-    parts = line.split()
-    taken = 0
-    while taken < len(parts) and parts[taken].startswith("-"):
-        taken += 2 if parts[taken] in _WITH_VALUE else 1
-    return " ".join(parts[taken:]) if taken else line.strip()
+def _options(line: str) -> tuple[list[str], str]:
+    """The options of a line, and the call after them as it was typed.
+
+    IPython's parser would take the quotes out of a call. Here a value may be quoted, or have quotes and brackets of its own:
+    `--policy save_only_these_names("a", "b") f(x)`.
+    """
+    words: list[str] = []
+    rest = line.strip()
+    while rest.startswith("-"):
+        word, rest = _word(rest)
+        name, equals, value = word.partition("=")
+        if equals:
+            words.append(f"{name}={_unquoted(value)}")
+        else:
+            words.append(word)
+            if word in _WITH_VALUE and rest:
+                value, rest = _word(rest)
+                words.append(_unquoted(value))
+    return words, rest
+
+
+_PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
+
+
+def _pieces(text: str) -> list[tuple[str, int]]:
+    """The characters of a text, a quoted string as one, each with how many brackets are open around it."""
+    depth, found = 0, []
+    for piece in _PIECE.findall(text):
+        depth -= piece in ")]}"
+        found.append((piece, depth))
+        depth += piece in "([{"
+    return found
+
+
+def _word(text: str) -> tuple[str, str]:
+    """The text up to the first space that is in no quotes and no brackets, and what follows it."""
+    n = 0
+    for piece, depth in _pieces(text):
+        if piece.isspace() and depth <= 0:
+            break
+        n += len(piece)
+    return text[:n], text[n:].strip()
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are in no quotes and no brackets."""
+    parts = [""]
+    for piece, depth in _pieces(text):
+        if piece == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [_unquoted(part.strip()) for part in parts if part.strip()]
+
+
+def _unquoted(text: str) -> str:
+    if text[:1] not in ("'", '"') or len(text) < 2:
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, str) else text
 
 
 def _print_error(message: str) -> None:

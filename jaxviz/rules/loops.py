@@ -7,13 +7,13 @@ residuals are the same in each iteration and so stand outside the loop, and whic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import ReverseModeError
-from jaxviz.ir.syntax import Atom, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Operation, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
@@ -85,6 +85,11 @@ class _Scan:
             self.operation.primitive, params, (*whole, *map(self.stacked, xs)), (*carry, *map(self.stacked, ys)),
             body.effects, self.operation.context,
         )  # fmt: skip
+
+    def repeated(self, checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
+        """Checkpoints of the body, which run once in each iteration."""
+        length = int(self.operation.params["length"])
+        return tuple(replace(c, lengths=(length, *c.lengths)) for c in checkpoints)
 
     def outer(self, v: Var, is_stacked: bool) -> Var:
         return Var(self.stacked(v.aval) if is_stacked else v.aval)
@@ -214,7 +219,7 @@ def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     linear = builder.program([*residuals, *tangents.values()], outs)
     name = "linearize of a scan"
     kept = primal.outvars[n_out:]
-    return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, parts.checkpoints)
+    return rule_of(primal, n_out, kept, linear, parts.nonzeros_out, name, True, scan.repeated(parts.checkpoints))
 
 
 @split_rules.register(compat.scan_p)
@@ -257,7 +262,7 @@ def _split_scan(operation: Operation, unknown: Mask, available: Mask | None, pol
         parts.available_out,
         "partial evaluation of a scan",
         parts.decisions,
-        parts.checkpoints,
+        scan.repeated(parts.checkpoints),
     )
 
 

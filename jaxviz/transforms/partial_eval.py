@@ -188,7 +188,8 @@ class _Splitter:
             self.unknown.update(equation.outvars)
             self.available.update(equation.outvars)
         else:
-            here = _with_inputs(equation, [self.value_now.get(a, a) for a in equation.invars])
+            ins = [self.value_now.get(a, a) for a in equation.invars]
+            here = _with_own_origin(equation, ins) if self.by_policy else _with_inputs(equation, ins)
             self.now.equations.append(here)
             if self.by_policy:
                 self.ask_policy(equation, here)
@@ -259,7 +260,7 @@ class _Splitter:
             if is_available:
                 self.value_later[v] = next(given)
                 self.available.add(v)
-        self.decisions += rule.decisions
+        self.decisions += [replace(d, within=(equation, *d.within)) for d in rule.decisions]
         self.checkpoints += rule.checkpoints
 
     def finish(self, ensure_unknown: Sequence[bool], ensure_available: Sequence[bool]) -> Split:
@@ -294,6 +295,13 @@ def _with_inputs(equation: Equation, ins: Sequence[Atom]) -> Equation:
     if all(a is b for a, b in zip(ins, equation.invars, strict=True)):
         return equation
     return Equation(equation.operation, tuple(ins), equation.outvars, equation.source, equation.origin)
+
+
+def _with_own_origin(equation: Equation, ins: Sequence[Atom]) -> Equation:
+    """A copy whose origin is shared with no other equation of the rule that wrote them, so that a copy of it can be told by it."""
+    o = equation.origin
+    own = Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None
+    return Equation(equation.operation, tuple(ins), equation.outvars, equation.source, own)
 
 
 def recomputed(program: Program, transform: str) -> Program:

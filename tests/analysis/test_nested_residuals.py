@@ -4,11 +4,16 @@ import inspect
 
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from programs import CASES
 
 import jaxviz
+from jaxviz.analysis.checkpoints import looks_through, report_checkpoints
+from jaxviz.analysis.tables import nbytes
+from jaxviz.analysis.walk import Tracer
 from jaxviz.derivation import derive
 from jaxviz.ir import compat
 from jaxviz.ir.origin import locate
@@ -171,6 +176,74 @@ def test_each_value_of_a_checkpointed_function_has_a_fate():
     assert fate[("mul", second)] == "not needed"
     assert {v.expression for v in report.values if v.fate == "already an input"} == {"w", "x"}
     assert all(v.equation is None or v.equation.origin is None for v in report.values)  # of the user's program
+
+
+def test_values_inside_a_scan_in_a_checkpoint_have_fates_of_all_iterations():
+    def f(w, x):
+        def cell(c, _):
+            return jnp.tanh(jnp.exp(w).sum() * c), jnp.sin(c)
+
+        return lax.scan(cell, x, None, length=5)
+
+    _, (everything,) = _with_checkpoints(f, jax.checkpoint_policies.everything_saveable)
+    sizes = {(v.expression, v.type): (v.fate, v.nbytes) for v in everything.values}
+    assert sizes["tanh", "5 × f32[3]"] == ("saved", 60)
+    assert sizes["cos", "5 × f32[3]"] == ("saved", 60)
+    assert sizes["sin", "5 × f32[3]"] == ("not needed", 60)
+    assert sizes["exp", "f32[3,3]"] == ("saved", 36)  # the same in each iteration, so it leaves the scan
+    _, (nothing,) = _with_checkpoints(f, None)
+    assert {v.fate for v in nothing.values if v.expression in ("tanh", "exp", "cos")} == {"recomputed"}
+
+
+def _with_checkpoints(f, policy):
+    found = jaxviz.residuals(jax.checkpoint(f, policy=policy), jnp.eye(3), X)
+    return found, found.checkpoints
+
+
+def test_a_function_called_twice_in_a_checkpoint_is_told_apart_by_call():
+    @jax.jit
+    def sine(x):
+        return jnp.sin(x)
+
+    f = jax.checkpoint(lambda x: sine(sine(x)) * x, policy=jax.checkpoint_policies.everything_saveable)
+    (report,) = jaxviz.residuals(f, X).checkpoints
+    assert [(v.expression, v.fate) for v in report.values if v.equation is not None] == [
+        ("sin", "not needed"),
+        ("cos", "saved"),
+        ("sin", "saved"),
+        ("cos", "saved"),
+        ("mul", "not needed"),
+    ]
+    assert all(v.location is not None for v in report.values)
+
+
+def test_a_checkpoint_in_a_scan_says_how_often_it_runs():
+    cell = jax.checkpoint(lambda c, _: (jnp.tanh(jnp.sin(c)), None))
+    f = lambda x: lax.scan(lambda c, _: (lax.scan(cell, c, None, length=4)[0], None), x, None, length=3)[0]
+    (report,) = jaxviz.residuals(f, X).checkpoints
+    assert (report.lengths, report.runs) == ((3, 4), 12)
+    assert "12 times in a scan" in report.summary
+    assert next(v for v in report.values if v.expression == "sin").nbytes == 12
+
+
+_BRANCHING = ("switch_of_four", "four_deep", "everything_at_once")
+
+
+@pytest.mark.parametrize("policy", ["dots_saveable", "everything_saveable"])
+@pytest.mark.parametrize("case", [c for c in CASES if "cond" not in c.name and c.name not in _BRANCHING], ids=str)
+def test_what_is_said_to_be_saved_is_what_the_forward_pass_keeps(case, policy):
+    """Bytes of a checkpoint around the function, but where the values of several branches share one place."""
+    f = jax.checkpoint(case.fun, policy=getattr(jax.checkpoint_policies, policy))
+    derivation = derive(f, *case.args, argnums=tuple(range(len(case.args))))
+    (checkpoint,) = derivation.linearized.checkpoints
+    (report,) = report_checkpoints(derivation)
+    trace = Tracer(checkpoint.forward, looks_through)
+    kept = {}
+    for a in checkpoint.forward.outvars[len(checkpoint.forward.outvars) - checkpoint.n_residuals :]:
+        (source,) = trace(a)
+        if source.equation is not None:
+            kept[source.atom, source.within] = nbytes(a.aval)
+    assert sum(v.nbytes for v in report.values if v.fate == "saved") == sum(kept.values())
 
 
 def test_offloaded_values_are_moved_and_brought_back():

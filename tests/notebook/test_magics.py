@@ -3,6 +3,8 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from jaxviz.notebook.magics import JaxvizMagics
+
 SETUP = """
 import jax
 import jax.numpy as jnp
@@ -77,6 +79,128 @@ def test_remat(run):
     assert "--budget takes a number" in run("%remat --budget much deep(w, xs)")[1]
 
 
+DEEP = """
+from jax.ad_checkpoint import checkpoint_name
+
+def block(w, x):
+    return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "h h"))
+
+def blocks(w, x):
+    for _ in range(3):
+        x = jax.checkpoint(block)(w, x)
+    return x.sum()
+
+w = jnp.ones((4, 4))
+xs = jnp.ones((64, 4))
+mine = jax.checkpoint_policies.save_only_these_names("h h")
+"""
+
+
+@pytest.fixture
+def blocks(run):
+    run(DEEP)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "mine",
+        """save_only_these_names("h h")""",
+        """jax.checkpoint_policies.save_only_these_names('h h', "other")""",
+        """'save_only_these_names("h h")'""",
+        """"jax.checkpoint_policies.save_only_these_names( 'h h' )\"""",
+    ],
+)
+@pytest.mark.parametrize("option", ["--policy ", "--policy=", "-p "])
+def test_residuals_under_a_policy(run, blocks, policy, option, capsys):
+    found, err = run(f"%residuals {option}{policy} --argnums 0 blocks(w, xs)")
+    assert err == ""
+    assert [r.expression for r in found].count("checkpoint_name 'h h'") == 3
+
+
+def test_residuals_under_a_policy_by_name_and_without_any(run, blocks, shell, capsys):
+    found, err = run("%residuals --policy dots_saveable blocks(w, xs)")
+    assert [r.expression.split("(")[0] for r in found if r.kind == "intermediate"].count("dot_general") == 3
+    assert err == ""
+    shell.run_cell("%residuals --policy dots_saveable blocks(w, xs)").raise_error()
+    assert capsys.readouterr().out.startswith("with dots_saveable on its checkpoints, 3 of block (cell:")
+    everything, _ = run("%residuals --policy everything blocks(w, xs)")
+    own, _ = run("%residuals blocks(w, xs)")
+    as_it_is, _ = run("%residuals --policy 'as it is' blocks(w, xs)")
+    assert everything.nbytes > own.nbytes == as_it_is.nbytes
+
+
+def test_residuals_side_by_side(run, blocks):
+    found, err = run(
+        """%residuals --compare 'as it is',dots_saveable,save_only_these_names("h h", "k") blocks(w, xs)"""
+    )
+    assert err == ""
+    assert [o.name for o in found.outcomes] == ["as it is", "dots_saveable", "save_only_these_names('h h', 'k')"]
+    own, _ = run("%residuals blocks(w, xs)")
+    assert found["as it is"].nbytes == own.nbytes
+
+
+def test_memory_under_policies(run, blocks, shell, capsys):
+    timeline, err = run("%memory --policy everything blocks(w, xs)")
+    assert err == ""
+    shown, err = run("%memory --compare everything,nothing_saveable blocks(w, xs)")
+    assert err == ""
+    assert shown.policies["everything"].peak_nbytes == timeline.peak_nbytes
+    assert "difference" in str(shown)
+    shown, _ = run("%memory -x --compare everything,nothing_saveable blocks(w, xs)")
+    assert "compiled by XLA for cpu" in " ".join(str(shown).split())
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("5kB", 5000), ("5KiB", 5120), ("0.005MB", 5000), ("5120", 5120), ("4000B", 4000), ("0.000005GB", 5000)],
+)
+def test_remat_within_a_size(run, blocks, text, nbytes):
+    plan, err = run(f"%remat --budget {text} blocks(w, xs)")
+    assert err == ""
+    assert plan.budget == nbytes
+
+
+def test_remat_has_half_of_the_bytes_by_default(run, blocks):
+    plan, _ = run("%remat blocks(w, xs)")
+    same, _ = run("%remat --budget 0.5 blocks(w, xs)")
+    assert plan.budget == same.budget == plan.everything.nbytes // 2
+
+
+def test_remat_at_the_bytes_of_policies(run, blocks, shell, capsys):
+    compared, _ = run("%residuals --argnums 0 --compare mine,nothing_saveable blocks(w, xs)")
+    plan, err = run("%remat --policy mine blocks(w, xs)")
+    assert err == ""
+    assert plan.budget == compared.outcomes[0].nbytes
+    shell.run_cell("%remat --policy mine blocks(w, xs)").raise_error()
+    assert "save_only_these_names('h h') keeps " in capsys.readouterr().out
+    shown, err = run("%remat --compare mine,nothing_saveable blocks(w, xs)")
+    assert err == ""
+    assert [o.nbytes for o in shown.policies.outcomes] == [o.nbytes for o in compared.outcomes]
+    assert str(shown).startswith("plans for blocks at the bytes of 2 policies")
+
+
+def test_the_explorer_of_a_policy_and_of_a_plan(run, blocks, monkeypatch):
+    shown = []
+    monkeypatch.setattr(JaxvizMagics, "_explored", lambda self, what: shown.append(what))
+    run("%residuals --policy everything_saveable --explore blocks(w, xs)")
+    run("%memory --policy everything_saveable -e blocks(w, xs)")
+    run("%remat --budget 0.6 -e blocks(w, xs)")
+    plan, _ = run("%remat --budget 0.6 blocks(w, xs)")
+    first, second, planned = (sum(r.nbytes for r in d.residuals) for d in shown)
+    assert first == second
+    assert planned == plan.nbytes
+
+
+def test_the_options_are_explained(run, shell, capsys):
+    for magic in ("residuals", "memory", "remat"):
+        shell.run_cell(f"%{magic}?")
+        text = " ".join(capsys.readouterr().out.split())
+        assert "--policy" in text
+        assert "--compare" in text
+        assert "a name in jax.checkpoint_policies, or an expression such as" in text
+
+
 @pytest.mark.parametrize(
     "call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"]
 )
@@ -132,6 +256,23 @@ def test_help(run, capsys, shell):
             "ReverseModeError while transposing loops(2.0): Reverse-mode differentiation does not work for lax.while_loop",
         ),
         ("%residuals --argnums one f(x)", "%residuals: --argnums takes numbers such as 0 or 0,1; got: one"),
+        ("%residuals --policy dots_savable f(x)", "did you mean 'dots_saveable' or"),
+        ("%residuals --policy save_only_these_names f(x)", "makes a policy and is none itself"),
+        ("%residuals --policy nosuch(1) f(x)", "nosuch(1) is no policy: NameError: name 'nosuch' is not defined"),
+        ("%residuals --policy (1 f(x)", "%residuals: expected a call, such as f(x); got nothing"),
+        ("%residuals --policy x f(x)", "a policy is a name in jax.checkpoint_policies or a function, not Array("),
+        (
+            "%memory --policy dots_saveable --compare a,b f(x)",
+            "--policy shows one policy and --compare several; give one",
+        ),
+        (
+            "%memory --compare dots_saveable,nothing_saveable -e f(x)",
+            "--explore shows one program, so it goes with --policy",
+        ),
+        ("%residuals --compare , f(x)", "compare_policies takes one policy or more"),
+        ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget says how many bytes, and so does a policy"),
+        ("%remat --code --compare dots_saveable f(x)", "--code prints one plan, so it goes with --budget or --policy"),
+        ("%remat --budget 12XB f(x)", "a size such as 64MB or 1.5GiB, or a share such as 0.5; got: 12XB"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],
 )
