@@ -195,13 +195,13 @@ class MemoryTimeline:
         Raises:
           what compiling raises.
         """
-        found = _compile(self.derivation, self.donated)
+        found = xla_memory(self.derivation, self.donated)
         primal = self.derivation.primal
         without = inlined(primal, (compat.remat_p,))
         if without is primal:
             return found
         plain = derive(without, argnums=tuple(i for i, nz in enumerate(self.derivation.nonzeros) if nz))
-        return _with(found, _compile(plain, self.donated).temporaries)
+        return _with(found, xla_memory(plain, self.donated).temporaries)
 
     def compare(self) -> str:
         """What XLA makes of it, in a sentence or two: where it needs less or more than the model, and what it undid."""
@@ -672,7 +672,7 @@ def _with(found: XlaMemory, without: int) -> XlaMemory:
     return XlaMemory(found.arguments, found.results, found.temporaries, found.reused, found.backend, without)
 
 
-def _compile(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
+def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
     forward, backward = as_function(derivation.forward), as_function(derivation.backward)
     n, cts = derivation.n_residuals, derivation.backward.invars[derivation.n_residuals :]
 

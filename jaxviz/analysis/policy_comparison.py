@@ -21,7 +21,7 @@ from jaxviz.analysis.checkpoints import (
     times,
 )
 from jaxviz.analysis.cost import cost, format_flops
-from jaxviz.analysis.memory import MemoryTimeline, XlaMemory, _compile, memory
+from jaxviz.analysis.memory import MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.analysis.policies import counted, of_type, paragraph
 from jaxviz.analysis.remat_graph import Point
 from jaxviz.analysis.remat_plan import RematPlan, plan_remat
@@ -236,7 +236,7 @@ class PolicyComparison:
             if o.derivation is self.without.derivation or not has_checkpoints(o.derivation.primal):
                 found.append(self.without.timeline.xla)
             else:
-                compiled = _compile(o.derivation, o.timeline.donated)
+                compiled = xla_memory(o.derivation, o.timeline.donated)
                 found.append(replace(compiled, temporaries_without_checkpoints=plain))
         return tuple(found)
 

@@ -9,6 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 import jaxviz
+from jaxviz.analysis.cost import format_flops
+from jaxviz.analysis.tables import format_bytes
 
 pytestmark = pytest.mark.browser
 KERNEL_IDLE = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
@@ -228,3 +230,32 @@ def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
         "Reverse-mode differentiation does not work for lax.while_loop"
     )
     tab.screenshot("stage-with-an-error")
+
+
+def test_switches_say_what_comes_of_them(tab, tmp_path):
+    def loss(w, x):
+        for _ in range(3):
+            x = jnp.tanh(x @ w) * jnp.cos(x)
+        return jnp.sum(x)
+
+    args = (jnp.ones((9, 9)), jnp.ones((50, 9)))
+    page = tab.page
+    page.goto(jaxviz.explore(loss, *args).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("residuals").get_by_test_id("show-what-if").click()
+    kept = page.get_by_test_id("what-if-bytes")
+    expect(kept).to_have_text(format_bytes(jaxviz.derive(loss, *args).residuals.nbytes))
+    page.get_by_test_id("what-if-nothing").click()
+    # Of a checkpoint around the whole function only its arguments are left.
+    expect(kept).to_have_text(format_bytes(jaxviz.derive(jax.checkpoint(loss), *args).residuals.nbytes))
+    again = jaxviz.cost(jax.checkpoint(loss), *args).total.flops - jaxviz.cost(loss, *args).total.flops
+    expect(page.get_by_test_id("what-if-flops")).to_contain_text(format_flops(again))
+    peak = format_bytes(jaxviz.memory(jax.checkpoint(loss), *args).peak_nbytes)
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(peak)
+    expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {peak}")
+    switches = page.get_by_test_id("what-if").get_by_role("switch")
+    expect(page.get_by_test_id("what-if").get_by_role("switch", checked=True)).to_have_count(0)
+    switches.first.focus()
+    page.keyboard.press("Enter")
+    expect(switches.first).to_be_checked()
+    expect(kept).not_to_have_text(format_bytes(jaxviz.derive(jax.checkpoint(loss), *args).residuals.nbytes))
+    tab.screenshot("what-if")
