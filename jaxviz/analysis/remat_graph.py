@@ -104,8 +104,8 @@ class Graph:
     def __init__(self, derivation: Derivation, recompute_collectives: bool):
         flat = inlined(derivation.primal, _OPENED)
         self.has_checkpoints = any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
-        plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
-        kept = _distinct(plain.linearized.residuals)
+        self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
+        kept = _distinct(self.plain.linearized.residuals)
         self.all_nbytes = sum(nbytes(a.aval) for a in kept)
         self.flat = numbers_in_place(flat)
         self.candidates = {f"{_PREFIX}{k}": v for k, v in enumerate(_worth_a_name(self.flat))}
