@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxviz.analysis.cost import cost_of
@@ -25,6 +26,8 @@ from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.transforms.dce import dce_rules
+from jaxviz.transforms.driver import select
 from jaxviz.transforms.inline import inlined, numbers_in_place
 
 _PREFIX = "jaxviz_save_"
@@ -83,11 +86,13 @@ class _Node:
       equation: what is computed.
       times: how often.
       name: if it only names a value that could be saved, the name.
+      reads: for each result the operands that it takes, where results differ in that: JAX drops what makes the others.
     """
 
     equation: Equation
     times: int
     name: str = ""
+    reads: dict[Atom, tuple[Atom, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ class Graph:
             often = times if differs_here or not varying else 1
             if e.primitive is not compat.scan_p:
                 is_own = e.primitive is compat.name_p and e.params["name"] in self.candidates
-                self.nodes.append(_Node(e, often, e.params["name"] if is_own else ""))
+                self.nodes.append(_Node(e, often, e.params["name"] if is_own else "", _reads(e)))
                 continue
             body: Program = e.params["jaxpr"]
             n_consts, n_carry = compat.scan_sizes(e.params)
@@ -200,13 +205,14 @@ class Graph:
             if i is None:
                 continue
             nodes.add(i)
-            if not self.nodes[i].name or self.nodes[i].name not in saved:
-                pending += self.nodes[i].equation.invars
+            node = self.nodes[i]
+            if not node.name or node.name not in saved:
+                pending += node.equation.invars if node.reads is None else node.reads[a]
         return nodes, seen.intersection(self.inputs)
 
     def _constraints(self) -> Any:
         """Rows `A x <= b`, over x = (computed again, by node; saved, by name; to be had, by place of a name; kept, by input; to be
-        had, by what is carried).
+        had, by what is carried, and by result where an equation makes several of different operands).
 
         All are differences but for `to be had <= computed again + saved`, in which what is saved stands once. Such a program has
         whole numbers at its corners, so that without the budget it need not be told that they must be.
@@ -218,10 +224,11 @@ class Graph:
         named = [(i, next(counter)) for i, n in enumerate(self.nodes) if n.name]
         self.input_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
         carry_at: dict[Atom, int] = {v: next(counter) for v in self.carried}
+        result_at: dict[Atom, int] = {v: next(counter) for n in self.nodes if n.reads is not None for v in n.reads}
         self.n = next(counter)
         place: dict[Atom, int] = {v: i for v, i in self.producer.items() if not self.nodes[i].name}
         place |= {self.nodes[i].equation.outvars[0]: at for i, at in named}
-        place |= {**self.input_at, **carry_at}
+        place |= {**self.input_at, **carry_at, **result_at}
         self.lower, self.upper = np.zeros(self.n), np.ones(self.n)
         entries: list[tuple[int, int, float]] = []
         rows = itertools.count()
@@ -235,7 +242,11 @@ class Graph:
             return [place[a] for a in found if isinstance(a, Var)]
 
         for i, n in enumerate(self.nodes):
-            if not n.name:
+            if n.reads is not None:
+                for v, atoms in n.reads.items():
+                    for y in (i, *places(atoms)):
+                        at_most(result_at[v], y)
+            elif not n.name:
                 for y in places(n.equation.invars):
                     at_most(i, y)
         for i, at in named:
@@ -369,6 +380,17 @@ class Graph:
         return sum((s.type, s.expression, s.location) == key for s in alike)
 
 
+def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
+    """What each result of an equation is made of; None where all are made of all operands."""
+    if len(equation.outvars) < 2 or equation.primitive not in dce_rules.registered:
+        return None
+    n = len(equation.outvars)
+    masks = [dce_rules(equation.operation, tuple(i == k for i in range(n)))[0] for k in range(n)]
+    if all(all(mask) for mask in masks):
+        return None
+    return {v: select(mask, equation.invars) for v, mask in zip(equation.outvars, masks, strict=True)}
+
+
 def _exchanges(equation: Equation) -> bool:
     """Whether devices exchange values in an equation, or inside of it."""
     here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
@@ -385,11 +407,18 @@ def _distinct(atoms: Sequence[Atom]) -> list[Atom]:
 
 
 def _worth_a_name(program: Program) -> list[Var]:
-    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too."""
+    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too.
+
+    Not complex ones: a checkpoint rounds what it saves, and JAX does not round those.
+    """
     read = {a for e in program.equations for a in e.invars}.union(program.outvars)
     found: dict[Var, None] = {}
     for e in program.equations:
         if e.primitive is compat.scan_p:
             found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"]))
-        found |= {v: None for v in e.outvars if v in read and nbytes(v.aval) > 0 and hasattr(v.aval, "shape")}
+        found |= {v: None for v in e.outvars if v in read and _can_be_saved(v.aval)}
     return list(found)
+
+
+def _can_be_saved(aval: Any) -> bool:
+    return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)

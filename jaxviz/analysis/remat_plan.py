@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from typing import Any
 
 import jax
@@ -96,8 +96,8 @@ class RematPlan:
         ValueError: when called with another value of an argument that is not an array.
         """
         if self.saved is None:
-            return self._call.of(as_function(self._graph.flat)) if self._graph.has_checkpoints else f
-        return self._call.of(self._checkpointed(self.saved))
+            return self._call.of(as_function(self._graph.flat), f) if self._graph.has_checkpoints else f
+        return self._call.of(self._checkpointed(self.saved), f)
 
     def code(self) -> str:
         """The lines to write for it: a name for each value, by the line that makes it, and the checkpoint."""
@@ -310,7 +310,9 @@ class _Call:
     def arrays(self) -> list[Any]:
         return [x for x, is_array in zip(self.leaves, self.is_input, strict=True) if is_array]
 
-    def of(self, flat: Callable[..., list[Any]]) -> Callable[..., Any]:
+    def of(self, flat: Callable[..., list[Any]], f: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of flat arrays as one that is called as `f` is, with its name and its place in the source."""
+
         def planned(*args: Any, **kwargs: Any) -> Any:
             leaves, tree = jax.tree.flatten((args, kwargs))
             if tree != self.in_tree:
@@ -333,8 +335,7 @@ class _Call:
                     )
             return jax.tree.unflatten(self.out_tree, flat(*inputs))
 
-        planned.__name__ = self.name
-        return planned
+        return update_wrapper(planned, f, updated=())
 
 
 def _same(x: Any, fixed: Any) -> bool:
