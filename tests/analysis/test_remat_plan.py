@@ -230,7 +230,24 @@ def nested(w, x):
     return jnp.sum(lax.scan(outer, x, None, length=3)[0])
 
 
-LOOPS = {"rnn": (rnn, W, X), "over_inputs": (over_inputs, W, X.reshape(16, 4, 8)), "nested": (nested, W, X)}
+def _step(c, w):
+    return jnp.sin(c @ w), jnp.cos(c).sum()
+
+
+def twice(w, x):
+    """Two loops with one body."""
+    ws = jnp.stack([w] * 5)
+    c, first = lax.scan(_step, x, ws)
+    c, second = lax.scan(_step, jnp.tanh(c), ws)
+    return jnp.sum(c) + first.sum() * second.sum()
+
+
+LOOPS = {
+    "rnn": (rnn, W, X),
+    "over_inputs": (over_inputs, W, X.reshape(16, 4, 8)),
+    "nested": (nested, W, X),
+    "twice": (twice, W, X),
+}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
@@ -248,6 +265,33 @@ def test_the_body_of_a_loop_is_planned(name, share):
     assert held_by_jax(g, *args) == plan.nbytes
     np.testing.assert_allclose(jax.jit(jax.grad(g))(*args), jax.grad(f)(*args), rtol=1e-4, atol=1e-4)
     assert recomputed(f, g, *args) == plan.flops
+
+
+def two_results(w, x):
+    """A cond that makes two values, each of other operands, only one of which the gradient needs."""
+    y, z = lax.cond(x[0, 0] > 0, lambda w, x: (jnp.sin(w), jnp.cos(x)), lambda w, x: (w, x * 2.0), w, jnp.exp(x))
+    return jnp.sum(jnp.sin(y) @ w) + jnp.sum(lax.stop_gradient(z))
+
+
+def complex_values(w, x):
+    return jnp.sum(jnp.abs(jnp.fft.fft(jnp.sin(x @ w))) ** 2)
+
+
+@pytest.mark.parametrize("f", [two_results, complex_values])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
+    least = Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
+    plan = jaxviz.plan_remat(f, W, X, budget=int(least + share * (whole - least)))
+    assert held_by_jax(plan.apply(f), W, X) == plan.nbytes < whole
+    np.testing.assert_allclose(jax.grad(plan.apply(f))(W, X), jax.grad(f)(W, X), rtol=1e-4, atol=1e-4)
+
+
+def test_of_plans_with_the_same_work_it_is_one_of_the_fewest_bytes():
+    """Where nothing has to be computed again, a larger budget is not spent."""
+    plans = [jaxviz.plan_remat(branching, W, X, budget=b) for b in (0.95, 0.99)]
+    free = min((p for p in plans[0].front if p.flops == 0), key=lambda p: p.nbytes)
+    assert [p.point for p in plans] == [free, free]
 
 
 def test_a_value_saved_in_a_loop_says_how_often():
