@@ -347,11 +347,9 @@ class Graph:
             name, made_by.primitive.name, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by)
         )
 
-    def count(self, like: Saved) -> int:
-        """How many values the same line makes in the same way, of the same type."""
-        alike = (self._saved(name) for name in self.candidates)
-        key = (like.type, like.expression, like.location)
-        return sum((s.type, s.expression, s.location) == key for s in alike)
+    def times(self, name: str) -> int:
+        """How many values get a name in a call of the function: one in each iteration of a loop."""
+        return sum(n.times for n in self.nodes if n.name == name)
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
@@ -13,14 +14,16 @@ import numpy as np
 from jaxviz.analysis.budgets import FASTEST, free_memory, read_budget, read_size
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.memory import memory as modelled_memory
+from jaxviz.analysis.remat_code import CodeRow, Place, code_text, places_of_values, with_source
 from jaxviz.analysis.remat_graph import Graph, Point, Saved, derive_like
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import describe_equation
-from jaxviz.ir.syntax import Program
+from jaxviz.ir.syntax import Program, Var
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,31 +103,59 @@ class RematPlan:
         return self._call.of(self._checkpointed(self.saved), f)
 
     def code(self) -> str:
-        """The lines to write for it: a name for each value, by the line that makes it, and the checkpoint."""
+        """The lines to write for it: those of the source that get a name, each as it was and as it becomes, and the checkpoint.
+
+        A name stands for all values that its expression makes, and some values, such as those inside a library's function, have no
+        expression that could be given one. So it is the best plan that can be written down, within the same budget; the comments say
+        what it comes to.
+        """
         if self.saved is None:
             return f"# {self.function} fits as it is: no checkpoint is needed"
-        lines = ["import jax", "from jax.ad_checkpoint import checkpoint_name", ""]
-        by_line: dict[tuple[str, str, str], list[Saved]] = {}
-        for s in self.saved:
-            by_line.setdefault((str(s.location or "somewhere"), s.expression, s.type), []).append(s)
-        names = []
-        for k, ((where, expression, _), values) in enumerate(by_line.items()):
-            names.append(f"saved_{k}")
-            total = self._graph.count(values[0])
-            often = (
-                f", in {len(values)} of the {total} places"
-                if total != len(values)
-                else f", {total} times" * (total > 1)
-            )
-            lines.append(f"# {where}: the result of {expression}, {values[0].type}{often}")
-            lines.append(f"...  = checkpoint_name(..., {names[-1]!r})")
-        listed = ", ".join(map(repr, names))
-        lines += [
-            "",
-            f"policy = jax.checkpoint_policies.save_only_these_names({listed})",
-            f"{self.function} = jax.checkpoint({self.function}, policy=policy)",
+        rows, notes, _ = self._written
+        return code_text(self.function, rows, notes, self._call.static_argnums)
+
+    @cached_property
+    def _written(self) -> tuple[list[CodeRow], list[str], Point]:
+        """What `code` is made of, and what the function comes to with it."""
+        graph = self._graph
+        taken = {e.params["name"] for _, e in graph.flat.walk() if e.primitive is compat.name_p}
+        fresh = (name for name in map("saved_{}".format, itertools.count()) if name not in taken)
+        places = places_of_values(graph.flat)
+        if not places:
+            note = f"{self.function}: {_comes_to(self.point)}, where all these values get a name; its source is not at hand."
+            return [replace(r, name=next(fresh)) for r in self._rows_without_source()], [note], self.point
+        by_name = {f"{_PLACE}{k}": (place, values) for k, (place, values) in enumerate(places.items())}
+        writable = graph.restricted({name: values for name, (_, values) in by_name.items()})
+        found = writable.solve(max(self.budget, writable.least))
+        rows = with_source(
+            [_code_row(s, *by_name[s.name], writable) for s in found.saved],
+            [by_name[s.name][0] for s in found.saved],
+        )
+        notes = [
+            f"{self.function}: {_comes_to(found.point)} (without a checkpoint {format_bytes(self.everything.nbytes)} and none)."
         ]
-        return "\n".join(lines)
+        if found.point.nbytes > self.budget:
+            notes.append(
+                f"That is more than the budget of {format_bytes(self.budget)}, which only plan.apply keeps to: the values that it saves "
+                "have no expression in your source that a name could be put around."
+            )
+        elif found.point != self.point:
+            notes.append(
+                f"plan.apply, which can save values that no name in the source can tell apart: {_comes_to(self.point)}."
+            )
+        if graph.has_checkpoints:
+            notes.append("Take away the jax.checkpoint that is there already: this one stands in its place.")
+        return [replace(r, name=next(fresh)) for r in rows], notes, found.point
+
+    def _rows_without_source(self) -> list[CodeRow]:
+        """A row for each line, operation and type of what is saved."""
+        alike: dict[tuple[Location | None, str, str], list[Saved]] = {}
+        for s in self.saved or ():
+            alike.setdefault((s.location, s.expression, s.type), []).append(s)
+        return [
+            CodeRow("", at.file if at else "somewhere", at.line if at else 0, expression, kind, len(same))
+            for (at, expression, kind), same in alike.items()
+        ]
 
     @property
     def summary(self) -> str:
@@ -170,6 +201,19 @@ class RematPlan:
 
 
 _HEADS = ("name", "type", "bytes", "line", "value")
+_PLACE = "jaxviz_place_"
+
+
+def _comes_to(point: Point) -> str:
+    return f"keeps {format_bytes(point.nbytes)} for the backward pass, and computes {format_flops(point.flops)} again"
+
+
+def _code_row(saved: Saved, place: Place, values: Sequence[Var], graph: Graph) -> CodeRow:
+    types = dict.fromkeys(v.aval.str_short(short_dtypes=True) for v in values)
+    made_by = dict.fromkeys(graph.makers[v].primitive.name for v in values)
+    return CodeRow(
+        saved.name, place.file, place.line, " or ".join(made_by), " or ".join(types), graph.times(saved.name)
+    )
 
 
 def plan_remat(
@@ -305,6 +349,13 @@ class _Call:
         leaves, in_tree, _, is_input = flat_arguments(args, kwargs, places)
         call = _Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), primal.in_avals, primal.name)
         return call, derivation
+
+    @property
+    def static_argnums(self) -> tuple[int, ...]:
+        """Positional arguments that are part of the function, all of them."""
+        args, _ = jax.tree.unflatten(self.in_tree, self.is_input)
+        leaves = [jax.tree.leaves(a) for a in args]
+        return tuple(i for i, is_input in enumerate(leaves) if is_input and not any(is_input))
 
     @property
     def arrays(self) -> list[Any]:
