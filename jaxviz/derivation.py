@@ -64,6 +64,7 @@ class Derivation:
       nonzeros: for each input, whether it is differentiated.
       cond_residuals: what conds keep; see `vjp`.
       placed: for each input the sharding of the array that it was derived for; None where there was none, or one that may be moved.
+      out_tree: the structure of the function's results; None where it was given as a program.
     """
 
     primal: Program
@@ -72,6 +73,7 @@ class Derivation:
     """Counts, by type, what `jax.vjp` of the same function holds."""
     cond_residuals: CondResiduals = "jax"
     placed: tuple[Any, ...] = ()
+    out_tree: Any = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -222,11 +224,12 @@ def _derive_call(
 
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
-    program = trace_call(call, inputs, active=active, debug_info=info).program
+    traced = trace_call(call, inputs, active=active, debug_info=info)
+    program = traced.program
     nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
     reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
     placed = tuple(None if compat.is_tracer(x) or not getattr(x, "committed", False) else x.sharding for x in inputs)
-    return Derivation(program, nonzeros, reference, cond_residuals, placed)
+    return Derivation(program, nonzeros, reference, cond_residuals, placed, traced.out_tree)
 
 
 def flat_arguments(

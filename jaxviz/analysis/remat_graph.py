@@ -9,23 +9,27 @@ integer program, solved by HiGHS.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxviz.analysis.cost import cost_of
+from jaxviz.analysis.remat_solver import Problem
 from jaxviz.analysis.tables import nbytes
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.transforms.inline import inlined, numbers_in_place
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.transforms.dce import dce_rules
+from jaxviz.transforms.driver import select
+from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variables
 
 _PREFIX = "jaxviz_save_"
 _OPENED = (compat.jit_p, compat.remat_p)
@@ -65,10 +69,6 @@ class Point:
     flops: int
 
 
-_EXACT = 3000
-"""Up to so many unknowns the whole problem is given to the solver of integer programs; beyond, what is left of it: see `_within`."""
-
-
 @dataclass(frozen=True)
 class Solution:
     saved: tuple[Saved, ...]
@@ -84,12 +84,14 @@ class Node:
       times: how often.
       name: if it only names a value that could be saved, the name.
       loop: the scan of the forward program that it is run by, inside of whatever other; None outside of any.
+      reads: for each result the operands that it takes, where results differ in that: JAX drops what makes the others.
     """
 
     equation: Equation
     times: int
     name: str = ""
     loop: Equation | None = None
+    reads: dict[Atom, tuple[Atom, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,43 +103,79 @@ class _Carried:
 
 
 class Graph:
-    """What could be saved of a function, and what has to be had in its backward pass."""
+    """What could be saved of a function, and what has to be had in its backward pass.
+
+    Args:
+      derivation: of the function.
+      recompute_collectives: whether values that devices exchange may be exchanged again.
+    """
 
     def __init__(self, derivation: Derivation, recompute_collectives: bool):
         self.copies: dict[Var, Var] = {}
         """A value of a function that was called -> the value there, which all its calls share."""
         flat = inlined(derivation.primal, _OPENED, self.copies)
         self.has_checkpoints = any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
-        plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
-        kept = _distinct(plain.linearized.residuals)
-        self.all_nbytes = sum(nbytes(a.aval) for a in kept)
+        self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
+        self.all_nbytes = sum(nbytes(a.aval) for a in _distinct(self.plain.linearized.residuals))
         self.flat = numbers_in_place(flat)
-        self.candidates = {f"{_PREFIX}{k}": v for k, v in enumerate(_worth_a_name(self.flat))}
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
-        self.whole = whole = derive_like(self.named(list(self.candidates)), derivation)
+        self.recompute_collectives = recompute_collectives
+        given = {*self.flat.invars, *self.flat.constvars}
+        self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(_worth_a_name(self.flat, given))})
+
+    def restricted(self, candidates: Mapping[str, Sequence[Var]]) -> Graph:
+        """The same function where only these can be saved: by name, each with the values that get it, all saved or none."""
+        other = copy(self)
+        other._choose_from(candidates)
+        return other
+
+    def _choose_from(self, candidates: Mapping[str, Sequence[Var]]) -> None:
+        self.candidates = candidates
+        # One name for all, by which rules are found once for each type; which one is meant is known by the equation.
+        marked: dict[Equation, str] = {}
+        self.whole = whole = derive_like(
+            self._with_names({v: (n, _PREFIX) for n in candidates for v in candidates[n]}, marked), self.plain
+        )
         self.nodes: list[Node] = []
         self.same: dict[Atom, Atom] = {}
         """A value in the body of a scan -> the one outside that it is, and a result of a scan -> the one inside."""
         self.carried: dict[Atom, _Carried] = {}
         self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
-        self._add(whole.forward, 1, frozenset(), None)
+        self._bound: set[Var] = set()
+        self._add(whole.forward, 1, frozenset(), marked, None)
         self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         self.needed = [a for a in _distinct(whole.linearized.residuals) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
         self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
-        self.flops = [
-            cost_of(n.equation).flops * n.times if i in self.in_forward else 0 for i, n in enumerate(self.nodes)
-        ]
+        each: dict[Operation, int] = {}
+        self.flops = [0] * len(self.nodes)
+        """Of computing each node again; what only residuals need costs nothing, since it leaves the forward pass."""
+        for i in self.in_forward:
+            self.flops[i] = _flops(self.nodes[i].equation, each) * self.nodes[i].times
         self.fixed = [
             any(compat.is_real_effect(x) for x in n.equation.effects)
-            or (not recompute_collectives and _exchanges(n.equation))
+            or (not self.recompute_collectives and _exchanges(n.equation))
             for n in self.nodes
         ]
-        self.matrix = self._constraints()
+        self.named_sizes = dict.fromkeys(candidates, 0)
+        """Bytes that saving each name takes: a scan stacks its value up."""
+        for n in self.nodes:
+            if n.name:
+                self.named_sizes[n.name] += n.times * nbytes(n.equation.outvars[0].aval)
+        self.problem = self._constraints()
+        self._least: int | None = None
 
     def named(self, names: Sequence[str]) -> Program:
-        """The function with these names, each after the value that it stands for, in the bodies of scans too."""
-        wanted = {self.candidates[n]: n for n in names}
+        """The function with these names, each after the values that it stands for, in the bodies of scans too."""
+        return self._with_names({v: (n, n) for n in names for v in self.candidates[n]}, {})
+
+    def _with_names(self, wanted: Mapping[Var, tuple[str, str]], marked: dict[Equation, str]) -> Program:
+        """The function with a name after each of these values.
+
+        Args:
+          wanted: for each value which candidate it is, and the name that it gets.
+          marked: where the equations that give the names are entered, with the candidates.
+        """
 
         def program(of: Program) -> Program:
             renamed: dict[Atom, Atom] = {}
@@ -147,18 +185,29 @@ class Graph:
                 if e.primitive is compat.scan_p:
                     params = map_programs(op.params, program)
                     op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
-                equations.append(replace(e, operation=op, invars=tuple([renamed.get(a, a) for a in e.invars])))
+                invars = tuple([renamed.get(a, a) for a in e.invars])
+                equations.append(Equation(op, invars, e.outvars, e.source, e.origin))
                 for v in e.outvars:
                     if v in wanted:
+                        candidate, name = wanted[v]
                         out = renamed[v] = Var(v.aval)
-                        naming = {"name": wanted[v]}
-                        made = make_operation(compat.name_p, naming, (v.aval,), (v.aval,), frozenset(), op.context)
+                        made = make_operation(
+                            compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), op.context
+                        )
                         equations.append(Equation(made, (v,), (out,), e.source))
+                        marked[equations[-1]] = candidate
             return replace(of, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in of.outvars]))
 
         return program(self.flat)
 
-    def _add(self, program: Program, times: int, varying: frozenset[Atom], loop: Equation | None) -> None:
+    def _add(
+        self,
+        program: Program,
+        times: int,
+        varying: frozenset[Atom],
+        marked: Mapping[Equation, str],
+        loop: Equation | None,
+    ) -> None:
         """Adds the nodes of a program; `varying` are those of its inputs that are not the same in each iteration."""
         differs = set(varying)
         for e in program.equations:
@@ -167,10 +216,16 @@ class Graph:
                 differs.update(e.outvars)
             often = times if differs_here or not varying else 1
             if e.primitive is not compat.scan_p:
-                is_own = e.primitive is compat.name_p and e.params["name"] in self.candidates
-                self.nodes.append(Node(e, often, e.params["name"] if is_own else "", loop))
+                names = (
+                    (marked[a] for a in (e, *ancestors(e)) if a in marked) if e.primitive is compat.name_p else iter(())
+                )
+                self.nodes.append(Node(e, often, next(names, ""), loop, _reads(e)))
                 continue
             body: Program = e.params["jaxpr"]
+            bound = {*body.invars, *(v for inner in body.equations for v in inner.outvars)}
+            if not bound.isdisjoint(self._bound):  # two loops may have one body, whose values are others each time
+                body = with_own_variables(body)
+            self._bound |= bound
             n_consts, n_carry = compat.scan_sizes(e.params)
             for k, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
                 if n_consts <= k < n_consts + n_carry:
@@ -182,7 +237,7 @@ class Graph:
             inner = frozenset(body.invars[n_consts:]) | {
                 v for v, a in zip(body.invars, e.invars, strict=True) if a in differs
             }
-            self._add(body, often * int(e.params["length"]), inner, loop or e)
+            self._add(body, often * int(e.params["length"]), inner, marked, loop or e)
 
     def resolved(self, atom: Atom) -> Atom:
         while atom in self.same:
@@ -206,161 +261,96 @@ class Graph:
             if i is None:
                 continue
             nodes.add(i)
-            if not self.nodes[i].name or self.nodes[i].name not in saved:
-                pending += self.nodes[i].equation.invars
+            node = self.nodes[i]
+            if not node.name or node.name not in saved:
+                pending += node.equation.invars if node.reads is None else node.reads[a]
         return nodes, seen.intersection(self.inputs)
 
-    def _constraints(self) -> Any:
-        """Rows `A x <= b`, over x = (computed again, by node; saved, by name; to be had, by place of a name; kept, by input; to be
-        had, by what is carried).
+    def _constraints(self) -> Problem:
+        """The choices: each node computed again or not; each name saved or not; and what can be had, by place of a name, by input, by what
+        is carried, and by result where an equation makes several of different operands.
 
-        All are differences but for `to be had <= computed again + saved`, in which what is saved stands once. Such a program has
-        whole numbers at its corners, so that without the budget it need not be told that they must be.
+        What is had at a name's place is computed again or saved, and what is saved stands once in that.
         """
-        from scipy.sparse import csr_array
-
         counter = itertools.count(len(self.nodes))
         self.name_at = {name: next(counter) for name in self.candidates}
         named = [(i, next(counter)) for i, n in enumerate(self.nodes) if n.name]
-        self.input_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
+        input_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
         carry_at: dict[Atom, int] = {v: next(counter) for v in self.carried}
-        self.n = next(counter)
+        result_at: dict[Atom, int] = {v: next(counter) for n in self.nodes if n.reads is not None for v in n.reads}
+        size = next(counter)
         place: dict[Atom, int] = {v: i for v, i in self.producer.items() if not self.nodes[i].name}
         place |= {self.nodes[i].equation.outvars[0]: at for i, at in named}
-        place |= {**self.input_at, **carry_at}
-        self.lower, self.upper = np.zeros(self.n), np.ones(self.n)
-        entries: list[tuple[int, int, float]] = []
-        rows = itertools.count()
-
-        def at_most(x: int, *others: int) -> None:
-            row = next(rows)
-            entries.extend([(row, x, 1.0), *((row, y, -1.0) for y in others)])
+        place |= {**input_at, **carry_at, **result_at}
+        rows: list[tuple[int, tuple[int, ...]]] = []
 
         def places(atoms: Sequence[Atom]) -> list[int]:
             found = dict.fromkeys(self.resolved(a) for a in atoms)
             return [place[a] for a in found if isinstance(a, Var)]
 
         for i, n in enumerate(self.nodes):
-            if not n.name:
-                for y in places(n.equation.invars):
-                    at_most(i, y)
+            if n.reads is not None:
+                rows += [(result_at[v], (y,)) for v, atoms in n.reads.items() for y in (i, *places(atoms))]
+            elif not n.name:
+                rows += [(i, (y,)) for y in places(n.equation.invars)]
         for i, at in named:
-            at_most(at, self.name_at[self.nodes[i].name], *places(self.nodes[i].equation.invars))
+            rows.append((at, (self.name_at[self.nodes[i].name], *places(self.nodes[i].equation.invars))))
         for v, carried in self.carried.items():
-            for y in places((carried.first, carried.before)):
-                at_most(carry_at[v], y)
-        for y in places(self.needed):
-            self.lower[y] = 1
+            rows += [(carry_at[v], (y,)) for y in places((carried.first, carried.before))]
+        lower, upper = np.zeros(size), np.ones(size)
+        lower[places(self.needed)] = 1
         for i, is_fixed in enumerate(self.fixed):
-            if is_fixed and self.lower[i] == 0:
-                self.upper[i] = 0
-        self.sizes = np.zeros(self.n)
-        for name, size in self.named_sizes.items():
-            self.sizes[self.name_at[name]] = size
-        for v, at in self.input_at.items():
+            if is_fixed and lower[i] == 0:
+                upper[i] = 0
+        self.sizes = np.zeros(size)
+        for name, at in self.name_at.items():
+            self.sizes[at] = self.named_sizes[name]
+        for v, at in input_at.items():
             self.sizes[at] = nbytes(v.aval)
-        at_row, at_column, values = zip(*entries, strict=True) if entries else ((), (), ())
-        return csr_array((values, (at_row, at_column)), shape=(next(rows), self.n))
+        self.work = np.zeros(size)
+        self.work[: len(self.nodes)] = self.flops
+        return Problem.of(rows, lower, upper)
 
-    @cached_property
-    def named_sizes(self) -> dict[str, int]:
-        """Bytes that saving each name takes: a scan stacks its value up."""
-        sizes = dict.fromkeys(self.candidates, 0)
-        for n in self.nodes:
-            if n.name:
-                sizes[n.name] += n.times * nbytes(n.equation.outvars[0].aval)
-        return sizes
-
-    @cached_property
-    def work(self) -> np.ndarray:
-        """FLOPs of computing each equation again, as a share of all of them; the sizes break ties."""
-        work: np.ndarray = np.zeros(self.n)
-        work[: len(self.nodes)] = self.flops
-        work /= max(work.sum(), 1.0)
-        work += 1e-7 * self.sizes / max(self.sizes.sum(), 1.0)
-        return work
-
-    @cached_property
+    @property
     def least(self) -> int:
         """The fewest bytes that a plan can come to."""
-        return self.outcome(self._chosen(self._relaxed(self.sizes / max(self.sizes.sum(), 1.0)).x)).point.nbytes
+        if self._least is None:
+            self._least = self._outcome_of(self.problem.least(_share(self.sizes))).point.nbytes
+        return self._least
 
     def solve(self, budget: int) -> Solution:
-        """The plan of the fewest FLOPs within a budget; among those, of the fewest bytes."""
-        return self.outcome(self._chosen(self._within(budget)))
+        """The plan of the fewest FLOPs within a budget of bytes, of as few bytes as that work allows."""
+        found = self.problem.within(_share(self.work) + 1e-7 * _share(self.sizes), self.sizes, budget)
+        solution = self._outcome_of(found)
+        if solution.point.nbytes > budget:
+            return solution
+        # What it does not compute again stays so; with that the fewest bytes are a problem without a limit.
+        settled = np.where((found < 0.5) & (self.work > 0), 0.0, self.problem.upper)
+        fewest = self._outcome_of(
+            replace(self.problem, upper=settled).least(_share(self.sizes) + 1e-7 * _share(self.work))
+        )
+        return min(solution, fewest, key=lambda s: (s.point.flops, s.point.nbytes))
 
-    def _chosen(self, x: np.ndarray) -> list[str]:
-        return [name for name, at in self.name_at.items() if x[at] > 0.5]
+    def solve_for_bytes(self, flops: int) -> Solution:
+        """The plan of the fewest bytes that computes no more FLOPs again than this."""
+        return self._outcome_of(self.problem.within(_share(self.sizes) + 1e-7 * _share(self.work), self.work, flops))
+
+    def _outcome_of(self, chosen: np.ndarray) -> Solution:
+        return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
 
     def outcome(self, saved: Sequence[str]) -> Solution:
         """What comes of saving these names: those of them that are read, and what is computed again."""
         nodes, inputs = self.reached(self.needed, frozenset(saved))
         used = {self.nodes[i].name for i in nodes}.intersection(saved)
-        size = sum(self.named_sizes[name] for name in used) + sum(nbytes(v.aval) for v in inputs)
+        size = sum(
+            n.times * nbytes(n.equation.outvars[0].aval) for n in map(self.nodes.__getitem__, nodes) if n.name in used
+        )
+        size += sum(nbytes(v.aval) for v in inputs)
         in_order = tuple(self.described(name) for name in self.candidates if name in used)
         return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
 
-    def _within(self, budget: int) -> Any:
-        relaxed = self._relaxed(self.work, budget)
-        if np.abs(relaxed.x - np.round(relaxed.x)).max(initial=0.0) < 1e-6:
-            return np.round(relaxed.x)
-        exact = self._whole(budget, self.lower, self.upper) if self.n <= _EXACT else None
-        if exact is not None:
-            return exact
-        # The relaxed plan mixes two whole ones, of a little more and of a little fewer bytes, that are the best for what a byte is
-        # worth here. What they agree on is kept, and the rest solved exactly.
-        price = -relaxed.ineqlin.marginals[-1]
-        more = self._at_price(price * (1 - 1e-6))
-        less, raised = self._at_price(price * (1 + 1e-6)), 1.05
-        while self.sizes @ less > budget:  # the solver's tolerance left it on the wrong side
-            less, raised = self._at_price(price * raised), raised * 2
-            if raised > 1e9:
-                less = np.round(self._relaxed(self._unit_sizes).x)  # the fewest bytes there are
-                break
-        agree = less == more
-        found = self._whole(budget, np.where(agree, less, self.lower), np.where(agree, less, self.upper))
-        return less if found is None else found
-
-    def _at_price(self, price: float) -> np.ndarray:
-        """The best plan where bytes cost work, which needs no budget and comes out whole."""
-        return np.asarray(np.round(self._relaxed(self.work + price * self._unit_sizes).x))
-
-    @cached_property
-    def _unit_sizes(self) -> np.ndarray:
-        return self.sizes / max(float(self.sizes.max()), 1.0)
-
-    def _relaxed(self, cost: np.ndarray, budget: int | None = None) -> Any:
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array, vstack
-
-        matrix, limits = self.matrix, np.zeros(self.matrix.shape[0])
-        if budget is not None:
-            matrix = vstack([matrix, csr_array(self._unit_sizes[None])])
-            limits = np.append(limits, budget / max(float(self.sizes.max()), 1.0))
-        found = linprog(
-            cost, A_ub=matrix, b_ub=limits, bounds=np.stack([self.lower, self.upper], axis=1), method="highs"
-        )
-        if found.x is None:
-            raise ValueError(f"no plan was found: {found.message}")
-        return found
-
-    def _whole(self, budget: int, lower: np.ndarray, upper: np.ndarray) -> Any:
-        """The best plan in whole numbers, to a tenth of a percent; None where it takes the solver too long."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        constraints = [
-            LinearConstraint(self.matrix, -np.inf, 0.0),
-            LinearConstraint(self._unit_sizes[None], -np.inf, budget / max(float(self.sizes.max()), 1.0)),
-        ]
-        options = {"time_limit": 5.0, "mip_rel_gap": 1e-3}
-        whole = np.ones(self.n)
-        found = milp(
-            self.work, integrality=whole, bounds=Bounds(lower, upper), constraints=constraints, options=options
-        )
-        return None if found.x is None else np.round(found.x)
-
     def described(self, name: str) -> Saved:
-        v = self.candidates[name]
+        v = self.candidates[name][0]
         made_by, size = self.makers[v], self.named_sizes[name]
         often = size // max(nbytes(v.aval), 1)
         kind = v.aval.str_short(short_dtypes=True)
@@ -368,11 +358,20 @@ class Graph:
             name, made_by.primitive.name, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by)
         )
 
-    def count(self, like: Saved) -> int:
-        """How many values the same line makes in the same way, of the same type."""
-        alike = (self.described(name) for name in self.candidates)
-        key = (like.type, like.expression, like.location)
-        return sum((s.type, s.expression, s.location) == key for s in alike)
+    def times(self, name: str) -> int:
+        """How many values get a name in a call of the function: one in each iteration of a loop."""
+        return sum(n.times for n in self.nodes if n.name == name)
+
+
+def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
+    """What each result of an equation is made of; None where all are made of all operands."""
+    if len(equation.outvars) < 2 or equation.primitive not in dce_rules.registered:
+        return None
+    n = len(equation.outvars)
+    masks = [dce_rules(equation.operation, tuple(i == k for i in range(n)))[0] for k in range(n)]
+    if all(all(mask) for mask in masks):
+        return None
+    return {v: select(mask, equation.invars) for v, mask in zip(equation.outvars, masks, strict=True)}
 
 
 def _exchanges(equation: Equation) -> bool:
@@ -390,12 +389,47 @@ def _distinct(atoms: Sequence[Atom]) -> list[Atom]:
     return [a for a in dict.fromkeys(atoms) if not (isinstance(a, Literal) and not a.held)]
 
 
-def _worth_a_name(program: Program) -> list[Var]:
-    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too."""
+def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
+    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too.
+
+    Not those that cost nothing to make again of one that can be had and takes no more bytes. `given` are the inputs that can be had.
+    """
     read = {a for e in program.equations for a in e.invars}.union(program.outvars)
     found: dict[Var, None] = {}
+    free: set[Atom] = set(given)
+    each: dict[Operation, int] = {}
     for e in program.equations:
         if e.primitive is compat.scan_p:
-            found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"]))
-        found |= {v: None for v in e.outvars if v in read and nbytes(v.aval) > 0 and hasattr(v.aval, "shape")}
+            found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
+        worth = [v for v in e.outvars if v in read and _can_be_saved(v.aval)]
+        if len(e.outvars) == 1 and _is_free(e, free, each):
+            free.update(e.outvars)
+            continue
+        free.update(worth)
+        found |= dict.fromkeys(worth)
     return list(found)
+
+
+def _is_free(equation: Equation, given: Collection[Atom], each: dict[Operation, int]) -> bool:
+    """Whether an equation has one operand at most, no larger than its result, which can be had, and costs nothing."""
+    operands = {a for a in equation.invars if isinstance(a, Var)}
+    if len(operands) > 1 or equation.effects or equation.programs:
+        return False
+    size = nbytes(equation.outvars[0].aval)
+    return all(a in given and nbytes(a.aval) <= size for a in operands) and _flops(equation, each) == 0
+
+
+def _flops(equation: Equation, each: dict[Operation, int]) -> int:
+    """Of one equation; equations of one operation cost the same, and are counted once."""
+    if equation.operation not in each:
+        each[equation.operation] = cost_of(equation).flops
+    return each[equation.operation]
+
+
+def _share(amounts: np.ndarray) -> np.ndarray:
+    return amounts / max(float(amounts.sum()), 1.0)
+
+
+def _can_be_saved(aval: Any) -> bool:
+    """Whether it is an array, and of a type that JAX's checkpoint saves: it rounds what it saves, and complex values cannot be."""
+    return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, update_wrapper
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxviz.analysis.budgets import FASTEST, free_memory, read_budget, read_size
 from jaxviz.analysis.cost import format_flops
-from jaxviz.analysis.remat_graph import Graph, Point, Saved
-from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, wrapped
-from jaxviz.derivation import Derivation, derive
+from jaxviz.analysis.memory import memory as modelled_memory
+from jaxviz.analysis.remat_code import CodeRow, Place, code_text, places_of_values, with_source
+from jaxviz.analysis.remat_graph import Graph, Point, Saved, derive_like
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import describe_equation
-from jaxviz.ir.syntax import Program
+from jaxviz.ir.syntax import Program, Var
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +37,7 @@ class RematPlan:
       point: what the plan comes to.
       everything: what the function comes to without checkpoints, its own taken away too.
       notes: what is worth knowing of it, a sentence each.
+      memory: bytes that the modelled peak has to fit, where that was asked for; `budget` is then what the residuals could take.
     """
 
     function: str
@@ -41,6 +48,7 @@ class RematPlan:
     notes: tuple[str, ...]
     _graph: Graph = field(repr=False)
     _call: _Call = field(repr=False)
+    memory: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +59,25 @@ class RematPlan:
     def flops(self) -> int:
         """FLOPs beyond those of the function without checkpoints."""
         return self.point.flops
+
+    @cached_property
+    def peak_nbytes(self) -> int:
+        """The modelled peak of the memory that the gradient takes with this plan, arguments and results included; see `memory`."""
+        return modelled_memory(self._derived).peak_nbytes
+
+    @property
+    def _derived(self) -> Derivation:
+        """The planned function, derived."""
+        if self.saved is None:
+            return self._graph.plain
+        types = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in self._call.avals]
+        return derive_like(read_jaxpr(jax.make_jaxpr(self._checkpointed(self.saved))(*types)), self._graph.plain)
+
+    def _checkpointed(self, saved: Sequence[Saved]) -> Callable[..., list[Any]]:
+        names = [s.name for s in saved]
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
+        flat: Callable[..., list[Any]] = jax.checkpoint(as_function(self._graph.named(names)), policy=policy)
+        return flat
 
     @cached_property
     def front(self) -> tuple[Point, ...]:
@@ -69,45 +96,75 @@ class RematPlan:
 
         Raises:
           TypeError: when called with arguments of other structure or types.
+        ValueError: when called with another value of an argument that is not an array.
         """
         if self.saved is None:
-            return self._call.of(as_function(self._graph.flat)) if self._graph.has_checkpoints else f
-        names = [s.name for s in self.saved]
-        policy = jax.checkpoint_policies.save_only_these_names(*names)
-        return self._call.of(jax.checkpoint(as_function(self._graph.named(names)), policy=policy))
+            return self._call.of(as_function(self._graph.flat), f) if self._graph.has_checkpoints else f
+        return self._call.of(self._checkpointed(self.saved), f)
 
     def code(self) -> str:
-        """The lines to write for it: a name for each value, by the line that makes it, and the checkpoint."""
+        """The lines to write for it: those of the source that get a name, each as it was and as it becomes, and the checkpoint.
+
+        A name stands for all values that its expression makes, and some values, such as those inside a library's function, have no
+        expression that could be given one. So it is the best plan that can be written down, within the same budget; the comments say
+        what it comes to.
+        """
         if self.saved is None:
             return f"# {self.function} fits as it is: no checkpoint is needed"
-        lines = ["import jax", "from jax.ad_checkpoint import checkpoint_name", ""]
-        by_line: dict[tuple[str, str, str], list[Saved]] = {}
-        for s in self.saved:
-            by_line.setdefault((str(s.location or "somewhere"), s.expression, s.type), []).append(s)
-        names = []
-        for k, ((where, expression, _), values) in enumerate(by_line.items()):
-            names.append(f"saved_{k}")
-            total = self._graph.count(values[0])
-            often = (
-                f", in {len(values)} of the {total} places"
-                if total != len(values)
-                else f", {total} times" * (total > 1)
-            )
-            lines.append(f"# {where}: the result of {expression}, {values[0].type}{often}")
-            lines.append(f"...  = checkpoint_name(..., {names[-1]!r})")
-        listed = ", ".join(map(repr, names))
-        lines += [
-            "",
-            f"policy = jax.checkpoint_policies.save_only_these_names({listed})",
-            f"{self.function} = jax.checkpoint({self.function}, policy=policy)",
+        rows, notes, _ = self._written
+        return code_text(self.function, rows, notes, self._call.static_argnums)
+
+    @cached_property
+    def _written(self) -> tuple[list[CodeRow], list[str], Point]:
+        """What `code` is made of, and what the function comes to with it."""
+        graph = self._graph
+        taken = {e.params["name"] for _, e in graph.flat.walk() if e.primitive is compat.name_p}
+        fresh = (name for name in map("saved_{}".format, itertools.count()) if name not in taken)
+        places = places_of_values(graph.flat)
+        if not places:
+            note = f"{self.function}: {_comes_to(self.point)}, where all these values get a name; its source is not at hand."
+            return [replace(r, name=next(fresh)) for r in self._rows_without_source()], [note], self.point
+        by_name = {f"{_PLACE}{k}": (place, values) for k, (place, values) in enumerate(places.items())}
+        writable = graph.restricted({name: values for name, (_, values) in by_name.items()})
+        found = writable.solve(max(self.budget, writable.least))
+        rows = with_source(
+            [_code_row(s, *by_name[s.name], writable) for s in found.saved],
+            [by_name[s.name][0] for s in found.saved],
+        )
+        notes = [
+            f"{self.function}: {_comes_to(found.point)} (without a checkpoint {format_bytes(self.everything.nbytes)} and none)."
         ]
-        return "\n".join(lines)
+        if found.point.nbytes > self.budget:
+            notes.append(
+                f"That is more than the budget of {format_bytes(self.budget)}, which only plan.apply keeps to: the values that it saves "
+                "have no expression in your source that a name could be put around."
+            )
+        elif found.point != self.point:
+            notes.append(
+                f"plan.apply, which can save values that no name in the source can tell apart: {_comes_to(self.point)}."
+            )
+        if graph.has_checkpoints:
+            notes.append("Take away the jax.checkpoint that is there already: this one stands in its place.")
+        return [replace(r, name=next(fresh)) for r in rows], notes, found.point
+
+    def _rows_without_source(self) -> list[CodeRow]:
+        """A row for each line, operation and type of what is saved."""
+        alike: dict[tuple[Location | None, str, str], list[Saved]] = {}
+        for s in self.saved or ():
+            alike.setdefault((s.location, s.expression, s.type), []).append(s)
+        return [
+            CodeRow("", at.file if at else "somewhere", at.line if at else 0, expression, kind, len(same))
+            for (at, expression, kind), same in alike.items()
+        ]
 
     @property
     def summary(self) -> str:
         """`plan for loss within 1.0 MiB: 0.9 MiB kept of 4.0 MiB, 12 values saved, 3.1 MFLOP computed again`."""
         kept = f"{format_bytes(self.nbytes)} kept of {format_bytes(self.everything.nbytes)}"
         head = f"plan for {self.function} within {format_bytes(self.budget)}: {kept}"
+        if self.memory is not None:
+            peak = f"modelled peak {format_bytes(self.peak_nbytes)}"
+            head = f"plan for {self.function} that fits {format_bytes(self.memory)}: {peak}, {kept}"
         if self.saved is None:
             return f"{head}, no checkpoint is needed"
         n = len(self.saved)
@@ -138,17 +195,32 @@ class RematPlan:
                 for s in self.saved
             ],
             "notes": list(self.notes),
+            **({} if self.memory is None else {"memory": self.memory, "peak_nbytes": self.peak_nbytes}),
             "everything": {"nbytes": self.everything.nbytes, "flops": 0},
         }  # fmt: skip
 
 
 _HEADS = ("name", "type", "bytes", "line", "value")
+_PLACE = "jaxviz_place_"
+
+
+def _comes_to(point: Point) -> str:
+    return f"keeps {format_bytes(point.nbytes)} for the backward pass, and computes {format_flops(point.flops)} again"
+
+
+def _code_row(saved: Saved, place: Place, values: Sequence[Var], graph: Graph) -> CodeRow:
+    types = dict.fromkeys(v.aval.str_short(short_dtypes=True) for v in values)
+    made_by = dict.fromkeys(graph.makers[v].primitive.name for v in values)
+    return CodeRow(
+        saved.name, place.file, place.line, " or ".join(made_by), " or ".join(types), graph.times(saved.name)
+    )
 
 
 def plan_remat(
     f: Any,
     *args: Any,
-    budget: float,
+    budget: float | str,
+    memory: float | str | None = None,
     argnums: int | Sequence[int] = 0,
     recompute_collectives: bool = False,
     **kwargs: Any,
@@ -157,41 +229,105 @@ def plan_remat(
 
     >>> plan = jaxviz.plan_remat(loss, params, x, budget=0.5)
     >>> gradient = jax.grad(plan.apply(loss))
+    >>> plan_remat(loss, params, x, budget="fastest that fits", memory="16GiB")
 
     Args:
-      f: a function of arrays, or pytrees of them.
+      f: a function of arrays, or pytrees of them; an argument that is not differentiated may be anything.
       *args, **kwargs: what to call it with; arrays or ShapeDtypeStructs.
-      budget: bytes that the residuals may take as JAX holds them, arguments and constants included; up to 1.0, a fraction of what they
-        take without a plan.
+      budget: bytes that the residuals may take as JAX holds them, arguments and constants included, as a number or text such as
+        '512MiB' or '1.5GB'; up to 1.0, a share of what they take without a plan. Or 'fastest that fits', the fewest FLOPs for which
+        the modelled peak of the gradient's memory (`jaxviz.memory`), arguments and results included, fits the device.
+      memory: what 'fastest that fits' has to fit, in bytes or as such text; for several devices, what all of them have. By default what
+        is free on the default device and what the arguments take there already; a CPU has what its machine has left.
       argnums: the positional arguments to differentiate in.
       recompute_collectives: whether values that devices exchange may be exchanged again in the backward pass.
 
     Raises:
       ValueError: the budget cannot be met; the message says what can. Or an equation has an effect that JAX does not let a checkpoint
-        repeat; the message names it.
+        repeat; the message names it. Or Python branches on a value. Or `budget` or `memory` is text that says no size.
     """
+    fits = isinstance(budget, str) and budget == FASTEST
+    if memory is not None and not fits:
+        raise ValueError(
+            f"memory= says what budget={FASTEST!r} has to fit; with another budget it is not read. An argument of that name of the "
+            "function can be fixed with functools.partial."
+        )
+    if not fits:
+        read_budget(budget, 0)
+    room = int(read_size(memory, "memory")) if memory is not None else None
     call, derivation = _Call.traced(f, args, kwargs, argnums)
     graph = Graph(derivation, recompute_collectives)
+    if not fits:
+        return _within(graph, call, read_budget(budget, graph.all_nbytes))
+    return _fitting(graph, call, free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room)
+
+
+def _within(graph: Graph, call: _Call, limit: int) -> RematPlan:
+    """The plan of the fewest FLOPs whose residuals keep to a limit."""
     everything = Point(graph.all_nbytes, 0)
-    limit = int(budget * everything.nbytes) if budget <= 1.0 else int(budget)
-    name = derivation.primal.name
     if limit >= everything.nbytes:
-        return RematPlan(name, limit, None, everything, everything, (), graph, call)
+        return RematPlan(call.name, limit, None, everything, everything, (), graph, call)
+    effects = repeated_effects(graph.flat)
+    if limit < everything.nbytes <= graph.least:
+        raise ValueError(
+            f"a budget of {_exactly(limit)} cannot be met for {call.name}: the least is {_exactly(everything.nbytes)}, which it keeps "
+            "without a plan"
+        )
     if limit < graph.least:
         raise ValueError(
-            f"a budget of {_exactly(limit)} cannot be met for {name}: the least is {_exactly(graph.least)}, which its arguments and what "
-            f"may not be computed again take; without a plan it keeps {_exactly(everything.nbytes)}"
+            f"a budget of {_exactly(limit)} cannot be met for {call.name}: the least is {_exactly(graph.least)}, which its arguments and "
+            f"what may not be computed again take; without a plan it keeps {_exactly(everything.nbytes)}"
         )
     found = graph.solve(limit)
-    return RematPlan(name, limit, found.saved, found.point, everything, _effects(graph.flat), graph, call)
+    return RematPlan(call.name, limit, found.saved, found.point, everything, effects, graph, call)
+
+
+_STEPS = 5
+"""Plans that are tried between one whose memory fits and one whose does not: to a thirty-second of what lies between."""
+
+
+def _fitting(graph: Graph, call: _Call, memory: int) -> RematPlan:
+    """The plan of the fewest FLOPs whose modelled memory fits, by bisection over the bytes of the residuals.
+
+    More residuals mean less work; most often they mean more memory too. Where the fewest do not fit, others are tried before giving up.
+    """
+    plan = lambda limit: replace(_within(graph, call, limit), memory=memory)
+    fitting = lambda found: found.peak_nbytes <= memory
+    high = plan(graph.all_nbytes)
+    if fitting(high) or graph.least >= graph.all_nbytes:
+        tried, best = [high], high
+    else:
+        best = plan(graph.least)
+        tried = [high, best]
+        if not fitting(best):
+            tried += [plan(int(limit)) for limit in np.linspace(graph.least, graph.all_nbytes, 6)[1:-1]]
+            best = min(filter(fitting, tried), key=lambda p: p.flops, default=best)
+        low, above = best.nbytes, min((p.nbytes for p in tried if p.flops < best.flops and not fitting(p)), default=0)
+        for _ in range(_STEPS if fitting(best) else 0):
+            if above - low <= 1:
+                break
+            between = plan((low + above) // 2)
+            if not fitting(between):
+                above = (low + above) // 2
+                continue
+            low, best = (low + above) // 2, min(best, between, key=lambda p: p.flops)
+    if not fitting(best):
+        least = min(p.peak_nbytes for p in tried)
+        raise ValueError(
+            f"no plan for {call.name} fits {_exactly(memory)}: the least modelled peak of its gradient is {_exactly(least)}, of it "
+            f"{_exactly(sum(map(nbytes, call.avals)))} its arguments; without a plan it is {_exactly(high.peak_nbytes)}"
+        )
+    return best
 
 
 @dataclass(frozen=True)
 class _Call:
-    """How a function is called: which of its flat arguments are arrays, and the structures."""
+    """How a function is called: its flat arguments, which of them are arrays, and the structures."""
 
     in_tree: Any
     out_tree: Any
+    leaves: tuple[Any, ...]
+    is_input: tuple[bool, ...]
     avals: tuple[Any, ...]
     name: str
 
@@ -201,38 +337,68 @@ class _Call:
     ) -> tuple[_Call, Derivation]:
         compat.check_callable(f)
         derivation = derive(f, *args, argnums=argnums, **kwargs)
-        in_tree = jax.tree.structure((args, kwargs))
-        out_tree = jax.tree.structure(jax.eval_shape(f, *args, **kwargs))
-        if in_tree.num_leaves != len(derivation.primal.invars):
-            raise TypeError(
-                f"plan_remat takes functions of arrays; {derivation.primal.name} has arguments that are none. Fix those with functools.partial."
+        primal = derivation.primal
+        if primal.is_path:
+            where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
+            raise ValueError(
+                f"{primal.name} cannot be planned: its Python looks at values ({where}), so that what it computes differs from call to "
+                "call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
             )
-        return _Call(in_tree, out_tree, derivation.primal.in_avals, derivation.primal.name), derivation
+        wanted = compat.index_or_indices(argnums)
+        places = in_bounds((wanted,) if isinstance(wanted, int) else wanted, len(args))
+        leaves, in_tree, _, is_input = flat_arguments(args, kwargs, places)
+        call = _Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), primal.in_avals, primal.name)
+        return call, derivation
 
-    def of(self, flat: Callable[..., list[Any]]) -> Callable[..., Any]:
+    @property
+    def static_argnums(self) -> tuple[int, ...]:
+        """Positional arguments that are part of the function, all of them."""
+        args, _ = jax.tree.unflatten(self.in_tree, self.is_input)
+        leaves = [jax.tree.leaves(a) for a in args]
+        return tuple(i for i, is_input in enumerate(leaves) if is_input and not any(is_input))
+
+    @property
+    def arrays(self) -> list[Any]:
+        return [x for x, is_array in zip(self.leaves, self.is_input, strict=True) if is_array]
+
+    def of(self, flat: Callable[..., list[Any]], f: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of flat arrays as one that is called as `f` is, with its name and its place in the source."""
+
         def planned(*args: Any, **kwargs: Any) -> Any:
             leaves, tree = jax.tree.flatten((args, kwargs))
             if tree != self.in_tree:
                 raise TypeError(
                     f"the plan for {self.name} is for arguments of the structure {self.in_tree}, not {tree}"
                 )
-            for x, aval in zip(leaves, self.avals, strict=True):
+            inputs = []
+            for x, fixed, is_array in zip(leaves, self.leaves, self.is_input, strict=True):
+                if is_array:
+                    inputs.append(x)
+                elif not _same(x, fixed):
+                    raise ValueError(
+                        f"the plan for {self.name} is for an argument {fixed!r}, not {x!r}; make one for this"
+                    )
+            for x, aval in zip(inputs, self.avals, strict=True):
                 got = jax.typeof(jax.numpy.asarray(x))
                 if (got.shape, got.dtype) != (aval.shape, aval.dtype):
                     raise TypeError(
                         f"the plan for {self.name} is for an argument {aval.str_short()}, not {got.str_short()}; make one for these types"
                     )
-            return jax.tree.unflatten(self.out_tree, flat(*leaves))
+            return jax.tree.unflatten(self.out_tree, flat(*inputs))
 
-        planned.__name__ = self.name
-        return planned
+        return update_wrapper(planned, f, updated=())
+
+
+def _same(x: Any, fixed: Any) -> bool:
+    """Whether an argument that is part of the function is what it was, of the same type too: 1, 1.0 and True are three."""
+    return x is fixed or (type(x) is type(fixed) and bool(x == fixed))
 
 
 def _exactly(n: int) -> str:
     return format_bytes(n) if n < 1024 else f"{format_bytes(n)} ({n:,} B)"
 
 
-def _effects(program: Program) -> tuple[str, ...]:
+def repeated_effects(program: Program) -> tuple[str, ...]:
     """A sentence on what runs in both passes, such as a debug callback.
 
     Raises:

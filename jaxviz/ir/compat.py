@@ -248,6 +248,12 @@ def scopes(source: Any) -> tuple[str, ...]:
     return tuple(path)
 
 
+def is_differentiated(source: Any) -> bool:
+    """Whether an equation was written by differentiation inside the function that was traced."""
+    stack = source.name_stack.stack if source is not None else ()
+    return any(isinstance(item, _source.Transform) and item.name in ("jvp", "transpose") for item in stack)
+
+
 def within_scopes(source: Any, outer: Any) -> Any:
     """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now."""
     if source is None or outer is None or not outer.name_stack.stack:

@@ -119,3 +119,17 @@ def numbers_in_place(program: Program) -> Program:
         for e in program.equations
     )
     return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))
+
+
+def with_own_variables(program: Program) -> Program:
+    """The program with variables of its own for all that it binds; the programs in it keep theirs."""
+    own: dict[Atom, Var] = {v: Var(v.aval) for v in (*program.constvars, *program.invars)}
+    own |= {v: Var(v.aval) for e in program.equations for v in e.outvars}
+    atoms = lambda group: tuple([own.get(a, a) for a in group])
+    return replace(
+        program,
+        constvars=atoms(program.constvars),
+        invars=atoms(program.invars),
+        outvars=atoms(program.outvars),
+        equations=tuple([replace(e, invars=atoms(e.invars), outvars=atoms(e.outvars)) for e in program.equations]),
+    )

@@ -28,6 +28,7 @@ from jaxviz.analysis.memory import (
     what_makes,
 )
 from jaxviz.analysis.remat_graph import Graph, Solution
+from jaxviz.analysis.remat_plan import repeated_effects
 from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import find_readers, primal_equation
 from jaxviz.derivation import Derivation
@@ -48,7 +49,7 @@ def what_if(derivation: Derivation) -> dict[str, Any]:
       derivation: of the function; checkpoints that are in it give way.
 
     Raises:
-      ValueError: the function has too many equations.
+      ValueError: the function has too many equations, or an effect that JAX does not let a checkpoint repeat.
       what `derive` raises for the function with a name after each of its values.
     """
     n = sum(1 for _ in derivation.primal.walk())
@@ -72,6 +73,7 @@ class _Table:
 
     def table(self) -> dict[str, Any]:
         graph = self.graph
+        repeated_effects(graph.flat)
         model = Model(graph.whole, (False,) * len(graph.whole.primal.invars))
         model.timeline()
         number_of = {id(b): i for i, b in enumerate(model.buffers)}
@@ -113,6 +115,12 @@ class _Table:
                 "type": [self.string(type_text(a.aval, (n,) if (n := times.get(a, 1)) > 1 else ())) for a in self.slots],
                 "input": [inputs.get(a, -1) if isinstance(a, Var) else -1 for a in self.slots],
                 "buffer": [number_of[id(of_slot[a])] if a in of_slot else -1 for a in self.slots],
+                "reads": {
+                    i: self.numbered((node.reads or {})[a])
+                    for node in graph.nodes
+                    for a in node.reads or ()
+                    if (i := self.slots.get(a)) is not None
+                },
                 "carried": [carried.get(i, []) for i in range(len(self.slots))],
             },
             "nodes": nodes,
@@ -184,7 +192,7 @@ class _Table:
             "what": self.string(saved.expression),
             "type": self.string(saved.type),
             "nbytes": int(saved.nbytes),
-            "row": self.rows.get(self.original(self.graph.candidates[name]), -1),
+            "row": self.rows.get(self.original(self.graph.candidates[name][0]), -1),
         }
 
     def loop(self, scan: Equation, model: Model, number_of: dict[int, int]) -> dict[str, Any]:
@@ -220,7 +228,7 @@ class _Table:
         In checkpoints, it is the policy that says which.
         """
         graph = self.graph
-        original = {name: self.original(v) for name, v in graph.candidates.items()}
+        original = {name: self.original(v) for name, (v,) in graph.candidates.items()}
         ruled = {v for body in _checkpointed(self.derivation.primal) for _, e in body.walk() for v in e.outvars}
         saved = {
             v

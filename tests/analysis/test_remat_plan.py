@@ -230,7 +230,24 @@ def nested(w, x):
     return jnp.sum(lax.scan(outer, x, None, length=3)[0])
 
 
-LOOPS = {"rnn": (rnn, W, X), "over_inputs": (over_inputs, W, X.reshape(16, 4, 8)), "nested": (nested, W, X)}
+def _step(c, w):
+    return jnp.sin(c @ w), jnp.cos(c).sum()
+
+
+def twice(w, x):
+    """Two loops with one body."""
+    ws = jnp.stack([w] * 5)
+    c, first = lax.scan(_step, x, ws)
+    c, second = lax.scan(_step, jnp.tanh(c), ws)
+    return jnp.sum(c) + first.sum() * second.sum()
+
+
+LOOPS = {
+    "rnn": (rnn, W, X),
+    "over_inputs": (over_inputs, W, X.reshape(16, 4, 8)),
+    "nested": (nested, W, X),
+    "twice": (twice, W, X),
+}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
@@ -248,6 +265,33 @@ def test_the_body_of_a_loop_is_planned(name, share):
     assert held_by_jax(g, *args) == plan.nbytes
     np.testing.assert_allclose(jax.jit(jax.grad(g))(*args), jax.grad(f)(*args), rtol=1e-4, atol=1e-4)
     assert recomputed(f, g, *args) == plan.flops
+
+
+def two_results(w, x):
+    """A cond that makes two values, each of other operands, only one of which the gradient needs."""
+    y, z = lax.cond(x[0, 0] > 0, lambda w, x: (jnp.sin(w), jnp.cos(x)), lambda w, x: (w, x * 2.0), w, jnp.exp(x))
+    return jnp.sum(jnp.sin(y) @ w) + jnp.sum(lax.stop_gradient(z))
+
+
+def complex_values(w, x):
+    return jnp.sum(jnp.abs(jnp.fft.fft(jnp.sin(x @ w))) ** 2)
+
+
+@pytest.mark.parametrize("f", [two_results, complex_values])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
+    least = Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
+    plan = jaxviz.plan_remat(f, W, X, budget=int(least + share * (whole - least)))
+    assert held_by_jax(plan.apply(f), W, X) == plan.nbytes < whole
+    np.testing.assert_allclose(jax.grad(plan.apply(f))(W, X), jax.grad(f)(W, X), rtol=1e-4, atol=1e-4)
+
+
+def test_of_plans_with_the_same_work_it_is_one_of_the_fewest_bytes():
+    """Where nothing has to be computed again, a larger budget is not spent."""
+    plans = [jaxviz.plan_remat(branching, W, X, budget=b) for b in (0.95, 0.99)]
+    free = min((p for p in plans[0].front if p.flops == 0), key=lambda p: p.nbytes)
+    assert [p.point for p in plans] == [free, free]
 
 
 def test_a_value_saved_in_a_loop_says_how_often():
@@ -274,6 +318,93 @@ def test_trees_and_keyword_arguments():
     assert plan.nbytes < plan.everything.nbytes
     whole = jaxviz.plan_remat(f, {"w": W}, x=X, budget=0.7)
     assert jax.tree.structure(whole.apply(f)({"w": W}, x=X)) == jax.tree.structure(f({"w": W}, x=X))
+
+
+def crowded(ws, x):
+    """A forward pass that ends in something large that no gradient needs."""
+    for w in ws:
+        x = jnp.sin(x @ w)
+    most = jnp.max(jnp.sort(jnp.outer(x, x).reshape(-1)))
+    return jnp.sum(x) + lax.stop_gradient(most)
+
+
+CROWDED = ([W * 0.5, W, W + 0.1], X[:16])
+
+
+def test_the_fastest_that_fits():
+    """Of the plans over all budgets, none whose modelled memory fits computes less again."""
+    peaks = [
+        (p.peak_nbytes, p.flops)
+        for b in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+        for p in [jaxviz.plan_remat(crowded, *CROWDED, budget=b)]
+    ]
+    assert peaks[-1][0] == jaxviz.memory(crowded, *CROWDED).peak_nbytes
+    memory = (peaks[0][0] + peaks[-1][0]) // 2
+    plan = jaxviz.plan_remat(crowded, *CROWDED, budget="fastest that fits", memory=memory)
+    assert plan.peak_nbytes <= memory < peaks[-1][0]
+    assert jaxviz.memory(plan.apply(crowded), *CROWDED).peak_nbytes == plan.peak_nbytes
+    assert plan.flops <= min(flops for peak, flops in peaks if peak <= memory)
+    assert plan.flops < plan.front[0].flops
+    assert f"that fits {jaxviz.analysis.tables.format_bytes(memory)}: modelled peak" in str(plan)
+    assert plan.to_dict()["peak_nbytes"] == plan.peak_nbytes
+    assert held_by_jax(plan.apply(crowded), *CROWDED) == plan.nbytes
+
+
+def test_where_all_fits_nothing_is_checkpointed(monkeypatch):
+    assert jaxviz.plan_remat(mlp, [W] * 3, X, budget="fastest that fits", memory="1GB").apply(mlp) is mlp
+    seen = []
+    free = lambda held: seen.append(sum(x.nbytes for x in held)) or 10**9
+    monkeypatch.setattr("jaxviz.analysis.remat_plan.free_memory", free)
+    assert jaxviz.plan_remat(mlp, [W] * 3, X, budget="fastest that fits").memory == 10**9
+    assert seen == [3 * W.nbytes + X.nbytes]
+
+
+def test_memory_that_nothing_fits_says_the_least_that_does():
+    with pytest.raises(
+        ValueError, match=r"no plan for crowded fits 1\.0 KiB .*: the least modelled peak of its gradient is"
+    ):
+        jaxviz.plan_remat(crowded, *CROWDED, budget="fastest that fits", memory=1024)
+
+
+def test_budgets_as_text():
+    plan = jaxviz.plan_remat(branching, W, X, budget="8 KiB")
+    assert plan.budget == 8192
+    assert plan.point == jaxviz.plan_remat(branching, W, X, budget=8192).point
+    with pytest.raises(ValueError, match=r"a budget is a number, or a size .*; or 'fastest that fits'"):
+        jaxviz.plan_remat(branching, W, X, budget="fastest")
+    with pytest.raises(ValueError, match="memory= says what budget='fastest that fits' has to fit"):
+        jaxviz.plan_remat(branching, W, X, budget=0.5, memory="1GB")
+
+
+def test_arguments_that_are_not_arrays():
+    def f(w, x, mode, activation, *, power=None, extra=None):
+        y = activation(x @ w) if mode == "deep" else x @ w
+        return jnp.sum(jnp.sin(y) @ w) ** power
+
+    args, kwargs = (W, X, "deep", jnp.tanh), {"power": 2, "extra": None}
+    plan = jaxviz.plan_remat(f, *args, **kwargs, budget=0.6)
+    g = plan.apply(f)
+    assert plan.nbytes < plan.everything.nbytes
+    bound = lambda f: lambda w, x: f(w, x, *args[2:], **kwargs)
+    assert held_by_jax(bound(g), W, X) == plan.nbytes
+    want = jax.grad(bound(f))(W, X)
+    np.testing.assert_allclose(jax.jit(jax.grad(bound(g)))(W, X), want, rtol=1e-4)
+    np.testing.assert_allclose(jax.grad(g)(*args, **kwargs), want, rtol=1e-4)
+    for wrong in ((*args[:2], "flat", jnp.tanh), (*args[:3], jnp.sin)):
+        with pytest.raises(ValueError, match=r"the plan for f is for an argument .*, not .*; make one for this"):
+            g(*wrong, **kwargs)
+    with pytest.raises(ValueError, match=r"for an argument 2, not 2\.0; make one for this"):
+        g(*args, power=2.0, extra=None)
+
+
+def test_python_that_looks_at_values_is_refused():
+    def f(w, x):
+        return jnp.sum(jnp.sin(x @ w)) if w[0, 0] > 0 else jnp.sum(x @ w)
+
+    with pytest.raises(
+        ValueError, match=r"f cannot be planned: its Python looks at values \(bool at .*test_remat_plan\.py:\d+\)"
+    ):
+        jaxviz.plan_remat(f, W, X, budget=0.5)
 
 
 def test_shapes_alone_will_do():

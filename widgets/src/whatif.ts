@@ -14,6 +14,8 @@ export interface Table {
     input: number[];
     /** What holds it in the timeline, or -1. */
     buffer: number[];
+    /** What a slot is made from, where its node makes others from something else, as a cond does. */
+    reads: Record<string, number[]>;
     /** For what an iteration of a scan gets from the one before: the slots of the first one's and of the one before's. */
     carried: number[][];
   };
@@ -89,10 +91,10 @@ export class WhatIf {
       else if (value !== NONE && chosen.has(value)) {
         if (!saved.has(value)) nbytes += values[value]!.nbytes;
         saved.add(value);
-      } else if (!again.has(node)) {
+      } else {
+        pending.push(...(slots.reads[slot] ?? nodes.reads[node]!));
+        if (!again.has(node)) flops += nodes.flops[node]!;
         again.add(node);
-        flops += nodes.flops[node]!;
-        pending.push(...nodes.reads[node]!);
       }
     }
     return { saved, again, nbytes, flops };
@@ -123,8 +125,11 @@ class Rerun {
   private readonly lastRead = new Map<number, number>();
   /** Nodes with a step of their own, and what they read and make. */
   private readonly reuses: { step: number; reads: Draft[]; result: Draft }[] = [];
+  /** Steps that run a body, the bytes that it takes for itself, and the row. */
+  private readonly insides: [number, number, number][] = [];
   private readonly inserted = new Set<number>();
-  private readonly needed: Set<number>;
+  /** What is read outside of the loop that it is made in, and so stacked up there. */
+  private readonly leaves: Set<number>;
 
   constructor(
     whatIf: WhatIf,
@@ -132,7 +137,13 @@ class Rerun {
   ) {
     this.table = whatIf.table;
     this.maker = whatIf.maker;
-    this.needed = new Set(this.table.needed);
+    this.leaves = new Set(this.table.needed);
+    const { loop, reads } = this.table.nodes;
+    for (const node of outcome.again)
+      for (const slot of reads[node]!) {
+        const maker = this.maker[slot]!;
+        if (maker !== NONE && loop[maker] !== loop[node]) this.leaves.add(slot);
+      }
   }
 
   timeline(): Timeline {
@@ -187,13 +198,14 @@ class Rerun {
     this.reuse();
     for (const made of new Set(this.made.values())) if (made) drafts.push(made);
     drafts.push(...this.stacked.values());
-    for (const [i, nbytes] of this.table.inside)
+    for (const [i, nbytes] of this.table.inside) this.insides.push([at(i), nbytes, steps[i]!.row]);
+    for (const [step, nbytes, row] of this.insides)
       drafts.push({
         nbytes,
         kind: "temporary",
-        born: at(i),
-        last: at(i),
-        row: this.table.steps[i]!.row,
+        born: step,
+        last: step,
+        row,
         name: "inside the loop",
         type: "",
         residuals: [],
@@ -244,6 +256,7 @@ class Rerun {
       for (const other of this.outcome.again)
         if (nodes.loop[other] === loop) pending.push(...nodes.makes[other]!);
     }
+    const inside = new Map(this.table.inside);
     let [loopUnderWay, step] = [NONE, NONE];
     for (const node of [...now].sort((a, b) => a - b)) {
       const loop = nodes.loop[node]!;
@@ -251,13 +264,13 @@ class Rerun {
         const scan = loop === NONE ? null : loops[loop]!;
         const what = scan ? this.table.steps[scan.forward]!.what : nodes.what[node]!;
         step = this.step(what, scan ? scan.row : nodes.row[node]!, true, true);
+        if (scan) this.insides.push([step, inside.get(scan.forward) ?? 0, scan.row]);
       }
       loopUnderWay = loop;
       const reads = nodes.reads[node]!.map((slot) => this.touch(slot)).filter((draft) => draft !== null);
       for (const slot of nodes.makes[node]!) {
         if (loop !== NONE) {
-          // Only what the backward pass reads is stacked up.
-          if (this.needed.has(slot)) this.made.set(slot, this.draft(slot, step, "temporary"));
+          if (this.leaves.has(slot)) this.made.set(slot, this.draft(slot, step, "temporary"));
         } else if (nodes.isView[node]) this.made.set(slot, reads[0] ?? null);
         else if (nodes.isFree[node]) this.made.set(slot, null);
         else {
@@ -296,11 +309,11 @@ class Rerun {
     if (made) made.last = step;
     if (this.made.has(slot)) return made ?? null;
     const buffer = slots.buffer[slot]!;
+    if (this.maker[slot] !== NONE && !this.isSaved(slot)) return null;
     if (buffer !== NONE) {
       this.lastRead.set(buffer, step);
       return null;
     }
-    if (!this.isSaved(slot)) return null;
     const scan = loops[nodes.loop[this.maker[slot]!]!];
     if (scan === undefined) return null;
     const stack = this.stacked.get(slot) ?? this.draft(slot, scan.forward, "residual");

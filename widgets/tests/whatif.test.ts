@@ -23,8 +23,8 @@ describe.each(Object.entries(programs as Record<string, Program>))("%s", (_name,
   it.each(cases)("models the peak as Python models the planned function's, with $chosen saved", (given) => {
     const outcome = whatIf.outcome(new Set(given.chosen));
     const peak = peakOf(whatIf.timeline(outcome));
-    // The names and the rounding that JAX adds for what is saved are not in it, and loops are run again as a whole.
-    expect(Math.abs(peak / given.peak - 1)).toBeLessThan(0.07);
+    // But for what a loop carries, which is not counted where it is run again, they are the same.
+    expect(Math.abs(peak / given.peak - 1)).toBeLessThan(0.02);
   });
 
   it("frees nothing before it is made, and computes nothing after it is read", () => {

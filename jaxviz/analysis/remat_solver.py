@@ -1,0 +1,107 @@
+"""The least cost over yes-or-no choices that depend on one another, within a limit; solved by HiGHS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_EXACT = 3000
+"""Up to so many unknowns the whole problem is given to the solver of integer programs; beyond, what is left of it: see `within`."""
+_SECONDS = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Choices x of 0 or 1 with `matrix x <= 0` and `lower <= x <= upper`.
+
+    Each row of the matrix is a difference, or has a single choice of its own in addition. Such a problem has whole numbers at its
+    corners, so that without a limit it need not be told that they must be: it is a minimum cut.
+    """
+
+    matrix: Any
+    lower: np.ndarray
+    upper: np.ndarray
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, tuple[int, ...]]], lower: np.ndarray, upper: np.ndarray) -> Problem:
+        """From rows `(x, others)`, each of which says that x is chosen only if one of the others is."""
+        from scipy.sparse import csr_array
+
+        at = np.repeat(np.arange(len(rows)), [1 + len(others) for _, others in rows])
+        columns = np.fromiter((c for x, others in rows for c in (x, *others)), np.int64, count=len(at))
+        values = -np.ones(len(at))
+        values[np.flatnonzero(np.diff(at, prepend=-1))] = 1.0
+        return Problem(csr_array((values, (at, columns)), shape=(len(rows), len(lower))), lower, upper)
+
+    def least(self, cost: np.ndarray) -> np.ndarray:
+        """The choices of the least cost.
+
+        Raises:
+          ValueError: there are none.
+        """
+        return np.asarray(np.round(self._relaxed(cost).x))
+
+    def within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
+        """The choices of the least cost whose weight keeps to a limit; the best to a tenth of a percent, where the problem is small.
+
+        Raises:
+          ValueError: there are none.
+        """
+        unit = max(float(weight.max(initial=0.0)), 1e-300)
+        weight, limit = weight / unit, limit / unit
+        cheapest = self.least(cost)
+        if weight @ cheapest <= limit:
+            return cheapest
+        relaxed = self._relaxed(cost, weight, limit)
+        if np.abs(relaxed.x - np.round(relaxed.x)).max(initial=0.0) < 1e-6:
+            return np.asarray(np.round(relaxed.x))
+        if len(cost) <= _EXACT:
+            exact = self._whole(cost, weight, limit, self.lower, self.upper)
+            if exact is not None:
+                return np.asarray(exact)
+        # The relaxed choices mix two whole ones, of a little more and of a little less weight, that are the best for what weight is
+        # worth here. What they agree on is kept, and the rest solved exactly.
+        price = -relaxed.ineqlin.marginals[-1]
+        more = self.least(cost + price * (1 - 1e-6) * weight)
+        less, raised = self.least(cost + price * (1 + 1e-6) * weight), 1.05
+        while weight @ less > limit:  # the solver's tolerance left it on the wrong side
+            less, raised = self.least(cost + price * raised * weight), raised * 2
+            if raised > 1e9:
+                less = self.least(weight)
+                break
+        agree = less == more
+        found = self._whole(cost, weight, limit, np.where(agree, less, self.lower), np.where(agree, less, self.upper))
+        return np.asarray(less if found is None else found)
+
+    def _relaxed(self, cost: np.ndarray, weight: np.ndarray | None = None, limit: float = 0.0) -> Any:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array, vstack
+
+        matrix, limits = self.matrix, np.zeros(self.matrix.shape[0])
+        if weight is not None:
+            matrix, limits = vstack([matrix, csr_array(weight[None])]), np.append(limits, limit)
+        bounds = np.stack([self.lower, self.upper], axis=1)
+        found = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
+        if found.x is None:
+            raise ValueError(f"no plan was found: {found.message}")
+        return found
+
+    def _whole(self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray) -> Any:
+        """The best choices in whole numbers; None where it takes the solver too long to find any."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        constraints = [
+            LinearConstraint(self.matrix, -np.inf, 0.0),
+            LinearConstraint(weight[None], -np.inf, limit),
+        ]
+        found = milp(
+            cost,
+            integrality=np.ones(len(cost)),
+            bounds=Bounds(lower, upper),
+            constraints=constraints,
+            options={"time_limit": _SECONDS, "mip_rel_gap": 1e-3},
+        )
+        return None if found.x is None else np.round(found.x)
