@@ -128,7 +128,7 @@ class RematPlan:
         writable = graph.restricted({name: values for name, (_, values) in by_name.items()})
         found = writable.solve(max(self.budget, writable.least))
         rows = with_source(
-            [_code_row(s, *by_name[s.name], writable) for s in found.saved],
+            [code_row(s.name, *by_name[s.name], writable, writable.times(s.name)) for s in found.saved],
             [by_name[s.name][0] for s in found.saved],
         )
         notes = [
@@ -208,12 +208,18 @@ def _comes_to(point: Point) -> str:
     return f"keeps {format_bytes(point.nbytes)} for the backward pass, and computes {format_flops(point.flops)} again"
 
 
-def _code_row(saved: Saved, place: Place, values: Sequence[Var], graph: Graph) -> CodeRow:
+def code_row(name: str, place: Place, values: Sequence[Var], graph: Graph, count: int | None = None) -> CodeRow:
+    """What gets a name, without its source.
+
+    Args:
+      name: that it gets.
+      place: the expression.
+      values: that it comes to.
+      count: how many values of a call those are; by default as many as there are.
+    """
     types = dict.fromkeys(v.aval.str_short(short_dtypes=True) for v in values)
     made_by = dict.fromkeys(graph.makers[v].primitive.name for v in values)
-    return CodeRow(
-        saved.name, place.file, place.line, " or ".join(made_by), " or ".join(types), graph.times(saved.name)
-    )
+    return CodeRow(name, place.file, place.line, " or ".join(made_by), " or ".join(types), count or len(values))
 
 
 def plan_remat(

@@ -89,7 +89,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         """
         view = self.view if source else view_of(self.derivation, source=False)
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
-        state["what_if"] = self.what_if or _what_if_json(self.derivation)
+        state["what_if"] = _what_if_json(self.derivation, source)
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
@@ -155,10 +155,10 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         return value
 
 
-def _what_if_json(derivation: Derivation) -> str:
+def _what_if_json(derivation: Derivation, source: bool = True) -> str:
     """What the switches need, or why there are none."""
     try:
-        return json.dumps(what_if(derivation), separators=(",", ":"))
+        return json.dumps(what_if(derivation, source), separators=(",", ":"))
     except Exception as error:
         return json.dumps({"error": first_line(error)})
 

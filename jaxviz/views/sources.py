@@ -40,8 +40,8 @@ class SourceTable:
     def _file(self, path: str, lines: set[int]) -> SourceFile:
         is_user = is_user_source(path)
         excerpts = excerpts_of(path, lines) if is_user and self.embed else ()
-        shown = short_path(path) if self.embed else _label(path)
-        return SourceFile(_label(path), shown, is_user, excerpts)
+        shown = short_path(path) if self.embed else file_label(path)
+        return SourceFile(file_label(path), shown, is_user, excerpts)
 
 
 def is_user_source(path: str) -> bool:
@@ -94,7 +94,8 @@ def short_path(path: str) -> str:
     return path
 
 
-def _label(path: str) -> str:
+def file_label(path: str) -> str:
+    """The name of the file alone."""
     if "ipykernel_" in path or path.startswith("<ipython-input"):
         return "cell"
     return path.rsplit("/", 1)[-1]

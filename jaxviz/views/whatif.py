@@ -27,13 +27,15 @@ from jaxviz.analysis.memory import (
     memory,
     what_makes,
 )
+from jaxviz.analysis.remat_code import places_of_values, with_source
 from jaxviz.analysis.remat_graph import Graph, Solution
-from jaxviz.analysis.remat_plan import repeated_effects
+from jaxviz.analysis.remat_plan import code_row, repeated_effects
 from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import find_readers, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.views.sources import file_label, short_path
 
 _BUDGETS = 9
 """How many plans to give, of a small function; a large one gets fewer, since each takes time."""
@@ -42,11 +44,12 @@ _LARGEST = 20_000
 """Equations of the function, called ones counted at each call, up to which there are switches."""
 
 
-def what_if(derivation: Derivation) -> dict[str, Any]:
+def what_if(derivation: Derivation, source: bool = True) -> dict[str, Any]:
     """The table, as JSON values.
 
     Args:
       derivation: of the function; checkpoints that are in it give way.
+      source: whether lines of the user's source may be in it, which are those that a name could be put into.
 
     Raises:
       ValueError: the function has too many equations, or an effect that JAX does not let a checkpoint repeat.
@@ -57,12 +60,13 @@ def what_if(derivation: Derivation) -> dict[str, Any]:
         raise ValueError(
             f"the switches are for up to {_LARGEST:,} equations, and this has {n:,}; jaxviz.plan_remat plans it"
         )
-    return _Table(derivation).table()
+    return _Table(derivation, source).table()
 
 
 class _Table:
-    def __init__(self, derivation: Derivation):
+    def __init__(self, derivation: Derivation, source: bool):
         self.derivation = derivation
+        self.source = source
         self.graph = Graph(derivation, False)
         self.strings: dict[str, int] = {"": 0}
         self.slots: dict[Atom, int] = {}
@@ -148,6 +152,8 @@ class _Table:
                 "saved": sorted(numbers[name] for name in self.saved_now()),
             },
             "least": graph.least,
+            "places": self.places(),
+            "taken": sorted({e.params["name"] for _, e in graph.flat.walk() if e.primitive is compat.name_p}),
             "plans": [[numbers[s.name] for s in plan.saved] for plan in self.plans()],
             "strings": list(self.strings),
         }  # fmt: skip
@@ -205,6 +211,21 @@ class _Table:
             if is_backward and any(number_of[id(b)] in stacked for b in model.reads[i])
         ]
         return {"forward": forward, "backward": max(back, default=-1), "row": self.row(scan)}
+
+    def places(self) -> list[dict[str, Any]]:
+        """The expressions that can be given a name: the values that get it, and what `code_text` writes."""
+        graph = self.graph
+        numbers = {v: i for i, (v,) in enumerate(graph.candidates.values())}
+        places = {p: vs for p, vs in places_of_values(graph.flat).items() if all(v in numbers for v in vs)}
+        rows = [code_row(str(i), place, values, graph) for i, (place, values) in enumerate(places.items())]
+        if self.source:
+            rows = with_source(rows, list(places))
+        values = list(places.values())
+        shown = lambda path: short_path(path) if self.source else file_label(path)
+        return [
+            {**row.to_dict(), "file": shown(row.file), "values": [numbers[v] for v in values[int(row.name)]]}
+            for row in rows
+        ]
 
     def plans(self) -> list[Solution]:
         """The best that can be had at some budgets, from the least bytes up."""

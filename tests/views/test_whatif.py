@@ -22,6 +22,7 @@ def test_the_fixture_is_what_python_makes(name):
     made = json.loads(json.dumps(cases(*PROGRAMS[name])))
     assert list(made["table"]) == list(WRITTEN[name]["table"])
     assert made["cases"] == WRITTEN[name]["cases"]
+    assert made["code"] == WRITTEN[name]["code"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -55,6 +56,14 @@ def test_what_stacks_is_kept_as_many_times_as_the_loop_runs():
     assert stacked
     assert all(n == 10 * 6 * 4 for n in stacked)
     assert [loop["forward"] < table["turn"] <= loop["backward"] for loop in table["loops"]] == [True]
+
+
+def test_a_page_without_source_has_no_lines_of_it():
+    f, args = PROGRAMS["chain"]
+    text = json.dumps(what_if(jaxviz.derive(f, *args), source=False))
+    assert "jnp.tanh" not in text
+    assert "/" not in text.replace("\\/", "")
+    assert "jnp.tanh" in json.dumps(what_if(jaxviz.derive(f, *args)))
 
 
 def test_numbers_point_into_their_tables():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import jaxviz
+from jaxviz.analysis.remat_code import CodeRow, code_text
 from jaxviz.views.whatif import what_if
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "whatif.json"
@@ -66,7 +67,10 @@ def cases(f, args):
         other = replace(plan, saved=found.saved, point=found.point)
         peak = int(jaxviz.memory(other.apply(f), *args).peak_nbytes)
         made.append({"chosen": saved, "nbytes": int(other.nbytes), "flops": int(other.flops), "peak": peak})
-    return {"table": table, "cases": made}
+    for place in table["places"]:
+        place["file"] = Path(place["file"]).name  # the same wherever it is run
+    rows = [CodeRow(**{k: v for k, v in place.items() if k != "values"}) for place in table["places"]]
+    return {"table": table, "cases": made, "code": code_text(f.__name__, rows, ["All that can be named."])}
 
 
 if __name__ == "__main__":

@@ -47,7 +47,28 @@ export interface Table {
   present: { nbytes: number; flops: number; peak: number; saved: number[] };
   least: number;
   plans: number[][];
+  places: Place[];
+  /** Names that the function gives already. */
+  taken: string[];
   strings: string[];
+}
+
+/** An expression of the source that can be given a name, and the values that get it. */
+export interface Place {
+  name: string;
+  file: string;
+  line: number;
+  /** The operation that makes the values, their type, and how many there are. */
+  expression: string;
+  type: string;
+  count: number;
+  /** The lines that it stands in, and where in them it starts and ends, in characters; empty where they are not at hand. */
+  source: string;
+  start: number;
+  end: number;
+  /** For a statement such as `x += y`, the variable that is named after it. */
+  target: string;
+  values: number[];
 }
 
 export interface Outcome {

@@ -1,16 +1,19 @@
 import { describe, expect, it } from "vitest";
 import fixture from "../../tests/fixtures/whatif.json";
+import { formatBytes, formatFlops } from "../src/format";
 import { peakOf, rowsOf } from "../src/panes/whatif";
+import { codeFor, codeText, placesFor } from "../src/plancode";
 import { type Table, WhatIf } from "../src/whatif";
 
 interface Program {
   table: Table;
+  code: string;
   cases: { chosen: number[]; nbytes: number; flops: number; peak: number }[];
 }
 
 const { jax: _, ...programs } = fixture as unknown as { jax: string } & Record<string, Program>;
 
-describe.each(Object.entries(programs as Record<string, Program>))("%s", (_name, { table, cases }) => {
+describe.each(Object.entries(programs as Record<string, Program>))("%s", (_name, { table, cases, code }) => {
   const whatIf = new WhatIf(table);
 
   it.each(cases)("keeps and computes again what JAX does, with $chosen saved", (given) => {
@@ -25,6 +28,21 @@ describe.each(Object.entries(programs as Record<string, Program>))("%s", (_name,
     const peak = peakOf(whatIf.timeline(outcome));
     // But for what a loop carries, which is not counted where it is run again, they are the same.
     expect(Math.abs(peak / given.peak - 1)).toBeLessThan(0.02);
+  });
+
+  it("writes the code that Python writes", () => {
+    expect(codeText(table.function, table.places, ["All that can be named."])).toBe(code);
+  });
+
+  it.each(cases)("says in the code what it comes to, with $chosen saved", (given) => {
+    const text = codeFor(whatIf, new Set(given.chosen));
+    const set = whatIf.outcome(new Set(given.chosen));
+    const written = new Set(placesFor(table.places, set.saved).flatMap((place) => place.values));
+    const { nbytes, flops } = whatIf.outcome(written);
+    expect(text).toContain(
+      `keeps ${formatBytes(nbytes)} for the backward pass, and computes ${formatFlops(flops)} again`,
+    );
+    expect(text.includes("The switches as set")).toBe(nbytes !== set.nbytes || flops !== set.flops);
   });
 
   it("frees nothing before it is made, and computes nothing after it is read", () => {

@@ -2,11 +2,13 @@
 
 import { h, onRowKey } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
+import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
 import type { WhatIfSource } from "../sync";
 import { type Timeline, totalsOf } from "../timeline";
 import { type Outcome, type Table, WhatIf } from "../whatif";
 import { tabs } from "./lower";
+import { coloured } from "./source";
 
 type Fate = "saved" | "again" | "unread";
 
@@ -163,6 +165,9 @@ class Board {
           button("Save nothing", "compute all again from the arguments", "what-if-nothing", () =>
             this.choose(new Set()),
           ),
+          button("Copy as jax.checkpoint", "the lines to write for the switches as set", "what-if-code", () =>
+            this.showCode(),
+          ),
           button("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
             this.choose(null),
           ),
@@ -254,6 +259,52 @@ class Board {
       ),
       figure("modelled peak", formatBytes(now.peak), was(formatBytes(present.peak)), "what-if-peak"),
     ];
+  }
+
+  /** The code for the switches as set, which is copied too where the page may. */
+  private showCode(): void {
+    const code = codeFor(this.whatIf, this.chosen ?? new Set(this.table.present.saved));
+    const told = h("span", { class: "jv-dim", role: "status" });
+    const tell = (text: string) => {
+      told.textContent = text;
+    };
+    const copied = navigator.clipboard?.writeText(code);
+    if (copied)
+      copied.then(
+        () => tell("copied"),
+        () => tell("select it to copy"),
+      );
+    else tell("select it to copy");
+    const close = () => {
+      sheet.remove();
+      this.element.querySelector<HTMLElement>("[data-testid=what-if-code]")?.focus();
+    };
+    const sheet = h(
+      "dialog",
+      {
+        class: "jv-help jv-code-sheet",
+        "aria-label": "the switches as code",
+        "data-testid": "what-if-sheet",
+        onkeydown: (event: KeyboardEvent) => {
+          event.stopPropagation();
+          if (event.key === "Escape") close();
+        },
+      },
+      h(
+        "pre",
+        { class: "jv-scroll", tabindex: 0 },
+        ...code.split("\n").flatMap((line) => [...coloured(line), "\n"]),
+      ),
+      h(
+        "div",
+        { class: "jv-controls" },
+        h("button", { type: "button", class: "jv-button", onclick: close }, "Close"),
+        told,
+      ),
+    );
+    this.element.closest(".jaxviz")?.querySelector("[data-testid=what-if-sheet]")?.remove();
+    (this.element.closest(".jaxviz") ?? this.element).append(sheet);
+    sheet.show();
   }
 
   private line({ value, fate, flops }: Row): HTMLElement {
