@@ -15,6 +15,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from jaxviz.analysis.budgets import FASTEST, read_budget
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.memory import memory
 from jaxviz.analysis.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
@@ -92,8 +93,12 @@ class JaxvizMagics(Magics):
     @_ARGNUMS
     @argument(
         "--budget", "-b", default=None,
-        help="what the residuals may take: bytes, a size such as 64MB or 1.5GiB, or up to 1.0 a share of them (default: 0.5)",
+        help="what the residuals may take: bytes, a size such as 64MB or 1.5GiB, or up to 1.0 a share of them (default: 0.5); or "
+        "'fastest that fits', which the modelled peak has to",
     )  # fmt: skip
+    @argument(
+        "--memory", "-m", default=None, help="what 'fastest that fits' has to fit, such as 16GiB (default: the device)"
+    )
     @argument(
         "--policy", "-p", default=None,
         help="plan for the bytes that this checkpoint policy keeps: a name in jax.checkpoint_policies, or an expression such as "
@@ -201,7 +206,7 @@ class JaxvizMagics(Magics):
             return PlanComparison(self._compared(call, options))
         argnums = _argnums(options.argnums)
         nums = 0 if argnums is None else argnums
-        budget = _budget(options.budget or "0.5")
+        budget: float | str = _budget(options.budget or "0.5")
         if options.policy is not None:
             to = self._setting(options.policy)
             compared = compare_policies(call.fun, *call.args, policies=[to], argnums=nums, **call.kwargs)
@@ -210,7 +215,7 @@ class JaxvizMagics(Magics):
             print(wrapped(
                 f"{to.name} keeps {format_bytes(found.nbytes)} and computes {format_flops(found.flops)} again; for the same bytes:"
             ))  # fmt: skip
-        plan = plan_remat(call.fun, *call.args, budget=budget, argnums=nums, **call.kwargs)
+        plan = plan_remat(call.fun, *call.args, budget=budget, memory=options.memory, argnums=nums, **call.kwargs)
         if options.code:
             print(plan.code())
         if options.explore:
@@ -297,25 +302,17 @@ def _argnums(text: str | None) -> int | tuple[int, ...] | None:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-_SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b", re.IGNORECASE)
+def _budget(text: str) -> str:
+    """A size, a share or 'fastest that fits', as `plan_remat` takes it."""
+    if text != FASTEST:
+        try:
+            read_budget(text, 0)
+        except ValueError as error:
+            raise CallError(f"--budget: {error}") from None
+    return text
 
 
-def _budget(text: str) -> float:
-    """Bytes, or up to 1.0 a share."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is not None:
-        number, prefix, binary = found.groups()
-        unit: int = (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
-        return float(number) * unit
-    try:
-        return float(text)
-    except ValueError:
-        raise CallError(
-            f"--budget takes a number of bytes, a size such as 64MB or 1.5GiB, or a share such as 0.5; got: {text}"
-        ) from None
-
-
-_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--policy", "-p", "--compare")
+_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare")
 
 
 def _options(line: str) -> tuple[list[str], str]:

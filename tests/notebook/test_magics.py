@@ -76,7 +76,10 @@ def test_remat(run):
     plan, err = run("%remat -c -b 0.001 deep(w, xs)")
     assert plan is None
     assert "cannot be met for deep: the least is" in err
-    assert "--budget takes a number" in run("%remat --budget much deep(w, xs)")[1]
+    assert "--budget: a budget is a number, or a size" in run("%remat --budget much deep(w, xs)")[1]
+    fits, _ = run('%remat --budget "fastest that fits" --memory 1GiB deep(w, xs)')
+    assert fits.memory == 2**30
+    assert "memory= says what" in run("%remat --memory 1GiB deep(w, xs)")[1]
 
 
 DEEP = """
@@ -272,7 +275,7 @@ def test_help(run, capsys, shell):
         ("%residuals --compare , f(x)", "compare_policies takes one policy or more"),
         ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget says how many bytes, and so does a policy"),
         ("%remat --code --compare dots_saveable f(x)", "--code prints one plan, so it goes with --budget or --policy"),
-        ("%remat --budget 12XB f(x)", "a size such as 64MB or 1.5GiB, or a share such as 0.5; got: 12XB"),
+        ("%remat --budget 12XB f(x)", "a size such as '512MiB' or '1.5GB'; got '12XB'; or 'fastest that fits'"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],
 )
