@@ -23,6 +23,18 @@ from jaxviz.analysis.cost import (
 from jaxviz.analysis.counts import (
     Cost as Cost,
 )
+from jaxviz.analysis.lint import (
+    LintReport as LintReport,
+)
+from jaxviz.analysis.lint import (
+    lint as lint,
+)
+from jaxviz.analysis.lint_checks import (
+    Advice as Advice,
+)
+from jaxviz.analysis.lint_rules import (
+    LINT_RULES as LINT_RULES,
+)
 from jaxviz.analysis.memory import (
     MemoryTimeline as MemoryTimeline,
 )

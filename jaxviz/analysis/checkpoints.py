@@ -59,6 +59,7 @@ class CheckpointReport:
       unmatched: names that the policy lists, and that no `checkpoint_name` in the function gives.
       names: names that the function gives.
       lengths: the trip counts of the scans that it runs in, outermost first.
+      unlisted: those of them that are computed again since the policy, which saves by name, does not list them.
     """
 
     function: str
@@ -68,6 +69,7 @@ class CheckpointReport:
     unmatched: tuple[str, ...]
     names: tuple[str, ...]
     lengths: tuple[int, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -153,7 +155,13 @@ def _report(checkpoint: Checkpoint) -> CheckpointReport:
     unmatched = tuple(name for name in listed if name not in names)
     policy = policy_name(checkpoint.policy)
     where = defined_at(function)
-    return CheckpointReport(function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths)
+    again_by_name = {
+        d.equation.params["name"]
+        for d in checkpoint.decisions
+        if d.equation.primitive is compat.name_p and d.verdict == "recomputed"
+    }
+    unlisted = tuple(name for name in names if listed and name not in listed and name in again_by_name)
+    return CheckpointReport(function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths, unlisted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from jaxviz.analysis.tables import format_bytes, nbytes, short_location
+from jaxviz.analysis.tables import format_bytes, nbytes, short_location, type_text
 from jaxviz.analysis.walk import Body, Site, Source, Tracer, bodies, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
@@ -106,8 +106,17 @@ class _Producers:
         return self.of[program].get(atom)
 
 
-def _root(producers: _Producers, program: Program, atom: Atom) -> Source | None:
-    """The value that another is a copy of, as far as no operation changes its numbers; None for a number in the source."""
+def _never(_: Equation) -> bool:
+    return False
+
+
+def _root(
+    producers: _Producers, program: Program, atom: Atom, stops: Callable[[Equation], bool] = _never
+) -> Source | None:
+    """The value that another is a copy of, as far as no operation changes its numbers; None for a number in the source.
+
+    With `stops` it goes no further than the first equation that that is true of.
+    """
     outside: list[tuple[Program, Equation]] = []  # the programs on the way in, and the equations entered there
     lengths: tuple[int, ...] = ()
     while not isinstance(atom, Literal):
@@ -121,6 +130,8 @@ def _root(producers: _Producers, program: Program, atom: Atom) -> Source | None:
             atom = holder.invars[place]
             continue
         equation, place = made
+        if stops(equation):
+            return Source(equation, atom, within, lengths)
         if _keeps_numbers(equation) or only_passes_a_scalar(equation):
             atom = equation.invars[0]
             continue
@@ -147,6 +158,41 @@ def _keeps_numbers(equation: Equation) -> bool:
     old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
     # A floating number made an integer loses its fraction, a complex one made real half of it.
     return jnp.result_type(old, new) == new or all(jnp.issubdtype(t, jnp.floating) for t in (old, new))
+
+
+# --- values kept in a wider type than they have -----------------------------------------------------------------------
+
+
+def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+    """Residuals that hold numbers of a narrower floating type. At stake is what keeping them in that type alone would save."""
+    program, producers = site.derivation.forward, _Producers()
+    alike: dict[Any, list[tuple[Residual, Source | None]]] = {}
+    for r, atom in zip(residuals, atoms, strict=True):
+        root = None if r.dummies else _root(producers, program, atom)
+        if root is not None:
+            alike.setdefault((root.atom, root.within), []).append((r, _root(producers, program, atom, _widens)))
+    made = []
+    for copies in alike.values():
+        wide = [(r, s) for r, s in copies if s is not None and s.equation is not None and _widens(s.equation)]
+        if not wide:
+            continue
+        first, source = wide[0]
+        assert source.equation is not None
+        narrow = source.equation.invars[0].aval
+        has_narrow = any(r.aval.dtype == narrow.dtype for r, _ in copies)
+        at_stake = sum(r.nbytes for r, _ in wide) - (0 if has_narrow else nbytes(narrow) * math.prod(source.lengths))
+        if at_stake > 0:
+            also = ", which is kept too" if has_narrow else ""
+            text = f"{first.type} of {type_text(narrow)}{also} ({short_location(first.location)})"
+            made.append(Finding(tuple(r for r, _ in wide), at_stake, text))
+    return largest_first(made)
+
+
+def _widens(equation: Equation) -> bool:
+    if equation.primitive.name != "convert_element_type":
+        return False
+    old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
+    return all(jnp.issubdtype(t, jnp.floating) for t in (old, new)) and old.itemsize < new.itemsize
 
 
 # --- values that a scan stacks though each iteration makes the same ---------------------------------------------------
@@ -240,12 +286,12 @@ def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site
     if not excess or has - had:  # nothing gone, or something come in its place
         return ()
     there = replace(site, sources=Tracer(other.forward), derivation=other)
-    kept = Counter(_made_at(a, there) for a in others)
+    kept = Counter(made_at(a, there) for a in others)
     # Of those of one type the ones come first that no residual is left for of the same line and operation.
     unmatched: list[tuple[Residual, Any]] = []
     matched: list[tuple[Residual, Any]] = []
     for r, a in zip(residuals, atoms, strict=True):
-        key = _made_at(a, site)
+        key = made_at(a, site)
         kept[key] -= 1
         (unmatched if kept[key] < 0 else matched).append((r, _type(a)))
     made = []
@@ -260,7 +306,8 @@ def _type(atom: Atom) -> tuple[Any, Any]:
     return getattr(atom.aval, "shape", None), getattr(atom.aval, "dtype", atom.aval)
 
 
-def _made_at(atom: Atom, site: Site) -> tuple[Any, ...]:
+def made_at(atom: Atom, site: Site) -> tuple[Any, ...]:
+    """What tells residuals of two derivations of one function apart: the type, the operation and the line."""
     source = site.sources(atom)[0]
     if source.equation is None:
         return (_type(atom), isinstance(atom, Literal), source.atom in site.constants)

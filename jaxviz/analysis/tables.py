@@ -98,6 +98,6 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
     return " × ".join([*(f"{n:,}" for n in counts), aval.str_short(short_dtypes=True)])
 
 
-def wrapped(text: str, width: int = 100) -> str:
+def wrapped(text: str, indent: str = "", width: int = 100) -> str:
     """A paragraph in lines that fit the tables."""
-    return textwrap.fill(text, width)
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)

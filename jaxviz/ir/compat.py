@@ -234,6 +234,24 @@ def user_frames(traceback: Any) -> Iterator[Any]:
     return frames
 
 
+_LIBRARY = tuple(f"/jax/_src/{name}" for name in ("nn/", "numpy/", "scipy/", "ops/", "lax/", "random.py"))
+_OPERATORS = frozenset("add subtract multiply true_divide floor_divide power remainder negative matmul".split())
+
+
+def library_call(source: Any) -> str:
+    """The public function of jax's that the user's line called to write an equation: 'gelu'; '' for an operator, or where none is found."""
+    called: list[Any] = []
+    for frame in source.traceback.frames if source is not None and source.traceback is not None else ():
+        if is_user_file(frame.file_name):
+            break
+        called.append(frame)
+    for frame in reversed(called):
+        name = frame.function_name
+        if name.isidentifier() and not name.startswith("_") and any(part in frame.file_name for part in _LIBRARY):
+            return "" if name in _OPERATORS else str(name)
+    return ""
+
+
 def scopes(source: Any) -> tuple[str, ...]:
     """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as `vmap(...)`."""
     path: list[str] = []

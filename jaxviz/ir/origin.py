@@ -13,7 +13,17 @@ from jaxviz.ir.syntax import Equation, Origin
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-__all__ = ["Location", "Origin", "ancestors", "definition", "is_inside_own_code", "is_own_code", "locate"]
+__all__ = [
+    "Location",
+    "Origin",
+    "ancestors",
+    "call_stack",
+    "definition",
+    "is_framework",
+    "is_inside_own_code",
+    "is_own_code",
+    "locate",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,37 @@ def _locate(traceback: Any) -> Location | None:
         if not is_own_code(frame.file_name):
             return Location(frame.file_name, frame.start_line, frame.function_name, frame.start_column)
     return None
+
+
+_FRAMEWORKS = tuple(
+    f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in "flax haiku equinox optax einops numpyro diffrax".split()
+)
+"""Libraries that models are written with: their users would not change a line of them."""
+
+
+def is_framework(filename: str) -> bool:
+    """Whether a file is part of a library that models are written with."""
+    return any(name in filename for name in _FRAMEWORKS)
+
+
+@lru_cache(maxsize=65536)
+def _call_stack(traceback: Any) -> tuple[Location, ...]:
+    frames = [
+        Location(f.file_name, f.start_line, f.function_name, f.start_column)
+        for f in compat.user_frames(traceback)
+        if not is_own_code(f.file_name)
+    ]
+    return tuple(f for f in frames if not is_framework(f.file)) or tuple(frames)
+
+
+def call_stack(source: Any) -> tuple[Location, ...]:
+    """The user's lines that led to an equation, innermost first, without those of libraries that models are written with.
+
+    Args:
+      source: an equation's `source`.
+    """
+    traceback = source.traceback if source is not None else None
+    return () if traceback is None else _call_stack(traceback)
 
 
 def is_inside_own_code(source: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from IPython.display import display
 
 from jaxviz.analysis.budgets import FASTEST, read_budget
 from jaxviz.analysis.cost import format_flops
+from jaxviz.analysis.lint import lint
 from jaxviz.analysis.memory import memory
 from jaxviz.analysis.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
 from jaxviz.analysis.policy_views import MemoryComparison, PlanComparison
@@ -120,6 +121,15 @@ class JaxvizMagics(Magics):
         `%remat --compare dots_saveable,nothing_saveable loss(params, x)` sets policies beside the plans for their bytes.
         """
         return self._run(self.remat, line, cell, "planning", self._remat)
+
+    @magic_arguments()
+    @_ARGNUMS
+    @argument("--explain", action="store_true", help="print what each rule means that there is advice by")
+    @_CALL
+    @line_cell_magic
+    def lint(self, line: str, cell: str | None = None) -> Any:
+        """Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`."""
+        return self._run(self.lint, line, cell, "deriving", self._lint)
 
     @magic_arguments()
     @_ARGNUMS
@@ -262,6 +272,12 @@ class JaxvizMagics(Magics):
             raise CallError(str(error)) from None
         except Exception as error:
             raise CallError(f"{text} is no policy: {type(error).__name__}: {error}") from None
+
+    def _lint(self, call: Call, options: Any) -> Any:
+        report = lint(_derive(call, _argnums(options.argnums)))
+        if options.explain and report:
+            print(report.explain())
+        return report
 
     def _stages(self, *names: str) -> Callable[[Call, Any], Any]:
         def show(call: Call, options: Any) -> Any:

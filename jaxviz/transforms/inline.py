@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,17 @@ def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var
     Args:
       copies: told, for each new variable, which one of a called program it is a copy of.
     """
-    return _Inliner(primitives, {} if copies is None else copies).program(program)
+    return _Inliner(lambda e: e.primitive in primitives, {} if copies is None else copies).program(program)
+
+
+def inlined_where(program: Program, is_opened: Callable[[Equation], bool]) -> Program:
+    """The program with some calls, each with one program in the param `jaxpr`, replaced by what they call. See `inlined`."""
+    return _Inliner(is_opened, {}).program(program)
 
 
 class _Inliner:
-    def __init__(self, primitives: Collection[Any], copies: dict[Var, Var]):
-        self.primitives = primitives
+    def __init__(self, is_opened: Callable[[Equation], bool], copies: dict[Var, Var]):
+        self.is_opened = is_opened
         self.copies = copies
         self.done: dict[Program, Program] = {}
         self.operations: dict[Operation, Operation] = {}
@@ -69,7 +74,7 @@ class _Inliner:
         for e in program.equations:
             line = e.source if source is None or locate(e.source) is not None else source
             ins = tuple([env.get(a, a) for a in e.invars])
-            if e.primitive in self.primitives:
+            if self.is_opened(e):
                 body: Program = e.params["jaxpr"]
                 inner: dict[Atom, Atom] = dict(zip(body.invars, ins, strict=True))
                 for v, x in zip(body.constvars, body.consts, strict=True):

@@ -204,6 +204,18 @@ def test_the_options_are_explained(run, shell, capsys):
         assert "a name in jax.checkpoint_policies, or an expression such as" in text
 
 
+def test_lint(run, shell, capsys):
+    run("def wide(w, x):\n    return jnp.sum(jax.nn.gelu(x @ w) @ w)\nsquare = jnp.ones((64, 64))")
+    report, err = run("%lint wide(square, square)")
+    assert [a.rule for a in report] == ["cheap-recompute"]
+    assert report[0].text.startswith("64.0 KiB in ")
+    assert err == ""
+    assert len(run("%lint --argnums 0,1 wide(square, square)")[0]) == 1
+    shell.run_cell("%lint --explain wide(square, square)").raise_error()
+    assert "cheap-recompute: values are kept that a few cheap operations" in capsys.readouterr().out
+    assert "nothing to advise" in str(run("%lint loops(2.0)")[0])
+
+
 @pytest.mark.parametrize(
     "call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"]
 )
