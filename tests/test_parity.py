@@ -206,8 +206,9 @@ def test_grad_and_value(case):
     assert_same(jaxviz.value_and_grad(f)(*case.args), jax.value_and_grad(f)(*case.args))
 
 
+# Compiling takes most of the time of the next two: every program is in one of them.
 @pytest.mark.slow
-@float_cases
+@pytest.mark.parametrize("case", FLOAT_CASES[::2], ids=str)
 def test_composed_with_jit_and_vmap(case):
     f = scalar(case)
     want = jax.grad(f)(*case.args)
@@ -223,7 +224,7 @@ def test_composed_with_jit_and_vmap(case):
 
 
 @pytest.mark.slow
-@float_cases
+@pytest.mark.parametrize("case", FLOAT_CASES[1::2], ids=str)
 def test_second_derivatives_every_way(case):
     f = scalar(case)
     point = case.args[0]
