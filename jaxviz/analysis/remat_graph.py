@@ -362,25 +362,26 @@ class Graph:
     def least(self) -> int:
         """The fewest bytes that a plan can come to."""
         if self._least is None:
-            self._least = self._outcome_of(self.problem.least(_share(self.sizes))).point.nbytes
+            self._least = self._outcome_of(self.problem.least(_scaled(self.sizes))).point.nbytes
         return self._least
 
     def solve(self, budget: int) -> Solution:
         """The plan of the fewest FLOPs within a budget of bytes, of as few bytes as that work allows."""
-        found = self.problem.within(_share(self.work) + 1e-7 * _share(self.sizes), self.sizes, budget)
+        found = self.problem.within(_scaled(self.work) + 1e-6 * _scaled(self.sizes), self.sizes, budget)
         solution = self._outcome_of(found)
         if solution.point.nbytes > budget:
             return solution
         # What it does not compute again stays so; with that the fewest bytes are a problem without a limit.
         settled = np.where((found < 0.5) & (self.work > 0), 0.0, self.problem.upper)
         fewest = self._outcome_of(
-            replace(self.problem, upper=settled).least(_share(self.sizes) + 1e-7 * _share(self.work))
+            replace(self.problem, upper=settled).least(_scaled(self.sizes) + 1e-6 * _scaled(self.work))
         )
-        return min(solution, fewest, key=lambda s: (s.point.flops, s.point.nbytes))
+        fitting = [s for s in (solution, fewest) if s.point.nbytes <= budget]
+        return min(fitting, key=lambda s: (s.point.flops, s.point.nbytes))
 
     def solve_for_bytes(self, flops: int) -> Solution:
         """The plan of the fewest bytes that computes no more FLOPs again than this."""
-        return self._outcome_of(self.problem.within(_share(self.sizes) + 1e-7 * _share(self.work), self.work, flops))
+        return self._outcome_of(self.problem.within(_scaled(self.sizes) + 1e-6 * _scaled(self.work), self.work, flops))
 
     def _outcome_of(self, chosen: np.ndarray) -> Solution:
         return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
@@ -476,8 +477,10 @@ def _flops(equation: Equation, each: dict[Operation, int]) -> int:
     return each[equation.operation]
 
 
-def _share(amounts: np.ndarray) -> np.ndarray:
-    return amounts / max(float(amounts.sum()), 1.0)
+def _scaled(amounts: np.ndarray) -> np.ndarray:
+    """Amounts whose usual size is about one, well above the solver's tolerance."""
+    some = amounts[amounts > 0]
+    return amounts / np.median(some) if len(some) else amounts
 
 
 def _can_be_saved(aval: Any) -> bool:
