@@ -1,4 +1,4 @@
-"""Plans of what to save beside JAX's checkpoint policies, set on each block: bytes kept, and FLOPs computed again."""
+"""Plans of what to save: beside JAX's checkpoint policies set on each block, beside the best there is, and how long planning takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import jaxviz
 from benchmarks import models
+from jaxviz.analysis.remat_graph import Graph
+from jaxviz.ir.syntax import Literal
 
 POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")
 
@@ -77,7 +80,83 @@ def flops(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
     return sum(r.cost.flops for r in jaxviz.cost(f, *args).rows if r.primitive != "reduce_precision")
 
 
-def main(quick: bool = False) -> None:
+def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes and FLOPs of all sets of names, of a function without loops: number k saves the names of the bits that are set in k."""
+    n = len(graph.candidates)
+    sets = np.arange(2**n, dtype=np.uint32)
+    nowhere = np.zeros(len(sets), bool)
+    wanted = {graph._resolved(a): ~nowhere for a in graph.needed}
+    bit = {name: k for k, name in enumerate(graph.candidates)}
+    sizes, flops = np.zeros(len(sets), np.int64), np.zeros(len(sets), np.int64)
+    for node, work in zip(reversed(graph.nodes), reversed(graph.flops), strict=True):
+        made = [wanted.pop(v) for v in node.equation.outvars if v in wanted]
+        if not made:
+            continue
+        here = np.logical_or.reduce(made)
+        flops += work * here
+        if node.name:
+            is_saved = (sets >> bit[node.name]) & 1 == 1
+            sizes += node.nbytes * (here & is_saved)
+            here &= ~is_saved
+        for a in node.equation.invars:
+            if not isinstance(a, Literal):
+                wanted[graph._resolved(a)] = wanted.get(graph._resolved(a), nowhere) | here
+    sizes += sum(v.aval.size * v.aval.dtype.itemsize * wanted[v] for v in graph.inputs if v in wanted)
+    return sizes, flops
+
+
+def with_all_values(graph: Graph) -> Graph:
+    """Of a function without loops, with every array that an equation makes a candidate: those too that the plan leaves out at once."""
+    read = {a for e in graph.flat.equations for a in e.invars}.union(graph.flat.outvars)
+    values = [v for e in graph.flat.equations for v in e.outvars if v in read]
+    return graph.restricted({f"value_{k}": (v,) for k, v in enumerate(values)})
+
+
+def small_mlp(ws: Any, x: jax.Array) -> jax.Array:
+    for w in ws:
+        x = jnp.tanh(x @ w) * 2.0 + jnp.sin(x)
+    return jnp.mean(x**2)
+
+
+def small_attention(p: Any, x: jax.Array) -> jax.Array:
+    q, k, v = (x @ p[name] for name in ("q", "k", "v"))
+    scores = jnp.exp(q @ k.T)
+    weights = scores / scores.sum(-1, keepdims=True)
+    x = x + jnp.tanh(weights @ v @ p["o"])
+    return jnp.sum(jnp.sin(x @ p["up"]) @ p["down"] * x)
+
+
+def small_norm(p: Any, x: jax.Array) -> jax.Array:
+    y = models.layer_norm(x @ p["q"], p["scale1"], p["shift1"])
+    return jnp.sum(jnp.exp(y @ p["up"]) @ p["down"])
+
+
+def small_programs() -> dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...]]]:
+    """Functions of up to 25 values that could be saved."""
+    params = models.transformer_params(1, 16, 48)["layers"][0]
+    x = jax.random.normal(jax.random.key(1), (24, 16))
+    return {
+        "MLP": (small_mlp, ([params[name] for name in ("q", "k", "v", "o")], x)),
+        "attention": (small_attention, (params, x)),
+        "layer norm": (small_norm, (params, x)),
+    }
+
+
+def against_all_sets(shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)) -> None:
+    print(
+        "\nPlans beside the best of all sets of values: FLOPs computed again, at shares of the way from the least bytes to all"
+    )
+    for name, (f, args) in small_programs().items():
+        whole = jaxviz.plan_remat(f, *args, budget=1.0)._graph
+        graph = with_all_values(whole)
+        sizes, flops = every_outcome(graph)
+        budgets = [int(whole.least + share * (whole.all_nbytes - whole.least)) for share in shares]
+        found = [(whole.solve(b).point.flops, int(flops[sizes <= b].min())) for b in budgets]
+        listed = ", ".join(f"{ours:,} of {best:,}" for ours, best in found)
+        print(f"  {name}, {len(graph.candidates)} values: {listed}")
+
+
+def against_policies(quick: bool) -> None:
     layers = 3 if quick else 12
     lstm_args = models.lstm(1, length=32 if quick else 512)[1]
     programs: dict[str, tuple[Callable[[Wrap], Callable[..., Any]], tuple[Any, ...]]] = {
@@ -93,27 +172,42 @@ def main(quick: bool = False) -> None:
         plain = make(lambda block: block)
         base = flops(plain, args)
         start = time.perf_counter()
-        jaxviz.plan_remat(plain, *args, budget=0.9)
-        print(
-            f"  {name}: {held(plain, args):,} B kept without a checkpoint; planned in {time.perf_counter() - start:.2f} s"
-        )
+        graph = jaxviz.plan_remat(plain, *args, budget=0.9)._graph
+        took = time.perf_counter() - start
+        print(f"  {name}: {held(plain, args):,} B kept without a checkpoint; planned in {took:.2f} s")
         for policy in POLICIES:
             saves = getattr(jax.checkpoint_policies, policy)
             with_policy = make(lambda block, saves=saves: jax.checkpoint(block, policy=saves))
             theirs = held(with_policy, args), flops(with_policy, args) - base
-            try:
-                plan = jaxviz.plan_remat(plain, *args, budget=theirs[0])
-            except ValueError as error:
-                print(
-                    f"    {policy:34} {theirs[0]:>10,} B {theirs[1]:>12,} FLOPs; no plan: {str(error).split(':')[-1]}"
-                )
-                continue
+            plan = jaxviz.plan_remat(plain, *args, budget=theirs[0])
+            planned = plan.apply(plain)
+            assert held(planned, args) == plan.nbytes <= theirs[0]
+            assert flops(planned, args) - base == plan.flops
+            at_flops = graph.solve_for_bytes(theirs[1]).point
             fewer = 1 - plan.flops / theirs[1] if theirs[1] else 0.0
-            enough = min(p.nbytes for p in (plan.point, *plan.front) if p.flops <= theirs[1])
             print(
                 f"    {policy:34} {theirs[0]:>10,} B {theirs[1]:>12,} FLOPs; plan {plan.nbytes:>10,} B {plan.flops:>12,} FLOPs, "
-                f"{fewer:.0%} fewer; {enough:,} B at its FLOPs"
+                f"{fewer:.0%} fewer; at its FLOPs {at_flops.nbytes:>10,} B {at_flops.flops:>12,} FLOPs"
             )
+
+
+def how_long(n_layers: int) -> None:
+    args = models.transformer_params(n_layers, 64, 256), jnp.arange(48)
+    jaxviz.plan_remat(models.transformer_loss, models.transformer_params(1, 64, 256), args[1], budget=0.5)
+    start = time.perf_counter(), time.process_time()
+    plan = jaxviz.plan_remat(models.transformer_loss, *args, budget=0.5)
+    took = time.perf_counter() - start[0], time.process_time() - start[1]
+    n = len(list(jaxviz.trace(models.transformer_loss)(*args).walk()))
+    print(
+        f"\nPlanning a transformer of {n_layers} layers, {n:,} equations, {len(plan._graph.nodes):,} in the graph that is solved: "
+        f"{took[0]:.2f} s, {took[1]:.2f} s of the processor's time"
+    )
+
+
+def main(quick: bool = False) -> None:
+    against_policies(quick)
+    against_all_sets((0.5,) if quick else (0.1, 0.3, 0.5, 0.7, 0.9))
+    how_long(12 if quick else 125)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,9 @@ def test_residuals(case):
     assert all(r.location.line > 0 for r in derivation.residuals)
 
 
-@pytest.mark.parametrize("case", LIBRARY_CASES[::2], ids=str)  # compiling takes long, and adds little to the values above
+@pytest.mark.parametrize(
+    "case", LIBRARY_CASES[::2], ids=str
+)  # compiling takes long, and adds little to the values above
 def test_compiled(case):
     def total(grad):
         f = lambda *args: sum(

@@ -137,7 +137,7 @@ def _find(program: Program, outer: Sequence[Place], found: dict[Place, list[Var]
     last.update((a, n) for a in program.outvars)
     stacks = [_without(stack_of(e), outer) for e in equations]
     for e, stack in zip(equations, stacks, strict=True):
-        if e.primitive is compat.scan_p:
+        if e.primitive in (compat.scan_p, compat.shard_map_p):
             _find(e.params["jaxpr"], stack, found, refused)
         else:
             refused.update(

@@ -9,9 +9,10 @@ integer program, solved by HiGHS.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms.dce import dce_rules
 from jaxviz.transforms.driver import select
@@ -34,6 +36,8 @@ from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variabl
 _PREFIX = "jaxviz_save_"
 _OPENED = (compat.jit_p, compat.remat_p)
 """Calls that are opened, so that what is inside them can be saved; checkpoints that are there already give way to the plan."""
+_BODIES = (compat.scan_p, compat.shard_map_p)
+"""Equations whose bodies are planned with all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +80,53 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Node:
-    """An equation of the forward program, or of the body of a scan in it.
+class _Node:
+    """An equation of the forward program, or of the body of a scan or a `shard_map` in it.
 
     Args:
       equation: what is computed.
-      times: how often.
+      where: how often, and on what devices.
       name: if it only names a value that could be saved, the name.
-      loop: the scan of the forward program that it is run by, inside of whatever other; None outside of any.
       reads: for each result the operands that it takes, where results differ in that: JAX drops what makes the others.
+      nbytes: that saving its result takes in each iteration, on all devices together.
     """
 
     equation: Equation
-    times: int
+    where: _Where
     name: str = ""
-    loop: Equation | None = None
     reads: dict[Atom, tuple[Atom, ...]] | None = None
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Where:
+    """The body that equations stand in.
+
+    Args:
+      times: how many iterations of loops run it.
+      devices: how many devices do.
+      shard_map: the innermost one that holds it.
+      results: what its results are outside of that.
+      loop: the outermost scan that holds it.
+    """
+
+    times: int = 1
+    devices: int = 1
+    shard_map: Operation | None = None
+    results: Mapping[Atom, Var] = field(default_factory=dict)
+    loop: Equation | None = None
+
+    def nbytes(self, v: Var) -> int:
+        """Of one value as it leaves the `shard_map`: side by side with those of the devices where it differs, or as the result it is."""
+        if self.shard_map is None:
+            return nbytes(v.aval)
+        if v in self.results:
+            return nbytes(self.results[v].aval)
+        with compat.inside_shard_map(self.shard_map) as names:
+            spec = compat.residual_spec(v.aval, names, self.shard_map.params)
+        axes = [a for part in spec if part is not None for a in (part if isinstance(part, tuple) else (part,))]
+        copies: int = math.prod(self.shard_map.params["mesh"].shape[a] for a in axes)
+        return nbytes(v.aval) * copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +171,13 @@ class Graph:
         self.whole = whole = derive_like(
             self._with_names({v: (n, _PREFIX) for n in candidates for v in candidates[n]}, marked), self.plain
         )
-        self.nodes: list[Node] = []
+        self.nodes: list[_Node] = []
         self.same: dict[Atom, Atom] = {}
         """A value in the body of a scan -> the one outside that it is, and a result of a scan -> the one inside."""
         self.carried: dict[Atom, _Carried] = {}
         self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
         self._bound: set[Var] = set()
-        self._add(whole.forward, 1, frozenset(), marked, None)
+        self._add(whole.forward, _Where(), frozenset(), marked)
         self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         self.needed = [a for a in _distinct(whole.linearized.residuals) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
@@ -151,7 +186,9 @@ class Graph:
         self.flops = [0] * len(self.nodes)
         """Of computing each node again; what only residuals need costs nothing, since it leaves the forward pass."""
         for i in self.in_forward:
-            self.flops[i] = _flops(self.nodes[i].equation, each) * self.nodes[i].times
+            self.flops[i] = (
+                _flops(self.nodes[i].equation, each) * self.nodes[i].where.times * self.nodes[i].where.devices
+            )
         self.fixed = [
             any(compat.is_real_effect(x) for x in n.equation.effects)
             or (not self.recompute_collectives and _exchanges(n.equation))
@@ -161,7 +198,8 @@ class Graph:
         """Bytes that saving each name takes: a scan stacks its value up."""
         for n in self.nodes:
             if n.name:
-                self.named_sizes[n.name] += n.times * nbytes(n.equation.outvars[0].aval)
+                self.named_sizes[n.name] += n.where.times * n.nbytes
+        self._refuse_what_no_name_saves()
         self.problem = self._constraints()
         self._least: int | None = None
 
@@ -182,7 +220,7 @@ class Graph:
             equations: list[Equation] = []
             for e in of.equations:
                 op = e.operation
-                if e.primitive is compat.scan_p:
+                if e.primitive in _BODIES:
                     params = map_programs(op.params, program)
                     op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
                 invars = tuple([renamed.get(a, a) for a in e.invars])
@@ -200,44 +238,44 @@ class Graph:
 
         return program(self.flat)
 
-    def _add(
-        self,
-        program: Program,
-        times: int,
-        varying: frozenset[Atom],
-        marked: Mapping[Equation, str],
-        loop: Equation | None,
-    ) -> None:
+    def _add(self, program: Program, where: _Where, varying: frozenset[Atom], marked: Mapping[Equation, str]) -> None:
         """Adds the nodes of a program; `varying` are those of its inputs that are not the same in each iteration."""
         differs = set(varying)
         for e in program.equations:
             differs_here = not differs.isdisjoint(e.invars)
             if differs_here:
                 differs.update(e.outvars)
-            often = times if differs_here or not varying else 1
-            if e.primitive is not compat.scan_p:
-                names = (
-                    (marked[a] for a in (e, *ancestors(e)) if a in marked) if e.primitive is compat.name_p else iter(())
-                )
-                self.nodes.append(Node(e, often, next(names, ""), loop, _reads(e)))
+            here = where if differs_here or not varying else replace(where, times=1)
+            if e.primitive not in _BODIES:
+                if e.primitive is not compat.name_p:
+                    self.nodes.append(_Node(e, here, reads=_reads(e)))
+                else:
+                    name = next((marked[a] for a in (e, *ancestors(e)) if a in marked), "")
+                    self.nodes.append(_Node(e, here, name, nbytes=here.nbytes(e.outvars[0])))
                 continue
             body: Program = e.params["jaxpr"]
             bound = {*body.invars, *(v for inner in body.equations for v in inner.outvars)}
             if not bound.isdisjoint(self._bound):  # two loops may have one body, whose values are others each time
                 body = with_own_variables(body)
             self._bound |= bound
+            self.inputs += body.constvars
+            self.same.update(zip(e.outvars, body.outvars, strict=True))
+            inner = frozenset(v for v, a in zip(body.invars, e.invars, strict=True) if a in differs)
+            if e.primitive is compat.shard_map_p:
+                self.same.update(zip(body.invars, e.invars, strict=True))
+                results = dict(zip(body.outvars, e.outvars, strict=True))
+                inside = _Where(here.times, here.devices * _devices(e.operation), e.operation, results, here.loop)
+                self._add(body, inside, inner, marked)
+                continue
             n_consts, n_carry = compat.scan_sizes(e.params)
             for k, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
                 if n_consts <= k < n_consts + n_carry:
                     self.carried[v] = _Carried(a, body.outvars[k - n_consts])
                 else:
                     self.same[v] = a
-            self.inputs += body.constvars
-            self.same.update(zip(e.outvars, body.outvars, strict=True))
-            inner = frozenset(body.invars[n_consts:]) | {
-                v for v, a in zip(body.invars, e.invars, strict=True) if a in differs
-            }
-            self._add(body, often * int(e.params["length"]), inner, marked, loop or e)
+            times = here.times * int(e.params["length"])
+            inside = replace(here, times=times, loop=here.loop or e)
+            self._add(body, inside, inner | frozenset(body.invars[n_consts:]), marked)
 
     def resolved(self, atom: Atom) -> Atom:
         while atom in self.same:
@@ -265,6 +303,22 @@ class Graph:
             if not node.name or node.name not in saved:
                 pending += node.equation.invars if node.reads is None else node.reads[a]
         return nodes, seen.intersection(self.inputs)
+
+    def _refuse_what_no_name_saves(self) -> None:
+        """What may not be computed again, and is all the same with all names saved, as inside of a cond.
+
+        Raises:
+          ValueError: devices would exchange values again.
+        """
+        reached, _ = self.reached(self.needed, frozenset(self.candidates))
+        for i in sorted(reached):
+            if self.fixed[i] and not self.nodes[i].name:
+                if not self.recompute_collectives and _exchanges(self.nodes[i].equation):
+                    raise ValueError(
+                        f"devices exchange values inside of {describe_equation(self.nodes[i].equation)}, where nothing can be saved by a "
+                        "name, so that a checkpoint would exchange them again; recompute_collectives=True allows it."
+                    )
+                self.fixed[i] = False
 
     def _constraints(self) -> Problem:
         """The choices: each node computed again or not; each name saved or not; and what can be had, by place of a name, by input, by what
@@ -299,9 +353,7 @@ class Graph:
             rows += [(carry_at[v], (y,)) for y in places((carried.first, carried.before))]
         lower, upper = np.zeros(size), np.ones(size)
         lower[places(self.needed)] = 1
-        for i, is_fixed in enumerate(self.fixed):
-            if is_fixed and lower[i] == 0:
-                upper[i] = 0
+        upper[np.flatnonzero(self.fixed)] = 0
         self.sizes = np.zeros(size)
         for name, at in self.name_at.items():
             self.sizes[at] = self.named_sizes[name]
@@ -315,25 +367,26 @@ class Graph:
     def least(self) -> int:
         """The fewest bytes that a plan can come to."""
         if self._least is None:
-            self._least = self._outcome_of(self.problem.least(_share(self.sizes))).point.nbytes
+            self._least = self._outcome_of(self.problem.least(_scaled(self.sizes))).point.nbytes
         return self._least
 
     def solve(self, budget: int) -> Solution:
         """The plan of the fewest FLOPs within a budget of bytes, of as few bytes as that work allows."""
-        found = self.problem.within(_share(self.work) + 1e-7 * _share(self.sizes), self.sizes, budget)
+        found = self.problem.within(_scaled(self.work) + 1e-6 * _scaled(self.sizes), self.sizes, budget)
         solution = self._outcome_of(found)
         if solution.point.nbytes > budget:
             return solution
         # What it does not compute again stays so; with that the fewest bytes are a problem without a limit.
         settled = np.where((found < 0.5) & (self.work > 0), 0.0, self.problem.upper)
         fewest = self._outcome_of(
-            replace(self.problem, upper=settled).least(_share(self.sizes) + 1e-7 * _share(self.work))
+            replace(self.problem, upper=settled).least(_scaled(self.sizes) + 1e-6 * _scaled(self.work))
         )
-        return min(solution, fewest, key=lambda s: (s.point.flops, s.point.nbytes))
+        fitting = [s for s in (solution, fewest) if s.point.nbytes <= budget]
+        return min(fitting, key=lambda s: (s.point.flops, s.point.nbytes))
 
     def solve_for_bytes(self, flops: int) -> Solution:
         """The plan of the fewest bytes that computes no more FLOPs again than this."""
-        return self._outcome_of(self.problem.within(_share(self.sizes) + 1e-7 * _share(self.work), self.work, flops))
+        return self._outcome_of(self.problem.within(_scaled(self.sizes) + 1e-6 * _scaled(self.work), self.work, flops))
 
     def _outcome_of(self, chosen: np.ndarray) -> Solution:
         return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
@@ -342,9 +395,7 @@ class Graph:
         """What comes of saving these names: those of them that are read, and what is computed again."""
         nodes, inputs = self.reached(self.needed, frozenset(saved))
         used = {self.nodes[i].name for i in nodes}.intersection(saved)
-        size = sum(
-            n.times * nbytes(n.equation.outvars[0].aval) for n in map(self.nodes.__getitem__, nodes) if n.name in used
-        )
+        size = sum(n.where.times * n.nbytes for n in map(self.nodes.__getitem__, nodes) if n.name in used)
         size += sum(nbytes(v.aval) for v in inputs)
         in_order = tuple(self.described(name) for name in self.candidates if name in used)
         return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
@@ -360,7 +411,7 @@ class Graph:
 
     def times(self, name: str) -> int:
         """How many values get a name in a call of the function: one in each iteration of a loop."""
-        return sum(n.times for n in self.nodes if n.name == name)
+        return sum(n.where.times for n in self.nodes if n.name == name)
 
 
 def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
@@ -372,6 +423,11 @@ def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
     if all(all(mask) for mask in masks):
         return None
     return {v: select(mask, equation.invars) for v, mask in zip(equation.outvars, masks, strict=True)}
+
+
+def _devices(shard_map: Operation) -> int:
+    mesh = shard_map.params["mesh"]
+    return math.prod(mesh.shape[a] for a in shard_map.params["newly_manual_axes"])
 
 
 def _exchanges(equation: Equation) -> bool:
@@ -399,7 +455,7 @@ def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
     free: set[Atom] = set(given)
     each: dict[Operation, int] = {}
     for e in program.equations:
-        if e.primitive is compat.scan_p:
+        if e.primitive in _BODIES:
             found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
         worth = [v for v in e.outvars if v in read and _can_be_saved(v.aval)]
         if len(e.outvars) == 1 and _is_free(e, free, each):
@@ -426,8 +482,10 @@ def _flops(equation: Equation, each: dict[Operation, int]) -> int:
     return each[equation.operation]
 
 
-def _share(amounts: np.ndarray) -> np.ndarray:
-    return amounts / max(float(amounts.sum()), 1.0)
+def _scaled(amounts: np.ndarray) -> np.ndarray:
+    """Amounts whose usual size is about one, well above the solver's tolerance."""
+    some = amounts[amounts > 0]
+    return amounts / np.median(some) if len(some) else amounts
 
 
 def _can_be_saved(aval: Any) -> bool:

@@ -10,7 +10,11 @@ import numpy as np
 
 _EXACT = 3000
 """Up to so many unknowns the whole problem is given to the solver of integer programs; beyond, what is left of it: see `within`."""
-_SECONDS = 5.0
+_SECONDS = 5.0, 1.0
+"""That the solver may take for the whole of a small problem, and for what is left of a large one."""
+_STEPS = (0.1, 1.0, 10.0)
+"""By how much what weight is worth is raised and lowered, until one side of the limit is left for the other: the more, the more there
+is left to be solved exactly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +56,16 @@ class Problem:
         """
         unit = max(float(weight.max(initial=0.0)), 1e-300)
         weight, limit = weight / unit, limit / unit
+        kept = limit
+        for _ in range(4):
+            x = self._within(cost, weight, kept)
+            over = weight @ x - limit
+            if over <= 0:
+                return x
+            kept -= 2 * over  # the solver's tolerance
+        return self.least(weight)
+
+    def _within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
         cheapest = self.least(cost)
         if weight @ cheapest <= limit:
             return cheapest
@@ -59,21 +73,26 @@ class Problem:
         if np.abs(relaxed.x - np.round(relaxed.x)).max(initial=0.0) < 1e-6:
             return np.asarray(np.round(relaxed.x))
         if len(cost) <= _EXACT:
-            exact = self._whole(cost, weight, limit, self.lower, self.upper)
+            exact = self._whole(cost, weight, limit, self.lower, self.upper, _SECONDS[0])
             if exact is not None:
                 return np.asarray(exact)
         # The relaxed choices mix two whole ones, of a little more and of a little less weight, that are the best for what weight is
         # worth here. What they agree on is kept, and the rest solved exactly.
         price = -relaxed.ineqlin.marginals[-1]
-        more = self.least(cost + price * (1 - 1e-6) * weight)
-        less, raised = self.least(cost + price * (1 + 1e-6) * weight), 1.05
-        while weight @ less > limit:  # the solver's tolerance left it on the wrong side
-            less, raised = self.least(cost + price * raised * weight), raised * 2
-            if raised > 1e9:
-                less = self.least(weight)
+        less, more = self.least(weight), cheapest
+        for step in _STEPS:
+            x = self.least(cost + price * (1 + step) * weight)
+            if weight @ x <= limit:
+                less = x
+                break
+        for step in _STEPS:
+            x = self.least(cost + price / (1 + step) * weight)
+            if weight @ x > limit:
+                more = x
                 break
         agree = less == more
-        found = self._whole(cost, weight, limit, np.where(agree, less, self.lower), np.where(agree, less, self.upper))
+        lower, upper = np.where(agree, less, self.lower), np.where(agree, less, self.upper)
+        found = self._whole(cost, weight, limit, lower, upper, _SECONDS[1])
         return np.asarray(less if found is None else found)
 
     def _relaxed(self, cost: np.ndarray, weight: np.ndarray | None = None, limit: float = 0.0) -> Any:
@@ -89,7 +108,9 @@ class Problem:
             raise ValueError(f"no plan was found: {found.message}")
         return found
 
-    def _whole(self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray) -> Any:
+    def _whole(
+        self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
+    ) -> Any:
         """The best choices in whole numbers; None where it takes the solver too long to find any."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -102,6 +123,6 @@ class Problem:
             integrality=np.ones(len(cost)),
             bounds=Bounds(lower, upper),
             constraints=constraints,
-            options={"time_limit": _SECONDS, "mip_rel_gap": 1e-3},
+            options={"time_limit": seconds, "mip_rel_gap": 1e-3},
         )
         return None if found.x is None else np.round(found.x)

@@ -82,11 +82,11 @@ class _Table:
         model.timeline()
         number_of = {id(b): i for i, b in enumerate(model.buffers)}
         numbers = {name: i for i, name in enumerate(graph.candidates)}
-        loops = list(dict.fromkeys(n.loop for n in graph.nodes if n.loop is not None))
+        loops = list(dict.fromkeys(n.where.loop for n in graph.nodes if n.where.loop is not None))
         nodes = {
             "value": [numbers.get(n.name, -1) for n in graph.nodes],
             "flops": [int(f) for f in graph.flops],
-            "loop": [loops.index(n.loop) if n.loop is not None else -1 for n in graph.nodes],
+            "loop": [loops.index(n.where.loop) if n.where.loop is not None else -1 for n in graph.nodes],
             "isForward": [int(i in graph.in_forward) for i in range(len(graph.nodes))],
             "isView": [int(is_view(n.equation)) for n in graph.nodes],
             "isFree": [int(is_made_where_read(n.equation)) for n in graph.nodes],
@@ -108,7 +108,7 @@ class _Table:
         of_slot = {**model.of_forward, **held}
         turn = next((i for i, (*_, is_backward) in enumerate(model.steps) if is_backward), len(model.steps))
         reads = self.read_in_backward(model)
-        times: dict[Atom, int] = {v: n.times for n in graph.nodes for v in n.equation.outvars}
+        times: dict[Atom, int] = {v: n.where.times * n.where.devices for n in graph.nodes for v in n.equation.outvars}
         present = self.derivation.residuals
         return {
             "function": self.derivation.primal.name,

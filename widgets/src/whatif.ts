@@ -140,7 +140,7 @@ class Rerun {
   private readonly steps: Step[] = [];
   /** What the slots that are computed again are held by; null where nothing is. */
   private readonly made = new Map<number, Draft | null>();
-  /** Values of the bodies of scans that are stacked up because they are saved. */
+  /** Values of the bodies of scans, and of shard_maps, that leave them because they are saved. */
   private readonly stacked = new Map<number, Draft>();
   /** The last step of the backward pass that reads a buffer of the given timeline. */
   private readonly lastRead = new Map<number, number>();
@@ -330,14 +330,15 @@ class Rerun {
     if (made) made.last = step;
     if (this.made.has(slot)) return made ?? null;
     const buffer = slots.buffer[slot]!;
-    if (this.maker[slot] !== NONE && !this.isSaved(slot)) return null;
-    if (buffer !== NONE) {
-      this.lastRead.set(buffer, step);
+    const isInput = this.maker[slot] === NONE;
+    if (!isInput && !this.isSaved(slot)) return null;
+    if (buffer !== NONE || isInput) {
+      if (buffer !== NONE) this.lastRead.set(buffer, step);
       return null;
     }
     const scan = loops[nodes.loop[this.maker[slot]!]!];
-    if (scan === undefined) return null;
-    const stack = this.stacked.get(slot) ?? this.draft(slot, scan.forward, "residual");
+    const stack =
+      this.stacked.get(slot) ?? this.draft(slot, scan?.forward ?? this.table.turn - 1, "residual");
     stack.last = Math.max(step, stack.last);
     this.stacked.set(slot, stack);
     return stack;
