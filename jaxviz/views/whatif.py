@@ -116,7 +116,7 @@ class _Table:
             "values": [self.value(name) for name in graph.candidates],
             "slots": {
                 "nbytes": [nbytes(a.aval) * times.get(a, 1) if isinstance(a, Var) else 0 for a in self.slots],
-                "type": [self.string(type_text(a.aval, (n,) if (n := times.get(a, 1)) > 1 else ())) for a in self.slots],
+                "type": [self.string(_often(times.get(a, 1), type_text(a.aval))) for a in self.slots],
                 "input": [inputs.get(a, -1) if isinstance(a, Var) else -1 for a in self.slots],
                 "buffer": [number_of[id(of_slot[a])] if a in of_slot else -1 for a in self.slots],
                 "reads": {
@@ -231,7 +231,7 @@ class _Table:
         """The best that can be had at some budgets, from the least bytes up."""
         graph = self.graph
         n_plans = max(2, min(_BUDGETS, 40_000 // max(len(graph.nodes), 1)))
-        budgets = np.linspace(graph.least, graph.all_nbytes, n_plans).astype(np.int64).tolist()
+        budgets = np.linspace(graph.least, max(graph.least, graph.all_nbytes), n_plans).astype(np.int64).tolist()
         found = {plan.point: plan for plan in (graph.solve(b) for b in dict.fromkeys(budgets))}
         best: list[Solution] = []
         for point in sorted(found, key=lambda p: (p.nbytes, p.flops)):
@@ -281,6 +281,10 @@ class _Table:
                 else:
                     pending += node.equation.invars
         return found
+
+
+def _often(n: int, kind: str) -> str:
+    return f"{n:,} × {kind}" if n > 1 else kind
 
 
 def _checkpointed(program: Program) -> list[Program]:
