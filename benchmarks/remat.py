@@ -109,7 +109,7 @@ def with_all_values(graph: Graph) -> Graph:
     """Of a function without loops, with every array that an equation makes a candidate: those too that the plan leaves out at once."""
     read = {a for e in graph.flat.equations for a in e.invars}.union(graph.flat.outvars)
     values = [v for e in graph.flat.equations for v in e.outvars if v in read]
-    return graph.restricted({f"value_{k}": (v,) for k, v in enumerate(values)})
+    return graph.restricted({f"value_{k}": (v,) for k, v in enumerate(values)}, False)
 
 
 def small_mlp(ws: Any, x: jax.Array) -> jax.Array:

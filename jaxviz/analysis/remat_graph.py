@@ -158,9 +158,14 @@ class Graph:
         given = {*self.flat.invars, *self.flat.constvars}
         self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(_worth_a_name(self.flat, given))})
 
-    def restricted(self, candidates: Mapping[str, Sequence[Var]]) -> Graph:
-        """The same function where only these can be saved: by name, each with the values that get it, all saved or none."""
+    def restricted(self, candidates: Mapping[str, Sequence[Var]], recompute_collectives: bool) -> Graph:
+        """The same function where only these can be saved: by name, each with the values that get it, all saved or none.
+
+        Raises:
+          ValueError: what devices exchange is not among them, and may not be exchanged again.
+        """
         other = copy(self)
+        other.recompute_collectives = recompute_collectives
         other._choose_from(candidates)
         return other
 

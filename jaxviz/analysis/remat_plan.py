@@ -116,36 +116,46 @@ class RematPlan:
 
     @cached_property
     def _written(self) -> tuple[list[CodeRow], list[str], Point]:
-        """What `code` is made of, and what the function comes to with it."""
+        """What `code` is made of: its rows and its comments; and what the function comes to with it."""
         graph = self._graph
         taken = {e.params["name"] for _, e in graph.flat.walk() if e.primitive is compat.name_p}
         fresh = (name for name in map("saved_{}".format, itertools.count()) if name not in taken)
-        places = places_of_values(graph.flat)
+        places = {f"{_PLACE}{k}": found for k, found in enumerate(places_of_values(graph.flat).items())}
         if not places:
             note = f"{self.function}: {_comes_to(self.point)}, where all these values get a name; its source is not at hand."
             return [replace(r, name=next(fresh)) for r in self._rows_without_source()], [note], self.point
-        by_name = {f"{_PLACE}{k}": (place, values) for k, (place, values) in enumerate(places.items())}
-        writable = graph.restricted({name: values for name, (_, values) in by_name.items()})
+        candidates = {name: values for name, (_, values) in places.items()}
+        exchanges_more = False
+        try:
+            writable = graph.restricted(candidates, graph.recompute_collectives)
+        except ValueError:
+            writable, exchanges_more = graph.restricted(candidates, True), True
         found = writable.solve(max(self.budget, writable.least))
-        rows = with_source(
-            [code_row(s.name, *by_name[s.name], writable, writable.times(s.name)) for s in found.saved],
-            [by_name[s.name][0] for s in found.saved],
-        )
-        notes = [
-            f"{self.function}: {_comes_to(found.point)} (without a checkpoint {format_bytes(self.everything.nbytes)} and none)."
+        saved = [
+            (code_row(s.name, *places[s.name], writable, writable.times(s.name)), places[s.name][0])
+            for s in found.saved
         ]
-        if found.point.nbytes > self.budget:
+        rows = with_source([row for row, _ in saved], [place for _, place in saved])
+        return [replace(r, name=next(fresh)) for r in rows], self._notes_on(found.point, exchanges_more), found.point
+
+    def _notes_on(self, written: Point, exchanges_more: bool) -> list[str]:
+        """What to know of code that comes to this."""
+        whole = format_bytes(self.everything.nbytes)
+        notes = [f"{self.function}: {_comes_to(written)} (without a checkpoint {whole} and none)."]
+        if written.nbytes > self.budget:
             notes.append(
-                f"That is more than the budget of {format_bytes(self.budget)}, which only plan.apply keeps to: the values that it saves "
-                "have no expression in your source that a name could be put around."
+                f"That is more than the budget of {format_bytes(self.budget)}, which plan.apply keeps to: the values that it saves have no "
+                "expression in your source that a name could be put around."
             )
-        elif found.point != self.point:
+        elif written != self.point:
+            notes.append(f"plan.apply, which can save what no name in the source tells apart: {_comes_to(self.point)}.")
+        if exchanges_more:
             notes.append(
-                f"plan.apply, which can save values that no name in the source can tell apart: {_comes_to(self.point)}."
+                "Devices exchange values again with it that plan.apply saves, and that nothing in the source can name."
             )
-        if graph.has_checkpoints:
+        if self._graph.has_checkpoints:
             notes.append("Take away the jax.checkpoint that is there already: this one stands in its place.")
-        return [replace(r, name=next(fresh)) for r in rows], notes, found.point
+        return notes
 
     def _rows_without_source(self) -> list[CodeRow]:
         """A row for each line, operation and type of what is saved."""

@@ -1361,7 +1361,7 @@ def axis_names(params: Mapping[str, Any]) -> set[Any]:
     for key in ("axes", "axis_name"):
         value = params.get(key)
         names.update(value if isinstance(value, tuple) else (value,))
-    return {a for a in names if a is not None and not isinstance(a, int)}
+    return {a for a in names if a is not None and not isinstance(a, (int, np.integer))}
 
 
 def exchanges(primitive: Any) -> bool:

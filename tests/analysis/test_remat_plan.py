@@ -220,6 +220,11 @@ def test_what_devices_exchange_is_not_exchanged_again(name):
     np.testing.assert_allclose(jax.jit(jax.grad(g))(W, X), want, rtol=1e-4, atol=1e-4 * float(jnp.abs(want).max()))
 
 
+def test_axes_that_are_numbers_of_numpys_are_no_axes_of_devices():
+    f = lambda w, x: jnp.sum(jnp.sin(lax.reduce_max(x @ w, (np.int64(1),))))
+    assert not any(jaxviz.plan_remat(f, W, X, budget=1.0)._graph.fixed)
+
+
 def test_what_devices_exchange_may_be_exchanged_again_when_told():
     f = sharded(over_devices)
     least = lambda again: Graph(_Call.traced(f, (W, X), {}, 0)[1], again).least
