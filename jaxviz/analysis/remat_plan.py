@@ -111,8 +111,22 @@ class RematPlan:
         """
         if self.saved is None:
             return f"# {self.function} fits as it is: no checkpoint is needed"
-        rows, notes, _ = self._written
-        return code_text(self.function, rows, notes, self._call.static_argnums)
+        return code_text(self.function, self.code_rows, self.code_notes, self._call.static_argnums)
+
+    @property
+    def code_rows(self) -> Sequence[CodeRow]:
+        """The expressions that get a name in `code`, as plain data; none for a plan without a checkpoint."""
+        return self._written[0] if self.saved is not None else ()
+
+    @property
+    def code_notes(self) -> Sequence[str]:
+        """The comments of `code`: what the function comes to with it, and where that differs from the plan."""
+        return self._written[1] if self.saved is not None else ()
+
+    @property
+    def code_point(self) -> Point:
+        """What the function comes to with `code`, in bytes and FLOPs."""
+        return self._written[2] if self.saved is not None else self.point
 
     @cached_property
     def _written(self) -> tuple[list[CodeRow], list[str], Point]:

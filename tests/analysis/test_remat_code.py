@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def check(module, f, args, share, before=lambda text: text):
     least = jaxviz.plan_remat(f, *args, budget=0.999)._graph.least
     whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
     plan = jaxviz.plan_remat(f, *args, budget=int(least + share * (whole - least)))
-    point = plan._written[2]
+    point = plan.code_point
     code = plan.code()
     g = getattr(module(paste(code, Path(f.__code__.co_filename).read_text(), before)), f.__name__)
     plain = getattr(module(before(Path(f.__code__.co_filename).read_text())), f.__name__)
@@ -76,7 +77,7 @@ def test_a_transformer(module, share):
     own = module(Path(models.__file__).read_text())
     params = own.transformer_params(2, width=16, hidden=32)
     plan, code = check(module, own.transformer_loss, (params, jnp.zeros(12, int)), share)
-    assert plan._written[2].nbytes <= plan.budget
+    assert plan.code_point.nbytes <= plan.budget
     assert re.search(r"# was:     (\w+) = .*\n    \1 = .*checkpoint_name\(", code)
     assert "2 values" in code
 
@@ -172,7 +173,7 @@ def test_a_name_that_stands_for_more_than_the_plan_saves_says_so(module):
     own = module(REPEATED)
     plan, code = check(module, own.loss, ([W, W * 0.5, W + 0.1], X), 0.4)
     assert 0 < len(plan.saved) < 3
-    assert plan._written[2].flops > plan.flops
+    assert plan.code_point.flops > plan.flops
     assert "# plan.apply, which can save what no name in the source tells apart: keeps" in code
 
 
@@ -192,7 +193,7 @@ def test_arguments_that_are_part_of_the_function_are_static(module):
     plan = jaxviz.plan_remat(own.loss, *args, budget=0.6)
     assert plan.code().endswith("static_argnums=(2, 3))")
     g = module(paste(plan.code(), Path(own.__file__).read_text())).loss
-    assert held_by_jax(lambda w, x: g(w, x, *args[2:]), W, X) == plan._written[2].nbytes
+    assert held_by_jax(lambda w, x: g(w, x, *args[2:]), W, X) == plan.code_point.nbytes
 
 
 def test_names_that_are_there_are_left_alone(module):
@@ -268,4 +269,5 @@ from jax.ad_checkpoint import checkpoint_name
 policy = jax.checkpoint_policies.save_only_these_names("saved_0", "saved_1", "saved_2")
 loss = jax.checkpoint(loss, policy=policy, static_argnums=(1,))"""
     )
+    assert json.loads(json.dumps([r.to_dict() for r in rows])) == [r.to_dict() for r in rows]
     assert code_text("<lambda>", [], []).endswith("\n\nf = jax.checkpoint(f)")
