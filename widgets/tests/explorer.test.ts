@@ -358,6 +358,27 @@ test("a switch moves the bytes, the work and the timeline at once", () => {
   expect(figures()).toEqual(written);
 });
 
+test("a residual leads to the switches, whose columns sort", () => {
+  const { find } = show({ what_if: chain });
+  find("residual-row")
+    .find((row) => row.dataset["residual"] === "0")!
+    .click();
+  find("ask-what-if")[0]!.click();
+  expect(find("what-if-row").length).toBeGreaterThan(1);
+  const column = (name: string) =>
+    Array.from(find("what-if")[0]!.querySelectorAll<HTMLElement>("th")).find(
+      (th) => th.textContent === name,
+    )!;
+  const flops = () => find("what-if-row").map((row) => row.children[4]!.textContent);
+  const before = flops();
+  column("to make it").querySelector("button")!.click();
+  expect(column("to make it").getAttribute("aria-sort")).toBe("descending");
+  expect(flops()[0]).toContain("kFLOP");
+  column("to make it").querySelector("button")!.click();
+  expect(flops()[0]).not.toContain("kFLOP");
+  expect([...flops()].sort()).toEqual([...before].sort());
+});
+
 test("the slider goes from plan to plan", () => {
   const { find } = show({ what_if: chain });
   find("show-what-if")[0]!.click();

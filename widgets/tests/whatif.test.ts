@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import fixture from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/format";
-import { peakOf, rowsOf } from "../src/panes/whatif";
+import { peakOf, rowsOf, sortedRows } from "../src/panes/whatif";
 import { codeFor, codeText, placesFor } from "../src/plancode";
 import { type Table, WhatIf } from "../src/whatif";
 
@@ -59,9 +59,11 @@ describe.each(Object.entries(programs as Record<string, Program>))("%s", (_name,
   it("shows what is saved and what is computed again, the largest first", () => {
     const chosen = new Set(table.present.saved);
     const outcome = whatIf.outcome(chosen);
-    const rows = rowsOf(whatIf, outcome, chosen);
+    const rows = sortedRows(table, rowsOf(whatIf, outcome, chosen), "nbytes", true);
     const sizes = rows.map((row) => table.values[row.value]!.nbytes);
     expect(sizes).toEqual([...sizes].sort((a, b) => b - a));
+    const lines = sortedRows(table, rows, "row", false).map((row) => table.values[row.value]!.row);
+    expect(lines).toEqual([...lines].sort((a, b) => a - b));
     expect(new Set(rows.filter((row) => row.fate === "saved").map((row) => row.value))).toEqual(
       outcome.saved,
     );

@@ -187,6 +187,16 @@ export class InspectorPane {
       ...(isMaker && r.consumers.length
         ? [h("div", {}, "read by ", this.links(r.consumers, "is-descendant"))]
         : []),
+      isMaker && r.kind === "intermediate" && this.whatIf(),
+    );
+  }
+
+  private whatIf(): HTMLElement {
+    const show = () => this.state.showLower("what-if");
+    return h(
+      "button",
+      { type: "button", class: "jv-button jv-ask", "data-testid": "ask-what-if", onclick: show },
+      "What if it were computed again?",
     );
   }
 

@@ -1,6 +1,6 @@
 /** The switches: each value saved or computed again, and what comes of it at once. */
 
-import { h, onRowKey } from "../dom";
+import { h, onRowKey, reveal } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
 import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
@@ -25,9 +25,9 @@ const AT_ONCE = 500;
 /** Rows shown before the rest is asked for. */
 const SHOWN_AT_FIRST = 200;
 
-/** The values that matter: saved, computed again, or chosen to be saved though nothing reads them. The largest first. */
+/** The values that matter: saved, computed again, or chosen to be saved though nothing reads them. */
 export function rowsOf(whatIf: WhatIf, outcome: Outcome, chosen: ReadonlySet<number>): Row[] {
-  const { nodes, values } = whatIf.table;
+  const { nodes } = whatIf.table;
   const found = new Map<number, Row>();
   nodes.value.forEach((value, node) => {
     if (value < 0) return;
@@ -37,9 +37,28 @@ export function rowsOf(whatIf: WhatIf, outcome: Outcome, chosen: ReadonlySet<num
     const fate = isSaved ? "saved" : chosen.has(value) ? "unread" : "again";
     found.set(value, { value, fate, flops: maker < 0 ? 0 : nodes.flops[maker]! });
   });
-  return [...found.values()].sort(
-    (a, b) => values[b.value]!.nbytes - values[a.value]!.nbytes || a.value - b.value,
-  );
+  return [...found.values()];
+}
+
+export type SortKey = "fate" | "what" | "type" | "nbytes" | "flops" | "row";
+
+const COLLATOR = new Intl.Collator();
+
+/** Rows by a column; those that are alike in it in the order of the program. */
+export function sortedRows(table: Table, rows: Row[], key: SortKey, descending: boolean): Row[] {
+  const { values, strings } = table;
+  const cell = (r: Row): string | number => {
+    if (key === "fate" || key === "flops") return r[key];
+    const value = values[r.value]![key];
+    return key === "what" || key === "type" ? strings[value]! : value;
+  };
+  const sign = descending ? -1 : 1;
+  return [...rows].sort((a, b) => {
+    const [x, y] = [cell(a), cell(b)];
+    const order =
+      typeof x === "number" && typeof y === "number" ? x - y : COLLATOR.compare(String(x), String(y));
+    return sign * order || a.value - b.value;
+  });
 }
 
 export class WhatIfPane {
@@ -68,11 +87,12 @@ export class WhatIfPane {
   }
 
   update(change: Change): void {
-    if (change === "selection") this.board?.light();
+    if (change === "selection") this.board?.light(true);
     if (change !== "lower") return;
     const isShown = this.state.tabled === "what-if";
     if (isShown && this.board === null) this.fill();
     this.state.showTimeline(isShown ? (this.board?.timeline ?? null) : null);
+    if (isShown) this.board?.light(true);
   }
 
   destroy(): void {
@@ -117,6 +137,10 @@ class Board {
     "data-testid": "what-if-figures",
   });
   private readonly body = h("tbody", {});
+  private readonly heads = new Map<SortKey, HTMLElement>();
+  private readonly scroller: HTMLElement;
+  private key: SortKey = "nbytes";
+  private descending = true;
   private readonly slider: HTMLInputElement;
   /** What the switches come to, as set; null while the function is as it is written. */
   timeline: Timeline | null = null;
@@ -145,6 +169,33 @@ class Board {
     this.slider.value = String(this.plans.length - 1);
     const button = (text: string, title: string, id: string, act: () => void) =>
       h("button", { type: "button", class: "jv-button", title, "data-testid": id, onclick: act }, text);
+    this.scroller = h(
+      "div",
+      { class: "jv-scroll" },
+      h(
+        "table",
+        { class: "jv-table" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ...HEADS.map(([key, name, text]) => {
+              const sort = () => this.sortBy(key);
+              const th = h(
+                "th",
+                { scope: "col", class: `jv-col-${name}` },
+                h("button", { type: "button", class: "jv-sort", onclick: sort }, text),
+              );
+              this.heads.set(key, th);
+              return th;
+            }),
+          ),
+        ),
+        this.body,
+      ),
+    );
     this.element = h(
       "div",
       { class: "jv-board" },
@@ -173,33 +224,33 @@ class Board {
           ),
         ),
       ),
-      h(
-        "div",
-        { class: "jv-scroll" },
-        h(
-          "table",
-          { class: "jv-table" },
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              ...HEADS.map(([name, text]) => h("th", { scope: "col", class: `jv-col-${name}` }, text)),
-            ),
-          ),
-          this.body,
-        ),
-      ),
+      this.scroller,
     );
     this.show();
   }
 
-  light(): void {
-    const { rows } = this.state.selection;
-    const lit = new Set([...rows].flatMap((row) => this.state.model.alike(row)));
-    for (const tr of this.body.querySelectorAll<HTMLElement>("tr[data-row]"))
-      tr.classList.toggle("is-selected", lit.has(Number(tr.dataset.row)));
+  /** Lights the values of what is selected, and those that it came from. */
+  light(bringsIntoSight = false): void {
+    const { rows, ancestors } = this.state.selection;
+    const first = new Map<string, HTMLElement>();
+    const all = (of: ReadonlySet<number>) => new Set([...of].flatMap((row) => this.state.model.alike(row)));
+    const [selected, above] = [all(rows), all(ancestors)];
+    for (const tr of this.body.querySelectorAll<HTMLElement>("tr[data-row]")) {
+      const row = Number(tr.dataset.row);
+      const lit = selected.has(row) ? "is-selected" : above.has(row) ? "is-ancestor" : "";
+      tr.classList.remove("is-selected", "is-ancestor");
+      if (lit) tr.classList.add(lit);
+      if (lit && !first.has(lit)) first.set(lit, tr);
+    }
+    const shown = first.get("is-selected") ?? first.get("is-ancestor");
+    if (shown && bringsIntoSight) reveal(this.scroller, shown);
+  }
+
+  private sortBy(key: SortKey): void {
+    this.descending = key === this.key ? !this.descending : key === "nbytes" || key === "flops";
+    this.key = key;
+    this.show();
+    this.scroller.scrollTop = 0;
   }
 
   private choose(chosen: Set<number> | null): void {
@@ -223,7 +274,9 @@ class Board {
         ? `one jax.checkpoint around ${this.table.function}, which saves ${plural(outcome.saved.size, "value")}`
         : "as written: flip a switch, or move the slider",
     );
-    const rows = rowsOf(this.whatIf, outcome, chosen);
+    const rows = sortedRows(this.table, rowsOf(this.whatIf, outcome, chosen), this.key, this.descending);
+    for (const [key, th] of this.heads)
+      th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
     const had = (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("tr[data-value]")
       ?.dataset.value;
     this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.line(row)));
@@ -237,7 +290,7 @@ class Board {
   private figures(outcome: Outcome): HTMLElement[] {
     const { present, everything } = this.table;
     const isAsWritten = this.chosen === null;
-    const now = isAsWritten ? present : { ...outcome, peak: peakOf(this.whatIf.timeline(outcome)) };
+    const now = isAsWritten ? present : { ...outcome, peak: peakOf(this.timeline!) };
     const was = (before: string) => (isAsWritten ? "" : `was ${before}`);
     const work = everything.work
       ? ` (+${((100 * now.flops) / everything.work).toFixed(now.flops ? 1 : 0)}%)`
@@ -374,11 +427,11 @@ export function peakOf(timeline: Timeline): number {
 
 const FATES: Record<Fate, string> = { saved: "saved", again: "again", unread: "unread" };
 
-const HEADS: [string, string][] = [
-  ["switch", "switch"],
-  ["name", "value"],
-  ["type", "type"],
-  ["nbytes", "bytes"],
-  ["nbytes", "to make it"],
-  ["line", "line"],
+const HEADS: [SortKey, string, string][] = [
+  ["fate", "switch", "switch"],
+  ["what", "name", "value"],
+  ["type", "type", "type"],
+  ["nbytes", "nbytes", "bytes"],
+  ["flops", "nbytes", "to make it"],
+  ["row", "line", "line"],
 ];
