@@ -2,6 +2,7 @@
 
 import { h, onRowKey, reveal } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
+import type { Residual } from "../model";
 import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
 import type { WhatIfSource } from "../sync";
@@ -142,6 +143,7 @@ class Board {
   private key: SortKey = "nbytes";
   private descending = true;
   private readonly slider: HTMLInputElement;
+  private about = "";
   /** What the switches come to, as set; null while the function is as it is written. */
   timeline: Timeline | null = null;
   private readonly plans: { chosen: Set<number>; outcome: Outcome }[];
@@ -244,6 +246,8 @@ class Board {
     }
     const shown = first.get("is-selected") ?? first.get("is-ancestor");
     if (shown && bringsIntoSight) reveal(this.scroller, shown);
+    const r = this.state.model.residuals[this.state.selection.residual];
+    this.say(r && !shown ? withoutSwitch(r) : this.about);
   }
 
   private sortBy(key: SortKey): void {
@@ -269,11 +273,9 @@ class Board {
     const outcome = this.whatIf.outcome(chosen);
     this.timeline = this.chosen && this.whatIf.timeline(outcome);
     if (this.state.tabled === "what-if") this.state.showTimeline(this.timeline);
-    this.say(
-      this.chosen
-        ? `one jax.checkpoint around ${this.table.function}, which saves ${plural(outcome.saved.size, "value")}`
-        : "as written: flip a switch, or move the slider",
-    );
+    this.about = this.chosen
+      ? `one jax.checkpoint around ${this.table.function}, which saves ${plural(outcome.saved.size, "value")}`
+      : "as written: flip a switch, or move the slider";
     const rows = sortedRows(this.table, rowsOf(this.whatIf, outcome, chosen), this.key, this.descending);
     for (const [key, th] of this.heads)
       th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
@@ -417,6 +419,13 @@ class Board {
     );
     return h("tr", {}, h("td", { colspan: HEADS.length }, button));
   }
+}
+
+/** Why a residual is none of the values that can be saved. */
+function withoutSwitch(r: Residual): string {
+  return r.kind === "intermediate"
+    ? `${r.name} has no switch: under a checkpoint it is made again from what is kept`
+    : `${r.name} has no switch: it is there anyway`;
 }
 
 /** The most bytes alive at any step. */
