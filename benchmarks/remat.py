@@ -85,7 +85,7 @@ def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     n = len(graph.candidates)
     sets = np.arange(2**n, dtype=np.uint32)
     nowhere = np.zeros(len(sets), bool)
-    wanted = {graph._resolved(a): ~nowhere for a in graph.needed}
+    wanted = {graph.resolved(a): ~nowhere for a in graph.needed}
     bit = {name: k for k, name in enumerate(graph.candidates)}
     sizes, flops = np.zeros(len(sets), np.int64), np.zeros(len(sets), np.int64)
     for node, work in zip(reversed(graph.nodes), reversed(graph.flops), strict=True):
@@ -100,7 +100,7 @@ def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
             here &= ~is_saved
         for a in node.equation.invars:
             if not isinstance(a, Literal):
-                wanted[graph._resolved(a)] = wanted.get(graph._resolved(a), nowhere) | here
+                wanted[graph.resolved(a)] = wanted.get(graph._resolved(a), nowhere) | here
     sizes += sum(v.aval.size * v.aval.dtype.itemsize * wanted[v] for v in graph.inputs if v in wanted)
     return sizes, flops
 
