@@ -100,7 +100,7 @@ def every_outcome(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
             here &= ~is_saved
         for a in node.equation.invars:
             if not isinstance(a, Literal):
-                wanted[graph.resolved(a)] = wanted.get(graph._resolved(a), nowhere) | here
+                wanted[graph.resolved(a)] = wanted.get(graph.resolved(a), nowhere) | here
     sizes += sum(v.aval.size * v.aval.dtype.itemsize * wanted[v] for v in graph.inputs if v in wanted)
     return sizes, flops
 
