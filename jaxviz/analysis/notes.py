@@ -21,7 +21,7 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
             f"Up to {format_bytes(found.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
             "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
             "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
-            "the branches or the body of the scan."
+            "the cond or the body of the scan; around each branch it leaves some."
         )
     if found.unread:
         notes.append(
