@@ -165,6 +165,10 @@ def lower_gradient(derivation: Derivation, largest: int | None = None) -> Loweri
     tags = Tags(programs)
     fun, types = _gradient(derivation, *map(as_function, tags.programs))
     fun.__name__ = fun.__qualname__ = derivation.primal.name
+    names = derivation.primal.arg_names
+    info = compat.function_debug_info(fun, types, {})
+    seeds = (f"cotangent[{i}]" for i in range(len(types) - len(names)))
+    compat.name_function(fun, info._replace(arg_names=(*names, *seeds)))
     return Lowering(derivation, stages, reason, jax.jit(fun).lower(*types), tags)
 
 

@@ -24,6 +24,8 @@ from jaxviz.views.whatif import what_if
 _SHOWN = (*STAGES, "compiled")
 """What `stage` and `beside` may be: the stages, and what they compile to."""
 
+_NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
+
 _STATIC = Path(__file__).parent.parent / "static"
 
 MISSING_BUNDLE = (
@@ -99,7 +101,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         state["what_if"] = _what_if_json(self.derivation, source)
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
-        state["compiled"] = self.compiled
+        state["compiled"] = self.compiled or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ def compiled(derivation: Derivation) -> dict[str, Any]:
     stablehlo = read_stablehlo(found.stablehlo, found.tags)
     hlo, error = None, ""
     try:
-        hlo = read_hlo(found.hlo, found.tags, derivation.primal.arg_names)
+        hlo = read_hlo(found.hlo, found.tags)
     except Exception as raised:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
@@ -126,21 +126,21 @@ _METADATA = re.compile(rf",? ?metadata=({_BRACES})")
 _CONFIG = re.compile(r", backend_config=(?=.{40})(.*)$")
 _COMPUTATION = re.compile(r"(?:ENTRY )?(%?[^\s(]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = .*?(?:^|\s)([a-z][a-z0-9-]*)\((.*)$")
-_HOLDS = re.compile(r"(?:calls|to_apply|async_execution_thread)=(%[^\s,)}]+|[^\s,)}]+)")
+_HOLDS = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?([^\s,}]+)")
 _LAYOUT = re.compile(r"(?<=\])\{([\d,]+)\}")
 _HOLDERS = ("fusion", "call", "async-start", "custom-call")
 """Instructions that are what the computations that they hold do, so that they stand for the equations of those too."""
 
 
-def read_hlo(text: str, tags: Tags, arg_names: Sequence[str] = ()) -> Text:
+def read_hlo(text: str, tags: Tags) -> Text:
     """HLO without its metadata, which becomes the links, and without the layouts that are row-major.
 
-    A fusion, or a call, has the links of all that it holds beside its own.
+    A fusion, or a call, has the links of all that it holds beside its own. A parameter of the whole has the path of the argument that it is
+    written behind it.
 
     Args:
       text: of one or more modules.
       tags: what its instructions are named after.
-      arg_names: for each argument, its name, which is written behind the parameter that it is.
     """
     lines: list[str] = []
     links: list[tuple[int, ...]] = []
@@ -163,9 +163,7 @@ def read_hlo(text: str, tags: Tags, arg_names: Sequence[str] = ()) -> Text:
             if instruction[2] in _HOLDERS:
                 held += [(len(lines), within, other.lstrip("%")) for other in _HOLDS.findall(instruction[3])]
             elif instruction[2] == "parameter" and is_entry:
-                argument = re.fullmatch(r"values\[(\d+)\]", path)
-                label = arg_names[int(argument[1])] if argument and int(argument[1]) < len(arg_names) else ""
-                plain += f"  // {label}" if label else ""
+                plain += f"  // {_unescaped(path)}" if path and not path.isidentifier() else ""
         lines.append(plain)
         links.append(link)
     # A computation stands before those that hold it.
@@ -189,6 +187,10 @@ def _without_tables(text: str) -> Iterator[str]:
 
 
 _ALIASED = re.compile(r"input_output_alias=\{(?:[^{}]|\{[^{}]*\})*\}")
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
 
 
 def _is_row_major(order: str) -> bool:

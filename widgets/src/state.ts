@@ -42,7 +42,7 @@ export type Lower = Tabled | "memory";
 /** What of it is a table; one of the two is shown. */
 export type Tabled = "residuals" | "what-if";
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "timeline";
+export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "timeline" | "linking";
 
 export class State {
   selection: Selection = NOTHING;
@@ -57,9 +57,21 @@ export class State {
   tabled: Tabled = "residuals";
   /** The timeline to show in place of the given one, or null. */
   timeline: Timeline | null = null;
+  /** Whether scrolling one pane brings the other to the place that it is linked to. */
+  linksScrolling = true;
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(readonly model: Model) {}
+
+  /** The number of what the stages compile to, after those of the programs. */
+  get compiled(): number {
+    return this.model.view.stages.length;
+  }
+
+  /** All that a pane can show, as Python names it. */
+  get stageKeys(): string[] {
+    return [...this.model.view.stages.map((stage) => stage.key), "compiled"];
+  }
 
   subscribe(listener: (change: Change) => void): () => void {
     this.listeners.add(listener);
@@ -68,6 +80,11 @@ export class State {
 
   selectRow(row: number): void {
     this.select([row], {});
+  }
+
+  /** Selects several equations, such as those that one instruction was made from. */
+  selectRows(rows: readonly number[]): void {
+    this.select([...rows], {});
   }
 
   selectLine(file: number, line: number): void {
@@ -161,6 +178,11 @@ export class State {
     for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
       if (taker !== null) found.add(variable).add(taker);
     return found;
+  }
+
+  toggleLinking(): void {
+    this.linksScrolling = !this.linksScrolling;
+    this.tell("linking");
   }
 
   toggleParams(): void {

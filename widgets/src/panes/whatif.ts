@@ -5,7 +5,7 @@ import { formatBytes, formatFlops, plural } from "../format";
 import type { Residual } from "../model";
 import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
-import type { WhatIfSource } from "../sync";
+import type { Made } from "../sync";
 import { type Timeline, totalsOf } from "../timeline";
 import { type Outcome, type Table, WhatIf } from "../whatif";
 import { tabs } from "./lower";
@@ -71,7 +71,7 @@ export class WhatIfPane {
 
   constructor(
     private readonly state: State,
-    private readonly source: WhatIfSource,
+    private readonly source: Made,
   ) {
     this.element = h(
       "section",
