@@ -75,13 +75,15 @@ def test_a_loops_body_leads_into_the_scan():
         return jnp.sum(lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=3)[0])
 
     derivation = jaxviz.derive(loss, W, X)
-    inner = {e for e in derivation.forward.equations[0].params["jaxpr"].equations}
+    inner = set(derivation.forward.equations[0].params["jaxpr"].equations)
     for which, tanh in (("stablehlo", r"stablehlo\.tanh"), ("hlo", r" tanh\(")):
         lines = lines_of(derivation, which)
         ((stage, equation),) = next(rows for line, rows in lines if re.search(tanh, line))
-        assert (stage, equation.primitive.name) == ("forward", "tanh") and equation in inner
+        assert (stage, equation.primitive.name) == ("forward", "tanh")
+        assert equation in inner
         whiles = linked(lines, r"stablehlo\.while|\bwhile\(")
-        assert [("forward", "scan")] in whiles and [("backward", "scan")] in whiles
+        assert [("forward", "scan")] in whiles
+        assert [("backward", "scan")] in whiles
 
 
 def test_what_a_checkpoint_computes_again_leads_to_the_backward_pass():
@@ -129,9 +131,11 @@ def test_what_xla_shares_has_no_line_of_its_own():
 
 def instructions(text):
     """The instructions of optimised HLO, each with what its operands are in place of their names, in any order."""
-    lines = [module._METADATA.sub("", line) for line in module._without_tables(text) if " = " in line]
-    made = [re.match(r"\s*(?:ROOT )?%(\S+) = (.*?\S [a-z-]+)\(", line).groups() for line in lines]
-    kinds = dict(made)
+    made = {
+        line: re.match(r"\s+(?:ROOT )?%(\S+) = (.*?\S [a-z0-9-]+)\(", line) for line in module._without_tables(text)
+    }
+    kinds = {found[1]: found[2] for found in made.values() if found}
+    lines = [module._METADATA.sub("", line) for line, found in made.items() if found]
     # Parameters of a fusion stand in any order, and so are numbered.
     plain = (re.sub(r"(?<=parameter\()\d+|^\s*(ROOT )?%\S+ = |\.clone|/\*.*?\*/", "", line) for line in lines)
     return collections.Counter(re.sub(r"%([\w.\-]+)", lambda m: f"<{kinds.get(m[1], '')}>", line) for line in plain)
@@ -207,7 +211,8 @@ def test_what_xla_refuses_is_shown_beside_what_it_was_given(monkeypatch):
 
     monkeypatch.setattr(module.Lowering, "hlo", property(refuse))
     made = compiled(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x)), X))
-    assert made["hlo"] is None and made["error"].startswith("RuntimeError: INTERNAL: no kernel for this")
+    assert made["hlo"] is None
+    assert made["error"].startswith("RuntimeError: INTERNAL: no kernel for this")
     assert "stablehlo.sine" in made["stablehlo"]["text"]
 
 

@@ -29,9 +29,12 @@ const ABOUT: Record<Which, string> = {
   hlo: "what XLA makes of it; row-major layouts and metadata are left out",
 };
 const NO_LINE: Record<Which, string> = {
-  stablehlo: "no operation of its own: folded, shared, or not needed",
-  hlo: "no instruction left: folded, shared, or not needed",
+  stablehlo: "no operation of its own: folded or shared",
+  hlo: "no instruction left: folded or shared",
 };
+
+const GONE =
+  "Its result is a constant or another equation's, or nothing reads it; or XLA left no metadata on what it became.";
 
 const relight = StateEffect.define<null>();
 
@@ -199,7 +202,7 @@ export class CompiledPane {
             type: "button",
             class: `jv-tab${name === which ? " is-own" : ""}`,
             title: ABOUT[name],
-            "aria-pressed": name === which,
+            "aria-pressed": String(name === which),
             "data-testid": `text-${name}`,
             onclick: () => this.show(name),
           },
@@ -226,7 +229,7 @@ export class CompiledPane {
     this.about.textContent = `${compiled.backend}${gone}`;
     this.about.title = [
       `${NAMES[which]}: ${ABOUT[which]}`,
-      `${plural(linked.lines.length + linked.cut, "line")}; ${formatCount(without)} of ${plural(total, "equation")} have none: ${NO_LINE[which]}`,
+      `${plural(linked.lines.length + linked.cut, "line")}; ${formatCount(without)} of ${plural(total, "equation")} have none. ${GONE}`,
     ].join("\n");
     const cut =
       linked.cut > 0 ? [message("", `${plural(linked.cut, "more line")} are not shown`, "cut")] : [];
@@ -249,7 +252,8 @@ export class CompiledPane {
     const compiled = [...asked].filter((row) => linked.isCompiled(row));
     const isGone = compiled.length > 0 && !compiled.some((row) => linked.isLeft(row));
     this.missing.textContent = isGone ? NO_LINE[this.which] : "";
-    this.missing.title = this.missing.textContent;
+    this.missing.title = isGone ? GONE : "";
+    this.about.hidden = isGone;
     view.dispatch({ effects: relight.of(null) });
   }
 
