@@ -291,7 +291,7 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     page.mouse.wheel(0, 60)
     page.wait_for_timeout(200)
     # The backward pass ends with what the forward one began with.
-    assert top(code) == before if stage == "backward" else top(code) < before
+    assert abs(top(code) - before) < 2 if stage == "backward" else top(code) < before
 
 
 def test_switches_say_what_comes_of_them(tab, tmp_path):

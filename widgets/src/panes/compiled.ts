@@ -83,6 +83,7 @@ export class CompiledPane {
   private readonly missing = h("span", {
     class: "jv-missing",
     role: "status",
+    hidden: true,
     "data-testid": "no-instruction",
   });
   private readonly stop: () => void;
@@ -116,7 +117,6 @@ export class CompiledPane {
         h("strong", {}, "compiled"),
         this.switches,
         this.about,
-        this.missing,
         side === "right" &&
           h(
             "button",
@@ -131,6 +131,7 @@ export class CompiledPane {
           ),
       ),
       this.body,
+      this.missing,
     );
     this.stop = source.listen(() => this.fill());
     this.fill();
@@ -214,7 +215,7 @@ export class CompiledPane {
     const notes = compiled.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note)));
     if (text === null) {
       this.about.textContent = "";
-      this.missing.textContent = "";
+      this.missing.hidden = true;
       this.body.replaceChildren(...notes, message("XLA did not compile it", compiled.error, "not-compiled"));
       return;
     }
@@ -253,7 +254,7 @@ export class CompiledPane {
     const isGone = compiled.length > 0 && !compiled.some((row) => linked.isLeft(row));
     this.missing.textContent = isGone ? NO_LINE[this.which] : "";
     this.missing.title = isGone ? GONE : "";
-    this.about.hidden = isGone;
+    this.missing.hidden = !isGone;
     view.dispatch({ effects: relight.of(null) });
   }
 
