@@ -48,6 +48,9 @@ export interface Made {
   listen(callback: () => void): () => void;
 }
 
+/** Where there is none. */
+export const NOTHING_MADE: Made = { read: () => "", ask: () => {}, listen: () => () => {} };
+
 export const whatIfOf = (model: WidgetModel): Made => made(model, "what_if", "what if");
 export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", "compile");
 

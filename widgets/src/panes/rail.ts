@@ -13,6 +13,7 @@ export const KEYS: [string, string][] = [
   ["S", "scroll two panes together, or each by itself"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals"],
+  ["X", "in their table: keep a residual, or compute it again"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
