@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 import jaxviz
+from jaxviz.analysis import lowering
 from jaxviz.analysis.lowering import Tags, lower_gradient
 from jaxviz.ir.origin import locate
 from jaxviz.views import compiled as module
@@ -158,7 +159,7 @@ def jax_gradient(fun, args, argnums):
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp", "layer_norm", "attention", "jitted_twice", "unused_input", "constant_result", "scan_rnn", "scan_in_scan",
+    ["mlp", "layer_norm", "attention", "jitted_twice", "unused_input", "constant_result", "scan_rnn", "cumulative",
      "cond_branches_differ", "remat", "everything_at_once", "four_deep"],
 )  # fmt: skip
 def test_the_program_is_the_one_that_jax_compiles(name):
@@ -168,6 +169,23 @@ def test_the_program_is_the_one_that_jax_compiles(name):
     ours = lower_gradient(jaxviz.derive(case.fun, *case.args, argnums=argnums))
     theirs = jax_gradient(case.fun, case.args, argnums)
     assert instructions(ours.hlo) == instructions(theirs.compile().as_text())
+
+
+class Untagged(Tags):
+    def __init__(self, given):
+        super().__init__(given)
+        self.programs = tuple(given)
+
+
+@pytest.mark.parametrize("name", ["attention", "scan_in_scan", "cond_in_remat", "jit_in_scan_in_jit"])
+def test_tags_change_nothing_that_is_compiled(name, monkeypatch):
+    derivation = jaxviz.derive(CASES[name].fun, *CASES[name].args)
+    tagged = lower_gradient(derivation).hlo
+    monkeypatch.setattr(lowering, "Tags", Untagged)
+    plain = lower_gradient(derivation).hlo
+    assert "jaxviz." in tagged
+    assert "jaxviz." not in plain
+    assert instructions(tagged) == instructions(plain)
 
 
 @pytest.mark.parametrize("name", ["mlp", "scan_in_scan", "everything_at_once", "attention"])
