@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, overload
 from typing import Literal as OneOf
 
@@ -136,9 +136,7 @@ class ResidualSet(Sequence[Residual]):
       checkpoints: the checkpointed functions in it, with what their policies decided.
       mapped: what `vmap` made of its control flow, a sentence each.
       on_devices: whether the function runs on more than one device.
-      duplicates: values kept twice, in two types or layouts.
-      invariant: what a scan stacks though it is the same in each iteration.
-      forced: what is kept only because it crosses the boundary of a jitted function.
+      finders: for each of `duplicates`, `invariant` and `forced` what gives it; called when it is first asked for.
     """
 
     function: str
@@ -146,9 +144,7 @@ class ResidualSet(Sequence[Residual]):
     checkpoints: tuple[CheckpointReport, ...] = ()
     mapped: tuple[str, ...] = ()
     on_devices: bool = False
-    duplicates: tuple[Finding, ...] = ()
-    invariant: tuple[Finding, ...] = ()
-    forced: tuple[Finding, ...] = ()
+    finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -203,6 +199,24 @@ class ResidualSet(Sequence[Residual]):
         is told apart from a library's in no way, and counts as part of the path.
         """
         return totals(self.items, lambda r: r.module, lambda r: r.module)
+
+    @cached_property
+    def duplicates(self) -> tuple[Finding, ...]:
+        """Values kept twice, in two types or layouts."""
+        return self._found("duplicates")
+
+    @cached_property
+    def invariant(self) -> tuple[Finding, ...]:
+        """What a scan stacks though it is the same in each iteration."""
+        return self._found("invariant")
+
+    @cached_property
+    def forced(self) -> tuple[Finding, ...]:
+        """What is kept only because it crosses the boundary of a jitted function: the function is derived once more to find it."""
+        return self._found("forced")
+
+    def _found(self, name: str) -> tuple[Finding, ...]:
+        return self.finders[name]() if name in self.finders else ()
 
     @cached_property
     def unread(self) -> tuple[Finding, ...]:
@@ -407,11 +421,13 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         readers = None if backward_readers is None else backward_readers[var]
         residual = _residual(atom, var, site, arguments, linear_readers[var], readers)
         made.append(residual if n is None else replace(residual, nbytes_per_device=residual.nbytes // n))
-    return ResidualSet(
-        derivation.primal.name, tuple(made), report_checkpoints(derivation), _mapped(derivation.primal), on_devices,
-        find_duplicates(made, parts.residuals, site), find_invariants(made, parts.residuals, parts.forward),
-        find_forced(made, parts.residuals, site),
-    )  # fmt: skip
+    finders = {
+        "duplicates": partial(find_duplicates, made, parts.residuals, site),
+        "invariant": partial(find_invariants, made, parts.residuals, parts.forward),
+        "forced": partial(find_forced, made, parts.residuals, site),
+    }
+    checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
+    return ResidualSet(derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, finders)
 
 
 def _mapped(program: Program) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from jaxviz.ir import compat
@@ -88,12 +90,16 @@ def _methods(equation: Equation, within: Sequence[Equation]) -> Iterator[str]:
     for held in (equation, *reversed(within)):
         for e in (held, *ancestors(held)):
             traceback = e.source.traceback if e.source is not None else None
-            for frame in compat.user_frames(traceback) if traceback is not None else ():
-                if is_own_code(frame.file_name):
-                    break  # what called jaxviz is no part of the function
-                method = _method(frame.function_name)
-                if method:
-                    yield method
+            if traceback is not None:
+                yield from _methods_on(traceback)
+
+
+@lru_cache(maxsize=65536)
+def _methods_on(traceback: Any) -> tuple[str, ...]:
+    """The methods on the way to an equation, innermost first."""
+    frames = takewhile(lambda frame: not is_own_code(frame.file_name), compat.user_frames(traceback))
+    # What called jaxviz is no part of the function.
+    return tuple(filter(None, (_method(frame.function_name) for frame in frames)))
 
 
 def _method(qualified_name: str) -> str:

@@ -44,6 +44,8 @@ _CALLS = {
 
 def bodies(equation: Equation) -> tuple[Body, ...]:
     """The programs that an equation runs; those of a scatter or a reduction are part of the operation, and left out."""
+    if not equation.operation.programs:
+        return ()
     params = equation.params
     name = _CALLS.get(equation.primitive)
     n = len(equation.invars)
@@ -276,9 +278,12 @@ def _collect(
 ) -> None:
     stands_for = dict(stands_for)
     for equation in program.equations:
-        read = {i: stands_for[a] for i, a in enumerate(equation.invars) if a in stands_for}
-        if not read:
+        for a in equation.invars:
+            if a in stands_for:
+                break
+        else:
             continue
+        read = {i: stands_for[a] for i, a in enumerate(equation.invars) if a in stands_for}
         if only_passes_a_scalar(equation):
             stands_for[equation.outvars[0]] = read[0]
             continue

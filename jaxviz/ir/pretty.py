@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -39,15 +40,24 @@ def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> 
     """
     names: dict[Var, str] = dict(given or {})
     taken = frozenset(names.values())
-    times = Counter(nested for _, equation in program.walk() for _, nested in equation.programs)
+    times = Counter(_nested(program))
     shared = frozenset(nested for nested, n in times.items() if n > 1)
     _name(program, names, (name for name in map(_letters, count()) if name not in taken), shared)
     return names
 
 
+def _nested(program: Program) -> Iterator[Program]:
+    """The programs that its equations hold, and those that theirs hold, once for each time that they are held."""
+    for equation in program.equations:
+        for _, nested in equation.operation.programs:
+            yield nested
+            yield from _nested(nested)
+
+
 def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared: frozenset[Program]) -> None:
-    read: set[object] = {a for e in program.equations for a in e.invars}
-    read.update(program.outvars)
+    read: set[object] = set(program.outvars)
+    for equation in program.equations:
+        read.update(equation.invars)
     for v in (*program.constvars, *program.invars):
         if v not in names:
             names[v] = next(fresh)
@@ -55,7 +65,7 @@ def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared:
         for v in equation.outvars:
             if v not in names:
                 names[v] = next(fresh) if v in read else "_"
-        for _, nested in equation.programs:
+        for _, nested in equation.operation.programs:
             if equation.primitive is compat.jit_p and nested not in shared:
                 _name_alike(nested.invars, equation.invars, names)
                 _name_alike(nested.outvars, equation.outvars, names)
@@ -71,6 +81,7 @@ def _name_alike(inner: Sequence[Atom], outer: Sequence[Atom], names: dict[Var, s
             names[a] = names[like]
 
 
+@lru_cache(maxsize=1 << 18)
 def _letters(i: int) -> str:
     digits = ""
     while True:
