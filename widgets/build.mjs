@@ -1,20 +1,43 @@
-// Builds the explorer: one ES module and one style sheet, which the Python package ships.
+// Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
+// loader.js, the few lines that each widget has of its own; and parts/NAME.js for each src/parts/NAME.ts, see src/parts.ts.
+import { existsSync, readdirSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
-const options = {
-  entryPoints: { explorer: "src/index.ts" },
-  outdir: "../jaxviz/static",
-  bundle: true,
-  format: "esm",
-  target: "es2022",
-  minify: true,
-  charset: "utf8",
-  legalComments: "none",
-  logLevel: "info",
+const minified = !process.argv.includes("--watch");
+const common = { bundle: true, minify: minified, charset: "utf8", legalComments: "none", logLevel: "info" };
+
+/** A style sheet is imported as its text, with what it imports in it. */
+const styles = {
+  name: "styles",
+  setup({ onLoad }) {
+    onLoad({ filter: /\.css$/ }, async ({ path }) => {
+      const { outputFiles, metafile } = await once({
+        ...common,
+        entryPoints: [path],
+        write: false,
+        metafile: true,
+        logLevel: "error",
+      });
+      return { contents: outputFiles[0].text, loader: "text", watchFiles: Object.keys(metafile.inputs) };
+    });
+  },
 };
 
-if (process.argv.includes("--watch")) {
-  await (await context({ ...options, minify: false, sourcemap: "inline" })).watch();
-} else {
-  await once(options);
-}
+const folder = "src/parts";
+const parts = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".ts")) : [];
+
+const options = {
+  ...common,
+  entryPoints: {
+    explorer: "src/index.ts",
+    loader: "src/loader.ts",
+    ...Object.fromEntries(parts.map((name) => [`parts/${name.slice(0, -3)}`, `${folder}/${name}`])),
+  },
+  outdir: "../jaxviz/static",
+  format: "esm",
+  target: "es2022",
+  plugins: [styles],
+};
+
+if (minified) await once(options);
+else await (await context({ ...options, sourcemap: "inline" })).watch();

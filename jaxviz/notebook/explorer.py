@@ -10,31 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
+import ipywidgets
 import traitlets
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.compare import Comparison
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
+from jaxviz.notebook.bundle import MAIN, Bundle, bundle, loader, packed, part_names, script
 from jaxviz.views.changes import changes_of, follow
-from jaxviz.views.columns import first_line, view_of
+from jaxviz.views.columns import ViewMaker, first_line, view_of
 from jaxviz.views.compiled import compiled
 from jaxviz.views.page import page
-from jaxviz.views.schema import View, encode
+from jaxviz.views.schema import View, encode, pack
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
+
+_AT_ONCE = 10_000
+"""Of more equations the memory, the notes and the comparison with JAX come after the rest is on the screen."""
 
 _SHOWN = (*STAGES, "compiled")
 """What `stage` and `beside` may be: the stages, and what they compile to."""
 
 _NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
-
-_STATIC = Path(__file__).parent.parent / "static"
-
-MISSING_BUNDLE = (
-    "The explorer's JavaScript is not built. In a checkout, run `make lab` once, "
-    "or `npm ci && npm run build` in widgets/."
-)
 
 
 class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
@@ -55,6 +53,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
       height: in pixels.
     """
 
+    _code = traitlets.Instance(Bundle).tag(sync=True, **ipywidgets.widget_serialization)
+    _build = traitlets.Unicode("").tag(sync=True)
     payload = traitlets.Bytes(b"").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     what_if = traitlets.Unicode("").tag(sync=True)
@@ -69,20 +69,25 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     compared = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
-        if not (_STATIC / "explorer.js").exists():
-            raise FileNotFoundError(MISSING_BUNDLE)
         self.derivation = derivation
+        self._is_complete = False
         # Set on the instance, so that the class can be imported where the bundle has not been built.
-        self._esm = (_STATIC / "explorer.js").read_text(encoding="utf-8")
-        self._css = (_STATIC / "explorer.css").read_text(encoding="utf-8")
+        self._esm = loader()
         self._comparison = comparison
-        super().__init__(**traits)
+        code = bundle()
+        super().__init__(_code=code, _build=code.build, **traits)
         self.on_msg(self._answer)
+
+    @cached_property
+    def _maker(self) -> ViewMaker:
+        return ViewMaker(self.derivation)
 
     @cached_property
     def view(self) -> View:
         """What is shown, as plain data."""
-        return view_of(self.derivation)
+        whole = self._maker.whole
+        del self._maker  # which holds more than it needs to be asked for nothing any more
+        return whole
 
     @property
     def equation(self) -> Equation | None:
@@ -108,11 +113,13 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         derivation = _derivation(f, args, argnums, kwargs)
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
-        payload = encode(view_of(derivation))
+        maker = ViewMaker(derivation)
+        payload, is_complete = _first_payload(maker)
         self._fill()
         before = self.payload
         self.derivation, self._comparison = derivation, comparison
         self.__dict__.pop("view", None)
+        self._maker, self._is_complete = maker, is_complete
         # In one message, so that the page is drawn once.
         with self.hold_sync():
             self.selected, self.what_if, self.compiled, self.failure = selected, "", "", ""
@@ -135,6 +142,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         view = self.view if source else view_of(self.derivation, source=False)
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "filter", "height", "compared")}
         state["what_if"] = _what_if_json(self.derivation, source)
+        parts = {name: packed(name) for name in part_names()}
         if self._comparison is not None:
             self._fill()
             before = self.before if source else encode(view_of(self._comparison.before, source=False))
@@ -143,7 +151,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             self._fill_compiled()
         state["compiled"] = self.compiled or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
-        path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
+        path.write_text(page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts), encoding="utf-8")
         return path
 
     def text(self, stage: str) -> str:
@@ -160,7 +168,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._fill()
         shown = super()._repr_mimebundle_(**kwargs)
         if shown is not None:
-            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = str(self)
+            view = self.view if "view" in vars(self) else self._maker.first
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
     def _fill(self) -> None:
@@ -168,12 +177,25 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         try:
             if self._comparison is not None and not self.changes:
-                self.before = encode(view_of(self._comparison.before))
+                self.before = pack(encode(view_of(self._comparison.before)))
                 self.changes = _changes_json(self._comparison)
-            self.payload = encode(self.view)
+            if "view" in vars(self):
+                self.payload, self._is_complete = pack(encode(self.view)), True
+            else:
+                self.payload, self._is_complete = _first_payload(self._maker)
         except Exception as error:
             self.failure = first_line(error)
             raise
+
+    def complete(self) -> None:
+        """Works out what the display of a large program leaves for later: the memory, the notes and the comparison with JAX.
+
+        The browser asks for it as soon as the rest is on the screen. Where none does, as when a notebook is run by a script, this has
+        them saved with the notebook.
+        """
+        if not self._is_complete:
+            self.payload = pack(encode(self.view))
+            self._is_complete = True
 
     def _fill_what_if(self) -> None:
         if not self.what_if:
@@ -184,13 +206,23 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             self.compiled = _compiled_json(self.derivation)
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
-        """The browser asks for what it is to show, where the widget stands inside another one."""
+        """What the browser asks for."""
         if content == "fill":
             self._fill()
+        if content == "rest":
+            self.complete()
         if content == "what if":
             self._fill_what_if()
         if content == "compile":
             self._fill_compiled()
+        if isinstance(content, dict) and "part" in content:
+            self._send_part(str(content["part"]))
+
+    def _send_part(self, name: str) -> None:
+        try:
+            self.send({"part": name}, buffers=[packed(name)])
+        except FileNotFoundError as error:
+            self.send({"part": name, "error": str(error)})
 
     @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:
@@ -218,6 +250,12 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if int(number) >= n:
             raise traitlets.TraitError(f"{value!r} names no equation; {stage} has {n}, numbered from 0")
         return value
+
+
+def _first_payload(maker: ViewMaker) -> tuple[bytes, bool]:
+    """What is sent first, and whether that is all of it."""
+    is_small = maker.first.n_equations <= _AT_ONCE
+    return pack(encode(maker.whole if is_small else maker.first)), is_small
 
 
 def _changes_json(comparison: Comparison) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
@@ -18,9 +23,9 @@ from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.origin import Location, ancestors, locate
 from jaxviz.ir.pretty import variable_names
-from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
+from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Origin, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, ROLES, BranchPoint, CheckResult, Stage, View
 from jaxviz.views.sources import SourceTable
 
@@ -32,6 +37,14 @@ _TITLES = {
     "backward": ("backward", "residuals, cotangents → cotangents: the linear program transposed"),
 }
 
+
+_CELLS = (
+    "equation_program", "equation_primitive", "equation_params", "equation_inputs", "equation_outputs", "equation_role",
+    "equation_transform", "equation_rule", "equation_earlier", "equation_location", "equation_origin", "equation_decision",
+    "equation_twin",
+)  # fmt: skip
+
+_NO_ORIGIN = (0, 0, 0)
 
 _INNER_JIT = "this jit is called inside another, whose own donated arguments are what counts"
 
@@ -45,7 +58,7 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
       derivation: its programs are made here if they have not been.
       source: whether the user's own source lines are embedded.
     """
-    return _Columns(derivation, source).view()
+    return ViewMaker(derivation, source).whole
 
 
 class _Strings:
@@ -55,46 +68,109 @@ class _Strings:
         self.number: dict[str, int] = {"": 0}
 
     def __call__(self, text: str) -> int:
-        return self.number.setdefault(text, len(self.number))
+        found = self.number.get(text)
+        if found is None:
+            found = self.number[text] = len(self.number)
+        return found
 
 
-class _Columns:
-    def __init__(self, derivation: Derivation, source: bool):
+@contextmanager
+def _all_kept() -> Iterator[None]:
+    """Meanwhile nothing looks for garbage: of the hundreds of thousands of objects that are made there is none to find."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Kind(NamedTuple):
+    """What is the same for all equations of one operation."""
+
+    primitive: int
+    params: int
+    is_plain: bool
+    """Whether it names no axis, holds no program and is no call."""
+
+
+class ViewMaker:
+    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer.
+
+    Args:
+      derivation: its programs are made here if they have not been.
+      source: whether the user's own source lines are embedded.
+    """
+
+    def __init__(self, derivation: Derivation, source: bool = True):
         self.derivation = derivation
-        self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        self.columns: dict[str, Any] = {name: [] for name in COLUMNS}
+        self.of_variables: tuple[list[int], ...] = tuple(
+            self.columns[f"variable_{name}"] for name in ("name", "type", "label")
+        )
         self.string = _Strings()
         self.sources = SourceTable(source)
         self.types: dict[Any, int] = {}
         self.locations: dict[Location, int] = {}
-        self.variables: dict[tuple[int, Var], int] = {}
+        self.located: dict[int, int] = {}
+        """The location of an equation's `source`, by identity; -1 for one that has none of its own."""
+        self.atoms: dict[Atom, int] = {}
+        """Those of the stage under way."""
         self.literals: dict[tuple[str, int], int] = {}
+        self.kinds: dict[int, _Kind] = {}
+        self.origins: dict[tuple[str, str, str], tuple[int, int, int]] = {}
         self.rows: dict[Equation, int] = {}
-        self.places: dict[tuple[str | Equation, ...], int] = {}
-        """The row of an equation by its stage, forward or backward, and the equations that hold it, outermost first."""
+        self.equations: list[tuple[int, ...]] = []
+        """For each row the cells of `_CELLS`."""
         self.stage = 0
         self.names: dict[Var, str] = {}
+        self.forward_names: dict[Var, str] = {}
         self.binders: list[list[int]] = []
         self.results: list[list[int]] = []
-        self.params: dict[int, int] = {}
-        self.notes: list[str] = []
-        self.decisions = _decisions(derivation)
+        self.decisions: dict[Equation, str] = {}
 
-    def view(self) -> View:
+    @cached_property
+    def first(self) -> View:
+        """Without what is looked at later: the modelled memory, the notes, and the comparison with JAX, which traces the function anew."""
+        with _all_kept():
+            return self._first()
+
+    @cached_property
+    def whole(self) -> View:
+        """All of it. Rows, strings and all other numbers are those of `first`."""
+        first = self.first
+        with _all_kept():
+            no_memory = self.add_memory()
+            return replace(
+                first,
+                strings=tuple(self.string.number),
+                columns=self.arrays(),
+                check=self.check(),
+                notes=self.notes(),
+                no_memory=no_memory,
+                is_whole=True,
+            )
+
+    def _first(self) -> View:
+        self.decisions = _decisions(self.derivation)
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
         self.add_residuals()
-        no_memory = self.add_memory()
+        add = self.columns
+        cells = np.array(self.equations, dtype=np.int64).reshape(-1, len(_CELLS))
+        add.update(zip(_CELLS, np.ascontiguousarray(cells.T), strict=True))
         for offsets, values, lists in (
             ("program_binders", "binder_vars", self.binders),
             ("program_results", "result_atoms", self.results),
         ):
-            self.columns[offsets] = [0, *np.cumsum([len(x) for x in lists]).tolist()]
-            self.columns[values] = [i for x in lists for i in x]
+            add[offsets] = [0, *np.cumsum([len(x) for x in lists]).tolist()]
+            add[values] = [i for x in lists for i in x]
         for offsets, values in (
             ("equation_inputs", "input_atoms"),
             ("equation_outputs", "output_vars"),
             ("residual_consumers", "consumer_rows"),
         ):
-            self.columns[offsets].append(len(self.columns[values]))
+            add[offsets] = np.append(np.asarray(add[offsets], dtype=np.int64), len(add[values]))
         branches = tuple(
             BranchPoint(self.sources.number(b.location), b.location.line, b.kind, str(b.value))
             for b in self.derivation.primal.branches
@@ -105,15 +181,20 @@ class _Columns:
             title=self.derivation.primal.name,
             stages=stages,
             strings=tuple(self.string.number),
-            columns={name: np.asarray(values) for name, values in self.columns.items()},
+            columns=self.arrays(),
             files=self.sources.files(),
             branches=branches,
-            check=self.check(),
-            notes=tuple(self.notes),
             devices=placement.devices,
             placement=str(placement),
-            no_memory=no_memory,
+            is_whole=False,
         )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The columns, each turned into an array once."""
+        for name, values in self.columns.items():
+            if not isinstance(values, np.ndarray):
+                self.columns[name] = np.fromiter(values, np.int64, len(values))
+        return dict(self.columns)
 
     def check(self) -> CheckResult:
         try:
@@ -122,25 +203,34 @@ class _Columns:
             return CheckResult("unknown", "not compared with JAX", (first_line(error),))
         return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
 
+    def notes(self) -> tuple[str, ...]:
+        try:
+            residuals: ResidualSet = self.derivation.residuals
+        except Exception as error:
+            return (f"no residuals: {first_line(error)}",)
+        return residuals.notes
+
     # --- programs -----------------------------------------------------------------------------------------------------
 
     def add_stage(self, index: int, key: str) -> Stage:
         label, title = _TITLES[key]
-        programs, equations = len(self.binders), len(self.columns["equation_program"])
+        programs, equations = len(self.binders), len(self.equations)
         try:
             program: Program = getattr(self.derivation, key)
         except Exception as error:
             return Stage(key, label, title, (programs, programs), (equations, equations), first_line(error))
         self.stage = index
+        self.atoms = {}
         self.names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
+        if key == "forward":
+            self.forward_names = self.names
         self.add_program(program, -1, "", ())
-        n_programs, n_equations = len(self.binders), len(self.columns["equation_program"])
+        n_programs, n_equations = len(self.binders), len(self.equations)
         return Stage(key, label, title, (programs, n_programs), (equations, n_equations), "", program.is_path)
 
     def residual_names(self) -> dict[Var, str]:
         """Names from the listing of the forward program, for the inputs of the linear one that are its residuals."""
-        parts = self.derivation.linearized
-        forward = variable_names(parts.forward)
+        parts, forward = self.derivation.linearized, self.forward_names
         pairs = zip(parts.residuals, parts.linear.invars, strict=False)
         return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
 
@@ -157,8 +247,7 @@ class _Columns:
             + [self.variable(v, name) for v, name in zip(program.invars, names, strict=True)]
         )
         self.results.append([])
-        for equation in program.equations:
-            self.add_equation(equation, number, within)
+        self.add_equations(program.equations, number, within)
         self.results[number] = [self.atom(a) for a in program.outvars]
 
     def input_labels(self, program: Program) -> tuple[str, ...]:
@@ -168,29 +257,43 @@ class _Columns:
         labels = [f"residual {residual.expression}" for residual in self.derivation.residuals]
         return tuple(labels) + program.arg_names[len(labels) :]
 
-    def add_equation(self, equation: Equation, program: int, within: tuple[Equation, ...]) -> None:
+    def add_equations(self, equations: Sequence[Equation], program: int, within: tuple[Equation, ...]) -> None:
+        add, rows, cells, known = self.columns, self.rows, self.equations, self.atoms
+        inputs, outputs = add["input_atoms"], add["output_vars"]
+        for equation in equations:
+            row = len(cells)
+            twin = rows.setdefault(equation, row)
+            kind = self.kinds.get(id(equation.operation)) or self.kind(equation)
+            origin, before, earlier = _NO_ORIGIN, -1, 0
+            if equation.origin is not None:
+                made = equation.origin
+                origin = self.origins.get((made.role, made.transform, made.rule)) or self.origin(made)
+                if made.equation is not None:
+                    found = rows.get(made.equation)
+                    before, earlier = (found, 0) if found is not None else self.earlier(equation)
+            n_inputs, n_outputs = len(inputs), len(outputs)
+            for a in equation.invars:
+                i = known.get(a)
+                inputs.append(self.atom(a) if i is None else i)
+            for v in equation.outvars:
+                i = known.get(v)
+                outputs.append(self.new_variable(v) if i is None else i)
+            location = self.located.get(id(equation.source), -1)
+            if location < 0:
+                location = self.location_of(equation, within)
+            decision = self.string(self.decisions[equation]) if equation in self.decisions else 0
+            cells.append(
+                (
+                    program, kind.primitive, kind.params, n_inputs, n_outputs, *origin, earlier, location, before,
+                    decision, -1 if twin == row else twin,
+                )
+            )  # fmt: skip
+            if not kind.is_plain:
+                self.add_more(equation, row, within)
+
+    def add_more(self, equation: Equation, row: int, within: tuple[Equation, ...]) -> None:
+        """What few equations have: axes, layouts, donations, programs."""
         add = self.columns
-        row = len(add["equation_program"])
-        twin = self.rows.setdefault(equation, row)
-        if STAGES[self.stage] in ("forward", "backward"):
-            self.places.setdefault((STAGES[self.stage], *within, equation), row)
-        origin = equation.origin
-        add["equation_program"].append(program)
-        add["equation_primitive"].append(self.string(equation.primitive.name))
-        add["equation_params"].append(self.params_text(equation))
-        add["equation_inputs"].append(len(add["input_atoms"]))
-        add["input_atoms"].extend([self.atom(a) for a in equation.invars])
-        add["equation_outputs"].append(len(add["output_vars"]))
-        add["output_vars"].extend([self.variable(v) for v in equation.outvars])
-        add["equation_role"].append(ROLES.index(origin.role) if origin else 0)
-        add["equation_transform"].append(self.string(origin.transform if origin else ""))
-        add["equation_rule"].append(self.string(origin.rule if origin else ""))
-        add["equation_earlier"].append(self.string("\n".join(self.earlier(equation))))
-        add["equation_location"].append(self.location(location_of(equation, within)))
-        source = next((self.rows[e] for e in ancestors(equation) if e in self.rows), -1)
-        add["equation_origin"].append(source)
-        add["equation_decision"].append(self.string(self.decisions.get(equation, "")))
-        add["equation_twin"].append(-1 if twin == row else twin)
         if compat.axis_names(equation.params):
             add["axis_rows"].append(row)
             add["axis_exchanges"].append(int(compat.exchanges(equation.primitive)))
@@ -202,6 +305,18 @@ class _Columns:
         for label, nested in equation.programs:
             self.add_program(nested, row, label, (*within, equation))
 
+    def kind(self, equation: Equation) -> _Kind:
+        is_plain = not equation.programs and not compat.axis_names(equation.params)
+        params = self.string("\n".join(visible_params(equation)))
+        kind = _Kind(self.string(equation.primitive.name), params, is_plain)
+        self.kinds[id(equation.operation)] = kind
+        return kind
+
+    def origin(self, origin: Origin) -> tuple[int, int, int]:
+        found = (ROLES.index(origin.role), self.string(origin.transform), self.string(origin.rule))
+        self.origins[origin.role, origin.transform, origin.rule] = found
+        return found
+
     def add_donations(self, equation: Equation, row: int, within: tuple[Equation, ...]) -> None:
         is_inner = any(e.primitive is compat.jit_p for e in within)
         for donation in donations_of(equation.operation):
@@ -211,27 +326,40 @@ class _Columns:
             add["donation_results"].append(-1 if is_inner or donation.result is None else donation.result)
             add["donation_reasons"].append(self.string(_INNER_JIT if is_inner else donation.reason))
 
-    def earlier(self, equation: Equation) -> Iterator[str]:
-        """What made the equations that it came from, up to one that is shown: those of a function that was derived itself."""
+    def earlier(self, equation: Equation) -> tuple[int, int]:
+        """The row of the first of the equations it came from that is shown, and, as a string, what made those that are not:
+        those of a function that was derived itself."""
+        made: list[str] = []
         for e in ancestors(equation):
-            if e in self.rows or e.origin is None:
-                return
-            yield f"{e.origin.rule} ({e.origin.transform})"
+            if e in self.rows:
+                return self.rows[e], self.string("\n".join(made))
+            if e.origin is None:
+                break
+            made.append(f"{e.origin.rule} ({e.origin.transform})")
+        return -1, self.string("\n".join(made))
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
     def atom(self, atom: Atom) -> int:
-        return ~self.literal(atom) if isinstance(atom, Literal) else self.variable(atom)
+        found = self.atoms.get(atom)
+        if found is None:
+            found = ~self.literal(atom) if isinstance(atom, Literal) else self.variable(atom)
+            self.atoms[atom] = found
+        return found
 
     def variable(self, var: Var, label: str = "") -> int:
-        key = (self.stage, var)
-        found = self.variables.get(key)
-        if found is None:
-            found = self.variables[key] = len(self.variables)
-            name = "_" if isinstance(var, DropVar) else self.names.get(var, "_")
-            self.columns["variable_name"].append(self.string(name))
-            self.columns["variable_type"].append(self.type(var.aval))
-            self.columns["variable_label"].append(self.string(label))
+        found = self.atoms.get(var)
+        return self.new_variable(var, label) if found is None else found
+
+    def new_variable(self, var: Var, label: str = "") -> int:
+        names, types, labels = self.of_variables
+        found = self.atoms[var] = len(names)
+        name = "_" if isinstance(var, DropVar) else self.names.get(var, "_")
+        names.append(self.string(name))
+        aval = var.aval
+        known = self.types.get(aval)
+        types.append(self.type(aval) if known is None else known)
+        labels.append(self.string(label) if label else 0)
         return found
 
     def literal(self, literal: Literal) -> int:
@@ -263,21 +391,21 @@ class _Columns:
             self.columns["location_function"].append(self.string(location.function))
         return found
 
-    def params_text(self, equation: Equation) -> int:
-        key = id(equation.operation)
-        if key not in self.params:
-            self.params[key] = self.string("\n".join(visible_params(equation)))
-        return self.params[key]
+    def location_of(self, equation: Equation, within: tuple[Equation, ...]) -> int:
+        """The location of an equation, or of the call it stands in. Equations share what says where they are from."""
+        own = locate(equation.source)
+        if own is not None:
+            found = self.located[id(equation.source)] = self.location(own)
+            return found
+        return self.location(location_of(equation, within))
 
     # --- residuals ----------------------------------------------------------------------------------------------------
 
     def add_residuals(self) -> None:
         try:
             residuals: ResidualSet = self.derivation.residuals
-        except Exception as error:
-            self.notes.append(f"no residuals: {first_line(error)}")
+        except Exception:  # `notes` says why
             return
-        self.notes.extend(residuals.notes)
         add = self.columns
         for r in residuals:
             add["residual_name"].append(self.string(r.name))
@@ -295,21 +423,25 @@ class _Columns:
             add["residual_producer"].append(self.rows.get(r.producer, -1) if r.producer is not None else -1)
             add["residual_consumers"].append(len(add["consumer_rows"]))
             add["consumer_rows"].extend(self.rows[e] for e in r.consumers if e in self.rows)
+        add["residual_buffer"] = [-1] * len(residuals)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def add_memory(self) -> str:
         """The steps and the buffers of the modelled memory; or why there are none."""
-        add = self.columns
-        buffers = [-1] * len(add["residual_name"])
-        add["residual_buffer"] = buffers
         try:
             timeline = memory(self.derivation)
         except Exception as error:
             return first_line(error)
+        add = self.columns
+        names = ("step_row", *(name for name in COLUMNS if name.startswith("buffer_")))
+        add.update({name: [] for name in names})
+        buffers = [-1] * len(add["residual_name"])
+        add["residual_buffer"] = buffers
+        places = {key: dict(self.places(key)) for key in ("forward", "backward")}
         for step in timeline.steps:
             stage = "backward" if step.is_backward else "forward"
-            add["step_row"].append(self.places[stage, *step.within, step.equation])
+            add["step_row"].append(places[stage][*step.within, step.equation])
         for i, value in enumerate(timeline.values):
             add["buffer_nbytes"].append(value.nbytes)
             add["buffer_kind"].append(MEMORY_KINDS.index(value.kind))
@@ -321,6 +453,20 @@ class _Columns:
             for residual in value.residuals:
                 buffers[residual] = i
         return ""
+
+    def places(self, key: str) -> Iterator[tuple[tuple[Equation, ...], int]]:
+        """Each equation of a stage after those that hold it, outermost first, with its row."""
+        start = self.first.stage(key).equations[0]
+        numbers = count(start)
+
+        def walk(program: Program, within: tuple[Equation, ...]) -> Iterator[tuple[tuple[Equation, ...], int]]:
+            for equation in program.equations:
+                place = (*within, equation)
+                yield place, next(numbers)
+                for _, nested in equation.programs:
+                    yield from walk(nested, place)
+
+        return walk(getattr(self.derivation, key), ())
 
 
 def _decisions(derivation: Derivation) -> dict[Equation, str]:

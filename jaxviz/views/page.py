@@ -11,10 +11,9 @@ from typing import Any
 
 _HOST = """
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
-const unpack = async (text) => {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
-};
+const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+const unpack = async (text) =>
+  new Response(new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("gzip")));
 let state = {};
 const listeners = new Map();
 const model = {
@@ -27,15 +26,23 @@ const model = {
   on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
   off: (event, listener) => listeners.set(event, (listeners.get(event) ?? []).filter((l) => l !== listener)),
   save_changes: () => {},
-  send: () => {},
+  // There is no kernel; parts of the program that are loaded when they are first used are in the page.
+  send: async ({ part }) => {
+    if (part === undefined) return;
+    const found = document.getElementById("jaxviz-part-" + part);
+    const answer = found ? { part } : { part, error: "this page was saved without " + part };
+    const buffers = found ? [new DataView(bytesOf(read(found.id)).buffer)] : [];
+    for (const listener of listeners.get("msg:custom") ?? []) listener(answer, buffers);
+  },
 };
 const el = document.getElementById("jaxviz");
 try {
   state = await (await unpack(read("jaxviz-state"))).json();
   state.payload = new DataView(await (await unpack(read("jaxviz-payload"))).arrayBuffer());
-  if (state.before) state.before = new DataView(Uint8Array.from(atob(state.before), (c) => c.charCodeAt(0)).buffer);
+  if (state.before) state.before = new DataView(bytesOf(state.before).buffer);
   const source = new Blob([read("jaxviz-module")], { type: "text/javascript" });
   const module = await import(URL.createObjectURL(source));
+  globalThis.jaxviz = { model };
   await module.default.render({ model, el });
 } catch (error) {
   el.textContent = "This page could not be shown: " + error;
@@ -48,16 +55,18 @@ _POLICY = (
 )
 
 
-def page(title: str, payload: bytes, module: str, style: str, state: Mapping[str, Any]) -> str:
+def page(
+    title: str, payload: bytes, module: str, state: Mapping[str, Any], parts: Mapping[str, bytes] | None = None
+) -> str:
     """The HTML of a page that shows one widget.
 
     Args:
       title: of the page.
       payload: what `schema.encode` gave.
-      module, style: the widget's JavaScript module and its style sheet.
+      module: the widget's JavaScript module.
       state: the widget's other traits; `before`, if it is there, in base 64.
+      parts: modules that it loads when it first uses them, gzipped, by name.
     """
-    sheet = style.replace("</", "<\\/")
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -66,7 +75,6 @@ def page(title: str, payload: bytes, module: str, style: str, state: Mapping[str
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <title>{html.escape(title)}</title>
-<style>{sheet}</style>
 <style>
 body {{ margin: 0; background: light-dark(#fff, #111418); font-family: system-ui, sans-serif; }}
 html {{ color-scheme: light dark; }}
@@ -79,6 +87,7 @@ html {{ color-scheme: light dark; }}
 {_data("jaxviz-state", _packed(json.dumps(dict(state)).encode()))}
 {_data("jaxviz-payload", _packed(payload))}
 {_data("jaxviz-module", module)}
+{"".join(_data(f"jaxviz-part-{name}", base64.b64encode(part).decode()) for name, part in (parts or {}).items())}
 <script type="module">{_HOST}</script>
 </body>
 </html>

@@ -4,15 +4,22 @@ import base64
 import gzip
 import json
 import re
+import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import traitlets
 
 import jaxviz
+from jaxviz.notebook import bundle
 from jaxviz.notebook import explorer as module
-from jaxviz.views.schema import decode
+from jaxviz.views.columns import view_of
+from jaxviz.views.schema import COLUMNS, decode, to_json
+
+STATIC = Path(jaxviz.__file__).parent / "static"
 
 
 def loss(w, x):
@@ -43,7 +50,7 @@ def test_a_failure_reaches_the_browser(explorer, monkeypatch):
     def fails(*args, **kwargs):
         raise RuntimeError("no luck\n\nmore")
 
-    monkeypatch.setattr(module, "view_of", fails)
+    monkeypatch.setattr(module, "ViewMaker", fails)
     with pytest.raises(RuntimeError):
         explorer._answer(explorer, "fill", [])
     assert explorer.failure == "RuntimeError: no luck"
@@ -149,9 +156,102 @@ def test_the_text_of_a_stage_has_the_names_shown(explorer):
 
 
 def test_a_missing_bundle_says_what_to_do(explorer, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "_STATIC", tmp_path)
+    monkeypatch.setattr(bundle, "_STATIC", tmp_path)
     with pytest.raises(FileNotFoundError, match="make lab"):
         jaxviz.explore(explorer.derivation)
+
+
+def test_the_code_is_held_once(explorer):
+    other = jaxviz.explore(explorer.derivation)
+    assert other._code is explorer._code
+    state = explorer.get_state()
+    assert state["_code"] == f"IPY_MODEL_{explorer._code.model_id}"
+    assert "_css" not in state
+    assert len(state["_esm"]) < 2048
+    code = gzip.decompress(base64.b64decode(explorer._code.code)).decode()
+    assert code == (STATIC / "explorer.js").read_text(encoding="utf-8")
+    assert state["_build"] == explorer._code.build
+
+
+def test_a_bundle_that_was_closed_is_made_anew(explorer):
+    explorer._code.close()
+    other = jaxviz.explore(explorer.derivation)
+    assert other._code is not explorer._code
+    assert other._code.code
+
+
+def test_the_main_module_and_the_loader_keep_to_their_size():
+    assert len(gzip.compress((STATIC / "explorer.js").read_bytes())) <= 150_000
+    assert (STATIC / "loader.js").stat().st_size < 2048
+
+
+def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    shown = explorer._repr_mimebundle_()
+    shown = shown[0] if isinstance(shown, tuple) else shown
+    first = decode(explorer.payload)
+    assert "equations" in shown["text/plain"]
+    assert (first.is_whole, first.check, len(first.columns["step_row"])) == (False, None, 0)
+    explorer._handle_custom_msg("rest", [])
+    whole = decode(explorer.payload)
+    assert whole.is_whole
+    assert whole.check.status == "agrees"
+    assert whole.columns["step_row"].size
+    # What has been on the screen meanwhile holds: no number of a row or a string has changed.
+    assert whole.strings[: len(first.strings)] == first.strings
+    later = [n for n in COLUMNS if n.startswith(("buffer_", "step_")) or n == "residual_buffer"]
+    for name in set(COLUMNS) - set(later):
+        np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
+    assert to_json(whole) == to_json(view_of(explorer.derivation))
+    before = explorer.payload
+    explorer._handle_custom_msg("rest", [])
+    assert explorer.payload is before
+
+
+def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    explorer._fill()
+    assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
+    # It is worked out by now, so the browser gets it too.
+    explorer._handle_custom_msg("rest", [])
+    assert decode(explorer.payload).is_whole
+
+
+@pytest.fixture
+def sent(explorer, monkeypatch):
+    found = []
+    monkeypatch.setattr(explorer, "send", lambda content, buffers=(): found.append((content, list(buffers))))
+    return found
+
+
+@pytest.fixture
+def with_a_part(monkeypatch, tmp_path):
+    shutil.copytree(STATIC, tmp_path / "static")
+    (tmp_path / "static" / "parts").mkdir(exist_ok=True)
+    (tmp_path / "static" / "parts" / "small.js").write_text("export const answer = 42;")
+    monkeypatch.setattr(bundle, "_STATIC", tmp_path / "static")
+
+
+def test_a_part_is_sent_when_it_is_asked_for(explorer, sent, with_a_part):
+    explorer._handle_custom_msg({"part": "small"}, [])
+    ((content, (block,)),) = sent
+    assert content == {"part": "small"}
+    assert gzip.decompress(block) == b"export const answer = 42;"
+
+
+def test_the_main_module_is_sent_where_no_widget_holds_it(explorer, sent):
+    explorer._handle_custom_msg({"part": "explorer"}, [])
+    assert gzip.decompress(sent[0][1][0]) == (STATIC / "explorer.js").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["large", "../explorer", ""])
+def test_there_is_no_other_part(explorer, sent, with_a_part, name):
+    explorer._handle_custom_msg({"part": name}, [])
+    assert sent == [({"part": name, "error": f"the explorer has no part {name!r}"}, [])]
+
+
+def test_a_page_holds_the_parts(explorer, with_a_part, tmp_path):
+    assert packed(explorer.save_html(tmp_path / "loss.html"), "part-small") == b"export const answer = 42;"
 
 
 def other(w, x):

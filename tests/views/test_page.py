@@ -31,7 +31,7 @@ class Reader(HTMLParser):
 
 
 def read(**changes):
-    values = {"title": "t", "payload": b"bytes", "module": "export default 1", "style": "", "state": {}, **changes}
+    values = {"title": "t", "payload": b"bytes", "module": "export default 1", "state": {}, **changes}
     return page(**values), Reader(page(**values))
 
 
@@ -47,8 +47,14 @@ def test_what_is_put_in_comes_out():
     assert json.loads(unpacked(found.scripts["jaxviz-state"])) == {"selected": EVIL}
 
 
+def test_parts_are_blocks_that_are_read_when_they_are_asked_for():
+    _, found = read(parts={"drawing": b"\x00\xfe"})
+    assert base64.b64decode(json.loads(found.scripts["jaxviz-part-drawing"])) == b"\x00\xfe"
+    assert "jaxviz-part-drawing" not in read()[0]
+
+
 def test_no_text_adds_an_element():
-    plain, hostile = read()[1], read(title=EVIL, module=EVIL, style=EVIL, state={EVIL: EVIL})[1]
+    plain, hostile = read()[1], read(title=EVIL, module=EVIL, state={EVIL: EVIL})[1]
     assert hostile.tags == plain.tags
 
 

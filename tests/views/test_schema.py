@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxviz.views.schema import COLUMNS, MAGIC, VERSION, decode, encode, from_json, to_json
+from jaxviz.views.schema import COLUMNS, MAGIC, VERSION, decode, encode, from_json, pack, to_json
 
 FIXTURE = json.loads((Path(__file__).parents[1] / "fixtures" / "explorer_view.json").read_text(encoding="utf-8"))
 BYTES = base64.b64decode(FIXTURE["bytes"])
@@ -71,6 +71,13 @@ def test_a_number_beyond_32_bits_is_an_error():
 def test_other_bytes_are_refused(block, message):
     with pytest.raises(ValueError, match=message):
         decode(block)
+
+
+def test_a_packed_block_is_read_as_it_is():
+    packed = pack(BYTES)
+    assert len(packed) < len(BYTES) / 2
+    assert packed == pack(BYTES)
+    assert to_json(decode(packed)) == FIXTURE["view"]
 
 
 def test_text_that_is_not_unicode_does_not_stop_the_rest():

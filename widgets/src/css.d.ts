@@ -1,1 +1,5 @@
-declare module "*.css";
+declare module "*.css" {
+  /** The sheet as text. */
+  const text: string;
+  export default text;
+}

@@ -1,7 +1,6 @@
 /** The explorer as an anywidget module: reads the payload, lays the panes out, links them. */
 
-import "./style.css";
-import { Matches } from "./changes";
+import { type Changes, Matches } from "./changes";
 import { h } from "./dom";
 import { Model } from "./model";
 import { guarded, type Listing, type Pane, reasonOf } from "./pane";
@@ -15,12 +14,14 @@ import { KEYS, Rail } from "./panes/rail";
 import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
-import { decode } from "./schema";
+import { decode, type View } from "./schema";
 import { linkScrolling } from "./scrolling";
 import { splitter } from "./splitter";
 import { type Other, type Side, State } from "./state";
+import sheet from "./style.css";
 import {
   askForPayload,
+  askForRest,
   beforeOf,
   changesOf,
   compiledOf,
@@ -32,6 +33,7 @@ import {
   type WidgetModel,
   whatIfOf,
 } from "./sync";
+import { isZipped, unzipped } from "./zip";
 
 /** Equations of the function up to which its switches are asked for before they are looked at. */
 const AT_ONCE = 500;
@@ -230,39 +232,96 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   root.style.height = `${heightOf(model)}px`;
   el.append(root);
   let unmount = () => {};
-  const show = () => {
+  let state: State | null = null;
+  const clear = () => {
     unmount();
     unmount = () => {};
+    state = null;
+  };
+  const say = (id: string, text: string) => {
+    clear();
+    root.replaceChildren(note(id, text));
+  };
+  const fail = (error: unknown) => {
+    console.error(error);
+    say("failed", `The explorer could not be shown: ${reasonOf(error)}`);
+  };
+  /** The block of the version before that is shown beside. */
+  let beside: DataView | null = null;
+  const present = (view: View, other: View | undefined, earlier: DataView | null) => {
+    const shown = state?.model.view;
+    const isRest = shown && !shown.is_whole && view.is_whole && isSame(shown, view) && beside === earlier;
+    if (state && isRest) {
+      state.complete(view);
+      return;
+    }
+    clear();
+    addSheet(el);
+    state = new State(new Model(view), whatIfOf(model));
+    setBeside(state, other, changesOf(model));
+    beside = earlier;
+    unmount = mount(root, model, state);
+    if (!view.is_whole) askForRest(model);
+  };
+  let turn = 0;
+  const show = () => {
+    const mine = ++turn;
+    const isLatest = () => mine === turn;
     try {
       const payload = payloadOf(model);
       if (payload !== null) {
-        const state = new State(new Model(decode(payload)), whatIfOf(model));
-        readOther(state, model);
-        unmount = mount(root, model, state);
-      } else if (failureOf(model))
-        root.replaceChildren(note("failed", `The explorer could not be shown: ${failureOf(model)}`));
+        const earlier = beforeOf(model);
+        const views = [payload, ...(earlier ? [earlier] : [])].map(viewIn);
+        if (views.some((view) => view instanceof Promise)) {
+          if (state === null) say("loading", "Reading…");
+          Promise.all(views)
+            .then(([view, other]) => isLatest() && present(view!, other, earlier))
+            .catch((error) => isLatest() && fail(error));
+        } else present(views[0] as View, views[1] as View | undefined, earlier);
+      } else if (failureOf(model)) say("failed", `The explorer could not be shown: ${failureOf(model)}`);
       else {
-        root.replaceChildren(note("loading", "Deriving the programs…"));
+        say("loading", "Deriving the programs…");
         askForPayload(model);
       }
     } catch (error) {
-      console.error(error);
-      root.replaceChildren(note("failed", `The explorer could not be shown: ${reasonOf(error)}`));
+      fail(error);
     }
   };
   show();
   const stop = onPayload(model, show);
   return () => {
+    turn++;
     stop();
-    unmount();
+    clear();
   };
 }
 
-/** Reads the version before, if there is one. */
-function readOther(state: State, widget: WidgetModel): void {
-  const [payload, changes] = [beforeOf(widget), changesOf(widget)];
-  if (payload === null || changes === null) return;
-  const before = new State(new Model(decode(payload)));
+/** Whether two views are of the same programs. */
+function isSame(a: View, b: View): boolean {
+  const rows = (view: View) => view.stages.map((stage) => `${stage.key} ${stage.equations}`).join();
+  return a.title === b.title && rows(a) === rows(b);
+}
+
+const styled = new WeakSet<Node>();
+
+/** Puts the style sheet where it holds for an element: once into the document, or into the shadow tree that a host shows it in. */
+function addSheet(el: HTMLElement): void {
+  const root = el.getRootNode();
+  const place = root instanceof ShadowRoot ? root : document.head;
+  if (styled.has(place)) return;
+  styled.add(place);
+  place.append(h("style", {}, sheet));
+}
+
+/** The view in a block: at once, unless it has to be unzipped. */
+function viewIn(block: DataView): View | Promise<View> {
+  return isZipped(block) ? unzipped(block).then((bytes) => decode(new DataView(bytes))) : decode(block);
+}
+
+/** Sets the version before beside a state, if there is one. */
+function setBeside(state: State, view: View | undefined, changes: Changes | null): void {
+  if (view === undefined || changes === null) return;
+  const before = new State(new Model(view));
   const match = (isAfter: boolean) => new Matches(changes, before.model, state.model, isAfter);
   state.other = { state: before, matches: match(true), mark: "is-added" };
   before.other = { state, matches: match(false), mark: "is-removed" };
@@ -272,4 +331,5 @@ function note(id: string, text: string): HTMLElement {
   return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
 }
 
+export { loadPart } from "./parts";
 export default { render };

@@ -81,7 +81,7 @@ export class Model {
   private readonly twins = new Map<number, number[]>();
   private readonly nestedPrograms = new Map<number, number[]>();
 
-  constructor(readonly view: View) {
+  constructor(private shown: View) {
     this.rows = this.column("equation_program").length;
     this.residuals = this.readResiduals();
     const { starts, items } = this.readChildren();
@@ -109,6 +109,16 @@ export class Model {
       max = Math.max(max, total);
     }
     this.maxLineBytes = max;
+  }
+
+  get view(): View {
+    return this.shown;
+  }
+
+  /** Takes the same view with what was left out of it. */
+  complete(view: View): void {
+    this.shown = view;
+    this.modelled = null;
   }
 
   column(name: string): Column {

@@ -1,7 +1,7 @@
 /** The wire format: a mirror of `jaxviz/views/schema.py`, which says what each column means. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 5;
+export const VERSION = 6;
 const PREFIX_BYTES = 16;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
@@ -55,6 +55,8 @@ export interface View {
   devices: string[];
   placement: string;
   no_memory: string;
+  /** Whether the memory, the notes and the comparison with JAX are there, and not on their way. */
+  is_whole: boolean;
   strings: string[];
   columns: Record<string, Column>;
 }

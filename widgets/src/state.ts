@@ -2,6 +2,7 @@
 
 import type { Matches } from "./changes";
 import type { Model, Place } from "./model";
+import type { View } from "./schema";
 import { Switches } from "./switches";
 import { type Made, NOTHING_MADE } from "./sync";
 
@@ -61,7 +62,8 @@ export type Change =
   | "lower"
   | "switches"
   | "linking"
-  | "filter";
+  | "filter"
+  | "whole";
 
 export class State {
   selection: Selection = NOTHING;
@@ -105,6 +107,12 @@ export class State {
   subscribe(listener: (change: Change) => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
+  }
+
+  /** Takes what was left out of the view at first. */
+  complete(view: View): void {
+    this.model.complete(view);
+    this.tell("whole");
   }
 
   selectRow(row: number): void {

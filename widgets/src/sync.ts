@@ -9,8 +9,8 @@ export interface WidgetModel {
   set(name: string, value: unknown): void;
   save_changes(): void;
   send?(content: unknown): void;
-  on(event: string, callback: () => void): void;
-  off(event: string, callback?: () => void): void;
+  on(event: string, callback: (content: never, buffers: never) => void): void;
+  off(event: string, callback?: (content: never, buffers: never) => void): void;
 }
 
 export function payloadOf(model: WidgetModel): DataView | null {
@@ -50,6 +50,11 @@ export function failureOf(model: WidgetModel): string {
 /** Asks Python for the view, which it makes when first asked. */
 export function askForPayload(model: WidgetModel): void {
   model.send?.("fill");
+}
+
+/** Asks Python for what it left out of the view of a large program, so that the rest is there sooner. */
+export function askForRest(model: WidgetModel): void {
+  model.send?.("rest");
 }
 
 /** What Python makes when it is first asked for: the table of the switches, the compiled program. */

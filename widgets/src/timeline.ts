@@ -76,17 +76,38 @@ export interface Alive {
   count: number;
 }
 
-/** What is alive at a step, the largest first. */
-export function aliveAt({ buffers }: Timeline, step: number): Alive[] {
-  const groups = new Map<string, Alive>();
-  for (const { name, type, kind, nbytes, born, last } of buffers) {
-    if (step < born || step > last) continue;
+/** Which buffers belong together: for each a number that those of its kind, type and name share, but for indices. */
+const grouped = new WeakMap<readonly Buffer[], { group: Int32Array; patterns: string[] }>();
+
+function groupsOf(buffers: readonly Buffer[]): { group: Int32Array; patterns: string[] } {
+  const known = grouped.get(buffers);
+  if (known !== undefined) return known;
+  const numbers = new Map<string, number>();
+  const patterns: string[] = [];
+  const group = Int32Array.from(buffers, ({ name, type, kind }) => {
     const pattern = name.replaceAll(/\[\d+\]/g, "[…]");
     const key = `${kind}\n${type}\n${pattern}`;
+    const number = numbers.get(key) ?? patterns.push(pattern) - 1;
+    numbers.set(key, number);
+    return number;
+  });
+  const made = { group, patterns };
+  grouped.set(buffers, made);
+  return made;
+}
+
+/** What is alive at a step, the largest first. */
+export function aliveAt({ buffers }: Timeline, step: number): Alive[] {
+  const groups = new Map<number, Alive>();
+  const { group: numbers, patterns } = groupsOf(buffers);
+  for (let i = 0; i < buffers.length; i++) {
+    const { name, type, kind, nbytes, born, last } = buffers[i]!;
+    if (step < born || step > last) continue;
+    const key = numbers[i]!;
     const group = groups.get(key);
     if (group === undefined) groups.set(key, { name, type, kind, nbytes, count: 1 });
     else {
-      group.name = pattern;
+      group.name = patterns[key]!;
       group.nbytes += nbytes;
       group.count++;
     }

@@ -8,7 +8,8 @@ import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
 import { State } from "../src/state";
 import { type Table, WhatIf } from "../src/whatif";
-import { bytes, model } from "./fixture";
+import { bytes, json, model } from "./fixture";
+import { host as modelOf, zipped } from "./host";
 import { layOut } from "./layout";
 
 beforeAll(() => {
@@ -37,31 +38,7 @@ afterEach(() => {
 });
 
 function host(traits: Record<string, unknown> = {}) {
-  const values: Record<string, unknown> = {
-    payload: bytes(),
-    stage: "primal",
-    beside: "",
-    selected: "",
-    height: 600,
-    ...traits,
-  };
-  const listeners = new Map<string, Set<() => void>>();
-  return {
-    values,
-    sent: [] as unknown[],
-    get: (name: string) => values[name],
-    set(name: string, value: unknown) {
-      values[name] = value;
-      for (const listener of listeners.get(`change:${name}`) ?? []) listener();
-    },
-    save_changes() {},
-    send(content: unknown) {
-      this.sent.push(content);
-    },
-    on: (event: string, f: () => void) => listeners.set(event, (listeners.get(event) ?? new Set()).add(f)),
-    off: (event: string, f: () => void) => listeners.get(event)?.delete(f),
-    count: () => [...listeners.values()].reduce((sum, set) => sum + set.size, 0),
-  };
+  return modelOf({ payload: bytes(), stage: "primal", beside: "", selected: "", height: 600, ...traits });
 }
 
 function show(traits: Record<string, unknown> = {}) {
@@ -529,4 +506,77 @@ test("the switches of a small function are asked for at once, and an error stand
   expect(find("what-if")[0]!.textContent).toContain("Working out");
   model.set("what_if", JSON.stringify({ error: "ReverseModeError: no" }));
   expect(find("what-if")[0]!.textContent).toContain("ReverseModeError: no");
+});
+
+test("a zipped payload is unzipped before it is shown", async () => {
+  const { find } = show({ payload: await zipped(bytes()) });
+  expect(find("loading")).toHaveLength(1);
+  await vi.waitFor(() => expect(find("residual-row")).toHaveLength(2));
+  expect(find("loading")).toHaveLength(0);
+});
+
+test("what is shown is what came last, whichever was unzipped first", async () => {
+  const { model, find } = show({ payload: await zipped(bytes()) });
+  model.set("payload", new DataView(new ArrayBuffer(0)));
+  model.set("failure", "ValueError: no");
+  await new Promise((done) => setTimeout(done, 50));
+  expect(find("failed")[0]!.textContent).toContain("ValueError: no");
+  expect(find("residual-row")).toHaveLength(0);
+});
+
+/** The bytes of the shared view with another header. */
+function withHeader(changes: Record<string, unknown>): DataView {
+  const old = new Uint8Array(bytes().buffer);
+  const length = new DataView(old.buffer).getUint32(8, true);
+  const header = JSON.parse(new TextDecoder().decode(old.subarray(16, 16 + length)));
+  const text = new TextEncoder().encode(JSON.stringify({ ...header, ...changes }));
+  const size = Math.ceil(text.length / 8) * 8;
+  const made = new Uint8Array(16 + size + old.length - 16 - length).fill(32);
+  made.set(old.subarray(0, 16));
+  new DataView(made.buffer).setUint32(8, size, true);
+  made.set(text, 16);
+  made.set(old.subarray(16 + length), 16 + size);
+  return new DataView(made.buffer);
+}
+
+test("what was left out at first comes without a change to what is shown", () => {
+  layOut(800, 300);
+  const { model, find } = show({ payload: withHeader({ is_whole: false, check: null, notes: [] }) });
+  expect(model.sent).toContain("rest");
+  expect(find("badge")).toHaveLength(0);
+  expect(find("memory")[0]!.textContent).toContain("Working out");
+  find("stage-backward")[0]!.click();
+  const [code] = find("code-left");
+  find("residual-row")[0]!.click();
+  model.set("payload", bytes());
+  expect(find("code-left")[0]).toBe(code);
+  expect(find("badge")[0]!.textContent).toContain("residuals differ");
+  expect(find("residuals")[0]!.textContent).toContain(json.notes[0]);
+  expect(find("memory")[0]!.textContent).not.toContain("Working out");
+  expect(find("timeline")).toHaveLength(1);
+  expect(model.values["selected"]).not.toBe("");
+  expect(model.sent.filter((m) => m === "rest")).toHaveLength(1);
+  layOut(0, 0);
+});
+
+test("another program takes the place of one that is not whole yet", () => {
+  const { model, find } = show({ payload: withHeader({ is_whole: false, check: null }) });
+  const [code] = find("code-left");
+  model.set("payload", withHeader({ title: "another" }));
+  expect(find("code-left")).toHaveLength(1);
+  expect(find("code-left")[0]).not.toBe(code);
+});
+
+test("the style sheet is put where it holds, once", () => {
+  const sheets = () => document.head.querySelectorAll("style").length;
+  show();
+  const n = sheets();
+  show();
+  expect(sheets()).toBe(n);
+  const shadow = document.createElement("div").attachShadow({ mode: "open" });
+  const el = document.createElement("div");
+  shadow.append(el);
+  explorer.render({ model: host(), el });
+  explorer.render({ model: host(), el });
+  expect(shadow.querySelectorAll("style")).toHaveLength(1);
 });

@@ -8,7 +8,7 @@ type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
 
 export const json = fixture.view as unknown as Json;
 
-export function bytes(): DataView {
+export function bytes(): DataView<ArrayBuffer> {
   return new DataView(Uint8Array.from(atob(fixture.bytes), (c) => c.charCodeAt(0)).buffer);
 }
 

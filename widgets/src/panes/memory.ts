@@ -51,7 +51,7 @@ export class MemoryPane {
   private at = -1;
   /** Whether that step has been selected, so that the tip need not say more of it. */
   private isTold = false;
-  private readonly stop: () => void;
+  private stop = () => {};
   private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption", {});
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
@@ -84,21 +84,28 @@ export class MemoryPane {
       },
       svg("svg", {}, this.areas, this.lit, this.cursor),
     );
-    const reason = state.model.view.no_memory;
     this.element = h(
       "section",
       { class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" },
       h("div", { class: "jv-pane-head" }, tabs(state, "memory"), this.head),
-      reason
-        ? h("p", { class: "jv-message" }, "The memory of its gradient is not modelled. ", ...marked(reason))
-        : h(
-            "div",
-            { class: "jv-memory-body" },
-            this.plot,
-            h("div", { class: "jv-memory-side" }, this.legend),
-          ),
     );
-    this.stop = reason ? () => {} : onResize(this.plot, (...size) => this.resize(size));
+    this.fill();
+  }
+
+  /** Makes room for the drawing, or says why there is none. */
+  private fill(): void {
+    const { no_memory: reason, is_whole } = this.state.model.view;
+    while (this.element.children.length > 1) this.element.lastElementChild!.remove();
+    if (!is_whole || reason) {
+      const text = reason
+        ? "The memory of its gradient is not modelled. "
+        : "Working out the memory over time…";
+      this.element.append(h("p", { class: "jv-message" }, text, ...marked(reason)));
+      return;
+    }
+    const side = h("div", { class: "jv-memory-side" }, this.legend);
+    this.element.append(h("div", { class: "jv-memory-body" }, this.plot, side));
+    this.stop = onResize(this.plot, (...size) => this.resize(size));
   }
 
   destroy(): void {
@@ -123,6 +130,7 @@ export class MemoryPane {
   }
 
   update(change: Change): void {
+    if (change === "whole") this.fill();
     if (change === "selection") this.light();
     if (change !== "switches" || this.shown === null) return;
     const { switches, model } = this.state;

@@ -36,6 +36,7 @@ export class Rail {
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
+  private badge: HTMLElement;
   private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
 
@@ -116,6 +117,7 @@ export class Rail {
       },
       "?",
     );
+    this.badge = badge(state);
     this.element = h(
       "header",
       { class: "jv-rail" },
@@ -126,13 +128,18 @@ export class Rail {
       this.versions,
       h("span", { class: "jv-space" }),
       devices(state),
-      badge(state),
+      this.badge,
       help,
     );
     this.update("shown");
   }
 
   update(change: Change): void {
+    if (change === "whole") {
+      const made = badge(this.state);
+      this.badge.replaceWith(made);
+      this.badge = made;
+    }
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
     this.fillVersions();
@@ -184,8 +191,8 @@ function devices(state: State): HTMLElement {
 }
 
 function badge(state: State): HTMLElement {
-  const { check } = state.model.view;
-  if (check === null) return h("span", {});
+  const { check, is_whole } = state.model.view;
+  if (check === null) return h("span", { class: "jv-dim" }, is_whole ? "" : "comparing with JAX…");
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const label = h("span", {}, `${mark} ${check.summary}`);
   if (check.differences.length === 0)

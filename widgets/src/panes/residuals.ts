@@ -4,6 +4,7 @@ import { h, onRowKey, reveal } from "../dom";
 import { filterOf } from "../filter";
 import { formatBytes, formatCount, formatParts, plural } from "../format";
 import type { Residual } from "../model";
+import { Rows } from "../rows";
 import { type Change, type Lit, residualLitAs, type State } from "../state";
 import { tabs } from "./lower";
 import { figuresOf } from "./whatif";
@@ -21,9 +22,6 @@ const HEADS: [Key, string][] = [
 ];
 
 const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
-
-/** Rows shown before the rest is asked for. */
-const SHOWN_AT_FIRST = 120;
 
 const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
 
@@ -69,12 +67,14 @@ export function summary(residuals: Residual[], all: Residual[] = residuals): str
 export class ResidualsPane {
   readonly element: HTMLElement;
   private readonly scroller = h("div", { class: "jv-scroll" });
+  private readonly notes = h("div", {});
   private readonly body = h("tbody", {});
   private readonly heads = new Map<Key, HTMLElement>();
+  private readonly table: Rows;
+  /** The rows that are in the document, by residual. */
   private readonly rows = new Map<number, HTMLElement>();
   private key: Key = "nbytes";
   private descending = true;
-  private limit = SHOWN_AT_FIRST;
   /** All in the order of the table, and those of them that pass the filter. */
   private order: Residual[] = [];
   private found: Residual[] = [];
@@ -155,11 +155,11 @@ export class ResidualsPane {
       h("thead", {}, h("tr", {}, ofSwitches, ...heads)),
       this.body,
     );
-    const notes = view.notes.map((note) => h("p", { class: "jv-message jv-note" }, ...marked(note)));
-    const empty = residuals.length === 0 && notes.length === 0;
+    const empty = residuals.length === 0 && view.notes.length === 0;
     const nothing = "Nothing is kept: the function is linear in what is differentiated.";
+    this.fillNotes();
     this.scroller.append(
-      ...notes,
+      this.notes,
       empty ? h("p", { class: "jv-message" }, nothing) : residuals.length > 0 ? table : "",
     );
     this.element = h(
@@ -176,6 +176,15 @@ export class ResidualsPane {
       ),
       this.scroller,
     );
+    this.table = new Rows(this.scroller, this.body, (i) => {
+      const { index } = this.found[i]!;
+      const tr = this.rows.get(index);
+      this.rows.delete(index);
+      this.cells.delete(index);
+      // One of those that are left takes part in tabbing.
+      const [left] = this.rows.values();
+      if (tr?.tabIndex === 0 && left) left.tabIndex = 0;
+    });
     this.sort();
     this.search();
   }
@@ -187,7 +196,15 @@ export class ResidualsPane {
     this.box.select();
   }
 
+  private fillNotes(): void {
+    const { notes } = this.state.model.view;
+    this.notes.replaceChildren(
+      ...notes.map((note) => h("p", { class: "jv-message jv-note" }, ...marked(note))),
+    );
+  }
+
   update(change: Change): void {
+    if (change === "whole") this.fillNotes();
     if (change === "filter" && this.box.value !== this.state.filter) {
       this.box.value = this.state.filter;
       this.search();
@@ -197,20 +214,39 @@ export class ResidualsPane {
       this.sumUp();
     }
     if (change !== "selection") return;
+    this.bringToLight();
     const shown = this.light();
     if (shown) reveal(this.scroller, shown);
+  }
+
+  /** Makes sure that the first row that the selection is about is there. */
+  private bringToLight(): void {
+    const { residual, rows } = this.state.selection;
+    if (residual < 0 && rows.size === 0) return;
+    const meant = new Map<Lit, number>();
+    this.found.forEach((r, i) => {
+      const lit = residualLitAs(this.state, r.index);
+      if (!meant.has(lit)) meant.set(lit, i);
+    });
+    const i = meant.get("is-selected") ?? meant.get("is-ancestor") ?? meant.get("is-descendant");
+    if (i !== undefined) this.table.bring(i);
   }
 
   /** Lights what the selection concerns; gives back the row to look at. */
   private light(): HTMLElement | undefined {
     const first = new Map<Lit, HTMLElement>();
     for (const [index, tr] of this.rows) {
-      const lit = residualLitAs(this.state, index);
-      for (const how of LIT) tr.classList.toggle(how, how === lit);
-      tr.setAttribute("aria-selected", String(lit === "is-selected"));
+      const lit = this.lightRow(index, tr);
       if (!first.has(lit)) first.set(lit, tr);
     }
     return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
+  }
+
+  private lightRow(index: number, tr: HTMLElement): Lit {
+    const lit = residualLitAs(this.state, index);
+    for (const how of LIT) tr.classList.toggle(how, how === lit);
+    tr.setAttribute("aria-selected", String(lit === "is-selected"));
+    return lit;
   }
 
   private sortBy(key: Key): void {
@@ -250,7 +286,6 @@ export class ResidualsPane {
     this.state.filterBy(this.box.value);
     const passes = this.filter(this.box.value, this.kind.value);
     this.found = passes === null ? this.order : this.order.filter(passes);
-    this.limit = SHOWN_AT_FIRST;
     this.element.classList.toggle("is-filtered", passes !== null);
     this.sumUp();
     this.fill();
@@ -275,7 +310,7 @@ export class ResidualsPane {
     const { found } = this;
     this.rows.clear();
     this.cells.clear();
-    this.body.replaceChildren(...found.slice(0, this.limit).map((r) => this.row(r)));
+    this.table.show(found.length, (i) => this.row(found[i]!));
     this.light();
     const button = (label: string, onclick: () => void) =>
       h("button", { type: "button", class: "jv-button", onclick }, label);
@@ -289,13 +324,6 @@ export class ResidualsPane {
           `None of the ${plural(this.order.length, "value")} matches. `,
         ),
         button("Show all", () => this.showAll()),
-      );
-    if (found.length > this.limit)
-      wide(
-        button(`Show all ${plural(found.length, "value")}`, () => {
-          this.limit = found.length;
-          this.fill();
-        }),
       );
   }
 
@@ -327,6 +355,7 @@ export class ResidualsPane {
     );
     this.rows.set(r.index, tr);
     this.fillSwitch(r.index, cell, tr);
+    this.lightRow(r.index, tr);
     return tr;
   }
 

@@ -1,0 +1,88 @@
+"""The explorer's JavaScript, held once for all explorers of a kernel, and so once in a notebook that is saved.
+
+Each explorer's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/loader.ts`). Heavier
+parts are loaded when they are first used (`widgets/src/parts.ts`).
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+import ipywidgets
+import traitlets
+
+MAIN = "explorer"
+_STATIC = Path(__file__).parent.parent / "static"
+_PARTS = "parts"
+
+MISSING_BUNDLE = (
+    "The explorer's JavaScript is not built. In a checkout, run `make lab` once, "
+    "or `npm ci && npm run build` in widgets/."
+)
+
+
+class Bundle(ipywidgets.Widget):  # type: ignore[misc]
+    """The code, as a widget without a view: explorers refer to it, and it is saved with the notebook as they are.
+
+    Traits:
+      code: the main module, gzipped, in base64.
+      build: what tells it from that of another version.
+    """
+
+    code = traitlets.Unicode("").tag(sync=True)
+    build = traitlets.Unicode("").tag(sync=True)
+
+
+_shared: list[Bundle] = []
+
+
+def bundle() -> Bundle:
+    """The one of this kernel; a new one where it has been closed, or the code has been built anew."""
+    build = hashlib.sha256(packed(MAIN)).hexdigest()[:16]
+    if not _shared or _shared[0].comm is None or _shared[0].build != build:
+        _shared[:] = [Bundle(code=base64.b64encode(packed(MAIN)).decode(), build=build)]
+    return _shared[0]
+
+
+def loader() -> str:
+    """The module of each explorer."""
+    return _read(_STATIC / "loader.js")
+
+
+def script(name: str) -> str:
+    """The source of the main module, or of a part.
+
+    Raises:
+      FileNotFoundError: there is none of that name.
+    """
+    if name == MAIN:
+        return _read(_STATIC / f"{MAIN}.js")
+    if name not in part_names():
+        raise FileNotFoundError(f"the explorer has no part {name!r}")
+    return _read(_STATIC / _PARTS / f"{name}.js")
+
+
+def packed(name: str) -> bytes:
+    """The same, gzipped."""
+    return _packed(script(name))
+
+
+def part_names() -> tuple[str, ...]:
+    """The parts that are loaded when they are first used."""
+    return tuple(sorted(path.stem for path in (_STATIC / _PARTS).glob("*.js")))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(MISSING_BUNDLE) from None
+
+
+@lru_cache(maxsize=8)
+def _packed(source: str) -> bytes:
+    return gzip.compress(source.encode(), 9, mtime=0)

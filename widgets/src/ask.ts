@@ -1,0 +1,40 @@
+/** Asking the kernel, or the page that stands in for it, for code by name. */
+
+/** The part of an anywidget model that is needed to ask. */
+export interface Asked {
+  send?(content: unknown): void;
+  on(event: string, callback: (content: never, buffers: never) => void): void;
+  off(event: string, callback?: (content: never, buffers: never) => void): void;
+}
+
+interface Answer {
+  part?: string;
+  error?: string;
+}
+
+/**
+ * The gzipped source of a part.
+ *
+ * @throws where it is answered that there is none, or nothing is answered in time: there is no kernel, or it is busy.
+ */
+export function askFor(model: Asked, name: string, milliseconds: number): Promise<DataView> {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      model.off("msg:custom", onAnswer);
+    };
+    const onAnswer = (answer: Answer, buffers: DataView[]) => {
+      if (answer?.part !== name) return;
+      stop();
+      const block = buffers?.[0];
+      if (answer.error || block === undefined) reject(new Error(answer.error || `no part ${name}`));
+      else resolve(block);
+    };
+    const timer = setTimeout(() => {
+      stop();
+      reject(new Error(`${name} is not here, and no kernel answers`));
+    }, milliseconds);
+    model.on("msg:custom", onAnswer);
+    model.send?.({ part: name });
+  });
+}

@@ -1,0 +1,81 @@
+/**
+ * What each explorer has for a module: a few lines that find the code, which a notebook holds once, and hand over to it.
+ *
+ * The code is a widget without a view (`jaxviz/notebook/bundle.py`), saved with the notebook as the explorers are. Where a host has no
+ * widgets but the ones it shows, the kernel is asked. All explorers of a page share one instance of the module.
+ */
+
+import { type Asked, askFor } from "./ask";
+import { moduleOf } from "./zip";
+
+interface Model extends Asked {
+  get(name: string): unknown;
+  widget_manager?: { get_model?(id: string): Promise<{ get(name: string): unknown } | undefined> };
+}
+
+interface Host {
+  model: Model;
+  el: HTMLElement;
+}
+
+interface Explorer {
+  default: { render(host: Host): unknown };
+}
+
+const MAIN = "explorer";
+
+/** The widget that holds the code may be made a moment after the first that is shown. */
+const TRIES = 40;
+const BETWEEN = 50;
+const PATIENCE = 30_000;
+
+async function heldBy(model: Model): Promise<Uint8Array<ArrayBuffer>> {
+  const id = String(model.get("_code")).replace("IPY_MODEL_", "");
+  for (let i = 0; i < TRIES; i++) {
+    try {
+      const code = (await model.widget_manager?.get_model?.(id))?.get("code");
+      if (code) return Uint8Array.from(atob(String(code)), (c) => c.charCodeAt(0));
+    } catch {
+      // Not there, or not yet.
+    }
+    await new Promise((done) => setTimeout(done, BETWEEN));
+  }
+  throw new Error("no such widget");
+}
+
+const SHARED = Symbol.for("jaxviz");
+const page = globalThis as { [SHARED]?: Map<string, Promise<unknown>> };
+page[SHARED] ??= new Map();
+/** The modules of this page, by build. */
+const modules = page[SHARED];
+
+function load(model: Model): Promise<unknown> {
+  const build = String(model.get("_build"));
+  const before = modules.get(build);
+  if (before) return before;
+  const code = heldBy(model)
+    .catch(() => askFor(model, MAIN, PATIENCE))
+    .then(moduleOf);
+  modules.set(build, code);
+  code.catch(() => modules.delete(build));
+  return code;
+}
+
+/** The code is fetched while Python is at work on what it is to show. */
+function initialize({ model }: { model: Model }): void {
+  load(model).catch(() => {});
+}
+
+async function render(host: Host): Promise<unknown> {
+  let explorer: Explorer;
+  try {
+    explorer = (await load(host.model)) as Explorer;
+  } catch (error) {
+    console.error(error);
+    host.el.textContent = "The explorer's code is not in this notebook. Run its cell again to see it.";
+    return;
+  }
+  return explorer.default.render(host);
+}
+
+export default { initialize, render };

@@ -1,0 +1,32 @@
+/** A widget model as hosts of anywidget give it. */
+
+type Listener = (content: never, buffers: never) => void;
+
+export function host(values: Record<string, unknown>) {
+  const listeners = new Map<string, Set<Listener>>();
+  return {
+    values,
+    sent: [] as unknown[],
+    get: (name: string) => values[name],
+    set(name: string, value: unknown) {
+      values[name] = value;
+      this.tell(`change:${name}`);
+    },
+    tell(event: string, content: unknown = {}, buffers: DataView[] = []) {
+      for (const listener of listeners.get(event) ?? []) listener(content as never, buffers as never);
+    },
+    save_changes() {},
+    send(content: unknown) {
+      this.sent.push(content);
+    },
+    on: (event: string, f: Listener) => listeners.set(event, (listeners.get(event) ?? new Set()).add(f)),
+    off: (event: string, f: Listener) => listeners.get(event)?.delete(f),
+    count: () => [...listeners.values()].reduce((sum, set) => sum + set.size, 0),
+  };
+}
+
+/** A block gzipped, as Python sends it. */
+export async function zipped(block: DataView<ArrayBuffer> | string): Promise<DataView<ArrayBuffer>> {
+  const { body } = new Response(block);
+  return new DataView(await new Response(body!.pipeThrough(new CompressionStream("gzip"))).arrayBuffer());
+}

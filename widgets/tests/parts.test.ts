@@ -1,0 +1,45 @@
+import { expect, test, vi } from "vitest";
+import { loadPart } from "../src/parts";
+import { isZipped, unzipped } from "../src/zip";
+import { zipped as block, host } from "./host";
+
+/** Node imports no blobs: a part is its own text here. */
+const read = async (b: DataView) => new TextDecoder().decode(await unzipped(b));
+
+test("a part is asked for once, whoever asks", async () => {
+  const model = host({});
+  const both = [loadPart(model, "one", 10_000, read), loadPart(model, "one", 100, read)];
+  expect(model.sent).toEqual([{ part: "one" }]);
+  model.tell("msg:custom", { part: "another" }, [await block("wrong")]);
+  model.tell("msg:custom", { part: "one" }, [await block("right")]);
+  expect(await Promise.all(both)).toEqual(["right", "right"]);
+  expect(await loadPart(host({}), "one", 10_000, read)).toBe("right");
+  expect(model.count()).toBe(0);
+});
+
+test("what is not there is said to be so, and asked for again", async () => {
+  const model = host({});
+  const part = loadPart(model, "two", 10_000, read);
+  model.tell("msg:custom", { part: "two", error: "the explorer has no part 'two'" });
+  await expect(part).rejects.toThrow("the explorer has no part 'two'");
+  const again = loadPart(model, "two", 10_000, read);
+  model.tell("msg:custom", { part: "two" }, [await block("there now")]);
+  expect(await again).toBe("there now");
+});
+
+test("where no kernel answers, whoever asked does without", async () => {
+  vi.useFakeTimers();
+  const model = host({});
+  const part = loadPart(model, "three", 10_000, read);
+  const refused = expect(part).rejects.toThrow("three is not here, and no kernel answers");
+  vi.advanceTimersByTime(10_000);
+  await refused;
+  vi.useRealTimers();
+  expect(model.count()).toBe(0);
+});
+
+test("a zipped block is told by its first bytes", async () => {
+  expect(isZipped(await block("x"))).toBe(true);
+  expect(isZipped(new DataView(new TextEncoder().encode("jaxviz").buffer))).toBe(false);
+  expect(isZipped(new DataView(new ArrayBuffer(0)))).toBe(false);
+});
