@@ -55,7 +55,7 @@ lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks
 demo: $(STAMPS)/install jaxviz/static/explorer.js
 	$(BIN)/python notebooks/00_first_look.py
 
-bench: $(STAMPS)/install
+bench: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	$(BIN)/python -m benchmarks
 
 browser:

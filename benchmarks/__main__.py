@@ -2,9 +2,10 @@
 
 import sys
 
-from benchmarks import derivation, loops, remat
+from benchmarks import derivation, explorer, loops, remat
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
 loops.main(quick=quick)
 remat.main(quick=quick)
+explorer.main(quick=quick)

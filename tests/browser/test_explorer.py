@@ -1,11 +1,11 @@
 """The first notebook in the real JupyterLab, and the saved page, in a real browser, in both themes."""
 
 import re
-import uuid
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jupyter_lab import KERNEL_IDLE
 from playwright.sync_api import expect
 
 import jaxviz
@@ -14,16 +14,13 @@ from jaxviz.analysis.tables import format_bytes
 from jaxviz.views.whatif import what_if
 
 pytestmark = pytest.mark.browser
-KERNEL_IDLE = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 
 
 @pytest.fixture
 def notebook(lab, tab):
     """The first notebook, open, with all its cells run."""
     page = tab.page
-    page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}/tree/00_first_look.ipynb?token={lab.token}&reset")
-    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
-    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    lab.open(page, "00_first_look.ipynb")
     # The server remembers the theme of the test before.
     page.evaluate(
         f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"

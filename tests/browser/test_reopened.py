@@ -1,0 +1,140 @@
+"""A notebook of many explorers, saved with the state of its widgets and opened again by a kernel that knows nothing of them, and by none."""
+
+import gzip
+import json
+
+import jax.numpy as jnp
+import nbformat
+import pytest
+from jupyter_lab import KERNEL_IDLE
+from playwright.sync_api import expect
+
+import jaxviz
+from jaxviz.notebook import bundle
+
+pytestmark = pytest.mark.browser
+EXPLORERS, EQUATIONS = 20, 1_000
+
+PROGRAM = f"""
+import jax, jax.numpy as jnp, jaxviz
+def loss(w, x):
+    for _ in range(40):
+        x = jnp.tanh(x @ w) * jnp.sin(x) + jnp.cos(x)
+    return jnp.sum(x)
+derivation = jaxviz.derive(loss, jnp.ones((9, 9)), jnp.ones((5, 9)))
+n = sum(sum(1 for _ in getattr(derivation, s).walk()) for s in ("primal", "jvp", "forward", "linear", "backward"))
+assert n >= {EQUATIONS}, n
+explorers = [jaxviz.explore(loss, (1 + i / 9) * jnp.ones((9, 9)), jnp.ones((5, 9))) for i in range({EXPLORERS})]
+"""
+
+NO_KERNEL = """async () => {
+    const { sessionContext } = jupyterapp.shell.currentWidget;
+    await sessionContext.shutdown();
+}"""
+
+MODULES = "() => globalThis[Symbol.for('jaxviz')].size"
+SHEETS = "() => [...document.querySelectorAll('style')].filter((s) => s.textContent.includes('.jv-residuals')).length"
+ASK = """async (code) => {
+    const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const done = kernel.requestExecute({ code, store_history: false });
+    let text = "";
+    done.onIOPub = (message) => { if (message.header.msg_type === "stream") text += message.content.text; };
+    await done.done;
+    return text.trim();
+}"""
+SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
+
+
+@pytest.fixture(params=["light"])
+def theme(request):
+    return request.param
+
+
+def write(lab, name, *cells):
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells], metadata=kernel)
+    nbformat.write(made, lab.folder / name)
+
+
+def widgets(notebook):
+    return notebook["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+
+
+def test_twenty_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
+    name, page = "twenty.ipynb", tab.page
+    # Half of them wait until they are asked for what a large program leaves for later.
+    late = "import jaxviz.notebook.explorer as module\nmodule._AT_ONCE = 10"
+    half = EXPLORERS // 2
+    show = "for e in explorers[{}:{}]:\n    display(e)"
+    write(lab, name, PROGRAM, show.format(0, half), late, show.format(half, EXPLORERS))
+    lab.open(page, name)
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.wait_for_function(KERNEL_IDLE, timeout=90_000)
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
+    expect(page.get_by_test_id("badge")).to_have_count(EXPLORERS, timeout=60_000)
+    assert page.evaluate(SHEETS) == 1
+    assert page.evaluate(MODULES) == 1
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    page.wait_for_timeout(1000)
+    page.evaluate(SAVE)
+    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+
+    path = lab.folder / name
+    assert path.stat().st_size < 5_000_000
+    saved = widgets(json.loads(path.read_text()))
+    code = [m for m in saved.values() if "code" in m["state"]]
+    assert len(code) == 1
+    # All but the code takes less than half of what each had of its own before.
+    assert (path.stat().st_size - len(code[0]["state"]["code"])) / EXPLORERS < 170_000
+    page.evaluate(NO_KERNEL)
+    page.close()
+
+    # Another kernel, which knows none of them, and no cell run: all there is is in the file.
+    again = type(tab)(page.context.browser, "light")
+    page = again.page
+    lab.open(page, name)
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
+    known = page.evaluate(ASK, "print('jaxviz' in dir())")
+    assert known == "False"
+    page.evaluate(NO_KERNEL)
+    for i in (0, EXPLORERS - 1):
+        explorer = explorers.nth(i)
+        explorer.scroll_into_view_if_needed()
+        expect(explorer.get_by_test_id("badge")).to_contain_text("residuals as in JAX")
+        explorer.get_by_test_id("stage-backward").click()
+        explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first.click()
+        expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
+        page.keyboard.press("m")
+        expect(explorer.get_by_test_id("timeline")).to_contain_text("peak")
+    assert page.evaluate(MODULES) == 1
+    again.screenshot("reopened")
+    assert again.errors == []
+    assert again.foreign == []
+    page.close()
+
+
+LOAD = """async (part) => {
+    const text = JSON.parse(document.getElementById("jaxviz-module").textContent);
+    const { loadPart } = await import(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
+    const { answer } = await loadPart(globalThis.jaxviz.model, part);
+    return answer;
+}"""
+
+
+def test_a_saved_page_loads_a_part_when_it_is_asked_for(tab, tmp_path, monkeypatch):
+    static = tmp_path / "static"
+    (static / "parts").mkdir(parents=True)
+    for name in ("explorer.js", "loader.js"):
+        (static / name).write_text((bundle._STATIC / name).read_text())
+    (static / "parts" / "small.js").write_text("export const answer = 6 * 7;")
+    monkeypatch.setattr(bundle, "_STATIC", static)
+    assert gzip.decompress(bundle.packed("small")) == b"export const answer = 6 * 7;"
+    path = jaxviz.explore(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3)).save_html(tmp_path / "page.html")
+    page = tab.page
+    page.goto(path.as_uri())
+    expect(page.get_by_test_id("explorer")).to_be_visible()
+    assert page.evaluate(LOAD, "small") == 42
+    said = page.evaluate(f"async (part) => ({LOAD})(part).catch((error) => error.message)", "large")
+    assert said == "this page was saved without large"
