@@ -59,8 +59,10 @@ def in_python(n_layers: int, repeats: int) -> list[Row]:
         shown.append(time.process_time() - start)
         explorer.complete()
         complete.append(time.process_time() - start)
-    n = equations_of(explorer.view)
-    payload = explorer.payload
+        n, payload = equations_of(explorer.view), explorer.payload
+        # A widget is held until it is closed, and with it all that it shows.
+        explorer.close()
+        del explorer, derivation
     return [
         ("equations", f"{EQUATIONS:,}", f"{n:,} in {n_layers} layers"),
         ("Python, until it is sent", "< 1 s", f"{min(shown):.2f} s ({statistics.median(shown):.2f} median)"),

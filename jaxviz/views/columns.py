@@ -39,12 +39,12 @@ _TITLES = {
 
 
 _CELLS = (
-    "equation_program", "equation_primitive", "equation_params", "equation_inputs", "equation_outputs", "equation_role",
-    "equation_transform", "equation_rule", "equation_earlier", "equation_location", "equation_origin", "equation_decision",
-    "equation_twin",
+    "equation_program", "equation_inputs", "equation_outputs", "equation_earlier", "equation_location", "equation_origin",
+    "equation_decision", "equation_twin",
 )  # fmt: skip
-
-_NO_ORIGIN = (0, 0, 0)
+_OF_OPERATION = ("equation_primitive", "equation_params")
+_OF_ORIGIN = ("equation_role", "equation_transform", "equation_rule")
+"""Few operations and few kinds of origin are many equations': a row has the number of its own, and their cells stand in tables."""
 
 _INNER_JIT = "this jit is called inside another, whose own donated arguments are what counts"
 
@@ -89,8 +89,7 @@ def _all_kept() -> Iterator[None]:
 class _Kind(NamedTuple):
     """What is the same for all equations of one operation."""
 
-    primitive: int
-    params: int
+    number: int
     is_plain: bool
     """Whether it names no axis, holds no program and is no call."""
 
@@ -119,10 +118,12 @@ class ViewMaker:
         """Those of the stage under way."""
         self.literals: dict[tuple[str, int], int] = {}
         self.kinds: dict[int, _Kind] = {}
-        self.origins: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        self.of_operations: list[tuple[int, ...]] = []
+        self.origins: dict[tuple[str, str, str], int] = {}
+        self.of_origins: list[tuple[int, ...]] = [(0, 0, 0)]
         self.rows: dict[Equation, int] = {}
         self.equations: list[tuple[int, ...]] = []
-        """For each row the cells of `_CELLS`."""
+        """For each row the cells of `_CELLS`, then the numbers of its operation and of its kind of origin."""
         self.stage = 0
         self.names: dict[Var, str] = {}
         self.forward_names: dict[Var, str] = {}
@@ -157,8 +158,15 @@ class ViewMaker:
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
         self.add_residuals()
         add = self.columns
-        cells = np.array(self.equations, dtype=np.int64).reshape(-1, len(_CELLS))
-        add.update(zip(_CELLS, np.ascontiguousarray(cells.T), strict=True))
+        rows = np.array(self.equations, dtype=np.int64).reshape(-1, len(_CELLS) + 2)
+        *cells, operations, origins = np.ascontiguousarray(rows.T)
+        add.update(zip(_CELLS, cells, strict=True))
+        for names, table, numbers in (
+            (_OF_OPERATION, self.of_operations, operations),
+            (_OF_ORIGIN, self.of_origins, origins),
+        ):
+            columns = np.array(table, dtype=np.int64).reshape(-1, len(names)).T
+            add.update((name, column[numbers]) for name, column in zip(names, columns, strict=True))
         for offsets, values, lists in (
             ("program_binders", "binder_vars", self.binders),
             ("program_results", "result_atoms", self.results),
@@ -264,7 +272,7 @@ class ViewMaker:
             row = len(cells)
             twin = rows.setdefault(equation, row)
             kind = self.kinds.get(id(equation.operation)) or self.kind(equation)
-            origin, before, earlier = _NO_ORIGIN, -1, 0
+            origin, before, earlier = 0, -1, 0
             if equation.origin is not None:
                 made = equation.origin
                 origin = self.origins.get((made.role, made.transform, made.rule)) or self.origin(made)
@@ -284,8 +292,8 @@ class ViewMaker:
             decision = self.string(self.decisions[equation]) if equation in self.decisions else 0
             cells.append(
                 (
-                    program, kind.primitive, kind.params, n_inputs, n_outputs, *origin, earlier, location, before,
-                    decision, -1 if twin == row else twin,
+                    program, n_inputs, n_outputs, earlier, location, before, decision, -1 if twin == row else twin,
+                    kind.number, origin,
                 )
             )  # fmt: skip
             if not kind.is_plain:
@@ -308,14 +316,15 @@ class ViewMaker:
     def kind(self, equation: Equation) -> _Kind:
         is_plain = not equation.programs and not compat.axis_names(equation.params)
         params = self.string("\n".join(visible_params(equation)))
-        kind = _Kind(self.string(equation.primitive.name), params, is_plain)
-        self.kinds[id(equation.operation)] = kind
+        kind = self.kinds[id(equation.operation)] = _Kind(len(self.of_operations), is_plain)
+        self.of_operations.append((self.string(equation.primitive.name), params))
         return kind
 
-    def origin(self, origin: Origin) -> tuple[int, int, int]:
-        found = (ROLES.index(origin.role), self.string(origin.transform), self.string(origin.rule))
-        self.origins[origin.role, origin.transform, origin.rule] = found
-        return found
+    def origin(self, origin: Origin) -> int:
+        number = self.origins[origin.role, origin.transform, origin.rule] = len(self.of_origins)
+        cells = (ROLES.index(origin.role), self.string(origin.transform), self.string(origin.rule))
+        self.of_origins.append(cells)
+        return number
 
     def add_donations(self, equation: Equation, row: int, within: tuple[Equation, ...]) -> None:
         is_inner = any(e.primitive is compat.jit_p for e in within)

@@ -201,8 +201,8 @@ class View:
 
 
 def pack(block: bytes) -> bytes:
-    """A block as it is sent and saved: gzipped, quickly, which makes a large program's a fifth as long."""
-    return gzip.compress(block, 3, mtime=0)
+    """A block as it is sent and saved: gzipped, as fast as that goes, for the slowest comes to 4 % less in ten times the time."""
+    return gzip.compress(block, 1, mtime=0)
 
 
 def encode(view: View) -> bytes:
