@@ -116,7 +116,7 @@ export class CodePane {
       "section",
       {
         class: "jv-pane jv-code",
-        "aria-label": title,
+        "aria-label": version ? `${version}: ${title}` : title,
         "data-testid": `code-${side}`,
         "data-stage": infos.map((info) => info.key).join("+"),
         onfocusin: () => state.use(side),
