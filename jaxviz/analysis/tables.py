@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,28 @@ def format_bytes(n: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TiB"
+
+
+_UNFIT = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
+    r"\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"
+)
+"""Characters that show nothing and change how others are shown: controls, formats, halves of characters."""
+
+
+def printable(text: str, limit: int = 0) -> str:
+    """A text from a program on one line, with control characters, and those that turn text around, spelt out.
+
+    >>> printable("a\\u202eb\\x1b[0m")
+    'a<U+202E>b<U+001B>[0m'
+
+    Args:
+      text: a name, a number, a line of source.
+      limit: how long it may be; what is longer is cut and ends in an ellipsis. 0 for no limit.
+    """
+    if limit and len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return _UNFIT.sub(lambda found: " " if found[0] in "\t\n\r" else f"<U+{ord(found[0]):04X}>", text)
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int = 100) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -15,10 +15,15 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.views.columns import first_line, view_of
+from jaxviz.views.dot import Dot
+from jaxviz.views.drawing import Drawing, draw
 from jaxviz.views.page import page
 from jaxviz.views.schema import View, encode
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STATIC = Path(__file__).parent.parent / "static"
 
@@ -93,6 +98,33 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
+
+    def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
+        """A picture of a program, or of several side by side; by default of what the explorer shows.
+
+        >>> explorer.draw("forward+backward")
+
+        Args:
+          stage, depth, source: as of `jaxviz.draw`.
+        """
+        shown = stage or "+".join(filter(None, (self.stage, self.beside)))
+        return draw(self.derivation, stage=shown, depth=depth, source=source)
+
+    def to_dot(self, stage: str = "", depth: int | None = None, source: bool = True) -> Dot:
+        """The picture as a `graphviz.Source`, which shows itself and which `.render()` writes; see `jaxviz.to_dot`."""
+        return self.draw(stage, depth, source).to_dot()
+
+    def save_svg(self, path: str | Path, stage: str = "", depth: int | None = None, source: bool = True) -> Path:
+        """Writes the picture as SVG, by `dot` where it is installed; returns the path. The arguments are those of `draw`."""
+        return self.draw(stage, depth, source).save_svg(path)
+
+    def save_png(self, path: str | Path, stage: str = "", depth: int | None = None, dpi: int = 150) -> Path:
+        """Writes the picture as PNG; returns the path. The arguments are those of `draw`, and the points per inch."""
+        return self.draw(stage, depth).save_png(path, dpi)
+
+    def plot(self, stage: str = "", depth: int | None = None, width: float | None = None) -> Figure:
+        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in inches."""
+        return self.draw(stage, depth).plot(width)
 
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
