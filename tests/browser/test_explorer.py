@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 import jaxviz
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.tables import format_bytes
+from jaxviz.views.whatif import what_if
 
 pytestmark = pytest.mark.browser
 KERNEL_IDLE = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
@@ -259,3 +260,18 @@ def test_switches_say_what_comes_of_them(tab, tmp_path):
     expect(switches.first).to_be_checked()
     expect(kept).not_to_have_text(format_bytes(jaxviz.derive(jax.checkpoint(loss), *args).residuals.nbytes))
     tab.screenshot("what-if")
+    # In the table of the residuals the switches are the same ones.
+    page.get_by_test_id("what-if").get_by_test_id("what-if-reset").click()
+    page.get_by_test_id("what-if").get_by_test_id("show-residuals").click()
+    rows = page.get_by_test_id("residual-row")
+    table = what_if(jaxviz.derive(loss, *args))
+    index = next(i for i, values in enumerate(table["residuals"]) if values)
+    switch = page.locator(f'[data-residual="{index}"]').get_by_role("switch")
+    switch.click()
+    expect(switch).not_to_be_checked()
+    expect(page.get_by_test_id("residual-total")).to_contain_text(f"of {format_bytes(table['present']['nbytes'])} kept")
+    expect(page.get_by_test_id("memory")).to_contain_text("peak before")
+    expect(rows.filter(has_text="cos(x)").get_by_role("switch")).to_have_count(0)
+    tab.screenshot("what-if-residual")
+    page.get_by_test_id("residual-reset").click()
+    expect(switch).to_be_checked()

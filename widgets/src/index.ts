@@ -26,13 +26,16 @@ import {
   whatIfOf,
 } from "./sync";
 
+/** Equations of the function up to which its switches are asked for before they are looked at. */
+const AT_ONCE = 500;
+
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
   const keys = keySheet();
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
   const rail = guarded("rail", () => new Rail(state, toggleKeys));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
-  const whatIf = guarded("what-if", () => new WhatIfPane(state, whatIfOf(widget)));
+  const whatIf = guarded("what-if", () => new WhatIfPane(state));
   const below = lower(state, residuals, whatIf, memory);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
@@ -93,10 +96,14 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     pane.update("shown");
     pane.update("selection");
   }
+  // While there is a kernel to ask, so that a notebook opened without one has them.
+  const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
+  if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
     root.removeEventListener("keydown", onKey);
     unsubscribe();
     stop();
+    state.switches.destroy();
     for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
@@ -150,7 +157,8 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     unmount = () => {};
     try {
       const payload = payloadOf(model);
-      if (payload !== null) unmount = mount(root, model, new State(new Model(decode(payload))));
+      if (payload !== null)
+        unmount = mount(root, model, new State(new Model(decode(payload)), whatIfOf(model)));
       else if (failureOf(model))
         root.replaceChildren(note("failed", `The explorer could not be shown: ${failureOf(model)}`));
       else {

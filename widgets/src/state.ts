@@ -1,7 +1,8 @@
 /** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
 
 import type { Model, Place } from "./model";
-import type { Timeline } from "./timeline";
+import { Switches } from "./switches";
+import { NO_WHAT_IF, type WhatIfSource } from "./sync";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -42,7 +43,7 @@ export type Lower = Tabled | "memory";
 /** What of it is a table; one of the two is shown. */
 export type Tabled = "residuals" | "what-if";
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "timeline";
+export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "switches";
 
 export class State {
   selection: Selection = NOTHING;
@@ -55,11 +56,15 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
-  /** The timeline to show in place of the given one, or null. */
-  timeline: Timeline | null = null;
+  readonly switches: Switches;
   private readonly listeners = new Set<(change: Change) => void>();
 
-  constructor(readonly model: Model) {}
+  constructor(
+    readonly model: Model,
+    whatIf: WhatIfSource = NO_WHAT_IF,
+  ) {
+    this.switches = new Switches(whatIf, () => this.tell("switches"));
+  }
 
   subscribe(listener: (change: Change) => void): () => void {
     this.listeners.add(listener);
@@ -126,12 +131,6 @@ export class State {
     const stage = this.model.stage(row);
     if (!this.isShown(stage)) this.showStages([stage]);
     this.selectRow(row);
-  }
-
-  showTimeline(timeline: Timeline | null): void {
-    if (timeline === null && this.timeline === null) return;
-    this.timeline = timeline;
-    this.tell("timeline");
   }
 
   showLower(lower: Lower): void {

@@ -49,6 +49,9 @@ export interface WhatIfSource {
   listen(callback: () => void): () => void;
 }
 
+/** Where there is none. */
+export const NO_WHAT_IF: WhatIfSource = { read: () => "", ask: () => {}, listen: () => () => {} };
+
 export function whatIfOf(model: WidgetModel): WhatIfSource {
   return {
     read: () => String(model.get("what_if") ?? ""),

@@ -12,6 +12,7 @@ export const KEYS: [string, string][] = [
   ["← →", "fold, unfold the program it holds"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals"],
+  ["X", "in their table: keep a residual, or compute it again"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
