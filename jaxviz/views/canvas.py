@@ -258,13 +258,12 @@ class Canvas:
             type_ = type_text(given.aval)
             if given.kind in ("constant", "literal"):
                 for box in {box for box, _ in read}:
-                    there = frozenset(s for s in read if s[0] == box)
-                    name = given.name if given.kind == "literal" else ""
-                    groups.setdefault((given.kind, name, there, type_), []).append(given)
+                    there = frozenset(slot for slot in read if slot[0] == box)
+                    groups.setdefault((given.kind, there, type_), []).append(given)
             else:
-                groups.setdefault((given.kind, "", frozenset(read), type_), []).append(given)
+                groups.setdefault((given.kind, frozenset(read), type_), []).append(given)
         made: dict[tuple[Given, Slot], int] = {}
-        for (kind, _, read, _), found in groups.items():
+        for (kind, read, _), found in groups.items():
             inside = {box for box, _ in read if self.boxes[box].frame}  # and not a residual between two stages
             frame = self.common_frame(inside) or found[0].frame
             names = list(dict.fromkeys(g.name for g in found))
@@ -282,7 +281,8 @@ class Canvas:
         n = len(names)
         type_ = type_text(aval)
         size = format_bytes(nbytes(aval))
-        title = printable(alike(names), _TITLE + 6)
+        shown_as = f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names)
+        title = printable(shown_as, _TITLE + 6)
         many = f"{n} × " if n > 1 else ""
         detail = "" if kind == "literal" else f"{many}{type_}"
         if kind == "residual":

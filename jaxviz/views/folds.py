@@ -17,10 +17,10 @@ _SPARED = 12
 _LONGEST = 2000
 """The most equations that one repetition has."""
 
-_TRIED = 16
+_TRIED = 6
 
 Wire = tuple[Any, ...]
-"""Where an operand comes from: `("literal", text)`, `("outside",)`, or `("inside", equation, result, repetitions ago)`."""
+"""Where an operand comes from: `("literal",)`, of any value; `("outside",)`, or `("inside", equation, result, repetitions ago)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _wires(
 
 def _wire(atom: Any, makers: dict[Var, tuple[int, int]], fold: Fold, begin: int) -> Wire:
     if isinstance(atom, Literal):
-        return ("literal", literal_text(atom))
+        return ("literal",)
     maker = makers.get(atom)
     if maker is None or not fold.start <= maker[0] < fold.stop:
         return ("outside",)

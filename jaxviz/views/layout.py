@@ -32,6 +32,8 @@ _BAND = 70.0
 """Between a stage and the residuals beside it."""
 
 _SWEEPS = 20
+_LARGE = 3000
+"""Items in a frame from which on there are fewer sweeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +446,7 @@ def _order(rows: list[list[_Item]]) -> None:
     """Orders each row by the barycentres of what its items are joined to, downwards and upwards in turn; the best order stays."""
     _number(rows)
     best, fewest = [list(r) for r in rows], _crossings(rows)
-    for sweep in range(_SWEEPS):
+    for sweep in range(_sweeps(rows)):
         if fewest == 0:
             break
         down = sweep % 2 == 0
@@ -459,6 +461,10 @@ def _order(rows: list[list[_Item]]) -> None:
             best, fewest = [list(r) for r in rows], crossings
     rows[:] = best
     _number(rows)
+
+
+def _sweeps(rows: list[list[_Item]]) -> int:
+    return max(3, min(_SWEEPS, _SWEEPS * _LARGE // max(1, sum(map(len, rows)))))
 
 
 def _number(rows: list[list[_Item]]) -> None:
@@ -501,18 +507,19 @@ def _place(rows: list[list[_Item]]) -> None:
             x += room
         for item in row:
             item.x -= x / 2
-    for sweep in range(_SWEEPS):
+    sweeps = _sweeps(rows)
+    for sweep in range(sweeps):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
             ideal, weights = [], []
             for item in row:
                 joined = item.above if down else item.below
-                if sweep >= _SWEEPS - 6:
+                if sweep >= sweeps - 6:
                     joined = item.above + item.below
                 ends = sorted(i.x + at - here for i, at, here in joined)
                 n = len(ends)
-                if item.chain is not None and sweep >= _SWEEPS // 2:
-                    ideal.append(float(np.median([i.x for i in item.chain])))
+                if item.chain is not None and sweep >= sweeps // 2:
+                    ideal.append(sorted(i.x for i in item.chain)[len(item.chain) // 2])
                     weights.append(12.0)
                     continue
                 ideal.append((ends[(n - 1) // 2] + ends[n // 2]) / 2 if n else item.x)

@@ -64,7 +64,7 @@ def graph_of(subject: Derivation | Program, stage: str = "", depth: int | None =
 
 def _programs(subject: Derivation | Program, stage: str) -> dict[str, Program]:
     if isinstance(subject, Program):
-        if stage:
+        if stage not in ("", "primal"):
             raise ValueError(
                 f"a Program has no stages; got stage={stage!r}. Those of a function are had from jaxviz.derive"
             )
