@@ -17,7 +17,7 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.views.columns import first_line, view_of
 from jaxviz.views.dot import Dot
 from jaxviz.views.drawing import Drawing, draw
-from jaxviz.views.page import page
+from jaxviz.views.page import fit_to_show, page
 from jaxviz.views.schema import View, encode
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
@@ -70,7 +70,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     @cached_property
     def view(self) -> View:
         """What is shown, as plain data."""
-        return view_of(self.derivation)
+        return fit_to_show(view_of(self.derivation))
 
     @property
     def equation(self) -> Equation | None:
@@ -92,7 +92,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         Returns:
           the path.
         """
-        view = self.view if source else view_of(self.derivation, source=False)
+        view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
         state["what_if"] = _what_if_json(self.derivation, source)
         path = Path(path)

@@ -38,10 +38,10 @@ class Dot(graphviz.Source):  # type: ignore[misc]
         super().__init__(source)
         self.drawing = drawing
 
-    def pipe(self, format: str | None = None, *args: Any, encoding: str | None = None, **options: Any) -> Any:
+    def pipe(self, format: str | None = None, *, encoding: str | None = None, **options: Any) -> Any:
         """The picture in a format, as `graphviz.Source.pipe` gives it: bytes, or text if an encoding is given."""
         try:
-            return super().pipe(format, *args, encoding=encoding, **options)
+            return super().pipe(format, encoding=encoding, **options)
         except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
             made = _ours(self.drawing, format or self.format)
             if made is None:
@@ -49,12 +49,14 @@ class Dot(graphviz.Source):  # type: ignore[misc]
             return made.decode(encoding) if encoding is not None else made
 
     def render(
-        self, filename: PathLike[str] | str | None = None, directory: PathLike[str] | str | None = None, view: bool = False,
-        cleanup: bool = False, format: str | None = None, *args: Any, outfile: PathLike[str] | str | None = None, **options: Any,
+        self, filename: PathLike[str] | str | None = None, *, directory: PathLike[str] | str | None = None, cleanup: bool = False,
+        format: str | None = None, outfile: PathLike[str] | str | None = None, **options: Any,
     ) -> str:  # fmt: skip
         """Writes the source and the picture, as `graphviz.Source.render` does; gives the picture's path."""
         try:
-            done: str = super().render(filename, directory, view, cleanup, format, *args, outfile=outfile, **options)
+            done: str = super().render(
+                filename, directory=directory, cleanup=cleanup, format=format, outfile=outfile, **options
+            )
             return done
         except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
             if format is None and outfile is not None:

@@ -171,8 +171,8 @@ def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Any) -> Deriva
         return f
     if isinstance(f, ClosedJaxpr):
         return _subject(read_jaxpr(f), args, kwargs, stage, argnums)
-    if stage in ("", "primal"):
-        return trace(f)(*args, **kwargs)
+    if stage in ("", "primal") and not args:
+        return trace(f)(**kwargs)
     return derive(f, *args, argnums=argnums, **kwargs)
 
 
