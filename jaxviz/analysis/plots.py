@@ -95,7 +95,9 @@ def plot_policies(found: PolicyComparison, front: Sequence[Point], axes: Axes | 
 def plot_plan(plan: RematPlan, axes: Axes | None = None) -> Figure:
     """See `RematPlan.plot`."""
     marks = {plan.everything: "no checkpoints", Point(plan.nbytes, plan.flops): "this plan"}
-    return _draw_trades(marks, plan.front, f"plans for {plan.function}", axes)
+    front = sorted({*plan.front, Point(plan.nbytes, plan.flops)}, key=lambda p: (p.nbytes, p.flops))
+    best = [p for i, p in enumerate(front) if all(p.flops < q.flops for q in front[:i])]
+    return _draw_trades(marks, best, f"plans for {plan.function}", axes)
 
 
 def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str, axes: Axes | None) -> Figure:
@@ -112,7 +114,7 @@ def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str,
             [p.nbytes / size for p in front], [p.flops / scale for p in front], "-o", where="post", color="#8a9099",
             linewidth=1.2, markersize=3, label="the best plans (plan_remat)",
         )  # fmt: skip
-        axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_INK)
+        axes.legend(loc="best", frameon=False, fontsize=9, labelcolor=_INK)
     for point, name in marks.items():
         x, y = point.nbytes / size, point.flops / scale
         axes.plot(x, y, "o", color="#d9822b", markersize=8)

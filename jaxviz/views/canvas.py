@@ -25,6 +25,9 @@ MOST_BOXES = 800
 
 _TITLE = 28
 
+_CROWD = 4
+"""More values than this between the same groups of equations are drawn as one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -73,6 +76,26 @@ class Typed:
     """A value that has a type and no name."""
 
     aval: Any
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Values of one type that are drawn together.
+
+    Args:
+      kind: of the box.
+      ends: the boxes that make or read them.
+      frame: where they are drawn.
+      names: of each.
+      what: which they are.
+    """
+
+    kind: str
+    ends: frozenset[int]
+    frame: int
+    names: Sequence[str]
+    aval: Any
+    what: Sequence[Any]
 
 
 class Canvas:
@@ -201,13 +224,17 @@ class Canvas:
         for i, result in enumerate(results):
             kind, _, aval, values, frame = result
             groups.setdefault((kind, self.place_of(values) or i, type_text(aval), frame), []).append(result)
+        parts = []
         for found in groups.values():
             kind, _, aval, values, frame = found[0]
-            tails = {v.box for v in values if isinstance(v, Made)}
+            tails = frozenset(v.box for v in values if isinstance(v, Made))
             place = self.innermost(tails, ("fold", "stage")) if tails else frame
-            box = self.add_value(kind, [name for _, name, *_ in found], aval, place)
-            for _, _, _, each, _ in found:
-                self.use(each, (box, 0), Typed(aval))
+            parts.append(_Part(kind, tails, place, [name for _, name, *_ in found], aval, [r[3] for r in found]))
+        for crowd in self.crowds(parts):
+            box = self.add_values(crowd)
+            for part in crowd:
+                for each in part.what:
+                    self.use(each, (box, 0), Typed(part.aval))
 
     def add_ports(self, residuals: Mapping[int, tuple[Values, Any]], labels: Sequence[str]) -> None:
         """Between the forward and the linear or backward program, a box for each residual; one for those of a layer's repetitions."""
@@ -219,14 +246,19 @@ class Canvas:
         groups: dict[Any, list[int]] = {}
         for i, (values, aval) in residuals.items():
             groups.setdefault((self.place_of(values), frozenset(readers.get(i, ())), type_text(aval)), []).append(i)
+        parts = []
         for numbers in groups.values():
-            aval = residuals[numbers[0]][1]
-            box = self.add_value("residual", [labels[i] for i in numbers], aval, 0)
-            for i in numbers:
-                made = tuple(v for v in residuals[i][0] if not (isinstance(v, Given) and v.kind == "literal"))
-                self.use(made, (box, 0), Typed(aval))
-                for slot in readers.get(i, ()):
-                    self.uses[Made(box, 0), slot] = Typed(aval)
+            values, aval = residuals[numbers[0]]
+            ends = {v.box for v in values if isinstance(v, Made)} | {box for box, _ in readers.get(numbers[0], ())}
+            parts.append(_Part("residual", frozenset(ends), 0, [labels[i] for i in numbers], aval, numbers))
+        for crowd in self.crowds(parts):
+            box = self.add_values(crowd)
+            for part in crowd:
+                for i in part.what:
+                    made = tuple(v for v in residuals[i][0] if not (isinstance(v, Given) and v.kind == "literal"))
+                    self.use(made, (box, 0), Typed(part.aval))
+                    for slot in readers.get(i, ()):
+                        self.uses[Made(box, 0), slot] = Typed(part.aval)
 
     def place_of(self, values: Values) -> frozenset[Any]:
         """What is the same for values at the same place in a layer's repetitions: the box that makes them, or those that read them."""
@@ -262,13 +294,17 @@ class Canvas:
                     groups.setdefault((given.kind, there, type_), []).append(given)
             else:
                 groups.setdefault((given.kind, frozenset(read), type_), []).append(given)
-        made: dict[tuple[Given, Slot], int] = {}
+        parts = []
         for (kind, read, _), found in groups.items():
             inside = {box for box, _ in read if self.boxes[box].frame}  # and not a residual between two stages
             frame = self.common_frame(inside) or found[0].frame
             names = list(dict.fromkeys(g.name for g in found))
-            box = self.add_value(kind.split()[0], names, found[0].aval, frame)
-            made.update({(g, slot): box for g in found for slot in read})
+            ends = frozenset(box for box, _ in read)
+            parts.append(_Part(kind, ends, frame, names, found[0].aval, [(g, slot) for g in found for slot in read]))
+        made: dict[tuple[Given, Slot], int] = {}
+        for crowd in self.crowds(parts):
+            box = self.add_values(crowd)
+            made.update({reading: box for part in crowd for reading in part.what})
         for value, slot in list(self.uses):
             atom = self.uses[value, slot]
             for given in self.resolved((value,)):
@@ -276,6 +312,28 @@ class Canvas:
                     self.uses[Made(made[given, slot], 0), slot] = atom
             if isinstance(value, Given):
                 del self.uses[value, slot]
+
+    def crowds(self, parts: Sequence[_Part]) -> list[list[_Part]]:
+        """Values that are drawn as one: those that go from and to the same groups of equations, if they are many."""
+        found: dict[Any, list[_Part]] = {}
+        for part in parts:
+            closed = bool(part.ends) and all(self.boxes[b].kind in ("group", "residual") for b in part.ends)
+            found.setdefault((part.kind, part.ends, part.frame) if closed else part, []).append(part)
+        return [c for group in found.values() for c in ([group] if len(group) > _CROWD else [[p] for p in group])]
+
+    def add_values(self, crowd: Sequence[_Part]) -> int:
+        (first, *others) = crowd
+        if not others:
+            return self.add_value(first.kind, first.names, first.aval, first.frame)
+        n = sum(len(part.names) for part in crowd)
+        size = format_bytes(sum(len(part.names) * nbytes(part.aval) for part in crowd))
+        shown = [f"{printable(alike(p.names), 120)}: {len(p.names)} × {type_text(p.aval)}" for p in crowd[:12]]
+        tooltip = "\n".join([f"{n:,} {first.kind}s, {size}", *shown, *(["…"] if len(crowd) > 12 else [])])
+        number = len(self.boxes)
+        self.boxes.append(
+            Box(number, first.kind, f"{n:,} {first.kind}s", size, "", first.frame, printable_lines(tooltip))
+        )
+        return number
 
     def add_value(self, kind: str, names: Sequence[str], aval: Any, frame: int) -> int:
         n = len(names)

@@ -71,15 +71,14 @@ def body_name(e: Equation, body: Body) -> str:
     return ""
 
 
-def carries(e: Equation, body: Body) -> dict[int, int]:
-    """For each input of a loop's body that is carried, the result that the next iteration gets there."""
+def carried_operands(e: Equation) -> range:
+    """The operands of a loop that the next iteration gets from this one; they are its first results."""
     if e.primitive is compat.scan_p:
         n_consts, n_carry = compat.scan_sizes(e.params)
-        return {n_consts + i: i for i in range(n_carry)}
-    if e.primitive is compat.while_p and body.has_results:
-        n_consts = e.params["body_nconsts"]
-        return {n_consts + i: i for i in range(len(e.outvars))}
-    return {}
+        return range(n_consts, n_consts + n_carry)
+    if e.primitive is compat.while_p:
+        return range(e.params["cond_nconsts"] + e.params["body_nconsts"], len(e.invars))
+    return range(0)
 
 
 def summary(equations: Sequence[Equation]) -> str:

@@ -20,7 +20,7 @@ from jaxviz.views.graph import Graph
 from jaxviz.views.labels import (
     body_name,
     call_title,
-    carries,
+    carried_operands,
     common_function,
     equation_title,
     numbered,
@@ -314,11 +314,16 @@ class _Builder:
         if e.primitive is compat.cond_p:
             box = self.canvas.add_box("equation", "cond", f"{len(inside)} branches", role(e), outer, call_title(e), at)
             self.canvas.use(given[0], (box, 0), e.invars[0])
+        befores = [Before() for _ in carried_operands(e)]  # what an iteration gets from the one before
+        for before, operand in zip(befores, carried_operands(e), strict=True):
+            given[operand] = (*given[operand], before)
         for body in inside:
             name = body_name(e, body)
             place = self.canvas.add_frame(outer, "call", name) if name else outer
-            made = self.body(e, body, [given[i] for i in body.operands], place, depth + 1, (*within, e))
+            made = self.body(body, [given[i] for i in body.operands], place, depth + 1, (*within, e))
             if body.has_results:
+                for before, values in zip(befores, made, strict=False):
+                    before.made = values
                 results = [(*r, *m) for r, m in zip(results, made, strict=True)]
         env.update(zip(e.outvars, results, strict=True))
 
@@ -333,19 +338,13 @@ class _Builder:
         self.canvas.bind(e.outvars, env, box)
 
     def body(
-        self, e: Equation, body: Body, given: list[Values], frame: int, depth: int, within: tuple[Equation, ...]
+        self, body: Body, given: list[Values], frame: int, depth: int, within: tuple[Equation, ...]
     ) -> list[Values]:
         """Draws one program that an equation runs; gives where its results come from."""
         program = body.program
         env: dict[Var, Values] = {}
         for v in program.constvars:
             env[v] = (Given("constant", self.canvas.names.get(v, "_"), v.aval, frame),)
-        carried = carries(e, body)
-        befores = {i: Before() for i in carried}
-        for i, (v, values) in enumerate(zip(program.invars, given, strict=True)):
-            env[v] = (*values, befores[i]) if i in befores else values
+        env.update(zip(program.invars, given, strict=True))
         self.equations(program.equations, env, frame, depth, within)
-        made = [self.canvas.read(a, env, frame) for a in program.outvars]
-        for i, result in carried.items():
-            befores[i].made = made[result]
-        return made
+        return [self.canvas.read(a, env, frame) for a in program.outvars]

@@ -101,6 +101,29 @@ def test_a_loop_shows_what_the_next_iteration_reads():
     assert ("ys", "mul", "value") in found
 
 
+def test_the_condition_of_a_while_reads_what_its_body_made():
+    def f(x):
+        return jax.lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1]) * c[1]), (0, x))
+
+    found = edges(jaxviz.draw(f, 1.0, depth=2).graph)
+    assert {("add", "lt", "carry"), ("add", "add", "carry"), ("mul", "sin", "carry"), ("mul", "mul", "carry")} <= found
+    assert ("mul", "lt", "carry") not in found
+
+
+def test_many_values_between_the_same_groups_are_one():
+    f, args = transformer(6)
+    derivation = jaxviz.derive(f, *args)
+    graph = derivation.draw("forward+backward", depth=0).graph
+    boxes = {b.title: b for b in graph.boxes}
+    assert {"180 residuals", "48 residuals", "36 inputs", "60 results"} <= set(boxes)
+    ends = {(graph.boxes[x.tail].title, graph.boxes[x.head].title) for x in graph.lines}
+    assert {("layer × 6", "180 residuals"), ("180 residuals", "layer × 6"), ("36 inputs", "48 residuals")} <= ends
+    # Of each layer ten arrays are parameters, and their gradients are what comes out.
+    assert boxes["60 results"].tooltip.startswith(
+        "60 results, 195.0 KiB\ngradient of params['layers'][0…5]['down']: 6 × f32[64,32]"
+    )
+
+
 def test_a_cond_shows_both_branches():
     graph = drawing("cond", depth=2).graph
     assert {f.title for f in graph.frames} >= {"cond", "branch 0", "branch 1"}

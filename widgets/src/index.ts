@@ -5,6 +5,7 @@ import { h } from "./dom";
 import { Model } from "./model";
 import { guarded, type Pane, reasonOf } from "./pane";
 import { CodePane } from "./panes/code";
+import { CompiledPane } from "./panes/compiled";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
@@ -13,10 +14,12 @@ import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
 import { decode } from "./schema";
+import { linkScrolling } from "./scrolling";
 import { splitter } from "./splitter";
 import { type Side, State } from "./state";
 import {
   askForPayload,
+  compiledOf,
   failureOf,
   heightOf,
   onPayload,
@@ -45,7 +48,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
       const stages = state.shown[side];
-      const key = `${stages.join()} ${state.fullParams}`;
+      const isCompiled = stages.includes(state.compiled);
+      const key = isCompiled ? "compiled" : `${stages.join()} ${state.fullParams}`;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(document.activeElement);
@@ -53,7 +57,11 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const pane = guarded("code", () => new CodePane(state, stages, side, root));
+      const pane = guarded("code", () =>
+        isCompiled
+          ? new CompiledPane(state, compiledOf(widget), side)
+          : new CodePane(state, stages, side, root),
+      );
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       code.set(side, { key, pane });
@@ -85,6 +93,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   root.addEventListener("keydown", onKey);
 
+  const unlink = linkScrolling(codes, state, (side) => code.get(side)?.pane ?? null);
   const stop = syncState(widget, state);
   showCodes();
   const unsubscribe = state.subscribe((change) => {
@@ -102,6 +111,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   return () => {
     root.removeEventListener("keydown", onKey);
     unsubscribe();
+    unlink();
     stop();
     state.switches.destroy();
     for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
@@ -118,11 +128,12 @@ function actOn(
 ): boolean {
   const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
   const stage = digit === undefined ? -1 : Number(digit) - 1;
-  if (stage >= 0 && stage < state.model.view.stages.length) state.showStages([stage], event.shiftKey);
+  if (stage >= 0 && stage <= state.compiled) state.showStages([stage], event.shiftKey);
   else if (event.key === "Escape" && keys.open) keys.close();
   else if (event.key === "Escape") state.clear();
   else if (event.key === "?") toggleKeys();
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
+  else if (event.key.toLowerCase() === "s") state.toggleLinking();
   else if (event.key.toLowerCase() === "p") state.toggleParams();
   // A pane that scrolls keeps its arrows.
   else if ((event.target as Element).closest(".jv-scroll")) return false;

@@ -2,7 +2,7 @@
 
 import type { Model, Place } from "./model";
 import { Switches } from "./switches";
-import { NO_WHAT_IF, type WhatIfSource } from "./sync";
+import { type Made, NOTHING_MADE } from "./sync";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -43,7 +43,7 @@ export type Lower = Tabled | "memory";
 /** What of it is a table; one of the two is shown. */
 export type Tabled = "residuals" | "what-if";
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "switches";
+export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "switches" | "linking";
 
 export class State {
   selection: Selection = NOTHING;
@@ -56,14 +56,26 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
+  /** Whether scrolling one pane brings the other to the place that it is linked to. */
+  linksScrolling = true;
   readonly switches: Switches;
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
     readonly model: Model,
-    whatIf: WhatIfSource = NO_WHAT_IF,
+    whatIf: Made = NOTHING_MADE,
   ) {
     this.switches = new Switches(whatIf, () => this.tell("switches"));
+  }
+
+  /** The number of what the stages compile to, after those of the programs. */
+  get compiled(): number {
+    return this.model.view.stages.length;
+  }
+
+  /** All that a pane can show, as Python names it. */
+  get stageKeys(): string[] {
+    return [...this.model.view.stages.map((stage) => stage.key), "compiled"];
   }
 
   subscribe(listener: (change: Change) => void): () => void {
@@ -73,6 +85,11 @@ export class State {
 
   selectRow(row: number): void {
     this.select([row], {});
+  }
+
+  /** Selects several equations, such as those that one instruction was made from. */
+  selectRows(rows: readonly number[]): void {
+    this.select([...rows], {});
   }
 
   selectLine(file: number, line: number): void {
@@ -160,6 +177,11 @@ export class State {
     for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
       if (taker !== null) found.add(variable).add(taker);
     return found;
+  }
+
+  toggleLinking(): void {
+    this.linksScrolling = !this.linksScrolling;
+    this.tell("linking");
   }
 
   toggleParams(): void {
