@@ -148,15 +148,19 @@ class _Layers:
         self.routes: list[list[tuple[int, _Segment]]] = []
         self.children: dict[int, list[_Key]] = {f.number: [] for f in graph.frames}
         self.carries: set[int] = set()
-        order: dict[_Key, int] = {}
+        self.order: dict[_Key, int] = {}
         for box in graph.boxes:
-            around = graph.enclosing(box.frame)
-            held: list[_Key] = [("box", box.number), *(("frame", f) for f in around)]
-            for key, outer in zip(held, around, strict=False):
-                if key not in order:
-                    order[key] = len(order)
-                    self.children[outer].append(key)
-        self.order = order
+            self.hold(("box", box.number), box.frame)
+        for frame in graph.frames[1:]:  # a branch that only passes its operands on holds nothing
+            self.hold(("frame", frame.number), frame.parent)
+
+    def hold(self, key: _Key, frame: int) -> None:
+        """Notes what stands in a frame, and in which frames that stands, in the order of evaluation."""
+        around = self.graph.enclosing(frame)
+        for inner, outer in zip([key, *(("frame", f) for f in around)], around, strict=False):
+            if inner not in self.order:
+                self.order[inner] = len(self.order)
+                self.children[outer].append(inner)
 
     def layout(self) -> Layout:
         for line in self.graph.lines:
