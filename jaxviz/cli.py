@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxviz.analysis.tables import PAGE, printable
 from jaxviz.derivation import STAGES
-from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_call
+from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
 from jaxviz.trace import trace
@@ -250,7 +250,7 @@ _SCALAR = re.compile(rf"\b({'|'.join(_TYPES)})\[\s*\]")
 
 def _call(function: Any, options: Any, namespace: dict[str, Any]) -> Call:
     text = _SCALAR.sub(r"\1[()]", options.args)
-    _, parsed = parse_call(f"f({text}\n)")
+    _, (parsed,) = parse_calls(f"f({text}\n)")
     own = {"jax": jax, "jnp": jnp, "np": np, **_TYPES, **namespace}
     found = evaluate_call(parsed, {**own, parsed.func.id: function})  # type: ignore[attr-defined]
     try:

@@ -93,6 +93,7 @@ export class CodePane {
   ) {
     const infos = stages.map((stage) => state.model.view.stages[stage]!);
     const label = infos.map((info) => info.label).join(" + ");
+    const version = state.other?.mark === "is-removed" ? "before" : state.compared ? "after" : "";
     const title = infos.map((info) => `${info.label}: ${info.title}`).join("\n");
     const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
     const errors = infos.filter((info) => info.error);
@@ -124,6 +125,7 @@ export class CodePane {
         "div",
         { class: "jv-pane-head", title },
         h("strong", {}, label),
+        version !== "" && h("span", { class: "jv-version" }, version),
         h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
         h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
         side === "right" &&
@@ -134,7 +136,7 @@ export class CodePane {
               class: "jv-close",
               title: "Close this pane",
               "aria-label": "close this pane",
-              onclick: () => state.show({ right: [] }),
+              onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
             },
             "×",
           ),
@@ -348,7 +350,7 @@ export class CodePane {
           const hides = lit === "" && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
           const indent = `--indent:${2 * line.depth + 4}ch`;
           const attributes: Record<string, string> = {
-            class: `jv-line jv-line-${line.kind} ${lit}${hides}`,
+            class: `jv-line jv-line-${line.kind} ${lit}${hides} ${line.row >= 0 ? state.markOf(line.row) : ""}`,
             style: indent,
           };
           if (line.row >= 0) attributes["data-row"] = String(line.row);

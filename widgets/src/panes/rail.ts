@@ -1,7 +1,8 @@
 /** The rail of stages, the badge, and the help. */
 
+import type { Matches } from "../changes";
 import { h } from "../dom";
-import { formatCount } from "../format";
+import { formatCount, plural } from "../format";
 import type { Change, State } from "../state";
 
 export const KEYS: [string, string][] = [
@@ -11,6 +12,7 @@ export const KEYS: [string, string][] = [
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
   ["S", "scroll two panes together, or each by itself"],
+  ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals"],
   ["X", "in their table: keep a residual, or compute it again"],
@@ -34,6 +36,7 @@ export class Rail {
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
+  private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
 
   constructor(
@@ -94,6 +97,13 @@ export class Rail {
       },
       "⇅ link scrolling",
     );
+    this.versions = h("button", {
+      type: "button",
+      class: "jv-button jv-versions",
+      hidden: state.other === null,
+      "data-testid": "versions",
+      onclick: () => state.compare(!state.compared),
+    });
     const help = h(
       "button",
       {
@@ -113,6 +123,7 @@ export class Rail {
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
       this.link,
+      this.versions,
       h("span", { class: "jv-space" }),
       devices(state),
       badge(state),
@@ -124,7 +135,8 @@ export class Rail {
   update(change: Change): void {
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
-    this.link.hidden = right.length === 0;
+    this.fillVersions();
+    this.link.hidden = right.length === 0 && !this.state.compared;
     this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
     this.link.classList.toggle("is-shown", this.state.linksScrolling);
     this.buttons.forEach((button, i) => {
@@ -141,6 +153,24 @@ export class Rail {
     const isPair = keys[left[0]!] === "jvp" && left.length === 1 && right.length === 2;
     this.pair.setAttribute("aria-pressed", String(isPair));
     this.pair.classList.toggle("is-shown", isPair);
+  }
+
+  /** How many equations of the stage shown only the version before has, and only this one. */
+  private fillVersions(): void {
+    const { other, compared, shown, model } = this.state;
+    if (other === null) return;
+    const count = (matches: Matches) =>
+      shown.left.reduce((n, i) => n + (matches.counts.get(model.view.stages[i]?.key ?? "") ?? 0), 0);
+    const [gone, added] = [count(other.state.other!.matches), count(other.matches)];
+    this.versions.replaceChildren(
+      h("span", { class: "jv-removed" }, `−${formatCount(gone)}`),
+      " ",
+      h("span", { class: "jv-added" }, `+${formatCount(added)}`),
+      compared ? " before ∥ after" : " since before",
+    );
+    this.versions.title = `${plural(gone, "equation")} of the version before and ${formatCount(added)} of this one are not in the other; both side by side (C)`;
+    this.versions.setAttribute("aria-pressed", String(compared));
+    this.versions.classList.toggle("is-shown", compared);
   }
 }
 
