@@ -208,7 +208,14 @@ function badge(state: State): HTMLElement {
   const { check } = state.model.view;
   if (check === null) return h("span", {});
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
-  const label = h("span", {}, `${mark} ${check.summary}`);
+  const short = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
+  const label = h(
+    "span",
+    { title: check.summary },
+    `${mark} `,
+    h("span", { class: "jv-long" }, check.summary),
+    h("span", { class: "jv-short", "aria-hidden": "true" }, short),
+  );
   if (check.differences.length === 0)
     return h("span", { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" }, label);
   return h(
