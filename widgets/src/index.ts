@@ -5,6 +5,7 @@ import { h } from "./dom";
 import { Model } from "./model";
 import { guarded, type Pane, reasonOf } from "./pane";
 import { CodePane } from "./panes/code";
+import { GraphPane } from "./panes/graph";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
@@ -42,7 +43,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
       const stages = state.shown[side];
-      const key = `${stages.join()} ${state.fullParams}`;
+      const form = state.form[side];
+      const key = form === "graph" ? `graph ${stages.join()}` : `${stages.join()} ${state.fullParams}`;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(document.activeElement);
@@ -50,14 +52,17 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const pane = guarded("code", () => new CodePane(state, stages, side, root));
+      const Made = form === "graph" ? GraphPane : CodePane;
+      const pane = guarded(form, () => new Made(state, stages, side, root));
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       code.set(side, { key, pane });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus)
-        (pane.element.querySelector<HTMLElement>(".cm-content") ?? root).focus({ preventScroll: true });
+        (pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree") ?? root).focus({
+          preventScroll: true,
+        });
     }
     const right = code.get("right")?.pane.element;
     if (right) right.before(between);
@@ -115,6 +120,8 @@ function actOn(
   else if (event.key === "Escape" && keys.open) keys.close();
   else if (event.key === "Escape") state.clear();
   else if (event.key === "?") toggleKeys();
+  else if (event.key.toLowerCase() === "g")
+    state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
   else if (event.key.toLowerCase() === "p") state.toggleParams();
   // A pane that scrolls keeps its arrows.

@@ -26,6 +26,7 @@ import { h } from "../dom";
 import { plural } from "../format";
 import { donationText, type Line, listing } from "../listing";
 import { type Change, litAs, type Side, type State } from "../state";
+import { headButtons } from "./head";
 import { marked } from "./residuals";
 
 const relight = StateEffect.define<null>();
@@ -120,18 +121,7 @@ export class CodePane {
         h("strong", {}, label),
         h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
         h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
-        side === "right" &&
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: "Close this pane",
-              "aria-label": "close this pane",
-              onclick: () => state.show({ right: [] }),
-            },
-            "×",
-          ),
+        ...headButtons(state, side),
       ),
       body,
     );
