@@ -6,6 +6,8 @@ import type { Palette } from "./palette";
 import type { Box, View } from "./view";
 
 const [WIDTH, HEIGHT] = [120, 84];
+/** Its picture is read back, once for each layout. */
+const OFTEN: CanvasRenderingContext2DSettings = { willReadFrequently: true };
 /** So many of the largest boxes are drawn. */
 const MANY = 3000;
 
@@ -25,7 +27,7 @@ export class MiniMap {
     canvas.height = Math.ceil(h * pixels);
     canvas.style.width = `${w}px`;
     canvas.style.height = `${h}px`;
-    const ctx = canvas.getContext("2d");
+    const ctx = canvas.getContext("2d", OFTEN);
     if (ctx === null) return;
     ctx.scale(pixels, pixels);
     ctx.translate(...this.offset);
@@ -48,7 +50,7 @@ export class MiniMap {
 
   /** Shows which part is in sight. */
   show(part: Box, palette: Palette, pixels: number): void {
-    const ctx = this.canvas.getContext("2d");
+    const ctx = this.canvas.getContext("2d", OFTEN);
     if (ctx === null || this.picture === null) return;
     ctx.putImageData(this.picture, 0, 0);
     ctx.setTransform(pixels, 0, 0, pixels, 0, 0);

@@ -29,7 +29,7 @@ export interface Colouring {
 
 /** Below these sizes on the screen, in pixels, is not drawn: an open box's inside, text, edges. */
 const LEAST_INSIDE = 10;
-const LEAST_TEXT = 6.2;
+const LEAST_TEXT = 5.4;
 /** Widths of edges at full size, by how many bytes go along. */
 const WIDTHS = [1, 1.4, 2, 2.8, 3.8];
 /** Fewer bytes than this get no more than a share of the widths, however few the others have. */

@@ -13,10 +13,10 @@ export interface Box {
   height: number;
 }
 
-export const LEAST = 0.004;
+export const LEAST = 0.0002;
 export const MOST = 2.5;
 /** Smaller than this, text is not easily read. */
-export const READABLE = 0.6;
+export const READABLE = 0.55;
 
 /** Zooms so that the point of the screen stays where it is. */
 export function zoomed(view: View, factor: number, x: number, y: number): View {

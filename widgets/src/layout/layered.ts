@@ -12,6 +12,8 @@ export interface Level {
   /** Where an edge leaves and enters, from the middle of the box. */
   fromDx: Float32Array;
   toDx: Float32Array;
+  /** Boxes that are open: two of them stand above each other by their middles, whatever their ports, so that a column of them is upright. */
+  open: Uint8Array;
 }
 
 export interface Placed {
@@ -111,6 +113,7 @@ function restrict(level: Level, nodes: number[], edges: number[]): Level {
     height: of(level.height, nodes),
     top: of(level.top, nodes),
     bottom: of(level.bottom, nodes),
+    open: of(level.open, nodes),
     from: Int32Array.from(edges, (e) => index.get(level.from[e]!)!),
     to: Int32Array.from(edges, (e) => index.get(level.to[e]!)!),
     fromDx: of(level.fromDx, edges),
@@ -206,6 +209,8 @@ interface Graph {
   linkTo: Int32Array;
   fromDx: Float32Array;
   toDx: Float32Array;
+  /** How far the lower end is to stand to the right of the upper one. */
+  shift: Float32Array;
   ups: Lists;
   downs: Lists;
   /** For each edge its first lane and how many it has. */
@@ -291,6 +296,10 @@ function withLanes(level: Level, rank: Int32Array): Graph {
     linkTo,
     fromDx: Float32Array.from(dx[0]!),
     toDx: Float32Array.from(dx[1]!),
+    shift: Float32Array.from(linkFrom, (a, l) => {
+      const b = linkTo[l]!;
+      return a < n && b < n && level.open[a] === 1 && level.open[b] === 1 ? 0 : dx[0]![l]! - dx[1]![l]!;
+    }),
     ups: lists(size, linkTo),
     downs: lists(size, linkFrom),
     firstLane,
@@ -395,19 +404,54 @@ function coordinates(g: Graph, sweeps: number): Float64Array {
         if (up)
           for (let k = g.ups.starts[i]!; k < g.ups.starts[i + 1]!; k++) {
             const l = g.ups.items[k]!;
-            add(g.linkFrom[l]!, x[g.linkFrom[l]!]! + g.fromDx[l]! - g.toDx[l]!);
+            add(g.linkFrom[l]!, x[g.linkFrom[l]!]! + g.shift[l]!);
           }
         if (down)
           for (let k = g.downs.starts[i]!; k < g.downs.starts[i + 1]!; k++) {
             const l = g.downs.items[k]!;
-            add(g.linkTo[l]!, x[g.linkTo[l]!]! + g.toDx[l]! - g.fromDx[l]!);
+            add(g.linkTo[l]!, x[g.linkTo[l]!]! - g.shift[l]!);
           }
         wanted[i] = weights === 0 ? x[i]! : sum / weights;
       }
       spread(g, row, wanted, x);
     }
   }
+  for (let pass = 0; pass < 2; pass++) straighten(g, x);
   return x;
+}
+
+/** Puts the lanes of an edge above each other, as far as what stands beside them leaves room. */
+function straighten(g: Graph, x: Float64Array): void {
+  const room = (i: number): [number, number] => {
+    const row = g.rows[g.rank[i]!]!;
+    const k = g.position[i]!;
+    const [before, after] = [row[k - 1], row[k + 1]];
+    const half = g.width[i]! / 2;
+    return [
+      before === undefined ? -Infinity : x[before]! + g.width[before]! / 2 + gap(g, before, i) + half,
+      after === undefined ? Infinity : x[after]! - g.width[after]! / 2 - gap(g, i, after) - half,
+    ];
+  };
+  for (let e = 0; e < g.firstLane.length; e++) {
+    const end = g.firstLane[e]! + g.lanes[e]!;
+    for (let start = g.firstLane[e]!; start < end; ) {
+      let [low, high] = [-Infinity, Infinity];
+      let stop = start;
+      let sum = 0;
+      for (; stop < end; stop++) {
+        const [a, b] = room(stop);
+        if (Math.max(low, a) > Math.min(high, b)) break;
+        [low, high] = [Math.max(low, a), Math.min(high, b)];
+        sum += x[stop]!;
+      }
+      if (stop === start) {
+        start += 1;
+        continue;
+      }
+      const at = Math.min(high, Math.max(low, sum / (stop - start)));
+      for (; start < stop; start++) x[start] = at;
+    }
+  }
 }
 
 function gap(g: Graph, a: number, b: number): number {

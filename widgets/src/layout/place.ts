@@ -74,6 +74,7 @@ export function placeAll(shape: Shape): Positions {
       height: Float32Array.from(inside, (c) => height[c]!),
       top: Uint8Array.from(inside, (c) => (kind[c] === IN ? 1 : 0)),
       bottom: Uint8Array.from(inside, (c) => (kind[c] === OUT ? 1 : 0)),
+      open: Uint8Array.from(inside, (c) => (kind[c] === OPEN ? 1 : 0)),
       from: Int32Array.from(within, (e) => local[box(from[e]!, i)]!),
       to: Int32Array.from(within, (e) => local[box(to[e]!, i)]!),
       fromDx: Float32Array.from(within, (e) => dx(from[e]!, i)),

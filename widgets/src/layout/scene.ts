@@ -95,8 +95,12 @@ export function sceneOf(tree: Tree, isOpen: (node: number) => boolean): Scene {
   return new Scenes(tree, isOpen).scene();
 }
 
-/** Where a binder's value comes from: through a port, or a stub. */
-type Source = { port: number } | { stub: Stub };
+/**
+ * Where a value of a program comes from: an equation, a port of its box, or a stub. Equations that share a program share its variables,
+ * so this is looked up for each of them apart.
+ */
+type Source = { row: number } | { port: number } | { stub: Stub };
+type Sources = Map<number, Source>;
 
 class Scenes {
   private readonly model: Model;
@@ -139,8 +143,8 @@ class Scenes {
       this.readResiduals(root, stage);
       const box = this.boxOf[root]!;
       const program = tree.program[root]!;
-      this.flows(root, this.inputsOf(root, program));
-      this.resultsOf(box, root, program);
+      const sources = this.inputsOf(root, program);
+      this.flows(root, sources, () => this.resultsOf(box, root, program, sources));
     }
     this.addResiduals();
     const n = this.node.length;
@@ -181,7 +185,8 @@ class Scenes {
     const [title, line] = labels(tree, node);
     const badge = tree.canOpen(node) ? 22 : 0;
     const text =
-      Math.max(shortened(title).length * SIZES.letter + badge, shortened(line).length * SIZES.small) + 26;
+      Math.max(shortened(title).length * SIZES.letter + badge + 12, shortened(line).length * SIZES.small) +
+      26;
     if (kind === OPEN) {
       shape.width[i] = Math.max(
         90,
@@ -256,28 +261,29 @@ class Scenes {
 
   // --- programs ---
 
-  /** The edges and stubs of a program that an open box shows. */
-  private flows(holder: number, sources: ReadonlyMap<number, Source>): void {
+  /**
+   * The edges and stubs of a program that an open box shows.
+   *
+   * @param results joins its results: before the programs inside of it, which need to know what is read of them.
+   */
+  private flows(holder: number, sources: Sources, results: () => void): void {
     const { tree, model } = this;
     const box = this.boxOf[holder]!;
     const rows = tree.children[holder]!.flatMap((child) => tree.rows(child));
+    for (const row of rows) for (const v of model.outputs(row)) sources.set(v, { row });
     for (const row of rows) {
       for (const atom of model.inputs(row)) {
         if (atom < 0) {
           this.stub(this.before, this.shown(tree.ofRow[row]!), this.literal(atom));
           continue;
         }
-        const made = model.definition(atom);
-        if (made >= 0) this.connect(box, made, -1, atom, row, -1);
-        else {
-          const source = sources.get(atom);
-          if (source === undefined)
-            this.stub(this.before, this.shown(tree.ofRow[row]!), this.input(atom, "input"));
-          else if ("stub" in source) this.stub(this.before, this.shown(tree.ofRow[row]!), source.stub);
-          else this.connect(box, -1, source.port, atom, row, -1);
-        }
+        const source = sources.get(atom) ?? { stub: this.input(atom, "input") };
+        if ("row" in source) this.connect(box, source.row, -1, atom, row, -1);
+        else if ("port" in source) this.connect(box, -1, source.port, atom, row, -1);
+        else this.stub(this.before, this.shown(tree.ofRow[row]!), source.stub);
       }
     }
+    results();
     for (const row of rows) {
       const node = tree.ofRow[row]!;
       const own = this.boxOf[node]!;
@@ -300,7 +306,7 @@ class Scenes {
     box: number,
     row: number,
     program: number,
-    sources: ReadonlyMap<number, Source>,
+    sources: Sources,
     outer = -1,
   ): void {
     const { model } = this;
@@ -315,31 +321,28 @@ class Scenes {
       if (outer >= 0) this.edge(outer, this.port(outer, IN, operand)[0], port, operand);
       inner.set(binder, { port });
     }
-    this.flows(node, inner);
+    this.flows(node, inner, () => this.join(box, row, program, inner, outer));
+  }
+
+  /** Leads the results of a program out of its box, as far as they are read. */
+  private join(box: number, row: number, program: number, sources: Sources, outer: number): void {
+    const { model } = this;
     const outputs = model.outputs(row);
     const results = model.results(program);
+    if (results.length !== outputs.length) return;
     results.forEach((atom, i) => {
-      const output = outputs[i];
-      if (output === undefined || results.length !== outputs.length) return;
-      const holder = outer >= 0 ? outer : box;
-      const there = this.ports.get(2 * holder + 1)?.get(output);
+      const output = outputs[i]!;
+      const there = this.ports.get(2 * (outer >= 0 ? outer : box) + 1)?.get(output);
       if (there === undefined) return;
       const target = outer >= 0 ? this.port(box, OUT, output)[0] : there;
-      const made = atom >= 0 ? model.definition(atom) : -1;
-      const source = atom >= 0 ? inner.get(atom) : undefined;
-      if (made >= 0) this.connect(box, made, -1, atom, -1, target);
+      const source = sources.get(atom);
+      if (source && "row" in source) this.connect(box, source.row, -1, atom, -1, target);
       else if (source && "port" in source) this.edge(box, source.port, target, atom);
       if (outer >= 0) this.edge(outer, target, there, output);
     });
   }
 
-  private closedBranch(
-    box: number,
-    outer: number,
-    row: number,
-    program: number,
-    sources: ReadonlyMap<number, Source>,
-  ): void {
+  private closedBranch(box: number, outer: number, row: number, program: number, sources: Sources): void {
     const { model } = this;
     for (const { binder, operand, role } of operandsOf(model, row, program)) {
       if (model.uses(binder).length === 0 && !model.results(program).includes(binder)) continue;
@@ -354,14 +357,8 @@ class Scenes {
     }
   }
 
-  private sourceOf(
-    operand: number,
-    binder: number,
-    role: string,
-    sources: ReadonlyMap<number, Source>,
-  ): Source {
+  private sourceOf(operand: number, binder: number, role: string, sources: Sources): Source {
     if (operand < 0) return { stub: role ? this.carried(binder, role) : this.literal(operand) };
-    if (this.model.definition(operand) >= 0) return { port: operand };
     const outer = sources.get(operand) ?? { stub: this.input(operand, "input") };
     return role && "stub" in outer ? { stub: this.carried(binder, role) } : outer;
   }
@@ -496,18 +493,18 @@ class Scenes {
     return sources;
   }
 
-  private resultsOf(box: number, root: number, program: number): void {
+  private resultsOf(box: number, root: number, program: number, sources: Sources): void {
     const { model, tree } = this;
     const nResiduals =
       model.view.stages[model.stage(this.anyRow(root) ?? 0)]?.key === "forward" ? model.residuals.length : 0;
     const all = model.results(program);
     const results = all.slice(0, all.length - nResiduals);
     results.forEach((atom, i) => {
-      const made = atom >= 0 ? model.definition(atom) : -1;
-      if (made < 0) return;
-      if (results.length <= FEW) this.connect(box, made, -1, atom, -1, this.port(box, OUT, atom)[0]);
+      const source = sources.get(atom);
+      if (source === undefined || !("row" in source)) return;
+      if (results.length <= FEW) this.connect(box, source.row, -1, atom, -1, this.port(box, OUT, atom)[0]);
       else
-        this.stub(this.after, this.shown(tree.ofRow[made]!), {
+        this.stub(this.after, this.shown(tree.ofRow[source.row]!), {
           kind: "result",
           text: `→ ${i}`,
           variable: atom,

@@ -20,8 +20,9 @@ import { headButtons } from "./head";
 import { Outline } from "./outline";
 import { marked } from "./residuals";
 
-/** Boxes are open at first as long as no more than so many are then visible. */
-const AT_FIRST = 26;
+/** Boxes are open at first as long as no more than so many are then visible; of small programs all. */
+const AT_FIRST = 12;
+const SMALL = 40;
 /** A box of more equations is not selected as a whole. */
 const MANY_ROWS = 2000;
 const REST = 120;
@@ -157,11 +158,12 @@ export class GraphPane {
 
   private openAtFirst(): void {
     const { tree, open } = this;
+    const most = tree.roots.reduce((sum, root) => sum + tree.count[root]!, 0) <= SMALL ? SMALL : AT_FIRST;
     const todo = tree.roots.flatMap((root) => tree.children[root]!);
     let visible = todo.length;
     for (let node = todo.shift(); node !== undefined; node = todo.shift()) {
       const inside = tree.children[node]!;
-      if (inside.length === 0 || tree.kind[node] === REPEAT || visible + inside.length > AT_FIRST) continue;
+      if (inside.length === 0 || tree.kind[node] === REPEAT || visible + inside.length > most) continue;
       open.add(node);
       visible += inside.length;
       todo.push(...inside);
@@ -203,6 +205,21 @@ export class GraphPane {
     if (this.open.has(node)) this.open.delete(node);
     else this.open.add(node);
     this.keeping(node, () => this.announce(node));
+  }
+
+  /** Opens a box with all that is in it, or closes that; all of the graph where there is no current box. */
+  private openAll(isOpen: boolean): void {
+    const { tree, current } = this;
+    const todo = current >= 0 ? [current] : [...tree.roots];
+    for (let node = todo.pop(); node !== undefined; node = todo.pop()) {
+      if (tree.kind[node] !== STAGE && tree.canOpen(node)) {
+        if (isOpen) this.open.add(node);
+        else this.open.delete(node);
+      }
+      todo.push(...tree.children[node]!);
+    }
+    if (current >= 0) this.keeping(current, () => this.announce(current));
+    else this.layOut(() => this.fit());
   }
 
   /** Lays out anew; a node stays where it is on the screen. */
@@ -440,12 +457,19 @@ export class GraphPane {
     for (const [set, how] of sets)
       for (const row of set) {
         const box = this.shownBox(row);
-        if (box >= 0 && !lit.has(box)) lit.set(box, how);
+        // Of an open group that is selected the outline says so.
+        if (box >= 0 && !lit.has(box) && !(how === "is-selected" && this.isInGroup(box))) lit.set(box, how);
       }
     const at = this.box(this.current);
-    if (at >= 0 && lit.get(at) === undefined && this.current >= 0) lit.set(at, "is-selected");
+    if (at >= 0 && !lit.has(at) && !this.isInGroup(at)) lit.set(at, "is-selected");
     this.marks = { ...this.marks, lit, at };
     this.request();
+  }
+
+  private isInGroup(box: number): boolean {
+    const { current, tree, scene } = this;
+    if (current < 0 || tree.row[current]! >= 0 || !this.open.has(current) || !scene) return false;
+    return isWithin(scene.shape.parent, box, this.box(current));
   }
 
   private revealLit(): void {
@@ -740,6 +764,8 @@ export class GraphPane {
     else if (key === "0") this.fit();
     else if (key === "z" || key === "Z") this.zoomToSelection();
     else if (key === "f" || key === "F") this.nextFocus();
+    else if (key === "o" || key === "O") this.openAll(true);
+    else if (key === "c" || key === "C") this.openAll(false);
     else if (key === "/") this.tools.focus();
     else if (key === "n" || key === "N") this.nextHit(event.shiftKey ? -1 : 1);
     else if (key === "Enter" || key === " ") this.toggle(this.current);

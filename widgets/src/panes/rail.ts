@@ -12,6 +12,7 @@ export const KEYS: [string, string][] = [
   ["← →", "fold, unfold the program it holds"],
   ["G", "the pane in use as a graph, or as code"],
   ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
+  ["O C", "in the graph: open, close all that is in a box, or everything"],
   ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
   ["F", "in the graph: only what leads to the selection and from it; then one of both; then all"],
   ["P", "write parameters in full, or in short"],
