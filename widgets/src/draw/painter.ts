@@ -498,7 +498,7 @@ class Frame {
     this.outline(b, cx, y, cw, height, radius);
     if (12 * scale < LEAST_TEXT) return;
     const ink = lit || share === null ? palette.text : inkOn(share);
-    const faint = lit || share === null ? palette.dim : ink;
+    const faint = !lit && share === null ? palette.dim : ink;
     const [title, line] = labels(tree, node);
     ctx.textAlign = "left";
     ctx.fillStyle = ink;
@@ -530,7 +530,8 @@ class Frame {
     const letter = tree.row[node]! >= 0 ? (LETTERS[role] ?? "") : "";
     ctx.textAlign = "right";
     ctx.font = `700 ${10.5 * scale}px ${palette.mono}`;
-    ctx.fillStyle = count ? (byRole || lit ? palette.accent : ink) : byRole && !lit ? roleColour : ink;
+    const own = role === "zero" || role === "dummy" ? palette.dim : roleColour;
+    ctx.fillStyle = !byRole || lit ? ink : count ? palette.accent : own;
     ctx.fillText(count || arrow || letter, right, y + 11.5 * scale);
     const hits = marks.hits.get(b) ?? 0;
     if (hits > 1 && tree.canOpen(node)) {

@@ -1,7 +1,7 @@
 /** A stage as boxes in boxes: programs in equations, functions, scopes and modules, and repeated layers folded into one. */
 
 import type { Model } from "../model";
-import { findRepeats, mix } from "./repeats";
+import { findRepeats, mix, WORTH } from "./repeats";
 
 export const EQUATION = 0;
 /** One of several programs of an equation: a branch of a cond. */
@@ -125,7 +125,11 @@ class Builder {
     if (rows === undefined) return NONE;
     const paths = this.pathsOf(rows);
     let shared = paths[0]!;
-    for (const path of paths) shared = shared.slice(0, common(shared, path));
+    let before: readonly string[] | null = null;
+    for (const path of paths) {
+      if (path !== before) shared = shared.slice(0, common(shared, path));
+      before = path;
+    }
     return new Level(this, this.tree, rows, paths, cuts(this.model, rows)).items(
       0,
       rows.length,
@@ -246,6 +250,8 @@ class Level {
   private fold(items: readonly number[], starts: readonly number[], within: string): readonly number[] {
     const { tree, builder } = this;
     if (items.length < 2) return items;
+    // Not worth a look: there are thousands of these where a layer is small.
+    if (items.reduce((sum, item) => sum + tree.count[item]!, 0) < WORTH) return items;
     const likes = items.map((item) => builder.like(item));
     const weights = items.map((item) => tree.count[item]!);
     const at = (i: number) => starts[i] ?? this.position(items.at(-1)!) + tree.rows(items.at(-1)!).length;

@@ -52,15 +52,24 @@ export function layered(level: Level): Placed {
   const places = nodes.map((ns, p) => place(restrict(level, ns, edges[p]!)));
   const area = places.reduce((sum, p) => sum + (p.width + GAP) * (p.height + GAP), 0);
   const widest = Math.max(...places.map((p) => p.width), Math.sqrt(area * RATIO));
+  // What has inputs or results of the level reaches from its top to its bottom: the rest stands in shelves beside that.
+  const isThrough = nodes.map((ns) => ns.some((i) => level.top[i] === 1 || level.bottom[i] === 1));
+  const inOrder = places
+    .map((_, p) => p)
+    .sort((p, q) => Number(isThrough[q]) - Number(isThrough[p]) || p - q);
+  /** Where the shelves begin. */
+  let margin = 0;
   const x = new Float32Array(n);
   const y = new Float32Array(n);
   const cut = new Uint8Array(level.from.length);
   const routes: Float32Array[] = new Array(level.from.length);
-  let [left, top, shelf, width] = [0, 0, 0, 0];
-  places.forEach((placed, p) => {
-    if (left > 0 && left + placed.width > widest) {
+  let [left, top, shelf, width, height] = [0, 0, 0, 0, 0];
+  for (const p of inOrder) {
+    const placed = places[p]!;
+    if (!isThrough[p] && left > margin && left + placed.width > margin + widest) {
       top += shelf + RANK_GAP;
-      left = shelf = 0;
+      left = margin;
+      shelf = 0;
     }
     nodes[p]!.forEach((node, i) => {
       x[node] = placed.x[i]! + left;
@@ -76,10 +85,12 @@ export function layered(level: Level): Placed {
       cut[edge] = placed.cut[i]!;
     });
     left += placed.width + GAP;
+    if (isThrough[p]) margin = left;
     shelf = Math.max(shelf, placed.height);
     width = Math.max(width, left - GAP);
-  });
-  return { x, y, width, height: top + shelf, cut, ...joined(routes) };
+    height = Math.max(height, top + placed.height);
+  }
+  return { x, y, width, height, cut, ...joined(routes) };
 }
 
 /** The number of the connected part that each box is in. */
@@ -520,7 +531,11 @@ function finish(level: Level, g: Graph, centre: Float64Array): Placed {
   const routes: Float32Array[] = [];
   for (let e = 0; e < level.from.length; e++) {
     const [a, b] = [level.from[e]!, level.to[e]!];
-    const points = [centre[a]! - left + level.fromDx[e]!, ys[a]! + level.height[a]!];
+    const out = centre[a]! - left + level.fromDx[e]!;
+    const points = [out, ys[a]! + level.height[a]!];
+    const below = tops[g.rank[a]!]! + heights[g.rank[a]!]!;
+    // Straight down past taller boxes of its rank.
+    if (below > points[1]! + 1) points.push(out, points[1]!, out, below);
     for (let k = 0; k < g.lanes[e]!; k++) {
       const lane = g.firstLane[e]! + k;
       const r = g.rank[lane]!;

@@ -11,9 +11,12 @@ export interface Repeat {
 const STRETCHES = [1, 2, 4, 8];
 const DISTANCES = 6;
 
+/** What copies together must count at least to be folded. */
+export const WORTH = 12;
+
 /** Whether copies of a weight are worth folding. */
 function isWorth(weight: number, count: number): boolean {
-  return weight * count >= 12 && (weight >= 6 || (weight >= 3 && count >= 4));
+  return weight * count >= WORTH && (weight >= 6 || (weight >= 3 && count >= 4));
 }
 
 /**

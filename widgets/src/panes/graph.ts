@@ -431,6 +431,7 @@ export class GraphPane {
     const node = state.row >= 0 ? tree.ofRow[state.row]! : -1;
     if (node >= 0)
       this.uncover(node, () => {
+        this.current = node;
         this.light();
         this.announce(node);
         this.reveal(this.box(node));
@@ -685,6 +686,7 @@ export class GraphPane {
     const other = there < 0 ? -1 : this.tree.ofRow[there]!;
     if (other >= 0)
       this.uncover(other, () => {
+        this.current = other;
         this.light();
         this.announce(other);
         this.reveal(this.box(other));
