@@ -355,7 +355,11 @@ _COLOURS = {
 
 
 def memory(
-    f: Any, *args: Any, argnums: int | Sequence[int] = 0, donate_argnums: int | Sequence[int] = (), **kwargs: Any
+    f: Any,
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    donate_argnums: int | Sequence[int] | None = None,
+    **kwargs: Any,
 ) -> MemoryTimeline:
     """The modelled memory of a function's gradient over time, its peak, and what is alive there.
 
@@ -366,13 +370,16 @@ def memory(
       f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
       *args, **kwargs: what to call it with, as for `derive`.
       argnums: the positional arguments to differentiate in.
-      donate_argnums: those that the gradient may take the memory of (of a Program: its flat inputs).
+      donate_argnums: those that the gradient may take the memory of (of a Program: its flat inputs); None for those that a jitted
+        function that is called with them says.
 
     Raises:
       EquationError: the function has no reverse mode.
       what `derive` raises.
     """
     derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
+    if donate_argnums is None:
+        return Model(derivation, donated_by(derivation.primal)).timeline()
     places = {donate_argnums} if isinstance(donate_argnums, int) else set(donate_argnums)
     n = len(derivation.primal.invars)
     if args and places:
@@ -384,10 +391,24 @@ def memory(
     return Model(derivation, donated).timeline()
 
 
+def donated_by(program: Program) -> tuple[bool, ...]:
+    """For each input whether a jitted function that the program calls with it takes its memory."""
+    given = {
+        a
+        for e in program.equations
+        if e.primitive is compat.jit_p
+        for a, is_donated in zip(e.invars, e.params["donated_invars"], strict=True)
+        if is_donated
+    }
+    return tuple(v in given for v in program.invars)
+
+
 _VIEWS = frozenset(
     "reshape squeeze expand_dims stop_gradient copy_p optimization_barrier bitcast_convert_type pvary name".split()
 )
 _FREE = frozenset(("broadcast_in_dim", "iota"))
+_WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
+"""What results may be written into where it dies; an argument only does if it is donated."""
 _WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
 _INLINED = frozenset(
     (
@@ -551,13 +572,9 @@ class Model:
         used: set[int] = set()
         for now, candidates, result in self.into:
             for buffer in candidates:
-                dies = buffer.last == now and buffer.born < now and id(buffer) not in used
-                if (
-                    dies
-                    and buffer.kind in ("temporary", "cotangent", "residual")
-                    and not buffer.is_free
-                    and not result.is_free
-                ):
+                is_there = buffer.born < now or buffer.kind == "argument"
+                dies = buffer.last == now and is_there and id(buffer) not in used
+                if dies and buffer.kind in _WRITTEN_INTO and not buffer.is_free and not result.is_free:
                     used.add(id(buffer))
                     buffer.last = now - 1
                     break

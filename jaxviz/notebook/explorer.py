@@ -15,10 +15,16 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.views.columns import first_line, view_of
+from jaxviz.views.compiled import compiled
 from jaxviz.views.page import page
 from jaxviz.views.schema import View, encode
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
+
+_SHOWN = (*STAGES, "compiled")
+"""What `stage` and `beside` may be: the stages, and what they compile to."""
+
+_NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
 
 _STATIC = Path(__file__).parent.parent / "static"
 
@@ -39,7 +45,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     Traits to observe and to set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
-      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear' or 'backward'; or several, joined by '+'.
+      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
       height: in pixels.
     """
@@ -47,6 +53,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     payload = traitlets.Bytes(b"").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     what_if = traitlets.Unicode("").tag(sync=True)
+    compiled = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
@@ -75,7 +82,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         stage, _, number = self.selected.partition(":")
         return _equations(self.derivation, stage)[int(number)]
 
-    def save_html(self, path: str | Path, source: bool = True) -> Path:
+    def save_html(self, path: str | Path, source: bool = True, compiled: bool = False) -> Path:
         """Writes the explorer as one HTML file that works without a kernel and fetches nothing.
 
         >>> explorer.save_html("loss.html")
@@ -83,6 +90,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         Args:
           path: of the file; its folder must exist.
           source: whether the lines of your own source files are in it; without them, file names and line numbers are.
+          compiled: whether to compile the gradient, so that the stage 'compiled' is in it. It is in any case where it has been looked
+            at, or is shown.
 
         Returns:
           the path.
@@ -90,6 +99,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         view = self.view if source else view_of(self.derivation, source=False)
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
         state["what_if"] = _what_if_json(self.derivation, source)
+        if compiled or "compiled" in (self.stage, self.beside):
+            self._fill_compiled()
+        state["compiled"] = self.compiled or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
@@ -124,21 +136,31 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if not self.what_if:
             self.what_if = _what_if_json(self.derivation)
 
+    def _fill_compiled(self) -> None:
+        if not self.compiled:
+            self.compiled = _compiled_json(self.derivation)
+
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """The browser asks for what it is to show, where the widget stands inside another one."""
         if content == "fill":
             self._fill()
         if content == "what if":
             self._fill_what_if()
+        if content == "compile":
+            self._fill_compiled()
 
     @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:
         keys = [key for key in proposal["value"].split("+") if key]
         for key in keys:
-            if key not in STAGES:
-                raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(STAGES)}")
+            if key not in _SHOWN:
+                raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(_SHOWN)}")
+            if key == "compiled" and len(keys) > 1:
+                raise traitlets.TraitError(
+                    "'compiled' takes a pane to itself, since it is one program of several stages"
+                )
         if not keys and proposal["trait"].name == "stage":
-            raise traitlets.TraitError(f"one stage must be shown, of {', '.join(STAGES)}")
+            raise traitlets.TraitError(f"one stage must be shown, of {', '.join(_SHOWN)}")
         return "+".join(keys)
 
     @traitlets.validate("selected")  # type: ignore[untyped-decorator]
@@ -159,6 +181,14 @@ def _what_if_json(derivation: Derivation, source: bool = True) -> str:
     """What the switches need, or why there are none."""
     try:
         return json.dumps(what_if(derivation, source), separators=(",", ":"))
+    except Exception as error:
+        return json.dumps({"error": first_line(error)})
+
+
+def _compiled_json(derivation: Derivation) -> str:
+    """The texts of the compiled gradient, or why there are none."""
+    try:
+        return json.dumps(compiled(derivation), separators=(",", ":"))
     except Exception as error:
         return json.dumps({"error": first_line(error)})
 

@@ -12,6 +12,7 @@ The table has a row for each slot, node, step and buffer:
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,10 +32,10 @@ from jaxviz.analysis.remat_code import places_of_values, with_source
 from jaxviz.analysis.remat_graph import Graph, Solution
 from jaxviz.analysis.remat_plan import code_row, repeated_effects
 from jaxviz.analysis.tables import nbytes, type_text
-from jaxviz.analysis.walk import find_readers, primal_equation
+from jaxviz.analysis.walk import Tracer, find_readers, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.views.sources import file_label, short_path
 
 _BUDGETS = 9
@@ -110,6 +111,8 @@ class _Table:
         reads = self.read_in_backward(model)
         times: dict[Atom, int] = {v: n.where.times * n.where.devices for n in graph.nodes for v in n.equation.outvars}
         present = self.derivation.residuals
+        stand_ins = self.stand_ins()
+        saved_now = graph.outcome(list(set[str]().union(*stand_ins))).saved
         return {
             "function": self.derivation.primal.name,
             "kinds": list(KINDS),
@@ -149,8 +152,9 @@ class _Table:
                 "nbytes": present.nbytes,
                 "flops": self.computed_again() if graph.has_checkpoints else 0,
                 "peak": memory(self.derivation).peak_nbytes,
-                "saved": sorted(numbers[name] for name in self.saved_now()),
+                "saved": sorted(numbers[s.name] for s in saved_now),
             },
+            "residuals": [sorted(numbers[name] for name in names) for names in stand_ins],
             "least": graph.least,
             "places": self.places(),
             "taken": sorted({e.params["name"] for _, e in graph.flat.walk() if e.primitive is compat.name_p}),
@@ -243,25 +247,48 @@ class _Table:
         plain = self.graph.whole
         return int(cost(self.derivation).total.flops - cost(plain).total.flops)
 
-    def saved_now(self) -> set[str]:
-        """The names that come closest to what is kept at present: of each residual, or of what a rule made it from.
+    def stand_ins(self) -> list[set[str]]:
+        """For each residual as JAX holds it now, the names that a checkpoint saves in its place.
 
-        In checkpoints, it is the policy that says which.
+        Those are of what it is made from, as near to it as a name can stand: of `cos(x)`, which the rule of `sin` makes, it is that of
+        `x`. There are none for what is an argument, or is made from arguments at no cost.
         """
-        graph = self.graph
-        original = {name: self.original(v) for name, (v,) in graph.candidates.items()}
-        ruled = {v for body in _checkpointed(self.derivation.primal) for _, e in body.walk() for v in e.outvars}
-        saved = {
-            v
-            for c in self.derivation.linearized.checkpoints
-            for d in c.decisions
-            if d.verdict != "recomputed"
-            for v in primal_equation(d.equation).outvars
-        }
-        nearest = {n for n in self.nearest(graph.needed) if original[n] not in ruled}
-        found = nearest | {n for n, v in original.items() if v in saved}
-        used: set[str] = {s.name for s in graph.outcome(list(found)).saved}
-        return used
+        whole = self.graph.whole
+        residuals, all_made = defaultdict[Any, list[Atom]](list), defaultdict[Any, list[Atom]](list)
+        for atom, key in self.made_at(whole):
+            residuals[key].append(atom)
+        for node in self.graph.nodes:
+            for v in node.equation.outvars:
+                all_made[self.place(node.equation, v)].append(v)
+        now = [key for _, key in self.made_at(self.derivation)]
+        count, turn, found = Counter(now), Counter[Any](), []
+        for key in now:
+            same = [] if key is None else residuals.get(key) or all_made[key]
+            # Of a function that is called several times, each call's is told from the others by its turn.
+            mine = same[turn[key] : turn[key] + 1] if count[key] == len(same) else same
+            turn[key] += 1
+            found.append(self.nearest(mine))
+        return found
+
+    def made_at(self, derivation: Derivation) -> list[tuple[Atom, Any]]:
+        """The residuals of a derivation, each with the place that it is made at; None for an argument."""
+        trace, made = Tracer(derivation.forward), []
+        for atom in derivation.linearized.residuals:
+            source = trace(atom)[0]
+            made.append((atom, self.place(source.equation, source.atom) if source.equation is not None else None))
+        return made
+
+    def place(self, equation: Equation, atom: Atom) -> Any:
+        """What tells a value from others: the equation of the function as written that it came from, the operation, and its type."""
+        written = primal_equation(equation)
+        operation = equation.primitive
+        if operation is compat.name_p and isinstance(written.invars[0], Var):
+            maker = self.graph.makers.get(written.invars[0])
+            operation = maker.primitive if maker is not None else operation
+        if operation is compat.reduce_precision_p:
+            # A checkpoint rounds what it saves.
+            operation = written.primitive
+        return self.row(equation), operation, atom.aval.str_short()
 
     def nearest(self, atoms: Sequence[Atom]) -> set[str]:
         """The names that are met first on the way from some values to what they are made from."""
@@ -285,8 +312,3 @@ class _Table:
 
 def _often(n: int, kind: str) -> str:
     return f"{n:,} × {kind}" if n > 1 else kind
-
-
-def _checkpointed(program: Program) -> list[Program]:
-    """The bodies of checkpoints in a program."""
-    return [e.params["jaxpr"] for _, e in program.walk() if e.primitive is compat.remat_p]

@@ -171,6 +171,25 @@ def test_donated_arguments_are_freed_after_their_last_use():
     assert given.donated == (False, True)
 
 
+def test_what_a_jit_donates_is_donated_unless_said_otherwise():
+    step = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
+    f = jax.jit(step, donate_argnums=1)
+    given = jaxviz.memory(f, X, X)
+    assert given.donated == (False, True)
+    assert given.peak_nbytes == jaxviz.memory(step, X, X, donate_argnums=1).peak_nbytes
+    assert jaxviz.memory(f, X, X, donate_argnums=()).peak_nbytes == jaxviz.memory(step, X, X).peak_nbytes
+    # A jit that is called inside of another has nothing to give.
+    assert jaxviz.memory(jax.jit(lambda w, x: f(w, x)), X, X).donated == (False, False)
+
+
+def test_a_result_is_written_into_a_donated_argument():
+    f = jax.jit(lambda x: x * 2.0, donate_argnums=0)
+    (step,) = (s for s in jaxviz.memory(f, X).steps if not s.is_backward)
+    assert step.total == 4000
+    held = jaxviz.memory(f, X, donate_argnums=()).steps[0]
+    assert held.total == 8000
+
+
 def test_a_loop_counts_its_residuals_and_one_iteration():
     timeline = jaxviz.memory(lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=7)[0].sum(), X)
     assert max(totals(timeline, "residual")) == 7 * 4000

@@ -9,8 +9,11 @@ import pytest
 from playwright.sync_api import expect
 
 import jaxviz
+from benchmarks.models import transformer
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.tables import format_bytes
+from jaxviz.analysis.totals import call_path
+from jaxviz.views.whatif import what_if
 
 pytestmark = pytest.mark.browser
 KERNEL_IDLE = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
@@ -232,6 +235,68 @@ def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
     tab.screenshot("stage-with-an-error")
 
 
+@pytest.mark.parametrize(
+    ("stage", "primitive", "operation"), [("forward", "mul", "multiply"), ("backward", "neg", "negate")]
+)
+def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation):
+    def loss(w, x):
+        for _ in range(6):
+            x = jnp.tanh(x @ w) * jnp.cos(x)
+        return jnp.sum(x)
+
+    explorer = jaxviz.explore(loss, jnp.ones((9, 9)), jnp.ones((50, 9)))
+    explorer.stage, explorer.beside = stage, "compiled"
+    page = tab.page
+    page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
+    code, text = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
+    expect(text.locator(".cm-line", has_text="ENTRY")).to_be_visible()
+    lit = text.locator(".cm-line.is-selected")
+    if stage == "backward":
+        # The cotangent of a sum is ones, by which XLA does not multiply.
+        code.locator(".cm-line[data-row]", has_text="mul").first.click()
+        expect(text.get_by_test_id("no-instruction")).to_contain_text("no instruction left")
+        expect(lit).to_have_count(0)
+        tab.screenshot("compiled-gone")
+    code.locator(".cm-line[data-row]", has_text=primitive).first.click()
+    expect(text.get_by_test_id("no-instruction")).to_have_text("")
+    expect(lit.first).to_be_visible()
+    # The instruction itself, or the fusion that it is in.
+    expect(lit.first).to_contain_text(re.compile(rf" ({operation}|fusion)\("))
+    tab.screenshot(f"compiled-{stage}")
+    text.get_by_test_id("text-stablehlo").click()
+    expect(lit).to_have_count(1)
+    expect(lit).to_contain_text(f"stablehlo.{operation}")
+    tab.screenshot(f"compiled-{stage}-stablehlo")
+    text.locator(".cm-line.is-linked", has_text="stablehlo.dot_general").first.click()
+    expect(page.get_by_test_id("inspected")).to_have_text("dot_general")
+    page.keyboard.press("Escape")
+
+    # What stands at the top of one pane has its counterpart in sight in the other.
+    scroller = lambda pane: pane.locator(".cm-scroller")
+    top = lambda pane: scroller(pane).evaluate("e => e.scrollTop")
+    scroller(code).evaluate("e => e.scrollTo(0, 0)")
+    scroller(code).hover()
+    page.mouse.wheel(0, 120)
+    page.wait_for_timeout(200)
+    moved = top(text)
+    page.mouse.wheel(0, 5000)
+    page.wait_for_timeout(200)
+    assert top(text) > moved
+    page.get_by_test_id("link-scrolling").click()
+    before = top(code)
+    scroller(text).hover()
+    page.mouse.wheel(0, -5000)
+    page.wait_for_timeout(200)
+    assert top(text) == 0
+    assert top(code) == before > 0
+    page.get_by_test_id("link-scrolling").click()
+    scroller(text).hover()
+    page.mouse.wheel(0, 60)
+    page.wait_for_timeout(200)
+    # The backward pass ends with what the forward one began with.
+    assert abs(top(code) - before) < 2 if stage == "backward" else top(code) < before
+
+
 def test_switches_say_what_comes_of_them(tab, tmp_path):
     def loss(w, x):
         for _ in range(3):
@@ -259,3 +324,67 @@ def test_switches_say_what_comes_of_them(tab, tmp_path):
     expect(switches.first).to_be_checked()
     expect(kept).not_to_have_text(format_bytes(jaxviz.derive(jax.checkpoint(loss), *args).residuals.nbytes))
     tab.screenshot("what-if")
+    # In the table of the residuals the switches are the same ones.
+    page.get_by_test_id("what-if").get_by_test_id("what-if-reset").click()
+    page.get_by_test_id("what-if").get_by_test_id("show-residuals").click()
+    rows = page.get_by_test_id("residual-row")
+    table = what_if(jaxviz.derive(loss, *args))
+    index = next(i for i, values in enumerate(table["residuals"]) if values)
+    switch = page.locator(f'[data-residual="{index}"]').get_by_role("switch")
+    switch.click()
+    expect(switch).not_to_be_checked()
+    expect(page.get_by_test_id("residual-total")).to_contain_text(f"of {format_bytes(table['present']['nbytes'])} kept")
+    expect(page.get_by_test_id("memory")).to_contain_text("peak before")
+    expect(rows.filter(has_text="cos(x)").get_by_role("switch")).to_have_count(0)
+    tab.screenshot("what-if-residual")
+    page.get_by_test_id("residual-reset").click()
+    expect(switch).to_be_checked()
+
+
+def test_the_graph_is_opened_searched_and_clicked(tab, tmp_path):
+    f, args = transformer(3)
+    page = tab.page
+    page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("stage-forward").click()
+    page.get_by_test_id("beside-forward").click()
+    page.get_by_test_id("as-graph-left").click()
+    canvas, code = page.get_by_test_id("graph-canvas-left"), page.get_by_test_id("code-right")
+    current = lambda: page.locator(f"#{page.get_by_test_id('graph-tree').get_attribute('aria-activedescendant')}")
+    search = page.get_by_test_id("graph-search")
+
+    search.fill("scatter-mul")
+    expect(page.get_by_test_id("graph-hits")).to_have_text("0 hits")
+    search.fill("dot_general scope:attention")
+    n = len([e for e in jaxviz.derive(f, *args).forward.equations if is_product_of_attention(e)])
+    expect(page.get_by_test_id("graph-hits")).to_have_text(f"{n} hits")
+    search.press("Enter")
+    expect(page.get_by_test_id("graph-hits")).to_have_text(f"1 of {n}")
+    expect(current()).to_contain_text("dot_general")
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("dot_general")
+
+    # What is selected is in the middle of the pane when it has been zoomed to.
+    search.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("z")
+    expect(current()).to_contain_text("reshape")
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("reshape")
+    page.keyboard.press("Escape")
+    expect(code.locator(".cm-line.is-selected")).to_have_count(0)
+    canvas.click()
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("reshape")
+    tab.screenshot("graph")
+
+    page.keyboard.press("c")
+    page.keyboard.press("Shift+ArrowUp")
+    page.keyboard.press("Enter")
+    expect(current()).to_have_attribute("aria-expanded", "false")
+    box = canvas.bounding_box()
+    page.keyboard.press("z")
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(current()).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("g")
+    expect(page.get_by_test_id("code-left")).to_be_visible()
+
+
+def is_product_of_attention(equation):
+    return equation.primitive.name == "dot_general" and "attention" in call_path(equation)

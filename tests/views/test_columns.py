@@ -354,6 +354,19 @@ def test_donated_operands_have_the_result_that_takes_their_memory_or_a_reason():
     assert "no result has its type f32[5]" in lost[3]
 
 
+def test_the_timeline_frees_what_a_jit_donates():
+    step = lambda w, x: (w * jnp.sum(jnp.sin(x * 2.0)), x * 3.0)
+    shown = lambda f: view_of(jaxviz.derive(f, jnp.ones(9), jnp.ones(900))).columns
+    given, held = shown(jax.jit(step, donate_argnums=1)), shown(jax.jit(step))
+    of_arguments = lambda c: [
+        int(last) for kind, last in zip(c["buffer_kind"], c["buffer_last"], strict=True) if kind == 0
+    ]
+    end = len(held["step_row"])
+    assert of_arguments(held) == [end, end]
+    assert of_arguments(given)[0] == end
+    assert of_arguments(given)[1] < end
+
+
 def test_what_a_jit_inside_another_donates_is_not_used():
     step = jax.jit(lambda w: w * 2.0, donate_argnums=0)
     view = view_of(jaxviz.derive(jax.jit(lambda w: step(w)), jnp.ones(3)))

@@ -49,6 +49,45 @@ def test_of_a_checkpointed_function_the_switches_stand_as_its_policy_has_it():
     assert plain["present"]["saved"] == []
 
 
+def stand_ins(f, *args):
+    """For each residual that is none of the arguments, what makes it, and what makes the values in its place."""
+    table = what_if(jaxviz.derive(f, *args))
+    held = jaxviz.residuals(f, *args, argnums=0)
+    assert len(table["residuals"]) == len(held)
+    assert {v for values in table["residuals"] for v in values} == set(table["present"]["saved"])
+    what = lambda v: table["strings"][table["values"][v]["what"]]
+    made = [
+        (r.expression, [what(v) for v in values])
+        for r, values in zip(held, table["residuals"], strict=True)
+        if r.kind == "intermediate"
+    ]
+    assert not any(v for r, v in zip(held, table["residuals"], strict=True) if r.kind == "argument")
+    return made
+
+
+def test_a_residual_has_the_nearest_values_that_a_name_can_save_in_its_place():
+    made = dict(stand_ins(*(lambda f, args: (f, *args))(*PROGRAMS["chain"])))
+    assert made["tanh(c)"] == ["dot_general"]
+    assert made["sub(1.0, d)"] == ["dot_general"]
+    assert made["mul(d, f)"] == ["mul"]
+    assert made["cos(x)"] == []
+
+
+def test_of_blocks_with_checkpoints_it_is_what_passes_from_one_to_the_next():
+    f, args = PROGRAMS["blocks"]
+    made = stand_ins(f, *args)
+    assert [values for _, values in made][:2] == [["add"], ["add"]]
+
+
+def test_calls_of_one_function_are_told_apart():
+    w = jnp.ones((4, 4))
+    g = jax.jit(lambda x: jnp.tanh(x @ w))
+    table = what_if(jaxviz.derive(lambda x: jnp.sum(g(g(g(x)))), jnp.ones((8, 4))))
+    tanhs = [values for values in table["residuals"] if values]
+    assert len({tuple(v) for v in tanhs}) == 3
+    assert all(len(v) == 1 for v in tanhs)
+
+
 def test_what_stacks_is_kept_as_many_times_as_the_loop_runs():
     f, args = PROGRAMS["loop"]
     table = what_if(jaxviz.derive(f, *args))

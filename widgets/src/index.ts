@@ -5,6 +5,7 @@ import { h } from "./dom";
 import { Model } from "./model";
 import { guarded, type Pane, reasonOf } from "./pane";
 import { CodePane } from "./panes/code";
+import { CompiledPane } from "./panes/compiled";
 import { GraphPane } from "./panes/graph";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
@@ -14,10 +15,12 @@ import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
 import { decode } from "./schema";
+import { linkScrolling } from "./scrolling";
 import { splitter } from "./splitter";
 import { type Side, State } from "./state";
 import {
   askForPayload,
+  compiledOf,
   failureOf,
   heightOf,
   onPayload,
@@ -27,13 +30,16 @@ import {
   whatIfOf,
 } from "./sync";
 
+/** Equations of the function up to which its switches are asked for before they are looked at. */
+const AT_ONCE = 500;
+
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
   const keys = keySheet();
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
   const rail = guarded("rail", () => new Rail(state, toggleKeys));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
-  const whatIf = guarded("what-if", () => new WhatIfPane(state, whatIfOf(widget)));
+  const whatIf = guarded("what-if", () => new WhatIfPane(state));
   const below = lower(state, residuals, whatIf, memory);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
@@ -43,8 +49,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
       const stages = state.shown[side];
-      const form = state.form[side];
-      const key = form === "graph" ? `graph ${stages.join()}` : `${stages.join()} ${state.fullParams}`;
+      const isCompiled = stages.includes(state.compiled);
+      const isGraph = !isCompiled && state.form[side] === "graph";
+      const text = isCompiled ? "compiled" : `${stages.join()} ${state.fullParams}`;
+      const key = isGraph ? `graph ${stages.join()}` : text;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(document.activeElement);
@@ -52,8 +60,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const Made = form === "graph" ? GraphPane : CodePane;
-      const pane = guarded(form, () => new Made(state, stages, side, root));
+      const pane = guarded(isGraph ? "graph" : "code", () => {
+        if (isCompiled) return new CompiledPane(state, compiledOf(widget), side);
+        return isGraph ? new GraphPane(state, stages, side, root) : new CodePane(state, stages, side, root);
+      });
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       code.set(side, { key, pane });
@@ -87,6 +97,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   root.addEventListener("keydown", onKey);
 
+  const unlink = linkScrolling(codes, state, (side) => code.get(side)?.pane ?? null);
   const stop = syncState(widget, state);
   showCodes();
   const unsubscribe = state.subscribe((change) => {
@@ -98,10 +109,15 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     pane.update("shown");
     pane.update("selection");
   }
+  // While there is a kernel to ask, so that a notebook opened without one has them.
+  const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
+  if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
     root.removeEventListener("keydown", onKey);
     unsubscribe();
+    unlink();
     stop();
+    state.switches.destroy();
     for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
@@ -116,13 +132,14 @@ function actOn(
 ): boolean {
   const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
   const stage = digit === undefined ? -1 : Number(digit) - 1;
-  if (stage >= 0 && stage < state.model.view.stages.length) state.showStages([stage], event.shiftKey);
+  if (stage >= 0 && stage <= state.compiled) state.showStages([stage], event.shiftKey);
   else if (event.key === "Escape" && keys.open) keys.close();
   else if (event.key === "Escape") state.clear();
   else if (event.key === "?") toggleKeys();
   else if (event.key.toLowerCase() === "g")
     state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
+  else if (event.key.toLowerCase() === "s") state.toggleLinking();
   else if (event.key.toLowerCase() === "p") state.toggleParams();
   // A pane that scrolls keeps its arrows.
   else if ((event.target as Element).closest(".jv-scroll")) return false;
@@ -157,7 +174,8 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     unmount = () => {};
     try {
       const payload = payloadOf(model);
-      if (payload !== null) unmount = mount(root, model, new State(new Model(decode(payload))));
+      if (payload !== null)
+        unmount = mount(root, model, new State(new Model(decode(payload)), whatIfOf(model)));
       else if (failureOf(model))
         root.replaceChildren(note("failed", `The explorer could not be shown: ${failureOf(model)}`));
       else {

@@ -1,7 +1,8 @@
 /** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
 
 import type { Model, Place } from "./model";
-import type { Timeline } from "./timeline";
+import { Switches } from "./switches";
+import { type Made, NOTHING_MADE } from "./sync";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -45,7 +46,7 @@ export type Lower = Tabled | "memory";
 /** What of it is a table; one of the two is shown. */
 export type Tabled = "residuals" | "what-if";
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "timeline";
+export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "switches" | "linking";
 
 export class State {
   selection: Selection = NOTHING;
@@ -59,11 +60,27 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
-  /** The timeline to show in place of the given one, or null. */
-  timeline: Timeline | null = null;
+  /** Whether scrolling one pane brings the other to the place that it is linked to. */
+  linksScrolling = true;
+  readonly switches: Switches;
   private readonly listeners = new Set<(change: Change) => void>();
 
-  constructor(readonly model: Model) {}
+  constructor(
+    readonly model: Model,
+    whatIf: Made = NOTHING_MADE,
+  ) {
+    this.switches = new Switches(whatIf, () => this.tell("switches"));
+  }
+
+  /** The number of what the stages compile to, after those of the programs. */
+  get compiled(): number {
+    return this.model.view.stages.length;
+  }
+
+  /** All that a pane can show, as Python names it. */
+  get stageKeys(): string[] {
+    return [...this.model.view.stages.map((stage) => stage.key), "compiled"];
+  }
 
   subscribe(listener: (change: Change) => void): () => void {
     this.listeners.add(listener);
@@ -74,7 +91,7 @@ export class State {
     this.select([row], {});
   }
 
-  /** Selects all that a box of the graph holds. */
+  /** Selects several equations: those that an instruction was made from, or that a box of the graph holds. */
   selectRows(rows: readonly number[]): void {
     this.select([...rows], {});
   }
@@ -144,12 +161,6 @@ export class State {
     this.selectRow(row);
   }
 
-  showTimeline(timeline: Timeline | null): void {
-    if (timeline === null && this.timeline === null) return;
-    this.timeline = timeline;
-    this.tell("timeline");
-  }
-
   showLower(lower: Lower): void {
     if (lower === this.lower) return;
     this.lower = lower;
@@ -177,6 +188,11 @@ export class State {
     for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
       if (taker !== null) found.add(variable).add(taker);
     return found;
+  }
+
+  toggleLinking(): void {
+    this.linksScrolling = !this.linksScrolling;
+    this.tell("linking");
   }
 
   toggleParams(): void {

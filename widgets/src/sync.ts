@@ -1,6 +1,5 @@
 /** The only caller of the widget model's get and set. */
 
-import type { Stage } from "./schema";
 import type { State } from "./state";
 
 /** The part of an anywidget model that is used. */
@@ -41,28 +40,33 @@ export function askForPayload(model: WidgetModel): void {
   model.send?.("fill");
 }
 
-/** Where the table of the switches comes from. Python makes it when it is first asked for. */
-export interface WhatIfSource {
-  /** JSON of the table or of `{error}`; empty until it is there. */
+/** What Python makes when it is first asked for: the table of the switches, the compiled program. */
+export interface Made {
+  /** JSON of it or of `{error}`; empty until it is there. */
   read(): string;
   ask(): void;
   listen(callback: () => void): () => void;
 }
 
-export function whatIfOf(model: WidgetModel): WhatIfSource {
+/** Where there is none. */
+export const NOTHING_MADE: Made = { read: () => "", ask: () => {}, listen: () => () => {} };
+
+export const whatIfOf = (model: WidgetModel): Made => made(model, "what_if", "what if");
+export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", "compile");
+
+function made(model: WidgetModel, trait: string, message: string): Made {
   return {
-    read: () => String(model.get("what_if") ?? ""),
-    ask: () => model.send?.("what if"),
+    read: () => String(model.get(trait) ?? ""),
+    ask: () => model.send?.(message),
     listen: (callback) => {
-      model.on("change:what_if", callback);
-      return () => model.off("change:what_if", callback);
+      model.on(`change:${trait}`, callback);
+      return () => model.off(`change:${trait}`, callback);
     },
   };
 }
 
 /** Keeps the selected equation, as `stage:number`, and the stages in each pane the same on both sides. */
 export function syncState(model: WidgetModel, state: State): () => void {
-  const { view } = state.model;
   let busy = false;
   const put = (values: Record<string, string>) => {
     const changed = Object.entries(values).filter(([name, value]) => model.get(name) !== value);
@@ -72,8 +76,8 @@ export function syncState(model: WidgetModel, state: State): () => void {
     model.save_changes();
     busy = false;
   };
-  const keys = (stages: readonly number[]) => stages.map((i) => view.stages[i]?.key ?? "").join("+");
-  const stages = (name: string) => numbersOf(view.stages, String(model.get(name) ?? ""));
+  const keys = (stages: readonly number[]) => stages.map((i) => state.stageKeys[i] ?? "").join("+");
+  const stages = (name: string) => numbersOf(state.stageKeys, String(model.get(name) ?? ""));
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
     if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
@@ -103,9 +107,9 @@ export function syncState(model: WidgetModel, state: State): () => void {
 }
 
 /** `forward+linear` as numbers of stages. */
-function numbersOf(stages: readonly Stage[], keys: string): number[] {
+function numbersOf(stages: readonly string[], keys: string): number[] {
   return keys
     .split("+")
-    .map((key) => stages.findIndex((stage) => stage.key === key))
+    .map((key) => stages.indexOf(key))
     .filter((i) => i >= 0);
 }

@@ -45,6 +45,8 @@ export interface Table {
   inside: [number, number][];
   everything: { nbytes: number; flops: number; work: number };
   present: { nbytes: number; flops: number; peak: number; saved: number[] };
+  /** For each residual the values that a checkpoint saves in its place: as near as a name can stand to what it is made from. */
+  residuals: number[][];
   least: number;
   plans: number[][];
   places: Place[];

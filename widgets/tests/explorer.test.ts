@@ -7,6 +7,7 @@ import { InspectorPane } from "../src/panes/inspector";
 import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
 import { State } from "../src/state";
+import { type Table, WhatIf } from "../src/whatif";
 import { bytes, model } from "./fixture";
 import { layOut } from "./layout";
 
@@ -334,6 +335,10 @@ const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
   key === "row" ? (Array.isArray(value) ? value.map(() => -1) : -1) : value,
 );
 
+/** The same, with two of its values in the place of the view's first residual, and none in that of its second. */
+const inPlace = [whatIfs.chain.table.present.saved.slice(0, 2), []];
+const ofView = JSON.stringify({ ...JSON.parse(chain), residuals: inPlace });
+
 test("a switch moves the bytes, the work and the timeline at once", () => {
   const { find } = show({ what_if: chain });
   find("show-what-if")[0]!.click();
@@ -356,6 +361,48 @@ test("a switch moves the bytes, the work and the timeline at once", () => {
   ]);
   find("what-if-reset")[0]!.click();
   expect(figures()).toEqual(written);
+});
+
+test("a switch at a residual moves what its place-holders come to, in both tabs", () => {
+  const { find } = show({ what_if: ofView });
+  const switches = find("residual-switch");
+  expect(switches.length).toBe(1);
+  const isOn = () => find("residual-switch").map((s) => s.getAttribute("aria-checked") === "true");
+  expect(isOn()).not.toContain(false);
+  const total = () => find("residual-total")[0]!.textContent;
+  const before = total();
+  expect(switches[0]!.parentElement!.title).toContain("what a checkpoint keeps for it: ");
+  switches[0]!.click();
+  expect(isOn()[0]).toBe(false);
+  const { table } = whatIfs.chain;
+  const left = new Set(table.present.saved.filter((v) => !inPlace[0]!.includes(v)));
+  const { nbytes } = new WhatIf(table as unknown as Table).outcome(left);
+  expect(total()).toContain(`${formatBytes(nbytes)} of ${formatBytes(table.present.nbytes)} kept`);
+  find("show-what-if")[0]!.click();
+  expect(find("what-if-bytes")[0]!.textContent).toBe(formatBytes(nbytes));
+  find("residual-reset")[0]!.click();
+  expect(isOn()).not.toContain(false);
+  expect(total()).toBe(before);
+  expect(find("what-if-bytes")[0]!.textContent).toBe(formatBytes(table.present.nbytes));
+});
+
+test("a residual that no name can stand for has a word in place of its switch", () => {
+  const { find } = show({ what_if: ofView });
+  const without = find("residual-row").filter((row) => !row.querySelector("[role=switch]"));
+  expect(without.length).toBeGreaterThan(0);
+  expect(without[0]!.querySelector("td")!.title).toContain("no switch");
+});
+
+test("X flips the switch of the row in hand, once it is known what comes of it", () => {
+  const { find, model } = show();
+  const row = find("residual-row").find((r) => r.querySelector("[role=switch]"))!;
+  row.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
+  expect(model.sent).toContain("what if");
+  expect(row.querySelector("[role=switch]")!.getAttribute("aria-checked")).toBe("true");
+  model.set("what_if", ofView);
+  expect(row.querySelector("[role=switch]")!.getAttribute("aria-checked")).toBe("false");
+  row.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
+  expect(row.querySelector("[role=switch]")!.getAttribute("aria-checked")).toBe("true");
 });
 
 test("a residual leads to the switches, whose columns sort", () => {
@@ -401,4 +448,14 @@ test("the switches of a small function are asked for at once, and an error stand
   expect(find("what-if")[0]!.textContent).toContain("Working out");
   model.set("what_if", JSON.stringify({ error: "ReverseModeError: no" }));
   expect(find("what-if")[0]!.textContent).toContain("ReverseModeError: no");
+});
+
+test("G shows the pane in use as a graph, and as code again", () => {
+  HTMLCanvasElement.prototype.getContext = (() => null) as never;
+  const { find, key } = show();
+  key("g");
+  expect(find("graph-left")).toHaveLength(1);
+  expect(find("code-left")).toHaveLength(0);
+  find("as-code-left")[0]!.click();
+  expect(find("code-left")).toHaveLength(1);
 });

@@ -72,7 +72,7 @@ export function viridis(share: number): string {
 
 /** Black or white, whichever is read better on a colour of viridis. */
 export function inkOn(share: number): string {
-  return share < 0.42 ? "#ffffff" : "#000000";
+  return share < 0.435 ? "#ffffff" : "#000000";
 }
 
 /** Where a quantity stands between nothing and the most, by its logarithm. */

@@ -25,6 +25,8 @@ import {
 import { h } from "../dom";
 import { plural } from "../format";
 import { donationText, type Line, listing } from "../listing";
+import type { Listing } from "../pane";
+import { listingOf } from "../scrolling";
 import { type Change, litAs, type Side, type State } from "../state";
 import { headButtons } from "./head";
 import { marked } from "./residuals";
@@ -80,6 +82,8 @@ export class CodePane {
   private readonly view: EditorView;
   private readonly lines: Line[];
   private readonly lineOfRow = new Map<number, number>();
+  /** None where no stage could be derived. */
+  readonly listing: Listing | null;
   private resting: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -106,6 +110,8 @@ export class CodePane {
     const body = h("div", { class: "jv-code-body" });
     for (const info of errors) body.append(message(`${info.label} could not be derived`, info.error));
     if (errors.length < infos.length) body.append(this.view.dom);
+    const rows = this.lines.map(({ row }) => (row >= 0 ? [row] : []));
+    this.listing = errors.length < infos.length ? listingOf(this.view, rows) : null;
     this.element = h(
       "section",
       {

@@ -124,10 +124,10 @@ export class MemoryPane {
 
   update(change: Change): void {
     if (change === "selection") this.light();
-    if (change !== "timeline") return;
-    const { timeline, model } = this.state;
-    if (timeline !== null) this.show(timeline, model.timeline);
-    else if (this.shown !== null) this.show(model.timeline);
+    if (change !== "switches" || this.shown === null) return;
+    const { switches, model } = this.state;
+    const given = switches.timeline ?? model.timeline;
+    if (given !== this.shown.timeline) this.show(given, switches.timeline && model.timeline);
   }
 
   /** Takes the keys. */
@@ -140,7 +140,11 @@ export class MemoryPane {
 
   private resize(size: [number, number, number]): void {
     this.size = size;
-    const first = () => this.shown === null && this.show(this.state.model.timeline);
+    const first = () => {
+      const { switches, model } = this.state;
+      if (this.shown === null)
+        this.show(switches.timeline ?? model.timeline, switches.timeline && model.timeline);
+    };
     // What there is to see first is painted before this is worked out.
     if (this.shown === null) requestAnimationFrame(() => setTimeout(first));
     else this.draw();

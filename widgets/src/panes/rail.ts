@@ -5,8 +5,8 @@ import { formatCount } from "../format";
 import type { Change, State } from "../state";
 
 export const KEYS: [string, string][] = [
-  ["1 … 5", "show a stage"],
-  ["Shift + 1 … 5", "show a stage in the other pane"],
+  ["1 … 6", "show a stage"],
+  ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
@@ -15,26 +15,39 @@ export const KEYS: [string, string][] = [
   ["O C", "in the graph: open, close all that is in a box, or everything"],
   ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
   ["F", "in the graph: only what leads to the selection and from it; then one of both; then all"],
+  ["S", "scroll two panes together, or each by itself"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals; in the graph: search"],
+  ["X", "in the table of residuals: keep one, or compute it again"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
   ["?", "these keys"],
 ];
 
+/** What stands after the stages, as one of them. */
+const COMPILED = {
+  key: "compiled",
+  label: "compiled",
+  title: "forward and backward as one program: what JAX hands to XLA, and what XLA makes of it",
+  equations: [0, 0] as [number, number],
+  error: "",
+};
+
 export class Rail {
   readonly element: HTMLElement;
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
+  private readonly link: HTMLButtonElement;
 
   constructor(
     private readonly state: State,
     onHelp: () => void,
   ) {
     const { view } = state.model;
-    const stages = view.stages.map((stage, i) => {
+    const shown = [...view.stages, COMPILED];
+    const stages = shown.map((stage, i) => {
       const n = stage.equations[1] - stage.equations[0];
       const button = h(
         "button",
@@ -46,7 +59,7 @@ export class Rail {
           onclick: (event: MouseEvent) => state.showStages([i], event.shiftKey),
         },
         stage.label,
-        h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n)),
+        stage !== COMPILED && h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n)),
       );
       const split = h(
         "button",
@@ -75,6 +88,17 @@ export class Rail {
       },
       "jvp ∥ linearize",
     );
+    this.link = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "Scrolling one pane brings the other to the place that it is linked to (S)",
+        "data-testid": "link-scrolling",
+        onclick: () => state.toggleLinking(),
+      },
+      "⇅ link scrolling",
+    );
     const help = h(
       "button",
       {
@@ -93,6 +117,7 @@ export class Rail {
       h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
+      this.link,
       h("span", { class: "jv-space" }),
       devices(state),
       badge(state),
@@ -102,8 +127,11 @@ export class Rail {
   }
 
   update(change: Change): void {
-    if (change !== "shown" && change !== "side") return;
+    if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
+    this.link.hidden = right.length === 0;
+    this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
+    this.link.classList.toggle("is-shown", this.state.linksScrolling);
     this.buttons.forEach((button, i) => {
       const place = [left.includes(i) && "left", right.includes(i) && "right"].filter(Boolean).join(" ");
       button.classList.toggle("is-shown", place !== "");

@@ -6,6 +6,7 @@ import { formatBytes, formatCount, formatParts, plural } from "../format";
 import type { Residual } from "../model";
 import { type Change, type Lit, residualLitAs, type State } from "../state";
 import { tabs } from "./lower";
+import { figuresOf } from "./whatif";
 
 type Key = "name" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
 
@@ -23,6 +24,8 @@ const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
 
 /** Rows shown before the rest is asked for. */
 const SHOWN_AT_FIRST = 120;
+
+const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
 
 const COLLATOR = new Intl.Collator();
 
@@ -80,6 +83,11 @@ export class ResidualsPane {
   private readonly kind: HTMLSelectElement;
   private readonly total = h("span", { class: "jv-dim jv-cut", "data-testid": "residual-total" });
   private readonly hasBackward: boolean;
+  private readonly reset: HTMLElement;
+  /** Whether a person has flipped a switch: then it is said why there are none. */
+  private hasAsked = false;
+  /** The cells with the switches, by residual. */
+  private readonly cells = new Map<number, HTMLElement>();
 
   constructor(private readonly state: State) {
     const { residuals, view } = state.model;
@@ -125,7 +133,28 @@ export class ResidualsPane {
       this.heads.set(key, th);
       return th;
     });
-    const table = h("table", { class: "jv-table" }, h("thead", {}, h("tr", {}, ...heads)), this.body);
+    const ofSwitches = h(
+      "th",
+      { scope: "col", class: "jv-col-keep", title: "What if it were computed again? Flip its switch." },
+      "keep",
+    );
+    this.reset = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button jv-reset",
+        title: "all switches as the function is written",
+        "data-testid": "residual-reset",
+        onclick: () => state.switches.choose(null),
+      },
+      "As written",
+    );
+    const table = h(
+      "table",
+      { class: "jv-table" },
+      h("thead", {}, h("tr", {}, ofSwitches, ...heads)),
+      this.body,
+    );
     const notes = view.notes.map((note) => h("p", { class: "jv-message jv-note" }, ...marked(note)));
     const empty = residuals.length === 0 && notes.length === 0;
     const nothing = "Nothing is kept: the function is linear in what is differentiated.";
@@ -143,6 +172,7 @@ export class ResidualsPane {
         residuals.length > 0 && this.box,
         kinds.length > 1 && this.kind,
         this.total,
+        this.reset,
       ),
       this.scroller,
     );
@@ -158,6 +188,10 @@ export class ResidualsPane {
   }
 
   update(change: Change): void {
+    if (change === "switches") {
+      for (const [index, cell] of this.cells) this.fillSwitch(index, cell);
+      this.sumUp();
+    }
     if (change !== "selection") return;
     const shown = this.light();
     if (shown) reveal(this.scroller, shown);
@@ -168,7 +202,7 @@ export class ResidualsPane {
     const first = new Map<Lit, HTMLElement>();
     for (const [index, tr] of this.rows) {
       const lit = residualLitAs(this.state, index);
-      tr.className = lit;
+      for (const how of LIT) tr.classList.toggle(how, how === lit);
       tr.setAttribute("aria-selected", String(lit === "is-selected"));
       if (!first.has(lit)) first.set(lit, tr);
     }
@@ -212,23 +246,36 @@ export class ResidualsPane {
     const passes = this.filter(this.box.value, this.kind.value);
     this.found = passes === null ? this.order : this.order.filter(passes);
     this.limit = SHOWN_AT_FIRST;
-    const all = this.state.model.residuals;
-    this.total.textContent = passes === null ? summary(all) : summary(this.found, all);
-    this.total.title = this.total.textContent;
     this.element.classList.toggle("is-filtered", passes !== null);
+    this.sumUp();
     this.fill();
     this.scroller.scrollTop = 0;
+  }
+
+  /** Says how much is kept: of what is shown, or with the switches as set. */
+  private sumUp(): void {
+    const { model, switches } = this.state;
+    const isSet = switches.timeline !== null;
+    this.element.classList.toggle("is-set", isSet);
+    this.reset.hidden = !isSet;
+    const all = model.residuals;
+    const said = () => summary(this.found === this.order ? all : this.found, all);
+    const error = this.hasAsked && switches.error;
+    const [text, title] = isSet ? whatIfSummary(switches) : Array(2).fill(error || said());
+    this.total.textContent = text;
+    this.total.title = title;
   }
 
   private fill(): void {
     const { found } = this;
     this.rows.clear();
+    this.cells.clear();
     this.body.replaceChildren(...found.slice(0, this.limit).map((r) => this.row(r)));
     this.light();
     const button = (label: string, onclick: () => void) =>
       h("button", { type: "button", class: "jv-button", onclick }, label);
     const wide = (...parts: (Node | string)[]) =>
-      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length }, ...parts)));
+      this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length + 1 }, ...parts)));
     if (found.length === 0 && this.order.length > 0)
       wide(
         h(
@@ -250,6 +297,8 @@ export class ResidualsPane {
   private row(r: Residual): HTMLElement {
     const { model } = this.state;
     const select = () => this.state.selectResidual(r.index);
+    const cell = h("td", { class: "jv-col-keep" });
+    this.cells.set(r.index, cell);
     const tr = h(
       "tr",
       {
@@ -257,8 +306,12 @@ export class ResidualsPane {
         "data-testid": "residual-row",
         "data-residual": r.index,
         onclick: select,
-        onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, "tr[tabindex]", select),
+        onkeydown: (event: KeyboardEvent) => {
+          if (event.key.toLowerCase() !== "x") onRowKey(event, this.body, "tr[tabindex]", select);
+          else cell.querySelector("button")?.click();
+        },
       },
+      cell,
       h("td", { class: "jv-col-name" }, h("code", {}, r.name)),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
       h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes), perDevice(r)),
@@ -268,8 +321,85 @@ export class ResidualsPane {
       h("td", { class: "jv-col-reason" }, ...marked(r.reason)),
     );
     this.rows.set(r.index, tr);
+    this.fillSwitch(r.index, cell, tr);
     return tr;
   }
+
+  /** The switch of a residual, or a word on why there is none. */
+  private fillSwitch(index: number, cell: HTMLElement, tr = this.rows.get(index)): void {
+    const { switches, model } = this.state;
+    const r = model.residuals[index]!;
+    const values = switches.inPlaceOf(index);
+    const isSwitch = values === null ? r.kind === "intermediate" : values.length > 0;
+    const isOn = switches.chosen === null || (values ?? []).every((value) => switches.saved.has(value));
+    const isAgain = switches.chosen !== null && (isSwitch ? !isOn : r.kind === "intermediate");
+    tr?.classList.toggle("jv-faded", isAgain);
+    if (!isSwitch) {
+      cell.replaceChildren(h("span", { class: "jv-dim" }, isAgain ? "again" : ""));
+      cell.title =
+        r.kind === "intermediate"
+          ? "no switch: under a checkpoint it is made again from the arguments, which are there anyway"
+          : "no switch: it is there anyway";
+      return;
+    }
+    const title = this.switchTitle(values);
+    cell.title = title;
+    const had = cell.querySelector("button");
+    if (had) {
+      had.setAttribute("aria-checked", String(isOn));
+      return;
+    }
+    const flip = (event: Event) => {
+      event.stopPropagation();
+      this.flip(index);
+    };
+    cell.replaceChildren(
+      h("button", {
+        type: "button",
+        role: "switch",
+        tabindex: -1,
+        class: "jv-switch",
+        "aria-checked": String(isOn),
+        "aria-label": `keep ${r.name}`,
+        "data-testid": "residual-switch",
+        onclick: flip,
+      }),
+    );
+  }
+
+  private switchTitle(values: readonly number[] | null): string {
+    const { whatIf } = this.state.switches;
+    if (whatIf === null || values === null) return "keep it, or compute it again?";
+    const { table } = whatIf;
+    const names = values.map((value) => {
+      const { what, type, nbytes } = table.values[value]!;
+      return `${table.strings[what]} ${table.strings[type]}, ${formatBytes(nbytes)}`;
+    });
+    const them =
+      names.length > 3 ? `${names.slice(0, 3).join("; ")} and ${names.length - 3} more` : names.join("; ");
+    return `what a checkpoint keeps for it: ${them}`;
+  }
+
+  private flip(index: number): void {
+    const { switches } = this.state;
+    this.hasAsked = true;
+    switches.ask(() => {
+      const values = switches.inPlaceOf(index) ?? [];
+      const isOn = values.every((value) => switches.saved.has(value));
+      if (values.length > 0) switches.set(values, !isOn);
+    });
+  }
+}
+
+/** `250.0 KiB of 294.1 KiB kept · 5.1 kFLOP again (+0.2%) · peak 266.0 KiB`, and the same in more words. */
+function whatIfSummary(switches: State["switches"]): [string, string] {
+  const { kept, again, peak } = figuresOf(switches);
+  const work = again[0].replace(/^.*\(|\)$/g, "");
+  return [
+    `${kept[0]} of ${kept[1]} kept · work ${work} · peak ${peak[0]}`,
+    `with the switches as set ${kept[0]} are kept, ${kept[1]} as written; ${again[0]} are computed again, ${again[1]} as written; ` +
+      `the modelled peak is ${peak[0]}, ${peak[1]} as written`,
+  ];
 }
 
 /** On a line of its own: the table has little room to the sides. */

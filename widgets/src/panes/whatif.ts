@@ -5,9 +5,9 @@ import { formatBytes, formatFlops, plural } from "../format";
 import type { Residual } from "../model";
 import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
-import type { WhatIfSource } from "../sync";
+import type { Switches } from "../switches";
 import { type Timeline, totalsOf } from "../timeline";
-import { type Outcome, type Table, WhatIf } from "../whatif";
+import type { Outcome, Table, WhatIf } from "../whatif";
 import { tabs } from "./lower";
 import { coloured } from "./source";
 
@@ -19,9 +19,6 @@ interface Row {
   /** FLOPs of computing it again, from what it is made from. */
   flops: number;
 }
-
-/** Equations of the function up to which its switches are asked for before they are looked at. */
-const AT_ONCE = 500;
 
 /** Rows shown before the rest is asked for. */
 const SHOWN_AT_FIRST = 200;
@@ -66,58 +63,40 @@ export class WhatIfPane {
   readonly element: HTMLElement;
   private readonly content = h("div", { class: "jv-whatif-content" });
   private readonly about = h("span", { class: "jv-dim jv-cut" });
-  private readonly stop: () => void;
   private board: Board | null = null;
 
-  constructor(
-    private readonly state: State,
-    private readonly source: WhatIfSource,
-  ) {
+  constructor(private readonly state: State) {
     this.element = h(
       "section",
       { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
       h("div", { class: "jv-pane-head" }, tabs(state, "what-if"), this.about),
       this.content,
     );
-    this.stop = source.listen(() => {
-      if (this.state.tabled === "what-if") this.fill();
-    });
-    // While there is a kernel to ask, so that a notebook opened without one has it.
-    const [first, stop] = state.model.view.stages[0]?.equations ?? [0, 0];
-    if (stop - first <= AT_ONCE && source.read() === "") source.ask();
   }
 
   update(change: Change): void {
-    if (change === "selection") this.board?.light(true);
-    if (change !== "lower") return;
-    const isShown = this.state.tabled === "what-if";
-    if (isShown && this.board === null) this.fill();
-    this.state.showTimeline(isShown ? (this.board?.timeline ?? null) : null);
-    if (isShown) this.board?.light(true);
-  }
-
-  destroy(): void {
-    this.stop();
+    if (this.state.tabled !== "what-if") return;
+    if (change === "lower") this.state.switches.ask();
+    if (change === "lower" || change === "switches") this.fill();
+    if (change === "lower" || change === "selection") this.board?.light(true);
   }
 
   private fill(): void {
-    const text = this.source.read();
-    this.board = null;
-    if (text === "") {
-      this.content.replaceChildren(message("Working out what could be saved… The kernel does that once."));
-      this.source.ask();
+    const { whatIf, error } = this.state.switches;
+    if (whatIf === null) {
+      this.board = null;
+      this.content.replaceChildren(
+        message(error || "Working out what could be saved… The kernel does that once."),
+      );
       return;
     }
-    const answer = JSON.parse(text) as Table | { error: string };
-    if ("error" in answer) {
-      this.content.replaceChildren(message(answer.error));
-      return;
-    }
-    this.board = new Board(this.state, new WhatIf(answer), (text) => {
-      this.about.textContent = text;
-      this.about.title = text;
-    });
-    this.content.replaceChildren(this.board.element);
+    if (this.board?.whatIf !== whatIf) {
+      this.board = new Board(this.state, whatIf, (text) => {
+        this.about.textContent = text;
+        this.about.title = text;
+      });
+      this.content.replaceChildren(this.board.element);
+    } else this.board.show();
   }
 }
 
@@ -129,8 +108,7 @@ function message(text: string): HTMLElement {
 class Board {
   readonly element: HTMLElement;
   private readonly table: Table;
-  /** The values that are to be saved; null while the function is as it is written. */
-  private chosen: Set<number> | null = null;
+  private readonly switches: Switches;
   private limit = SHOWN_AT_FIRST;
   private readonly head = h("div", {
     class: "jv-figures",
@@ -144,16 +122,15 @@ class Board {
   private descending = true;
   private readonly slider: HTMLInputElement;
   private about = "";
-  /** What the switches come to, as set; null while the function is as it is written. */
-  timeline: Timeline | null = null;
   private readonly plans: { chosen: Set<number>; outcome: Outcome }[];
 
   constructor(
     private readonly state: State,
-    private readonly whatIf: WhatIf,
+    readonly whatIf: WhatIf,
     private readonly say: (text: string) => void,
   ) {
     this.table = whatIf.table;
+    this.switches = state.switches;
     this.plans = this.table.plans.map((plan) => {
       const chosen = new Set(plan);
       return { chosen, outcome: whatIf.outcome(chosen) };
@@ -166,7 +143,7 @@ class Board {
       class: "jv-slider",
       "aria-label": "budget of a plan",
       "data-testid": "what-if-budget",
-      oninput: () => this.choose(this.plans[Number(this.slider.value)]!.chosen),
+      oninput: () => this.switches.choose(this.plans[Number(this.slider.value)]!.chosen),
     });
     this.slider.value = String(this.plans.length - 1);
     const button = (text: string, title: string, id: string, act: () => void) =>
@@ -216,13 +193,13 @@ class Board {
             "less work",
           ),
           button("Save nothing", "compute all again from the arguments", "what-if-nothing", () =>
-            this.choose(new Set()),
+            this.switches.choose(new Set()),
           ),
           button("Copy as jax.checkpoint", "the lines to write for the switches as set", "what-if-code", () =>
             this.showCode(),
           ),
           button("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
-            this.choose(null),
+            this.switches.choose(null),
           ),
         ),
       ),
@@ -257,26 +234,14 @@ class Board {
     this.scroller.scrollTop = 0;
   }
 
-  private choose(chosen: Set<number> | null): void {
-    this.chosen = chosen && new Set(chosen);
-    this.show();
-  }
-
-  private flip(value: number): void {
-    this.chosen ??= new Set(this.table.present.saved);
-    if (!this.chosen.delete(value)) this.chosen.add(value);
-    this.show();
-  }
-
-  private show(): void {
-    const chosen = this.chosen ?? new Set(this.table.present.saved);
-    const outcome = this.whatIf.outcome(chosen);
-    this.timeline = this.chosen && this.whatIf.timeline(outcome);
-    if (this.state.tabled === "what-if") this.state.showTimeline(this.timeline);
-    this.about = this.chosen
+  /** Shows the switches as set. */
+  show(): void {
+    const { chosen, saved } = this.switches;
+    const outcome = this.switches.outcome ?? this.whatIf.outcome(saved);
+    this.about = chosen
       ? `one jax.checkpoint around ${this.table.function}, which saves ${plural(outcome.saved.size, "value")}`
       : "as written: flip a switch, or move the slider";
-    const rows = sortedRows(this.table, rowsOf(this.whatIf, outcome, chosen), this.key, this.descending);
+    const rows = sortedRows(this.table, rowsOf(this.whatIf, outcome, saved), this.key, this.descending);
     for (const [key, th] of this.heads)
       th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
     const had = (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("tr[data-value]")
@@ -285,40 +250,29 @@ class Board {
     if (rows.length > this.limit) this.body.append(this.more(rows.length));
     if (had)
       this.body.querySelector<HTMLElement>(`tr[data-value="${had}"] button`)?.focus({ preventScroll: true });
-    this.head.replaceChildren(...this.figures(outcome));
+    this.head.replaceChildren(...this.figures());
     this.light();
   }
 
-  private figures(outcome: Outcome): HTMLElement[] {
-    const { present, everything } = this.table;
-    const isAsWritten = this.chosen === null;
-    const now = isAsWritten ? present : { ...outcome, peak: peakOf(this.timeline!) };
-    const was = (before: string) => (isAsWritten ? "" : `was ${before}`);
-    const work = everything.work
-      ? ` (+${((100 * now.flops) / everything.work).toFixed(now.flops ? 1 : 0)}%)`
-      : "";
+  private figures(): HTMLElement[] {
     const figure = (name: string, value: string, before: string, id: string) =>
       h(
         "div",
         { class: "jv-figure" },
-        h("span", { class: "jv-dim" }, name, before && `, ${before}`),
+        h("span", { class: "jv-dim" }, name, before && `, was ${before}`),
         h("strong", { "data-testid": id }, value),
       );
+    const { kept, again, peak } = figuresOf(this.switches);
     return [
-      figure("kept", formatBytes(now.nbytes), was(formatBytes(present.nbytes)), "what-if-bytes"),
-      figure(
-        "computed again",
-        `${formatFlops(now.flops)}${work}`,
-        was(formatFlops(present.flops)),
-        "what-if-flops",
-      ),
-      figure("modelled peak", formatBytes(now.peak), was(formatBytes(present.peak)), "what-if-peak"),
+      figure("kept", ...kept, "what-if-bytes"),
+      figure("computed again", ...again, "what-if-flops"),
+      figure("modelled peak", ...peak, "what-if-peak"),
     ];
   }
 
   /** The code for the switches as set, which is copied too where the page may. */
   private showCode(): void {
-    const code = codeFor(this.whatIf, this.chosen ?? new Set(this.table.present.saved));
+    const code = codeFor(this.whatIf, this.switches.saved);
     const told = h("span", { class: "jv-dim", role: "status" });
     const tell = (text: string) => {
       told.textContent = text;
@@ -368,6 +322,7 @@ class Board {
     const { model } = this.state;
     const place = row < 0 ? null : model.place(row);
     const isOn = fate !== "again";
+    const flip = () => this.switches.set([value], !this.switches.saved.has(value));
     const select = () => row >= 0 && this.state.selectRow(row);
     return h(
       "tr",
@@ -391,10 +346,9 @@ class Board {
             "aria-label": `save ${strings[what]}`,
             onclick: (event: MouseEvent) => {
               event.stopPropagation();
-              this.flip(value);
+              flip();
             },
-            onkeydown: (event: KeyboardEvent) =>
-              onRowKey(event, this.body, ".jv-switch", () => this.flip(value)),
+            onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, ".jv-switch", flip),
           },
           FATES[fate],
         ),
@@ -419,6 +373,25 @@ class Board {
     );
     return h("tr", {}, h("td", { colspan: HEADS.length }, button));
   }
+}
+
+/** Bytes kept, work done again and the modelled peak, each with what it is for the function as written, or empty where that is shown. */
+export function figuresOf({
+  whatIf,
+  outcome,
+  timeline,
+}: Switches): Record<"kept" | "again" | "peak", [string, string]> {
+  const { present, everything } = whatIf!.table;
+  const now = outcome && timeline ? { ...outcome, peak: peakOf(timeline) } : present;
+  const share = everything.work
+    ? ` (+${((100 * now.flops) / everything.work).toFixed(now.flops ? 1 : 0)}%)`
+    : "";
+  const was = (before: string) => (outcome ? before : "");
+  return {
+    kept: [formatBytes(now.nbytes), was(formatBytes(present.nbytes))],
+    again: [`${formatFlops(now.flops)}${share}`, was(formatFlops(present.flops))],
+    peak: [formatBytes(now.peak), was(formatBytes(present.peak))],
+  };
 }
 
 /** Why a residual is none of the values that can be saved. */
