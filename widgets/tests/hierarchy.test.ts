@@ -119,10 +119,10 @@ test("repeats that cover most are taken, at the period that is shortest", () => 
   ).toEqual([{ start: 1, period: 3, count: 3 }]);
 });
 
-test("a hundred thousand equations are folded in less than a second", () => {
+test("a hundred thousand equations are folded in a few seconds at most", () => {
   const model = modelOf({ primal: layers(15_000) });
   expect(model.rows).toBeGreaterThan(100_000);
-  expect(bestOf(() => new Tree(model, [0]))).toBeLessThan(1000);
+  expect(bestOf(() => new Tree(model, [0]))).toBeLessThan(3000);
   const tree = new Tree(model, [0]);
   expect(tree.children[nodes(tree, REPEAT)[0]!]).toHaveLength(15_000);
-});
+}, 60_000);

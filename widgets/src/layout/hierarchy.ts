@@ -130,12 +130,7 @@ class Builder {
       if (path !== before) shared = shared.slice(0, common(shared, path));
       before = path;
     }
-    return new Level(this, this.tree, rows, paths, cuts(this.model, rows)).items(
-      0,
-      rows.length,
-      shared.length,
-      "",
-    );
+    return new Level(this, this.tree, rows, paths, this.model).items(0, rows.length, shared.length, "");
   }
 
   /** The path of each row; what has none of its own stands where its neighbours both do. */
@@ -199,12 +194,14 @@ class Builder {
 
 /** The rows of one program. */
 class Level {
+  private known: Int32Array | null = null;
+
   constructor(
     private readonly builder: Builder,
     private readonly tree: Tree,
     private readonly rows: readonly number[],
     private readonly paths: readonly (readonly string[])[],
-    private readonly cut: Int32Array,
+    private readonly model: Model,
   ) {}
 
   /** Boxes for the rows from one position to another, which share so many parts of their paths. */
@@ -255,7 +252,7 @@ class Level {
     const likes = items.map((item) => builder.like(item));
     const weights = items.map((item) => tree.count[item]!);
     const at = (i: number) => starts[i] ?? this.position(items.at(-1)!) + tree.rows(items.at(-1)!).length;
-    const repeats = findRepeats(likes, weights, (i) => this.cut[at(i)] ?? 0);
+    const repeats = findRepeats(likes, weights, (i) => this.cut(at(i)));
     if (repeats.length === 0) return items;
     const folded: number[] = [];
     let done = 0;
@@ -283,6 +280,12 @@ class Level {
     }
     folded.push(...items.slice(done));
     return folded;
+  }
+
+  /** How many values pass the boundary before a row. */
+  private cut(at: number): number {
+    this.known ??= cuts(this.model, this.rows);
+    return this.known[at] ?? 0;
   }
 
   /** The first row of a box, as a position in the program. */
@@ -328,15 +331,20 @@ function common(a: readonly string[], b: readonly string[]): number {
 function cuts(model: Model, rows: readonly number[]): Int32Array {
   const cut = new Int32Array(rows.length + 2);
   const made = new Map<number, number>();
-  const last = new Map<number, number>();
+  const last = new Int32Array(rows.length).fill(-1);
+  // The values that one equation makes count as one, which is enough to compare boundaries.
   rows.forEach((row, i) => {
-    for (const v of model.inputs(row)) if (made.has(v)) last.set(v, i);
+    for (const v of model.inputs(row)) {
+      const there = made.get(v);
+      if (there !== undefined) last[there] = i;
+    }
     for (const v of model.outputs(row)) made.set(v, i);
   });
-  for (const [v, i] of last) {
-    cut[made.get(v)! + 1]! += 1;
-    cut[i + 1]! -= 1;
-  }
+  last.forEach((end, i) => {
+    if (end < 0) return;
+    cut[i + 1]! += 1;
+    cut[end + 1]! -= 1;
+  });
   for (let i = 1; i < cut.length; i++) cut[i]! += cut[i - 1]!;
   return cut;
 }

@@ -239,6 +239,8 @@ class Scenes {
 
   /** The box that shows a node: its own, or that of the outermost closed one around it. */
   private shown(node: number): number {
+    const own = this.boxOf[node]!;
+    if (own >= 0) return own;
     let found = node;
     for (const outer of this.tree.around(node)) if (!this.opens(outer)) found = outer;
     return this.boxOf[found]!;
@@ -448,6 +450,17 @@ class Scenes {
     if (box < 0) return;
     const isClosed = this.tree.canOpen(this.node[box]!);
     if (stub.kind === "literal" && isClosed) return;
+    const list = side.get(box);
+    if (!isClosed) {
+      const isThere = list?.some(
+        (s) => s.kind === stub.kind && s.variable === stub.variable && s.text === stub.text,
+      );
+      if (isThere) return;
+      if (list) list.push(stub);
+      else side.set(box, [stub]);
+      return;
+    }
+    // A box may have thousands.
     const key = `${side === this.before ? "<" : ">"}${stub.kind} ${stub.residual >= 0 ? stub.residual : stub.variable} ${stub.text}`;
     let seen = this.seen.get(box);
     if (seen === undefined) {
@@ -456,7 +469,6 @@ class Scenes {
     }
     if (seen.has(key)) return;
     seen.add(key);
-    const list = side.get(box);
     if (list) list.push(stub);
     else side.set(box, [stub]);
   }
