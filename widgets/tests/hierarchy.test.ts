@@ -97,6 +97,14 @@ test("an equation of no known path stands with its neighbours", () => {
   expect(tree.rows(g!)).toEqual([1, 2, 3, 4]);
 });
 
+test("what has no path after all that has one stands outside", () => {
+  const scopes = ["Net/Dense", "Net/Dense", "Net/Dense", "", ""];
+  const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
+  const tree = new Tree(modelOf({ primal: { inputs: ["a0"], equations, results: ["a5"] } }), [0]);
+  expect(tree.parent[tree.ofRow[4]!]).toBe(tree.roots[0]);
+  expectNothingLost(tree);
+});
+
 test("repeats that cover most are taken, at the period that is shortest", () => {
   const abc = Array.from("xyabcabcabcabcz", (c) => c.charCodeAt(0));
   expect(

@@ -124,13 +124,14 @@ class Builder {
     const rows = this.rowsOf.get(program);
     if (rows === undefined) return NONE;
     const paths = this.pathsOf(rows);
-    let shared = paths[0]!;
+    let shared: readonly string[] | null = null;
     let before: readonly string[] | null = null;
     for (const path of paths) {
-      if (path !== before) shared = shared.slice(0, common(shared, path));
+      if (path.length === 0 || path === before) continue;
+      shared = shared === null ? path : shared.slice(0, common(shared, path));
       before = path;
     }
-    return new Level(this, this.tree, rows, paths, this.model).items(0, rows.length, shared.length, "");
+    return new Level(this, this.tree, rows, paths, this.model).items(0, rows.length, shared?.length ?? 0, "");
   }
 
   /** The path of each row; what has none of its own stands where its neighbours both do. */
@@ -148,8 +149,7 @@ class Builder {
         return path;
       }
       const after = next[i]!;
-      if (before === null || after.length === 0) return before ?? after;
-      return before.slice(0, common(before, after));
+      return before === null ? [] : before.slice(0, common(before, after));
     });
   }
 

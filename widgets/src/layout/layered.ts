@@ -36,6 +36,8 @@ const LANE = 10;
 const SWEEPS = 6;
 /** Levels of more boxes get fewer sweeps. */
 const MANY = 4000;
+/** So many boxes that read nothing stand beside each other above the one that reads them. */
+const ABREAST = 3;
 /** A shelf of unconnected parts is filled up to this ratio of width to height. */
 const RATIO = 1.8;
 
@@ -51,12 +53,18 @@ export function layered(level: Level): Placed {
   for (let e = 0; e < level.from.length; e++) edges[part[level.from[e]!]!]!.push(e);
   const places = nodes.map((ns, p) => place(restrict(level, ns, edges[p]!)));
   const area = places.reduce((sum, p) => sum + (p.width + GAP) * (p.height + GAP), 0);
-  const widest = Math.max(...places.map((p) => p.width), Math.sqrt(area * RATIO));
   // What has inputs or results of the level reaches from its top to its bottom: the rest stands in shelves beside that.
   const isThrough = nodes.map((ns) => ns.some((i) => level.top[i] === 1 || level.bottom[i] === 1));
   const inOrder = places
     .map((_, p) => p)
     .sort((p, q) => Number(isThrough[q]) - Number(isThrough[p]) || p - q);
+  const rest = places.filter((_, p) => !isThrough[p]);
+  const restArea = rest.reduce((sum, p) => sum + (p.width + GAP) * (p.height + RANK_GAP), 0);
+  const through = places.reduce((most, p, k) => (isThrough[k] ? Math.max(most, p.height) : most), 0);
+  const widest = Math.max(
+    ...rest.map((p) => p.width),
+    through > 0 ? Math.min((1.3 * restArea) / through, Math.sqrt(restArea)) : Math.sqrt(area * RATIO),
+  );
   /** Where the shelves begin. */
   let margin = 0;
   const x = new Float32Array(n);
@@ -168,24 +176,29 @@ export function ranks({ width, top, bottom, from, to }: Level): Int32Array {
   const out = lists(n, from);
   const rank = new Int32Array(n);
   const hasTop = top.some((t) => t === 1);
-  let lowest = 0;
-  for (let i = 0; i < n; i++) {
-    if (hasTop && top[i] === 0) rank[i] = Math.max(rank[i]!, 1);
-    lowest = Math.max(lowest, rank[i]!);
-    for (let k = out.starts[i]!; k < out.starts[i + 1]!; k++) {
-      const j = to[out.items[k]!]!;
-      if (j > i) rank[j] = Math.max(rank[j]!, rank[i]! + 1);
-    }
-  }
   const ins = new Int32Array(n);
   for (const j of to) ins[j]! += 1;
+  // Boxes that read nothing and that one other reads, such as zeros, stand in rows above that one.
+  const rowsUp = new Int32Array(n);
+  const above = new Int32Array(n);
+  for (let i = 0; i < n; i++) {
+    if (ins[i]! > 0 || top[i] === 1 || out.starts[i + 1]! - out.starts[i]! !== 1) continue;
+    rowsUp[i] = Math.floor(above[to[out.items[out.starts[i]!]!]!]!++ / ABREAST);
+  }
+  for (let i = 0; i < n; i++) {
+    if (hasTop && top[i] === 0) rank[i] = Math.max(rank[i]!, 1);
+    for (let k = out.starts[i]!; k < out.starts[i + 1]!; k++) {
+      const j = to[out.items[k]!]!;
+      if (j > i) rank[j] = Math.max(rank[j]!, rank[i]! + 1 + rowsUp[i]!);
+    }
+  }
   for (let i = n - 1; i >= 0; i--) {
     const outs = out.starts[i + 1]! - out.starts[i]!;
     if (top[i] === 1 || bottom[i] === 1 || outs === 0 || ins[i]! >= outs + (ins[i] === 0 ? 1 : 0)) continue;
     let least = Infinity;
     for (let k = out.starts[i]!; k < out.starts[i + 1]!; k++)
       least = Math.min(least, rank[to[out.items[k]!]!]!);
-    if (least - 1 > rank[i]!) rank[i] = least - 1;
+    if (least - 1 - rowsUp[i]! > rank[i]!) rank[i] = least - 1 - rowsUp[i]!;
   }
   const inner = rank.reduce((max, r, i) => (bottom[i] === 1 ? max : Math.max(max, r)), 0);
   for (let i = 0; i < n; i++) if (bottom[i] === 1) rank[i] = inner + 1;
