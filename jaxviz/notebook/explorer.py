@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import anywidget
 import traitlets
 from jax.extend.core import ClosedJaxpr
 
+from jaxviz.analysis.compare import Comparison
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
+from jaxviz.views.changes import changes_of, follow
 from jaxviz.views.columns import first_line, view_of
 from jaxviz.views.compiled import compiled
 from jaxviz.views.page import page
@@ -47,6 +50,8 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
       stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
+      filter: the words that the residuals shown must have, as typed into the filter above their table.
+      compared: whether it is shown side by side with the version before, if there is one: see `update`.
       height: in pixels.
     """
 
@@ -57,15 +62,20 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
+    filter = traitlets.Unicode("").tag(sync=True)
     height = traitlets.Int(620).tag(sync=True)
+    before = traitlets.Bytes(b"").tag(sync=True)
+    changes = traitlets.Unicode("").tag(sync=True)
+    compared = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(self, derivation: Derivation, **traits: Any):
+    def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         if not (_STATIC / "explorer.js").exists():
             raise FileNotFoundError(MISSING_BUNDLE)
         self.derivation = derivation
         # Set on the instance, so that the class can be imported where the bundle has not been built.
         self._esm = (_STATIC / "explorer.js").read_text(encoding="utf-8")
         self._css = (_STATIC / "explorer.css").read_text(encoding="utf-8")
+        self._comparison = comparison
         super().__init__(**traits)
         self.on_msg(self._answer)
 
@@ -82,6 +92,32 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         stage, _, number = self.selected.partition(":")
         return _equations(self.derivation, stage)[int(number)]
 
+    def update(self, f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> None:
+        """Shows a new version in place, marks what it has that the one before had not, and can show both side by side.
+
+        >>> explorer.update(faster_loss, params, x)
+
+        The selected equation, the stages and what is typed stay as they are where they still apply.
+
+        Args:
+          f, *args, argnums, **kwargs: as for `explore`.
+
+        Raises:
+          what `explore` raises; the version before then stays.
+        """
+        derivation = _derivation(f, args, argnums, kwargs)
+        comparison = Comparison(self.derivation, derivation)
+        selected = follow(comparison, self.selected) if self.selected else ""
+        payload = encode(view_of(derivation))
+        self._fill()
+        before = self.payload
+        self.derivation, self._comparison = derivation, comparison
+        self.__dict__.pop("view", None)
+        # In one message, so that the page is drawn once.
+        with self.hold_sync():
+            self.selected, self.what_if, self.compiled, self.failure = selected, "", "", ""
+            self.before, self.changes, self.payload = before, _changes_json(comparison), payload
+
     def save_html(self, path: str | Path, source: bool = True, compiled: bool = False) -> Path:
         """Writes the explorer as one HTML file that works without a kernel and fetches nothing.
 
@@ -97,8 +133,12 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
           the path.
         """
         view = self.view if source else view_of(self.derivation, source=False)
-        state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
+        state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "filter", "height", "compared")}
         state["what_if"] = _what_if_json(self.derivation, source)
+        if self._comparison is not None:
+            self._fill()
+            before = self.before if source else encode(view_of(self._comparison.before, source=False))
+            state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
         state["compiled"] = self.compiled or json.dumps({"error": _NOT_IN_THE_PAGE})
@@ -127,6 +167,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if self.payload or self.failure:
             return
         try:
+            if self._comparison is not None and not self.changes:
+                self.before = encode(view_of(self._comparison.before))
+                self.changes = _changes_json(self._comparison)
             self.payload = encode(self.view)
         except Exception as error:
             self.failure = first_line(error)
@@ -177,6 +220,17 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         return value
 
 
+def _changes_json(comparison: Comparison) -> str:
+    return json.dumps(changes_of(comparison), separators=(",", ":"))
+
+
+def _derivation(f: Any, args: Sequence[Any], argnums: int | Sequence[int], kwargs: Mapping[str, Any]) -> Derivation:
+    if isinstance(f, (Program, ClosedJaxpr)) and not args:
+        n = len(f.invars) if isinstance(f, Program) else len(f.jaxpr.invars)
+        return derive(f, argnums=tuple(range(n)))
+    return derive(f, *args, argnums=argnums, **kwargs)
+
+
 def _what_if_json(derivation: Derivation, source: bool = True) -> str:
     """What the switches need, or why there are none."""
     try:
@@ -204,14 +258,13 @@ def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any)
     >>> jaxviz.explore(loss, params, x)
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
+      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or what `compare` gives, for both side by side.
       *args, **kwargs: what to call it with, as for `derive`.
       argnums: the positional argument or arguments to differentiate in; of a Program, all of its inputs.
 
     Raises:
       what `derive` raises; a stage that cannot be derived is shown with its error instead.
     """
-    if isinstance(f, (Program, ClosedJaxpr)) and not args:
-        n = len(f.invars) if isinstance(f, Program) else len(f.jaxpr.invars)
-        return Explorer(derive(f, argnums=tuple(range(n))))
-    return Explorer(derive(f, *args, argnums=argnums, **kwargs))
+    if isinstance(f, Comparison) and not args:
+        return Explorer(f.after, f, compared=True)
+    return Explorer(_derivation(f, args, argnums, kwargs))

@@ -152,3 +152,52 @@ def test_a_missing_bundle_says_what_to_do(explorer, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_STATIC", tmp_path)
     with pytest.raises(FileNotFoundError, match="make lab"):
         jaxviz.explore(explorer.derivation)
+
+
+def other(w, x):
+    return jnp.sum(jnp.tanh(x @ w) + jnp.exp(x[0, 0]))
+
+
+def test_a_new_version_is_shown_in_place(explorer):
+    w, x = jnp.ones((3, 3)), jnp.ones((2, 3))
+    explorer._fill()
+    before = explorer.payload
+    names = [e.primitive.name for _, e in explorer.derivation.primal.walk()]
+    explorer.selected = f"primal:{names.index('reduce_sum')}"
+    explorer.what_if = "{}"
+    explorer.update(other, w, x)
+    assert explorer.before == before
+    assert explorer.equation.primitive.name == "reduce_sum"
+    assert explorer.what_if == ""
+    assert explorer.view.title == "other"
+    changes = json.loads(explorer.changes)
+    assert changes["functions"] == ["loss", "other"]
+    assert sum(n for _, n in changes["stages"]["primal"]["added"]) == len(explorer.derivation.primal.equations) - len(
+        names
+    )
+
+
+def test_a_version_that_fails_leaves_the_one_before(explorer):
+    explorer._fill()
+    before = explorer.payload
+    with pytest.raises(ValueError, match="no luck"):
+        explorer.update(lambda w, x: (_ for _ in ()).throw(ValueError("no luck")), jnp.ones((3, 3)), jnp.ones((2, 3)))
+    assert explorer.payload == before
+    assert explorer.derivation.primal.name == "loss"
+
+
+def test_a_comparison_is_explored_side_by_side(tmp_path):
+    args = jnp.ones((3, 3)), jnp.ones((2, 3))
+    explorer = jaxviz.explore(jaxviz.compare(loss, other, *args))
+    assert explorer.compared
+    explorer._fill()
+    assert explorer.before
+    assert explorer.before != explorer.payload
+    text = explorer.save_html(tmp_path / "page.html", source=False).read_text()
+    assert "a comment of mine" not in text
+    state = json.loads(
+        gzip.decompress(base64.b64decode(json.loads(re.search(r'id="jaxviz-state">(.*?)</script>', text)[1])))
+    )
+    assert state["compared"]
+    assert json.loads(state["changes"])["functions"] == ["loss", "other"]
+    assert b"a comment of mine" not in base64.b64decode(state["before"])

@@ -1,6 +1,8 @@
 /** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
 
+import type { Matches } from "./changes";
 import type { Model, Place } from "./model";
+import type { Player } from "./player";
 import { Switches } from "./switches";
 import { type Made, NOTHING_MADE } from "./sync";
 
@@ -43,10 +45,28 @@ export type Form = "code" | "graph";
 /** What stands in the lower part, where there is room for one of them only. */
 export type Lower = Tabled | "memory";
 
-/** What of it is a table; one of the two is shown. */
-export type Tabled = "residuals" | "what-if";
+/** What of it is a table; one of them is shown. */
+export type Tabled = "residuals" | "what-if" | "changes";
 
-export type Change = "selection" | "shown" | "side" | "hover" | "params" | "lower" | "switches" | "linking";
+/** Another version of the function, and what the equations of both are in the other. */
+export interface Other {
+  state: State;
+  matches: Matches;
+  /** How a row that the other version has not is marked. */
+  mark: "is-added" | "is-removed";
+}
+
+export type Change =
+  | "selection"
+  | "shown"
+  | "side"
+  | "hover"
+  | "params"
+  | "lower"
+  | "switches"
+  | "linking"
+  | "filter"
+  | "player";
 
 export class State {
   selection: Selection = NOTHING;
@@ -60,9 +80,17 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
+  /** The transform that is played, if one is. */
+  player: Player | null = null;
   /** Whether scrolling one pane brings the other to the place that it is linked to. */
   linksScrolling = true;
   readonly switches: Switches;
+  /** The version before, if there is one, or for that one the version after. */
+  other: Other | null = null;
+  /** Whether the version before is shown beside this one. */
+  compared = false;
+  /** What is typed above the residuals. */
+  filter = "";
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
@@ -168,6 +196,24 @@ export class State {
     this.tell("lower");
   }
 
+  /** Shows the version before at the left, or no longer. */
+  compare(isOn: boolean): void {
+    if (this.other === null || isOn === this.compared) return;
+    this.compared = isOn;
+    this.tell("shown");
+  }
+
+  /** A class name for a row that the other version has not, or empty. */
+  markOf(row: number): string {
+    return this.other?.matches.isOnlyHere(row) ? this.other.mark : "";
+  }
+
+  filterBy(words: string): void {
+    if (words === this.filter) return;
+    this.filter = words;
+    this.tell("filter");
+  }
+
   /** Moves the keys and the rail to a pane. */
   use(side: Side): void {
     if (side === this.side || this.shown[side].length === 0) return;
@@ -188,6 +234,11 @@ export class State {
     for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
       if (taker !== null) found.add(variable).add(taker);
     return found;
+  }
+
+  setPlayer(player: Player | null): void {
+    this.player = player;
+    this.tell("player");
   }
 
   toggleLinking(): void {

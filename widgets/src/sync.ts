@@ -1,5 +1,6 @@
 /** The only caller of the widget model's get and set. */
 
+import type { Changes } from "./changes";
 import type { State } from "./state";
 
 /** The part of an anywidget model that is used. */
@@ -15,6 +16,17 @@ export interface WidgetModel {
 export function payloadOf(model: WidgetModel): DataView | null {
   const payload = model.get("payload");
   return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+}
+
+/** The view of the version before, and what differs; null where there is none. */
+export function beforeOf(model: WidgetModel): DataView | null {
+  const payload = model.get("before");
+  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+}
+
+export function changesOf(model: WidgetModel): Changes | null {
+  const text = String(model.get("changes") ?? "");
+  return text === "" ? null : (JSON.parse(text) as Changes);
 }
 
 export function heightOf(model: WidgetModel): number {
@@ -65,10 +77,10 @@ function made(model: WidgetModel, trait: string, message: string): Made {
   };
 }
 
-/** Keeps the selected equation, as `stage:number`, and the stages in each pane the same on both sides. */
+/** Keeps the selected equation, as `stage:number`, the stages in each pane, and the filter the same on both sides. */
 export function syncState(model: WidgetModel, state: State): () => void {
   let busy = false;
-  const put = (values: Record<string, string>) => {
+  const put = (values: Record<string, string | boolean>) => {
     const changed = Object.entries(values).filter(([name, value]) => model.get(name) !== value);
     if (changed.length === 0) return;
     busy = true;
@@ -79,7 +91,9 @@ export function syncState(model: WidgetModel, state: State): () => void {
   const keys = (stages: readonly number[]) => stages.map((i) => state.stageKeys[i] ?? "").join("+");
   const stages = (name: string) => numbersOf(state.stageKeys, String(model.get(name) ?? ""));
   const unsubscribe = state.subscribe((change) => {
+    if (change === "shown" && state.other !== null) put({ compared: state.compared });
     if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
+    if (change === "filter") put({ filter: state.filter });
     if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
   });
   const onSelected = () => {
@@ -92,12 +106,22 @@ export function syncState(model: WidgetModel, state: State): () => void {
     const left = stages("stage");
     if (!busy && left.length > 0) state.show({ left, right: stages("beside") });
   };
+  const onFilter = () => {
+    if (!busy) state.filterBy(String(model.get("filter") ?? ""));
+  };
+  const onCompared = () => {
+    if (!busy) state.compare(model.get("compared") === true);
+  };
   const listeners: [string, () => void][] = [
     ["change:selected", onSelected],
     ["change:stage", onStages],
     ["change:beside", onStages],
+    ["change:filter", onFilter],
+    ["change:compared", onCompared],
   ];
   onStages();
+  onFilter();
+  onCompared();
   onSelected();
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {

@@ -4,12 +4,14 @@ import whatIfs from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/format";
 import explorer from "../src/index";
 import { InspectorPane } from "../src/panes/inspector";
+import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
 import { State } from "../src/state";
 import { type Table, WhatIf } from "../src/whatif";
 import { bytes, model } from "./fixture";
 import { layOut } from "./layout";
+import { SIN_COS } from "./programs";
 
 beforeAll(() => {
   layOut(0, 0);
@@ -330,6 +332,74 @@ test("the residual table has bytes on a device where there are some", () => {
   expect(cells({ residual_per_device: [6, -1] })).toEqual(["12 B6 B a device", "4 B"]);
 });
 
+/** Against itself, but that one equation of `f` counts as new and the one before it as taken away. */
+const versions = () => {
+  const { stages } = model().view;
+  const whole = Object.fromEntries(
+    stages.map(({ key, equations: [from, to] }) => [
+      key,
+      { pairs: [[0, 0, to - from]], removed: [], added: [] },
+    ]),
+  );
+  const n = stages[0]!.equations[1];
+  const primal = { pairs: n > 2 ? [[2, 2, n - 2]] : [], removed: [[0, 2]], added: [[0, 2]] };
+  return {
+    before: bytes(),
+    changes: JSON.stringify({
+      functions: ["loss", "loss"],
+      summary: "two versions of loss",
+      stages: { ...whole, primal },
+      figures: [
+        ["f", n, n, "equations"],
+        ["bytes kept", 1024, 2048, "bytes"],
+      ],
+      residuals: [["cos", "f32[3]", 0, 1, 12, "model.py:3"]],
+    }),
+  };
+};
+
+test("the version before stands beside this one, and what is new is marked", () => {
+  const { find, key, model } = show(versions());
+  expect(find("versions")[0]!.textContent).toBe("−2 +2 since before");
+  const lines = (side: string) =>
+    Array.from(find(`code-${side}`)[0]!.querySelectorAll<HTMLElement>(".cm-line"));
+  expect(lines("left").filter((l) => l.classList.contains("is-added")).length).toBe(2);
+  expect(find("code-right").length).toBe(0);
+  key("c");
+  expect(model.values["compared"]).toBe(true);
+  expect(find("code-left")[0]!.textContent).toContain("before");
+  expect(lines("left").filter((l) => l.classList.contains("is-removed")).length).toBe(2);
+  expect(lines("right").filter((l) => l.classList.contains("is-added")).length).toBe(2);
+  const same = lines("left").find((l) => Number(l.dataset["row"]) === 2)!;
+  same.dispatchEvent(new MouseEvent("mousedown", { bubbles: true }));
+  same.click();
+  model.set("selected", "primal:2");
+  expect(lines("left").find((l) => l.dataset["row"] === "2")!.className).toContain("is-selected");
+  model.set("selected", "primal:0");
+  expect(lines("left").some((l) => l.classList.contains("is-selected"))).toBe(false);
+  key("c");
+  expect(find("code-right").length).toBe(0);
+});
+
+test("the changes are told in figures", () => {
+  const { find } = show(versions());
+  find("show-changes")[0]!.click();
+  const texts = find("figure").map((row) => row.textContent);
+  expect(texts[1]).toBe("bytes kept1.0 KiB2.0 KiB+1.0 KiB (+100%)");
+  expect(find("residual-change")[0]!.textContent).toBe("cosf32[3]0 → 1+12 Bmodel.py:3");
+  const box = find("compared")[0] as HTMLInputElement;
+  box.click();
+  expect(find("code-right").length).toBe(1);
+});
+
+test("without another version there is nothing to compare with", () => {
+  const { find, key } = show();
+  expect(find("versions")[0]!.hidden).toBe(true);
+  expect(find("show-changes").length).toBe(0);
+  key("c");
+  expect(find("code-right").length).toBe(0);
+});
+
 /** The switches of another program than the view's, whose rows they cannot point at. */
 const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
   key === "row" ? (Array.isArray(value) ? value.map(() => -1) : -1) : value,
@@ -338,6 +408,19 @@ const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
 /** The same, with two of its values in the place of the view's first residual, and none in that of its second. */
 const inPlace = [whatIfs.chain.table.present.saved.slice(0, 2), []];
 const ofView = JSON.stringify({ ...JSON.parse(chain), residuals: inPlace });
+
+test("Python sets the filter, and hears of what is typed", () => {
+  const { find, model } = show({ filter: "nothing has this" });
+  const box = find("filter")[0] as HTMLInputElement;
+  expect(box.value).toBe("nothing has this");
+  expect(find("residual-row").length).toBe(0);
+  model.set("filter", "");
+  expect(box.value).toBe("");
+  expect(find("residual-row").length).toBe(2);
+  box.value = "cos";
+  box.dispatchEvent(new Event("input"));
+  expect(model.values["filter"]).toBe("cos");
+});
 
 test("a switch moves the bytes, the work and the timeline at once", () => {
   const { find } = show({ what_if: chain });
@@ -458,4 +541,87 @@ test("G shows the pane in use as a graph, and as code again", () => {
   expect(find("code-left")).toHaveLength(0);
   find("as-code-left")[0]!.click();
   expect(find("code-left")).toHaveLength(1);
+});
+
+test("the player: a step at a time, told in words, at the equation that is selected, and closed again", () => {
+  const state = new State(SIN_COS());
+  const root = document.createElement("div");
+  document.body.append(root);
+  const pane = new PlayerPane(state, root);
+  root.append(pane.element);
+  state.subscribe((change) => pane.update(change));
+  const find = (id: string) => Array.from(root.querySelectorAll<HTMLElement>(`[data-testid="${id}"]`));
+  const text = (id: string) => find(id)[0]!.textContent;
+  const press = (key: string) =>
+    pane.element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+
+  expect(pane.element.hidden).toBe(true);
+  state.selectRow(state.model.rowNamed("primal:2"));
+  pane.toggle();
+  expect([pane.element.hidden, root.classList.contains("is-playing")]).toEqual([false, true]);
+  expect(text("step-count")).toBe("3 of 5");
+  expect(text("rule-title")).toBe("jvp rule of cos");
+  expect(find("rule-row")).toHaveLength(4);
+  expect(text("step-said")).toBe("Step 3: cos: 1 equation for the value, 3 for the tangent.");
+  expect(find("step-said")[0]!.getAttribute("aria-live")).toBe("polite");
+
+  press("ArrowRight");
+  expect(text("step-count")).toBe("4 of 5");
+  press("Home");
+  expect([text("step-count"), (find("step-back")[0] as HTMLButtonElement).disabled]).toEqual([
+    "1 of 5",
+    true,
+  ]);
+  press("End");
+  expect([text("step-count"), (find("step-on")[0] as HTMLButtonElement).disabled]).toEqual(["5 of 5", true]);
+
+  // An equation that is clicked on, of either program, moves to its step.
+  state.selectRow(state.model.rowNamed("jvp:4"));
+  expect(text("step-count")).toBe("2 of 5");
+
+  find("play-linearize")[0]!.click();
+  expect(find("rule-part").map((part) => part.dataset["stage"])).toEqual(["forward", "linear"]);
+  expect(find("code-right")).toHaveLength(2);
+  find("play-transpose")[0]!.click();
+  find("only-adding")[0]!.click();
+  press("Home");
+  press(".");
+  expect(text("step-count")).toBe("3 of 8");
+
+  press("Escape");
+  expect([pane.element.hidden, root.classList.contains("is-playing"), state.player]).toEqual([
+    true,
+    false,
+    null,
+  ]);
+  expect(state.row).toBe(state.model.rowNamed("linear:5"));
+  pane.destroy();
+});
+
+test("the player plays, stops at the end, and begins again", () => {
+  vi.useFakeTimers();
+  const state = new State(SIN_COS());
+  const root = document.createElement("div");
+  const pane = new PlayerPane(state, root);
+  root.append(pane.element);
+  state.subscribe((change) => pane.update(change));
+  const button = root.querySelector<HTMLElement>('[data-testid="step-play"]')!;
+  pane.toggle();
+  button.click();
+  expect(button.getAttribute("aria-pressed")).toBe("true");
+  vi.advanceTimersByTime(60_000);
+  expect([state.player!.step, button.getAttribute("aria-pressed")]).toEqual([4, "false"]);
+  button.click();
+  expect(state.player!.step).toBe(0);
+  state.showStages([1]);
+  vi.advanceTimersByTime(60_000);
+  expect(state.player).toBeNull();
+  pane.destroy();
+  vi.useRealTimers();
+});
+
+test("R opens the player where there is a transform to play, and it is a key like others", () => {
+  const { find, key } = show();
+  key("r");
+  expect(find("player")[0]!.hidden).toBe(true);
 });

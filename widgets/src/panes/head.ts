@@ -24,7 +24,9 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
     form("code"),
     form("graph"),
   );
-  if (side === "left") return [forms];
+  // Two versions are compared as code.
+  const isCompared = state.compared || state.other?.mark === "is-removed";
+  if (side === "left") return isCompared ? [] : [forms];
   const close = h(
     "button",
     {
@@ -32,9 +34,9 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
       class: "jv-close",
       title: "Close this pane",
       "aria-label": "close this pane",
-      onclick: () => state.show({ right: [] }),
+      onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
     },
     "×",
   );
-  return [forms, close];
+  return isCompared ? [close] : [forms, close];
 }

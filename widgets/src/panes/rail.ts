@@ -1,13 +1,16 @@
 /** The rail of stages, the badge, and the help. */
 
+import type { Matches } from "../changes";
 import { h } from "../dom";
-import { formatCount } from "../format";
+import { formatCount, plural } from "../format";
+import { transformsOf } from "../player";
 import type { Change, State } from "../state";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "show a stage"],
   ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
+  ["R", "play a transform, equation by equation; ← → step, Space plays, Home, End"],
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
   ["G", "the pane in use as a graph, or as code"],
@@ -16,6 +19,7 @@ export const KEYS: [string, string][] = [
   ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
   ["F", "in the graph: only what leads to the selection and from it; then one of both; then all"],
   ["S", "scroll two panes together, or each by itself"],
+  ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals; in the graph: search"],
   ["X", "in the table of residuals: keep one, or compute it again"],
@@ -39,11 +43,14 @@ export class Rail {
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
+  private readonly play: HTMLButtonElement;
+  private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
 
   constructor(
     private readonly state: State,
     onHelp: () => void,
+    onPlay: () => void,
   ) {
     const { view } = state.model;
     const shown = [...view.stages, COMPILED];
@@ -88,6 +95,18 @@ export class Rail {
       },
       "jvp ∥ linearize",
     );
+    this.play = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "Step through a transform, equation by equation (R)",
+        "data-testid": "play",
+        disabled: transformsOf(state.model).length === 0,
+        onclick: onPlay,
+      },
+      "▶ steps",
+    );
     this.link = h(
       "button",
       {
@@ -99,6 +118,13 @@ export class Rail {
       },
       "⇅ link scrolling",
     );
+    this.versions = h("button", {
+      type: "button",
+      class: "jv-button jv-versions",
+      hidden: state.other === null,
+      "data-testid": "versions",
+      onclick: () => state.compare(!state.compared),
+    });
     const help = h(
       "button",
       {
@@ -117,7 +143,9 @@ export class Rail {
       h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
+      this.play,
       this.link,
+      this.versions,
       h("span", { class: "jv-space" }),
       devices(state),
       badge(state),
@@ -127,9 +155,14 @@ export class Rail {
   }
 
   update(change: Change): void {
+    if (change === "player") {
+      this.play.classList.toggle("is-shown", this.state.player !== null);
+      this.play.setAttribute("aria-pressed", String(this.state.player !== null));
+    }
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
-    this.link.hidden = right.length === 0;
+    this.fillVersions();
+    this.link.hidden = right.length === 0 && !this.state.compared;
     this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
     this.link.classList.toggle("is-shown", this.state.linksScrolling);
     this.buttons.forEach((button, i) => {
@@ -146,6 +179,24 @@ export class Rail {
     const isPair = keys[left[0]!] === "jvp" && left.length === 1 && right.length === 2;
     this.pair.setAttribute("aria-pressed", String(isPair));
     this.pair.classList.toggle("is-shown", isPair);
+  }
+
+  /** How many equations of the stage shown only the version before has, and only this one. */
+  private fillVersions(): void {
+    const { other, compared, shown, model } = this.state;
+    if (other === null) return;
+    const count = (matches: Matches) =>
+      shown.left.reduce((n, i) => n + (matches.counts.get(model.view.stages[i]?.key ?? "") ?? 0), 0);
+    const [gone, added] = [count(other.state.other!.matches), count(other.matches)];
+    this.versions.replaceChildren(
+      h("span", { class: "jv-removed" }, `−${formatCount(gone)}`),
+      " ",
+      h("span", { class: "jv-added" }, `+${formatCount(added)}`),
+      compared ? " before ∥ after" : " since before",
+    );
+    this.versions.title = `${plural(gone, "equation")} of the version before and ${formatCount(added)} of this one are not in the other; both side by side (C)`;
+    this.versions.setAttribute("aria-pressed", String(compared));
+    this.versions.classList.toggle("is-shown", compared);
   }
 }
 
