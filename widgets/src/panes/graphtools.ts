@@ -77,7 +77,7 @@ export class Tools {
       button("◎", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
       button("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
       button("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),
-      button("fit", "See all (0)", () => actions.fit(), "graph-fit"),
+      button("fit", "fit: see all (0)", () => actions.fit(), "graph-fit"),
     );
   }
 
