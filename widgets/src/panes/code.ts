@@ -29,6 +29,7 @@ import type { Listing } from "../pane";
 import { nameClass } from "../rule";
 import { listingOf } from "../scrolling";
 import { type Change, litAs, type Side, type State } from "../state";
+import { headButtons } from "./head";
 import { marked } from "./residuals";
 
 const relight = StateEffect.define<null>();
@@ -129,18 +130,7 @@ export class CodePane {
         version !== "" && h("span", { class: "jv-version" }, version),
         h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
         h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
-        side === "right" &&
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: "Close this pane",
-              "aria-label": "close this pane",
-              onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
-            },
-            "×",
-          ),
+        ...headButtons(state, side),
       ),
       body,
     );
