@@ -71,9 +71,7 @@ def running_lab(home: Path, folder: Path, env: dict[str, str] | None = None) -> 
         settings = home / "settings_dir" / f"{name}.jupyterlab-settings"
         settings.parent.mkdir(parents=True)
         settings.write_text(json.dumps(values))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     token = secrets.token_hex(16)
     log = home / "lab.log"
     command = [
@@ -86,7 +84,7 @@ def running_lab(home: Path, folder: Path, env: dict[str, str] | None = None) -> 
         server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait_for(f"{url}/api/status?token={token}", server, log)
+        wait_for(f"{url}/api/status?token={token}", server, log)
         yield Lab(url, token, folder)
     finally:
         server.terminate()
@@ -95,13 +93,21 @@ def running_lab(home: Path, folder: Path, env: dict[str, str] | None = None) -> 
         server.kill()
 
 
-def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Waits until a server answers; fails with its log if it ends, or takes too long."""
     for _ in range(STARTUP_SECONDS * 4):
         assert server.poll() is None, log.read_text()
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(0.25)
-    raise AssertionError(f"JupyterLab did not answer in {STARTUP_SECONDS} s:\n{log.read_text()}")
+    raise AssertionError(f"the server did not answer in {STARTUP_SECONDS} s:\n{log.read_text()}")
 
 
 @contextlib.contextmanager

@@ -26,6 +26,20 @@ const styles = {
 const folder = "src/parts";
 const parts = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".ts")) : [];
 
+/** What runs in a worker is a text in the module, so that there is one file to load. */
+async function workerSource() {
+  const { outputFiles } = await once({
+    ...common,
+    entryPoints: ["src/layout/worker.ts"],
+    format: "iife",
+    target: "es2022",
+    minify: true,
+    write: false,
+    logLevel: "error",
+  });
+  return outputFiles[0].text;
+}
+
 const options = {
   ...common,
   entryPoints: {
@@ -37,6 +51,7 @@ const options = {
   format: "esm",
   target: "es2022",
   plugins: [styles],
+  define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 
 if (minified) await once(options);

@@ -18,6 +18,8 @@ import traitlets
 MAIN = "explorer"
 _STATIC = Path(__file__).parent.parent / "static"
 _PARTS = "parts"
+_LIGHT = 64 * 1024
+"""A part of fewer bytes, gzipped, is held with the main module."""
 
 MISSING_BUNDLE = (
     "The explorer's JavaScript is not built. In a checkout, run `make lab` once, "
@@ -30,10 +32,12 @@ class Bundle(ipywidgets.Widget):  # type: ignore[misc]
 
     Traits:
       code: the main module, gzipped, in base64.
-      build: what tells it from that of another version.
+      parts: the parts that take little, in the same form, by name.
+      build: what tells the code from that of another version.
     """
 
     code = traitlets.Unicode("").tag(sync=True)
+    parts = traitlets.Dict().tag(sync=True)
     build = traitlets.Unicode("").tag(sync=True)
 
 
@@ -42,10 +46,15 @@ _shared: list[Bundle] = []
 
 def bundle() -> Bundle:
     """The one of this kernel; a new one where it has been closed, or the code has been built anew."""
-    build = hashlib.sha256(packed(MAIN)).hexdigest()[:16]
+    build = hashlib.sha256(b"".join(map(packed, (MAIN, *part_names())))).hexdigest()[:16]
     if not _shared or _shared[0].comm is None or _shared[0].build != build:
-        _shared[:] = [Bundle(code=base64.b64encode(packed(MAIN)).decode(), build=build)]
+        parts = {name: _text(name) for name in part_names() if len(packed(name)) < _LIGHT}
+        _shared[:] = [Bundle(code=_text(MAIN), parts=parts, build=build)]
     return _shared[0]
+
+
+def _text(name: str) -> str:
+    return base64.b64encode(packed(name)).decode()
 
 
 def loader() -> str:

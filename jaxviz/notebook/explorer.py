@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import ipywidgets
@@ -21,13 +21,19 @@ from jaxviz.notebook.bundle import MAIN, Bundle, bundle, loader, packed, part_na
 from jaxviz.views.changes import changes_of, follow
 from jaxviz.views.columns import ViewMaker, first_line, view_of
 from jaxviz.views.compiled import compiled
-from jaxviz.views.page import page
+from jaxviz.views.dot import Dot
+from jaxviz.views.drawing import Drawing, draw
+from jaxviz.views.page import fit_to_show, page
 from jaxviz.views.schema import View, encode, pack
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _AT_ONCE = 10_000
 """Of more equations the memory, the notes and the comparison with JAX come after the rest is on the screen."""
+
 
 _SHOWN = (*STAGES, "compiled")
 """What `stage` and `beside` may be: the stages, and what they compile to."""
@@ -85,7 +91,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     @cached_property
     def view(self) -> View:
         """What is shown, as plain data."""
-        whole = self._maker.whole
+        whole = fit_to_show(self._maker.whole)
         del self._maker  # which holds more than it needs to be asked for nothing any more
         return whole
 
@@ -139,13 +145,13 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         Returns:
           the path.
         """
-        view = self.view if source else view_of(self.derivation, source=False)
+        view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "filter", "height", "compared")}
         state["what_if"] = _what_if_json(self.derivation, source)
         parts = {name: packed(name) for name in part_names()}
         if self._comparison is not None:
             self._fill()
-            before = self.before if source else encode(view_of(self._comparison.before, source=False))
+            before = self.before if source else encode(fit_to_show(view_of(self._comparison.before, source=False)))
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
@@ -153,6 +159,34 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts), encoding="utf-8")
         return path
+
+    def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
+        """A picture of a program, or of several side by side; by default of what the explorer shows.
+
+        >>> explorer.draw("forward+backward")
+
+        Args:
+          stage, depth, source: as of `jaxviz.draw`.
+        """
+        keys = f"{self.stage}+{self.beside}".split("+")
+        shown = stage or "+".join(key for key in dict.fromkeys(keys) if key in STAGES)
+        return draw(self.derivation, stage=shown, depth=depth, source=source)
+
+    def to_dot(self, stage: str = "", depth: int | None = None, source: bool = True) -> Dot:
+        """The picture as a `graphviz.Source`, which shows itself and which `.render()` writes; see `jaxviz.to_dot`."""
+        return self.draw(stage, depth, source).to_dot()
+
+    def save_svg(self, path: str | Path, stage: str = "", depth: int | None = None, source: bool = True) -> Path:
+        """Writes the picture as SVG, by `dot` where it is installed; returns the path. The arguments are those of `draw`."""
+        return self.draw(stage, depth, source).save_svg(path)
+
+    def save_png(self, path: str | Path, stage: str = "", depth: int | None = None, dpi: int = 150) -> Path:
+        """Writes the picture as PNG; returns the path. The arguments are those of `draw`, and the points per inch."""
+        return self.draw(stage, depth).save_png(path, dpi)
+
+    def plot(self, stage: str = "", depth: int | None = None, width: float | None = None) -> Figure:
+        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in inches."""
+        return self.draw(stage, depth).plot(width)
 
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
@@ -168,7 +202,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._fill()
         shown = super()._repr_mimebundle_(**kwargs)
         if shown is not None:
-            view = self.view if "view" in vars(self) else self._maker.first
+            view = self.view if "view" in vars(self) else fit_to_show(self._maker.first)
             (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
@@ -177,7 +211,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         try:
             if self._comparison is not None and not self.changes:
-                self.before = pack(encode(view_of(self._comparison.before)))
+                self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
                 self.changes = _changes_json(self._comparison)
             if "view" in vars(self):
                 self.payload, self._is_complete = pack(encode(self.view)), True
@@ -255,7 +289,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 def _first_payload(maker: ViewMaker) -> tuple[bytes, bool]:
     """What is sent first, and whether that is all of it."""
     is_small = maker.first.n_equations <= _AT_ONCE
-    return pack(encode(maker.whole if is_small else maker.first)), is_small
+    return pack(encode(fit_to_show(maker.whole if is_small else maker.first))), is_small
 
 
 def _changes_json(comparison: Comparison) -> str:

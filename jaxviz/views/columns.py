@@ -15,11 +15,14 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.cost import flops_of
+from jaxviz.analysis.counts import Cost
 from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.donation import donations_of
 from jaxviz.analysis.memory import memory
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.tables import nbytes, type_text
+from jaxviz.analysis.totals import call_path, path_to
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
@@ -40,7 +43,7 @@ _TITLES = {
 
 _CELLS = (
     "equation_program", "equation_inputs", "equation_outputs", "equation_earlier", "equation_location", "equation_origin",
-    "equation_decision", "equation_twin",
+    "equation_decision", "equation_scope", "equation_twin",
 )  # fmt: skip
 _OF_OPERATION = ("equation_primitive", "equation_params")
 _OF_ORIGIN = ("equation_role", "equation_transform", "equation_rule")
@@ -113,12 +116,17 @@ class ViewMaker:
         self.types: dict[Any, int] = {}
         self.locations: dict[Location, int] = {}
         self.located: dict[int, int] = {}
-        """The location of an equation's `source`, by identity; -1 for one that has none of its own."""
+        """The location of an equation's `source`, by identity, if it has one of its own."""
+        self.scoped: dict[int, int] = {}
+        """The same for the functions called on the way to it, and its scopes."""
         self.atoms: dict[Atom, int] = {}
         """Those of the stage under way."""
         self.literals: dict[tuple[str, int], int] = {}
         self.kinds: dict[int, _Kind] = {}
         self.of_operations: list[tuple[int, ...]] = []
+        self.flops: list[int] = []
+        """Of each operation."""
+        self.costs: dict[int, Cost] = {}
         self.origins: dict[tuple[str, str, str], int] = {}
         self.of_origins: list[tuple[int, ...]] = [(0, 0, 0)]
         self.rows: dict[Equation, int] = {}
@@ -167,6 +175,7 @@ class ViewMaker:
         ):
             columns = np.array(table, dtype=np.int64).reshape(-1, len(names)).T
             add.update((name, column[numbers]) for name, column in zip(names, columns, strict=True))
+        add["equation_flops"] = np.array(self.flops, dtype=np.float64)[operations]
         for offsets, values, lists in (
             ("program_binders", "binder_vars", self.binders),
             ("program_results", "result_atoms", self.results),
@@ -289,10 +298,13 @@ class ViewMaker:
             location = self.located.get(id(equation.source), -1)
             if location < 0:
                 location = self.location_of(equation, within)
+            scope = self.scoped.get(id(equation.source), -1)
+            if scope < 0:
+                scope = self.scope_of(equation)
             decision = self.string(self.decisions[equation]) if equation in self.decisions else 0
             cells.append(
                 (
-                    program, n_inputs, n_outputs, earlier, location, before, decision, -1 if twin == row else twin,
+                    program, n_inputs, n_outputs, earlier, location, before, decision, scope, -1 if twin == row else twin,
                     kind.number, origin,
                 )
             )  # fmt: skip
@@ -318,6 +330,7 @@ class ViewMaker:
         params = self.string("\n".join(visible_params(equation)))
         kind = self.kinds[id(equation.operation)] = _Kind(len(self.of_operations), is_plain)
         self.of_operations.append((self.string(equation.primitive.name), params))
+        self.flops.append(flops_of(equation, self.costs))
         return kind
 
     def origin(self, origin: Origin) -> int:
@@ -407,6 +420,13 @@ class ViewMaker:
             found = self.located[id(equation.source)] = self.location(own)
             return found
         return self.location(location_of(equation, within))
+
+    def scope_of(self, equation: Equation) -> int:
+        own = path_to(equation.source)
+        if own:
+            found = self.scoped[id(equation.source)] = self.string(own)
+            return found
+        return self.string(call_path(equation))
 
     # --- residuals ----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,10 @@ from jupyter_lab import KERNEL_IDLE
 from playwright.sync_api import expect
 
 import jaxviz
+from benchmarks.models import transformer
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.tables import format_bytes
+from jaxviz.analysis.totals import call_path
 from jaxviz.views.whatif import what_if
 
 pytestmark = pytest.mark.browser
@@ -334,3 +336,98 @@ def test_switches_say_what_comes_of_them(tab, tmp_path):
     tab.screenshot("what-if-residual")
     page.get_by_test_id("residual-reset").click()
     expect(switch).to_be_checked()
+
+
+def test_the_graph_is_opened_searched_and_clicked(tab, tmp_path):
+    f, args = transformer(3)
+    page = tab.page
+    page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("stage-forward").click()
+    page.get_by_test_id("beside-forward").click()
+    page.get_by_test_id("as-graph-left").click()
+    canvas, code = page.get_by_test_id("graph-canvas-left"), page.get_by_test_id("code-right")
+    current = lambda: page.locator(f"#{page.get_by_test_id('graph-tree').get_attribute('aria-activedescendant')}")
+    search = page.get_by_test_id("graph-search")
+
+    search.fill("scatter-mul")
+    expect(page.get_by_test_id("graph-hits")).to_have_text("0 hits")
+    search.fill("dot_general scope:attention")
+    n = len([e for e in jaxviz.derive(f, *args).forward.equations if is_product_of_attention(e)])
+    expect(page.get_by_test_id("graph-hits")).to_have_text(f"{n} hits")
+    search.press("Enter")
+    expect(page.get_by_test_id("graph-hits")).to_have_text(f"1 of {n}")
+    expect(current()).to_contain_text("dot_general")
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("dot_general")
+
+    # What is selected is in the middle of the pane when it has been zoomed to.
+    search.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("z")
+    expect(current()).to_contain_text("reshape")
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("reshape")
+    page.keyboard.press("Escape")
+    expect(code.locator(".cm-line.is-selected")).to_have_count(0)
+    canvas.click()
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("reshape")
+    tab.screenshot("graph")
+
+    page.keyboard.press("c")
+    page.keyboard.press("Shift+ArrowUp")
+    page.keyboard.press("Enter")
+    expect(current()).to_have_attribute("aria-expanded", "false")
+    box = canvas.bounding_box()
+    page.keyboard.press("z")
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(current()).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("g")
+    expect(page.get_by_test_id("code-left")).to_be_visible()
+
+
+def is_product_of_attention(equation):
+    return equation.primitive.name == "dot_general" and "attention" in call_path(equation)
+
+
+def test_a_transform_is_stepped_through(tab, tmp_path):
+    def loss(x, w):
+        return jnp.sum(jnp.sin(x) * jnp.cos(x @ w))
+
+    derivation = jaxviz.derive(loss, jnp.ones(3), jnp.ones((3, 3)))
+    page = tab.page
+    page.goto(jaxviz.explore(derivation).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("play").click()
+    player = page.get_by_test_id("player")
+    expect(player.get_by_test_id("step-count")).to_have_text(f"1 of {len(derivation.primal.equations)}")
+    expect(player.get_by_test_id("rule-title")).to_have_text("jvp rule of sin")
+    expect(player.locator(".cm-line.is-played")).to_have_count(1)
+    added = player.locator("[data-testid=code-right] .cm-line.is-written")
+    expect(added).to_have_count(player.get_by_test_id("rule-row").count())
+    later = len(derivation.jvp.equations) - added.count()
+    assert player.locator("[data-testid=code-right] .cm-line.is-later[data-row]").count() == later
+
+    player.get_by_test_id("play-linearize").click()
+    n = len(derivation.primal.equations)
+    seen = []
+    for step in range(1, n + 1):
+        expect(player.get_by_test_id("step-count")).to_have_text(f"{step} of {n}")
+        seen += [int(row.get_attribute("data-row")) for row in player.get_by_test_id("rule-row").all()]
+        if step == 2:
+            tab.screenshot("player-linearize")
+        page.keyboard.press("ArrowRight")
+    made = len(derivation.forward.equations) + len(derivation.linear.equations)
+    assert len(seen) == len(set(seen)) == made
+
+    player.get_by_test_id("play-transpose").click()
+    page.keyboard.press("End")
+    expect(player.get_by_test_id("step-sentence")).to_contain_text("to add it to what came before")
+    so_far = player.locator(".jv-io .is-so-far")
+    underline = "e => getComputedStyle(e).borderBottomStyle"
+    assert so_far.evaluate(underline) == "dotted"
+    assert player.locator(".jv-io .is-residual").first.evaluate(underline) == "double"
+    tab.screenshot("player-transpose")
+
+    player.locator("[data-testid=code-right] .cm-line[data-row]").first.click()
+    expect(player.get_by_test_id("step-count")).to_have_text(f"1 of {len(derivation.linear.equations)}")
+    page.keyboard.press("Escape")
+    expect(player).to_be_hidden()
+    expect(page.get_by_test_id("code-left")).to_have_attribute("data-stage", "linear")
+    expect(page.get_by_test_id("inspected")).to_have_text("reduce_sum")

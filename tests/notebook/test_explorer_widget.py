@@ -171,6 +171,9 @@ def test_the_code_is_held_once(explorer):
     code = gzip.decompress(base64.b64decode(explorer._code.code)).decode()
     assert code == (STATIC / "explorer.js").read_text(encoding="utf-8")
     assert state["_build"] == explorer._code.build
+    assert (
+        gzip.decompress(base64.b64decode(explorer._code.parts["graph"])) == (STATIC / "parts" / "graph.js").read_bytes()
+    )
 
 
 def test_a_bundle_that_was_closed_is_made_anew(explorer):

@@ -3,17 +3,19 @@
 import { type Changes, Matches } from "./changes";
 import { h } from "./dom";
 import { Model } from "./model";
-import { guarded, type Listing, type Pane, reasonOf } from "./pane";
+import { guarded, type Listing, later, type Pane, reasonOf } from "./pane";
 import { ChangesPane } from "./panes/changes";
 import { CodePane } from "./panes/code";
 import { CompiledPane } from "./panes/compiled";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
+import { PlayerPane } from "./panes/player";
 import { KEYS, Rail } from "./panes/rail";
 import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
+import { loadPart } from "./parts";
 import { decode, type View } from "./schema";
 import { linkScrolling } from "./scrolling";
 import { splitter } from "./splitter";
@@ -41,7 +43,13 @@ const AT_ONCE = 500;
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
   const keys = keySheet();
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
-  const rail = guarded("rail", () => new Rail(state, toggleKeys));
+  let opened: PlayerPane | undefined;
+  const player = guarded("player", () => {
+    opened = new PlayerPane(state, root);
+    return opened;
+  });
+  const togglePlayer = () => opened?.toggle();
+  const rail = guarded("rail", () => new Rail(state, toggleKeys, togglePlayer));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
@@ -52,14 +60,16 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
-  const code = new Map<Side, { key: string; pane: Pane; listing: Listing | null }>();
+  const code = new Map<Side, { key: string; pane: Pane }>();
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
       const { stages } = shown;
       const isCompiled = shown.state === state && stages.includes(state.compiled);
+      const isGraph = !isCompiled && !state.compared && state.form[side] === "graph";
       const version = state.compared ? `${side} of two ` : "";
-      const key = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
+      const listed = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
+      const key = isGraph ? `graph ${stages.join()}` : listed;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(document.activeElement);
@@ -67,23 +77,24 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const pane = guarded("code", () =>
+      const graph = async () => {
+        const { GraphPane } = await loadPart<typeof import("./parts/graph")>(widget, "graph");
+        return () => new GraphPane(state, stages, side, root);
+      };
+      const text = () =>
         isCompiled
           ? new CompiledPane(state, compiledOf(widget), side)
-          : new CodePane(shown.state, stages, side, root),
-      );
+          : new CodePane(shown.state, stages, side, root);
+      const pane = isGraph ? later("graph", graph()) : guarded("code", text);
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
-      const listing = pane.listing ?? null;
-      code.set(side, {
-        key,
-        pane,
-        listing: listing && shown.state !== state ? inTermsOf(listing, shown.state) : listing,
-      });
+      code.set(side, { key, pane });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus)
-        (pane.element.querySelector<HTMLElement>(".cm-content") ?? root).focus({ preventScroll: true });
+        (pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree") ?? root).focus({
+          preventScroll: true,
+        });
     }
     const right = code.get("right")?.pane.element;
     if (right) right.before(between);
@@ -94,7 +105,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   top.append(codes, splitter(top, "column", "--jv-side"), source.element);
   const bottom = h("div", { class: "jv-row jv-bottom" });
   bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
-  root.replaceChildren(rail.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
+  root.replaceChildren(rail.element, player.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
 
   const onKey = (event: KeyboardEvent) => {
     // JupyterLab listens for keys on the whole page: `b` would put a cell below.
@@ -103,20 +114,31 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
     if (event.key === "/") residuals.focus?.();
     else if (event.key.toLowerCase() === "m") memory.focus?.();
+    else if (event.key.toLowerCase() === "r") togglePlayer();
     else if (!actOn(event, state, keys, toggleKeys, step)) return;
     event.preventDefault();
   };
   root.addEventListener("keydown", onKey);
 
+  /** What a pane lists may come later than the pane, and that of the version before is told in equations of this one. */
+  const told = new WeakMap<Listing, Listing>();
+  const listingAt = (side: Side, pane: Pane): Listing | null => {
+    const listing = pane.listing ?? null;
+    const of = shownAt(state, side).state;
+    if (listing === null || of === state) return listing;
+    const made = told.get(listing) ?? inTermsOf(listing, of);
+    told.set(listing, made);
+    return made;
+  };
   const unlink = linkScrolling(codes, state, (side) => {
-    const shown = code.get(side);
-    return shown ? { ...shown.pane, listing: shown.listing } : null;
+    const pane = code.get(side)?.pane;
+    return pane ? { ...pane, listing: listingAt(side, pane) } : null;
   });
   const stop = syncState(widget, state);
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
-    for (const pane of [rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
+    for (const pane of [player, rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
       pane.update(change);
   });
   const unfollow = state.other ? selectInBoth(state, state.other, () => code.get("left")?.pane) : () => {};
@@ -135,7 +157,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     unlink();
     stop();
     state.switches.destroy();
-    for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+    for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
 
@@ -200,6 +222,8 @@ function actOn(
   else if (event.key === "Escape" && keys.open) keys.close();
   else if (event.key === "Escape") state.clear();
   else if (event.key === "?") toggleKeys();
+  else if (event.key.toLowerCase() === "g")
+    state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
   else if (event.key.toLowerCase() === "s") state.toggleLinking();
   else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
@@ -331,5 +355,5 @@ function note(id: string, text: string): HTMLElement {
   return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
 }
 
-export { loadPart } from "./parts";
+export { loadPart };
 export default { render };

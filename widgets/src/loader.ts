@@ -5,16 +5,12 @@
  * widgets but the ones it shows, the kernel is asked. All explorers of a page share one instance of the module.
  */
 
-import { type Asked, askFor } from "./ask";
+import { askFor } from "./ask";
+import { type Holder, held, MAIN } from "./held";
 import { moduleOf } from "./zip";
 
-interface Model extends Asked {
-  get(name: string): unknown;
-  widget_manager?: { get_model?(id: string): Promise<{ get(name: string): unknown } | undefined> };
-}
-
 interface Host {
-  model: Model;
+  model: Holder;
   el: HTMLElement;
 }
 
@@ -22,25 +18,19 @@ interface Explorer {
   default: { render(host: Host): unknown };
 }
 
-const MAIN = "explorer";
-
 /** The widget that holds the code may be made a moment after the first that is shown. */
 const TRIES = 40;
 const BETWEEN = 50;
 const PATIENCE = 30_000;
 
-async function heldBy(model: Model): Promise<Uint8Array<ArrayBuffer>> {
-  const id = String(model.get("_code")).replace("IPY_MODEL_", "");
-  for (let i = 0; i < TRIES; i++) {
+async function waitFor(model: Holder): Promise<Uint8Array<ArrayBuffer>> {
+  for (let i = 1; ; i++)
     try {
-      const code = (await model.widget_manager?.get_model?.(id))?.get("code");
-      if (code) return Uint8Array.from(atob(String(code)), (c) => c.charCodeAt(0));
-    } catch {
-      // Not there, or not yet.
+      return await held(model, MAIN);
+    } catch (error) {
+      if (i === TRIES) throw error;
+      await new Promise((done) => setTimeout(done, BETWEEN));
     }
-    await new Promise((done) => setTimeout(done, BETWEEN));
-  }
-  throw new Error("no such widget");
 }
 
 const SHARED = Symbol.for("jaxviz");
@@ -49,11 +39,11 @@ page[SHARED] ??= new Map();
 /** The modules of this page, by build. */
 const modules = page[SHARED];
 
-function load(model: Model): Promise<unknown> {
+function load(model: Holder): Promise<unknown> {
   const build = String(model.get("_build"));
   const before = modules.get(build);
   if (before) return before;
-  const code = heldBy(model)
+  const code = waitFor(model)
     .catch(() => askFor(model, MAIN, PATIENCE))
     .then(moduleOf);
   modules.set(build, code);
@@ -62,7 +52,7 @@ function load(model: Model): Promise<unknown> {
 }
 
 /** The code is fetched while Python is at work on what it is to show. */
-function initialize({ model }: { model: Model }): void {
+function initialize({ model }: { model: Holder }): void {
   load(model).catch(() => {});
 }
 

@@ -54,6 +54,47 @@ export function guarded(name: string, make: () => Pane): Pane {
   };
 }
 
+/** A pane whose code is loaded when it is first shown; it says so, or why it cannot be. */
+export function later(name: string, load: Promise<() => Pane>): Pane {
+  const wait = h(
+    "section",
+    { class: "jv-pane" },
+    h("p", { class: "jv-message", role: "status" }, "Loading…"),
+  );
+  const element = h("div", { class: "jv-guard" }, wait);
+  let pane: Pane | null = null;
+  let isGone = false;
+  let wantsFocus = false;
+  load.then(
+    (make) => {
+      if (isGone) return;
+      pane = guarded(name, make);
+      element.replaceChildren(pane.element);
+      pane.update("selection");
+      if (wantsFocus) pane.focus?.();
+    },
+    (error) => {
+      if (!isGone) element.replaceChildren(failure(name, error));
+    },
+  );
+  return {
+    element,
+    update: (change) => pane?.update(change),
+    step: (by) => pane?.step?.(by) ?? false,
+    focus: () => {
+      wantsFocus = true;
+      pane?.focus?.();
+    },
+    get listing() {
+      return pane?.listing ?? null;
+    },
+    destroy: () => {
+      isGone = true;
+      pane?.destroy?.();
+    },
+  };
+}
+
 function failure(name: string, error: unknown): HTMLElement {
   return h(
     "section",

@@ -2,6 +2,7 @@
 
 import type { Matches } from "./changes";
 import type { Model, Place } from "./model";
+import type { Player } from "./player";
 import type { View } from "./schema";
 import { Switches } from "./switches";
 import { type Made, NOTHING_MADE } from "./sync";
@@ -39,6 +40,9 @@ export interface Shown {
   right: readonly number[];
 }
 
+/** How the stages of a pane are shown. */
+export type Form = "code" | "graph";
+
 /** What stands in the lower part, where there is room for one of them only. */
 export type Lower = Tabled | "memory";
 
@@ -63,11 +67,13 @@ export type Change =
   | "switches"
   | "linking"
   | "filter"
+  | "player"
   | "whole";
 
 export class State {
   selection: Selection = NOTHING;
   shown: Shown = { left: [0], right: [] };
+  form: Readonly<Record<Side, Form>> = { left: "code", right: "code" };
   /** The pane that keys and rail buttons act on. */
   side: Side = "left";
   /** The variable under the pointer, or -1. */
@@ -76,6 +82,8 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
+  /** The transform that is played, if one is. */
+  player: Player | null = null;
   /** Whether scrolling one pane brings the other to the place that it is linked to. */
   linksScrolling = true;
   readonly switches: Switches;
@@ -119,7 +127,7 @@ export class State {
     this.select([row], {});
   }
 
-  /** Selects several equations, such as those that one instruction was made from. */
+  /** Selects several equations: those that an instruction was made from, or that a box of the graph holds. */
   selectRows(rows: readonly number[]): void {
     this.select([...rows], {});
   }
@@ -150,6 +158,13 @@ export class State {
   show(shown: Partial<Shown>): void {
     this.shown = { ...this.shown, ...shown };
     if (this.shown.right.length === 0) this.side = "left";
+    this.tell("shown");
+  }
+
+  /** Shows the stages of a pane as code, or as a graph. */
+  showAs(side: Side, form: Form): void {
+    if (this.form[side] === form) return;
+    this.form = { ...this.form, [side]: form };
     this.tell("shown");
   }
 
@@ -227,6 +242,11 @@ export class State {
     for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
       if (taker !== null) found.add(variable).add(taker);
     return found;
+  }
+
+  setPlayer(player: Player | null): void {
+    this.player = player;
+    this.tell("player");
   }
 
   toggleLinking(): void {

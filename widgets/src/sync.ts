@@ -1,16 +1,13 @@
 /** The only caller of the widget model's get and set. */
 
 import type { Changes } from "./changes";
+import type { Holder } from "./held";
 import type { State } from "./state";
 
 /** The part of an anywidget model that is used. */
-export interface WidgetModel {
-  get(name: string): unknown;
+export interface WidgetModel extends Holder {
   set(name: string, value: unknown): void;
   save_changes(): void;
-  send?(content: unknown): void;
-  on(event: string, callback: (content: never, buffers: never) => void): void;
-  off(event: string, callback?: (content: never, buffers: never) => void): void;
 }
 
 export function payloadOf(model: WidgetModel): DataView | null {

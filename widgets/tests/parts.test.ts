@@ -4,12 +4,12 @@ import { isZipped, unzipped } from "../src/zip";
 import { zipped as block, host } from "./host";
 
 /** Node imports no blobs: a part is its own text here. */
-const read = async (b: DataView) => new TextDecoder().decode(await unzipped(b));
+const read = async (b: DataView | Uint8Array<ArrayBuffer>) => new TextDecoder().decode(await unzipped(b));
 
 test("a part is asked for once, whoever asks", async () => {
   const model = host({});
   const both = [loadPart(model, "one", 10_000, read), loadPart(model, "one", 100, read)];
-  expect(model.sent).toEqual([{ part: "one" }]);
+  await vi.waitFor(() => expect(model.sent).toEqual([{ part: "one" }]));
   model.tell("msg:custom", { part: "another" }, [await block("wrong")]);
   model.tell("msg:custom", { part: "one" }, [await block("right")]);
   expect(await Promise.all(both)).toEqual(["right", "right"]);
@@ -17,12 +17,23 @@ test("a part is asked for once, whoever asks", async () => {
   expect(model.count()).toBe(0);
 });
 
+test("what the widget with the code holds is not asked for", async () => {
+  const base64 = btoa(String.fromCharCode(...new Uint8Array((await block("held")).buffer)));
+  const code = { get: (trait: string) => (trait === "parts" ? { small: base64 } : "") };
+  const get_model = async (id: string) => (id === "abc" ? code : undefined);
+  const model = { ...host({ _code: "IPY_MODEL_abc" }), widget_manager: { get_model } };
+  expect(await loadPart(model, "small", 10_000, read)).toBe("held");
+  expect(model.sent).toEqual([]);
+});
+
 test("what is not there is said to be so, and asked for again", async () => {
   const model = host({});
   const part = loadPart(model, "two", 10_000, read);
+  await vi.waitFor(() => expect(model.sent).toHaveLength(1));
   model.tell("msg:custom", { part: "two", error: "the explorer has no part 'two'" });
   await expect(part).rejects.toThrow("the explorer has no part 'two'");
   const again = loadPart(model, "two", 10_000, read);
+  await vi.waitFor(() => expect(model.sent).toHaveLength(2));
   model.tell("msg:custom", { part: "two" }, [await block("there now")]);
   expect(await again).toBe("there now");
 });
@@ -32,7 +43,7 @@ test("where no kernel answers, whoever asked does without", async () => {
   const model = host({});
   const part = loadPart(model, "three", 10_000, read);
   const refused = expect(part).rejects.toThrow("three is not here, and no kernel answers");
-  vi.advanceTimersByTime(10_000);
+  await vi.advanceTimersByTimeAsync(10_000);
   await refused;
   vi.useRealTimers();
   expect(model.count()).toBe(0);

@@ -24,10 +24,12 @@ import {
 } from "@codemirror/view";
 import { h } from "../dom";
 import { plural } from "../format";
-import { donationText, type Line, listing } from "../listing";
+import { donationText, type Line, listing, type Token } from "../listing";
 import type { Listing } from "../pane";
+import { nameClass } from "../rule";
 import { listingOf } from "../scrolling";
 import { type Change, litAs, type Side, type State } from "../state";
+import { headButtons } from "./head";
 import { marked } from "./residuals";
 
 const relight = StateEffect.define<null>();
@@ -116,7 +118,7 @@ export class CodePane {
       "section",
       {
         class: "jv-pane jv-code",
-        "aria-label": title,
+        "aria-label": version ? `${version}: ${title}` : title,
         "data-testid": `code-${side}`,
         "data-stage": infos.map((info) => info.key).join("+"),
         onfocusin: () => state.use(side),
@@ -128,18 +130,7 @@ export class CodePane {
         version !== "" && h("span", { class: "jv-version" }, version),
         h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
         h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
-        side === "right" &&
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: "Close this pane",
-              "aria-label": "close this pane",
-              onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
-            },
-            "×",
-          ),
+        ...headButtons(state, side),
       ),
       body,
     );
@@ -156,7 +147,7 @@ export class CodePane {
   update(change: Change): void {
     if (change === "side") this.markSide();
     else this.view.dispatch({ effects: relight.of(null) });
-    if (change === "selection") this.bringIntoSight();
+    if (change === (this.state.player ? "player" : "selection")) this.bringIntoSight();
   }
 
   private markSide(): void {
@@ -168,14 +159,19 @@ export class CodePane {
 
   private bringIntoSight(): void {
     const line = this.lineToShow();
-    if (line < 0) return;
+    if (line < 0 || line === Infinity) return;
     const at = this.view.state.doc.line(line + 1);
     const { from, to } = this.view.viewport;
     const effects: StateEffect<unknown>[] = this.unfoldAround(line);
     const block = this.view.lineBlockAt(at.from);
     const { scrollTop, clientHeight } = this.view.scrollDOM;
+    // While steps are played there is always some of what comes next in sight.
+    const below = this.state.player ? Math.min(90, clientHeight / 4) : 0;
     const inSight =
-      at.from >= from && at.to <= to && block.top >= scrollTop && block.bottom <= scrollTop + clientHeight;
+      at.from >= from &&
+      at.to <= to &&
+      block.top >= scrollTop &&
+      block.bottom + below <= scrollTop + clientHeight;
     if (!inSight || effects.length > 0)
       this.view.dispatch({
         effects: [...effects, EditorView.scrollIntoView(at.from, { y: "center", x: "start", xMargin: 200 })],
@@ -184,6 +180,8 @@ export class CodePane {
 
   /** The line of the selected equation; failing that, the nearest that is lit. */
   private lineToShow(): number {
+    const { player } = this.state;
+    if (player) return Math.min(...player.shown.map((row) => this.lineOfRow.get(row) ?? Infinity));
     const { rows, ancestors, descendants, siblings } = this.state.selection;
     for (const set of [rows, descendants, ancestors, siblings]) {
       let first = -1;
@@ -346,18 +344,23 @@ export class CodePane {
         for (let n = view.state.doc.lineAt(from).number; n <= last; n++) {
           const line = lines[n - 1]!;
           const start = view.state.doc.line(n).from;
-          const lit = line.row >= 0 ? litAs(state.selection, line.row) : "";
-          const hides = lit === "" && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
+          const lit = state.player
+            ? this.played(n - 1)
+            : line.row >= 0
+              ? litAs(state.selection, line.row)
+              : "";
+          const hides = lit === "" && !state.player && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
           const indent = `--indent:${2 * line.depth + 4}ch`;
           const attributes: Record<string, string> = {
-            class: `jv-line jv-line-${line.kind} ${lit}${hides} ${line.row >= 0 ? state.markOf(line.row) : ""}`,
+            class: `jv-line jv-line-${line.kind} ${lit}${hides} ${line.row >= 0 && !state.player ? state.markOf(line.row) : ""}`,
             style: indent,
           };
           if (line.row >= 0) attributes["data-row"] = String(line.row);
           if (lit === "is-selected") attributes["aria-current"] = "true";
           builder.add(start, start, Decoration.line({ attributes }));
           for (const t of line.tokens) {
-            const how = t.variable !== undefined && pointed.has(t.variable) ? " is-pointed" : "";
+            const isPointed = t.variable !== undefined && pointed.has(t.variable);
+            const how = (isPointed ? " is-pointed" : "") + this.playedName(line, t);
             const title = t.title === undefined ? {} : { title: t.title };
             builder.add(
               start + t.from,
@@ -382,6 +385,23 @@ export class CodePane {
       },
       { decorations: (plugin) => plugin.decorations },
     );
+  }
+
+  /** How a line stands to the step that is played; one that is no equation goes with the equation before it. */
+  private played(index: number): string {
+    for (let i = index; i >= 0; i--) {
+      const { row } = this.lines[i]!;
+      if (row < 0) continue;
+      const how = this.state.player!.standing(row);
+      return i === index || how === "is-later" ? how : "";
+    }
+    return "";
+  }
+
+  private playedName(line: Line, { variable }: Token): string {
+    const { player } = this.state;
+    if (!player || variable === undefined || !player.shown.includes(line.row)) return "";
+    return ` ${nameClass(player.rule.names.get(variable))}`;
   }
 
   private variableAt(view: EditorView, position: number) {

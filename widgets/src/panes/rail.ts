@@ -3,19 +3,26 @@
 import type { Matches } from "../changes";
 import { h } from "../dom";
 import { formatCount, plural } from "../format";
+import { transformsOf } from "../player";
 import type { Change, State } from "../state";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "show a stage"],
   ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
+  ["R", "play a transform, equation by equation; ← → step, Space plays, Home, End"],
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
+  ["G", "the pane in use as a graph, or as code"],
+  ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
+  ["O C", "in the graph: open, close all that is in a box, or everything"],
+  ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
+  ["F", "in the graph: only what leads to the selection and from it; then one of both; then all"],
   ["S", "scroll two panes together, or each by itself"],
   ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
-  ["/", "filter the residuals"],
-  ["X", "in their table: keep a residual, or compute it again"],
+  ["/", "filter the residuals; in the graph: search"],
+  ["X", "in the table of residuals: keep one, or compute it again"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
@@ -37,12 +44,14 @@ export class Rail {
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
   private badge: HTMLElement;
+  private readonly play: HTMLButtonElement;
   private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
 
   constructor(
     private readonly state: State,
     onHelp: () => void,
+    onPlay: () => void,
   ) {
     const { view } = state.model;
     const shown = [...view.stages, COMPILED];
@@ -87,6 +96,18 @@ export class Rail {
       },
       "jvp ∥ linearize",
     );
+    this.play = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "Step through a transform, equation by equation (R)",
+        "data-testid": "play",
+        disabled: transformsOf(state.model).length === 0,
+        onclick: onPlay,
+      },
+      "▶ steps",
+    );
     this.link = h(
       "button",
       {
@@ -124,6 +145,7 @@ export class Rail {
       h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
+      this.play,
       this.link,
       this.versions,
       h("span", { class: "jv-space" }),
@@ -139,6 +161,10 @@ export class Rail {
       const made = badge(this.state);
       this.badge.replaceWith(made);
       this.badge = made;
+    }
+    if (change === "player") {
+      this.play.classList.toggle("is-shown", this.state.player !== null);
+      this.play.setAttribute("aria-pressed", String(this.state.player !== null));
     }
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
@@ -194,7 +220,14 @@ function badge(state: State): HTMLElement {
   const { check, is_whole } = state.model.view;
   if (check === null) return h("span", { class: "jv-dim" }, is_whole ? "" : "comparing with JAX…");
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
-  const label = h("span", {}, `${mark} ${check.summary}`);
+  const short = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
+  const label = h(
+    "span",
+    { title: check.summary },
+    `${mark} `,
+    h("span", { class: "jv-long" }, check.summary),
+    h("span", { class: "jv-short", "aria-hidden": "true" }, short),
+  );
   if (check.differences.length === 0)
     return h("span", { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" }, label);
   return h(
