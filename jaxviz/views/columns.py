@@ -19,7 +19,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
-from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.pretty import printed_params, variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, ROLES, BranchPoint, CheckResult, Stage, View
 from jaxviz.views.sources import SourceTable
@@ -76,6 +76,7 @@ class _Columns:
         self.binders: list[list[int]] = []
         self.results: list[list[int]] = []
         self.params: dict[int, int] = {}
+        self.printed: dict[int, int] = {}
         self.notes: list[str] = []
         self.decisions = _decisions(derivation)
 
@@ -178,6 +179,7 @@ class _Columns:
         add["equation_program"].append(program)
         add["equation_primitive"].append(self.string(equation.primitive.name))
         add["equation_params"].append(self.params_text(equation))
+        add["equation_printed"].append(self.printed_text(equation))
         add["equation_inputs"].append(len(add["input_atoms"]))
         add["input_atoms"].extend([self.atom(a) for a in equation.invars])
         add["equation_outputs"].append(len(add["output_vars"]))
@@ -268,6 +270,13 @@ class _Columns:
         if key not in self.params:
             self.params[key] = self.string("\n".join(visible_params(equation)))
         return self.params[key]
+
+    def printed_text(self, equation: Equation) -> int:
+        """What JAX prints between the brackets."""
+        key = id(equation.operation)
+        if key not in self.printed:
+            self.printed[key] = self.string("\n".join(printed_params(equation.operation)))
+        return self.printed[key]
 
     # --- residuals ----------------------------------------------------------------------------------------------------
 

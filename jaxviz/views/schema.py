@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 5
+VERSION = 6
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
@@ -45,6 +45,8 @@ COLUMNS: Mapping[str, str] = {
     "equation_program": "program it stands in",
     "equation_primitive": "string",
     "equation_params": "string: one 'name=value' per line, nested programs left out",
+    "equation_printed": "string: the params that JAX prints, in its order, one 'name=value' per line; of programs the name alone, or `{}` "
+    "for one within a value",
     "equation_inputs": "offsets into input_atoms, one more than there are equations",
     "input_atoms": "atom",
     "equation_outputs": "offsets into output_vars, one more than there are equations",

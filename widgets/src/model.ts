@@ -1,6 +1,7 @@
 /** Reading the columns: equations, variables, residuals, and who came from whom. */
 
 import { formatBytes, formatParts } from "./format";
+import { Identities } from "./identity";
 import type { Column, View } from "./schema";
 import type { Buffer, MemoryKind, Timeline } from "./timeline";
 
@@ -77,7 +78,11 @@ export class Model {
   private readonly children: Int32Array;
   private definitions: Int32Array | null = null;
   private readers: Map<number, number[]> | null = null;
+  private returners: Map<number, number[]> | null = null;
+  private bindings: Int32Array | null = null;
   private modelled: Timeline | null = null;
+  private identified: Identities | null = null;
+  private programRows: number[][] | null = null;
   private readonly twins = new Map<number, number[]>();
   private readonly nestedPrograms = new Map<number, number[]>();
 
@@ -135,6 +140,11 @@ export class Model {
     const text = this.text("equation_params", row);
     return text === "" ? [] : text.split("\n");
   }
+  /** The params that JAX prints, in its order: `name=value`, or of a program that it holds the name. */
+  printed(row: number): string[] {
+    const text = this.text("equation_printed", row);
+    return text === "" ? [] : text.split("\n");
+  }
   role(row: number): string {
     return this.view.roles[this.column("equation_role")[row]!] ?? "primal";
   }
@@ -166,6 +176,19 @@ export class Model {
   }
   nested(row: number): number[] {
     return this.nestedPrograms.get(row) ?? [];
+  }
+  /** The rows that stand in a program itself. */
+  rowsOf(program: number): readonly number[] {
+    if (this.programRows === null) {
+      this.programRows = [];
+      const programs = this.column("equation_program");
+      for (let row = 0; row < this.rows; row++) {
+        const rows = this.programRows[programs[row]!];
+        if (rows) rows.push(row);
+        else this.programRows[programs[row]!] = [row];
+      }
+    }
+    return this.programRows[program] ?? [];
   }
   stage(row: number): number {
     return this.column("program_stage")[this.program(row)]!;
@@ -310,6 +333,24 @@ export class Model {
     return this.readers!.get(variable) ?? [];
   }
 
+  /** The programs that give a variable back as a result. */
+  returnedBy(variable: number): readonly number[] {
+    this.readUses();
+    return this.returners!.get(variable) ?? [];
+  }
+
+  /** The program whose input or constant a variable is, or -1. */
+  boundBy(variable: number): number {
+    this.readUses();
+    return this.bindings![variable]!;
+  }
+
+  /** Which variables are the same value; made when first asked for. */
+  get identities(): Identities {
+    this.identified ??= new Identities(this);
+    return this.identified;
+  }
+
   /** The number of an equation within its stage, as Python counts. */
   number(row: number): number {
     return row - this.view.stages[this.stage(row)]!.equations[0];
@@ -374,6 +415,12 @@ export class Model {
     for (let row = 0; row < this.rows; row++) {
       for (const v of this.outputs(row)) this.definitions[v] = row;
       for (const a of new Set(this.inputs(row))) if (a >= 0) push(this.readers, a, row);
+    }
+    this.bindings = new Int32Array(this.definitions.length).fill(-1);
+    this.returners = new Map();
+    for (let p = 0; p < this.column("program_owner").length; p++) {
+      for (const v of this.binders(p)) this.bindings[v] = p;
+      for (const a of new Set(this.results(p))) if (a >= 0) push(this.returners, a, p);
     }
   }
 

@@ -1,0 +1,251 @@
+/** Which variables stand for the same value, in whatever stage they are, and the hue that each is written in. */
+
+import type { Model } from "./model";
+
+/** Hues there are: `--jv-hue-0` and so on. */
+export const HUES = 8;
+
+/** Whether a variable is a value of the function, or what a tangent or a cotangent of one is. */
+export type Kin = "value" | "tangent" | "cotangent";
+
+/** What calls its programs with its operands. */
+const CALLS = new Set([
+  "jit",
+  "pjit",
+  "closed_call",
+  "core_call",
+  "checkpoint",
+  "remat",
+  "remat2",
+  "custom_jvp_call",
+  "custom_vjp_call",
+  "cond",
+]);
+
+const COPIES = new Set(["primal", "residual", "recomputation"]);
+
+export class Identities {
+  private readonly parents: Int32Array;
+  private readonly hues: Int8Array;
+  /** For a class of variables that has no hue of its own, a variable that it is written like. */
+  private readonly likes: Int32Array;
+  private readonly kins: Uint8Array;
+  private readonly linear: Uint8Array;
+  private readonly images: Int32Array;
+
+  constructor(private readonly model: Model) {
+    const n = model.column("variable_name").length;
+    this.parents = Int32Array.from({ length: n }, (_, v) => v);
+    this.hues = new Int8Array(n).fill(-1);
+    this.likes = new Int32Array(n).fill(-1);
+    this.kins = new Uint8Array(n);
+    this.linear = new Uint8Array(n);
+    this.images = new Int32Array(model.rows).fill(-1);
+    this.joinInputs();
+    for (let row = 0; row < model.rows; row++) this.joinRow(row);
+    for (let row = 0; row < model.rows; row++) this.relate(row);
+    this.colour();
+  }
+
+  /** A number for the value that a variable stands for, the same wherever it appears. */
+  of(variable: number): number {
+    let v = variable;
+    while (this.parents[v] !== v) {
+      this.parents[v] = this.parents[this.parents[v]!]!;
+      v = this.parents[v]!;
+    }
+    return v;
+  }
+
+  hue(variable: number): number {
+    return this.hues[variable]!;
+  }
+
+  kin(variable: number): Kin {
+    return (["value", "tangent", "cotangent"] as const)[this.kins[variable]!]!;
+  }
+
+  private join(a: number, b: number): void {
+    const [x, y] = [this.of(a), this.of(b)];
+    if (x < y) this.parents[y] = x;
+    else this.parents[x] = y;
+  }
+
+  private joinAll(some: readonly number[], others: readonly number[]): void {
+    for (let i = 0; i < some.length; i++)
+      if (some[i]! >= 0 && others[i]! >= 0) this.join(some[i]!, others[i]!);
+  }
+
+  /** The inputs of the stages: those of the function, their tangents, and the residuals of the forward program. */
+  private joinInputs(): void {
+    const { model } = this;
+    const of = new Map<string, { binders: number[]; program: number }>();
+    for (const { key, programs } of model.view.stages)
+      if (programs[1] > programs[0])
+        of.set(key, { program: programs[0], binders: model.binders(programs[0]) });
+    const inputs = of.get("primal")?.binders ?? [];
+    for (const key of ["jvp", "forward"]) this.joinAll(inputs, of.get(key)?.binders ?? []);
+    const jvp = of.get("jvp");
+    if (jvp) this.relateTangents(jvp.binders.slice(inputs.length), inputs);
+    const named = new Map<string, number>();
+    const forward = of.get("forward");
+    if (forward) {
+      for (const v of forward.binders) named.set(model.atomText(v), v);
+      for (const row of model.rowsOf(forward.program))
+        for (const v of model.outputs(row)) named.set(model.atomText(v), v);
+    }
+    const isResidual = (v: number) => model.variable(v).label.startsWith("residual ");
+    for (const key of ["linear", "backward"]) {
+      const binders = of.get(key)?.binders ?? [];
+      for (const v of binders.filter(isResidual)) {
+        const like = named.get(model.atomText(v));
+        if (like !== undefined) this.join(like, v);
+      }
+      const others = binders.filter((v) => !isResidual(v));
+      if (key === "linear") this.relateTangents(others, inputs);
+      else this.relateCotangents(others, model.results(of.get("primal")?.program ?? -1));
+    }
+  }
+
+  /** One for each input that has a derivative. */
+  private relateTangents(tangents: readonly number[], inputs: readonly number[]): void {
+    const floating = inputs.filter((v) => /^(float|f|bf|c)\d/.test(this.model.atomType(v)));
+    for (const v of tangents) this.linear[v] = this.kins[v] = 1;
+    if (floating.length === tangents.length)
+      for (const [i, v] of tangents.entries()) this.like(v, floating[i]!, 1);
+  }
+
+  private relateCotangents(cotangents: readonly number[], results: readonly number[]): void {
+    for (const v of cotangents) this.kins[v] = 2;
+    if (cotangents.length === results.length)
+      cotangents.forEach((v, i) => {
+        if (results[i]! >= 0) this.like(v, results[i]!, 2);
+      });
+  }
+
+  private like(variable: number, other: number, kin: 0 | 1 | 2): void {
+    this.kins[variable] = kin;
+    if (this.likes[variable]! < 0 && this.of(variable) !== this.of(other)) this.likes[variable] = other;
+  }
+
+  /** The row of an earlier stage that shows the same equation, or the one that it came from: in the same call, where several
+   * calls share a program. */
+  private imageOf(row: number): number {
+    const { model } = this;
+    const first = model.first(row);
+    const base = first !== row && model.stage(first) !== model.stage(row) ? first : model.origin(first);
+    if (base < 0) return -1;
+    const owner = model.owner(row);
+    if (owner < 0) return base;
+    const within = this.images[owner]!;
+    if (within < 0) return -1;
+    // What an equation holds follows it: the row in that call is the first behind it.
+    const alike = model.alike(base);
+    let [low, high] = [0, alike.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (alike[middle]! > within) high = middle;
+      else low = middle + 1;
+    }
+    const found = alike[low];
+    return found !== undefined && model.owner(found) === within ? found : -1;
+  }
+
+  /** A row that shows the same equation as another, or copies it into another program, works on the same values. */
+  private joinRow(row: number): void {
+    const { model } = this;
+    const image = this.imageOf(row);
+    this.images[row] = image;
+    const inputs = model.inputs(row);
+    const outputs = model.outputs(row);
+    if (image >= 0 && (model.first(row) === model.first(image) || this.isCopy(row, image))) {
+      this.joinAll(model.outputs(image), outputs);
+      this.joinAll(model.inputs(image), inputs);
+    }
+    if (!CALLS.has(model.primitive(row))) return;
+    // What is called with values works on those; a cond reads first which branch to take.
+    const nested = model.nested(row);
+    for (const program of nested) {
+      const binders = model.binders(program);
+      const skipped = nested.length > 1 ? 1 : 0;
+      if (binders.length + skipped === inputs.length) this.joinAll(inputs.slice(skipped), binders);
+      const results = model.results(program);
+      if (nested.length === 1 && results.length === outputs.length) this.joinAll(outputs, results);
+    }
+  }
+
+  private isCopy(row: number, origin: number): boolean {
+    const { model } = this;
+    return (
+      COPIES.has(model.role(row)) &&
+      model.primitive(row) === model.primitive(origin) &&
+      model.inputs(row).length === model.inputs(origin).length &&
+      model.outputs(row).length === model.outputs(origin).length
+    );
+  }
+
+  /** What a derived equation makes belongs to what the equation that it came from makes; a cotangent, to what that reads. */
+  private relate(row: number): void {
+    const { model } = this;
+    const outputs = model.outputs(row);
+    const role = model.role(row);
+    const kin = role === "tangent" ? 1 : role === "cotangent" || role === "accumulation" ? 2 : 0;
+    for (const v of outputs) this.kins[v] = kin;
+    if (kin === 1 || model.inputs(row).some((a) => a >= 0 && this.linear[a]))
+      for (const v of outputs) this.linear[v] = 1;
+    const origin = this.images[row]!;
+    if (origin < 0) return;
+    const made = model.outputs(origin);
+    const read = model.inputs(origin).filter((a) => a >= 0 && this.linear[a]);
+    const of = kin === 2 && read.length === outputs.length ? read : made;
+    outputs.forEach((v, i) => {
+      const other = of[Math.min(i, of.length - 1)];
+      if (other !== undefined) this.like(v, other, kin);
+    });
+  }
+
+  /** A hue for each value: another than those of the values beside it, and than those given last. */
+  private colour(): void {
+    const { model } = this;
+    const last = new Int32Array(HUES).fill(-1);
+    let turn = 0;
+    const give = (variable: number, beside: readonly number[]) => {
+      if (this.hues[variable]! >= 0) return;
+      const own = this.of(variable);
+      const like = this.likes[variable]! >= 0 ? this.likes[variable]! : this.likes[own]!;
+      if (this.hues[own]! < 0 && like >= 0) {
+        give(like, []);
+        this.hues[own] = this.hues[like]!;
+      }
+      if (this.hues[own]! < 0) {
+        const taken = new Set(beside.filter((a) => a >= 0).map((a) => this.hues[this.of(a)]!));
+        let best = -1;
+        for (let hue = 0; hue < HUES; hue++)
+          if (!taken.has(hue) && (best < 0 || last[hue]! < last[best]!)) best = hue;
+        this.hues[own] = best < 0 ? turn % HUES : best;
+        last[this.hues[own]!] = turn++;
+      }
+      this.hues[variable] = this.hues[own]!;
+    };
+    const rows = model.rows;
+    const programs = model.column("program_owner").length;
+    // The function's own values come first, so that they have the same hues whatever was made of it.
+    const [firstEnd, firstPrograms] = [
+      model.view.stages[0]?.equations[1] ?? 0,
+      model.view.stages[0]?.programs[1] ?? 0,
+    ];
+    const binders = (from: number, to: number) => {
+      for (let p = from; p < to; p++) for (const v of model.binders(p)) give(v, []);
+    };
+    const equations = (from: number, to: number) => {
+      for (let row = from; row < to; row++) {
+        const inputs = model.inputs(row);
+        for (const v of model.outputs(row)) give(v, inputs);
+      }
+    };
+    binders(0, firstPrograms);
+    equations(0, firstEnd);
+    binders(firstPrograms, programs);
+    equations(firstEnd, rows);
+  }
+}
