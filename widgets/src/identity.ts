@@ -61,6 +61,17 @@ export class Identities {
     return this.hues[variable]!;
   }
 
+  /** A number for the value of the function that a variable is, or belongs to as a tangent, a cotangent or a factor of those. */
+  family(variable: number): number {
+    let own = this.of(variable);
+    for (let like = this.likeOf(own, variable); like >= 0; like = this.likeOf(own, like)) own = this.of(like);
+    return own;
+  }
+
+  private likeOf(own: number, variable: number): number {
+    return this.likes[variable]! >= 0 ? this.likes[variable]! : this.likes[own]!;
+  }
+
   kin(variable: number): Kin {
     return (["value", "tangent", "cotangent"] as const)[this.kins[variable]!]!;
   }
@@ -212,7 +223,7 @@ export class Identities {
     const give = (variable: number, beside: readonly number[]) => {
       if (this.hues[variable]! >= 0) return;
       const own = this.of(variable);
-      const like = this.likes[variable]! >= 0 ? this.likes[variable]! : this.likes[own]!;
+      const like = this.likeOf(own, variable);
       if (this.hues[own]! < 0 && like >= 0) {
         give(like, []);
         this.hues[own] = this.hues[like]!;

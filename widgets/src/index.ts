@@ -124,6 +124,7 @@ function actOn(
   else if (event.key === "?") toggleKeys();
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
   else if (event.key.toLowerCase() === "p") state.toggleParams();
+  else if (event.key.toLowerCase() === "v") state.toggleColours();
   // A pane that scrolls keeps its arrows.
   else if ((event.target as Element).closest(".jv-scroll")) return false;
   else if (event.key === "ArrowDown") return step(1);

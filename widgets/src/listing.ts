@@ -1,5 +1,6 @@
 /** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
 
+import { formatCount, plural } from "./format";
 import type { Donation, Model } from "./model";
 
 export type TokenKind =
@@ -20,6 +21,8 @@ export interface Token {
   kind: TokenKind;
   /** The variable that it names. */
   variable?: number;
+  /** Whether the variable is bound here: made, or an input. */
+  isBinder?: boolean;
   /** What it stands for in short. */
   title?: string;
 }
@@ -69,6 +72,42 @@ function shortened(params: string[], always: number): string {
     text += `${param} `;
   }
   return `${text}…`;
+}
+
+/** Primitives named in what is said of a folded program. */
+const NAMED = 3;
+
+/** `2 branches · 14 equations · 1,000 × · sin, mul, … · 3 residuals`: what is folded under a line, in short. */
+export function foldText(model: Model, lines: readonly Line[], i: number): string {
+  const { row, foldTo } = lines[i]!;
+  if (row < 0) return plural(foldTo - i, "line");
+  const times = new Map<string, number>();
+  let equations = 0;
+  let residuals = 0;
+  for (let k = i; k <= foldTo; k++) {
+    const inner = lines[k]!;
+    if (inner.kind !== "equation") continue;
+    for (const index of model.residualsOfRow.get(inner.row) ?? [])
+      if (model.residuals[index]!.producer === inner.row) residuals += 1;
+    if (k === i) continue;
+    equations += 1;
+    const primitive = model.primitive(inner.row);
+    times.set(primitive, (times.get(primitive) ?? 0) + 1);
+  }
+  const often = [...times].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  const more = often.length > NAMED ? ", …" : "";
+  const length = model.params(row).find((param) => param.startsWith("length="));
+  const nested = model.nested(row);
+  const parts = [
+    nested.length > 1 &&
+      model.programLabel(nested[0]!).startsWith("branches") &&
+      plural(nested.length, "branch", "branches"),
+    plural(equations, "equation"),
+    length && `${formatCount(Number(length.slice(7)))} ×`,
+    often.length > 0 && often.slice(0, NAMED).join(", ") + more,
+    residuals > 0 && plural(residuals, "residual"),
+  ];
+  return parts.filter(Boolean).join(" · ");
 }
 
 class Writer {
@@ -249,7 +288,7 @@ class Part {
   }
 
   typed(a: number, kind: TokenKind = "variable"): void {
-    this.add(this.model.atomText(a), kind, a >= 0 ? { variable: a } : {});
+    this.add(this.model.atomText(a), kind, a >= 0 ? { variable: a, isBinder: true } : {});
     this.add(`:${this.model.atomType(a)}`, "type");
   }
 

@@ -263,6 +263,15 @@ export class Model {
   placeText(place: Place | null): string {
     return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
   }
+  /** The user's source line at a place, or empty where it is not embedded. */
+  sourceText(place: Place | null): string {
+    const excerpts = place === null ? [] : (this.view.files[place.file]?.excerpts ?? []);
+    for (const { first, lines } of excerpts) {
+      const text = lines[place!.line - first];
+      if (text !== undefined) return text.trim();
+    }
+    return "";
+  }
   placeTitle(place: Place | null): string {
     return place === null
       ? ""

@@ -17,7 +17,7 @@ const words = (text: string): string[][] => text.split(/^(?=let \w+ = \{|\{ lamb
 function wordsOf(text: string): string[] {
   const bound = new Set(Array.from(text.matchAll(/(\w+):/g), ([, name]) => name));
   const numbers = new Map<string, number>();
-  const all = text.match(/\w+=|\w+|[^\s\w]/g) ?? [];
+  const all: string[] = text.match(/\w+=|\w+|[^\s\w]/g) ?? [];
   return all.map((word) => {
     if (!bound.has(word) || word === "_") return word;
     // What nothing reads has a name inside of a program that JAX nests, and none here.

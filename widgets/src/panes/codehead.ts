@@ -1,0 +1,85 @@
+/** What stands in the head of a code pane: the roles of its equations, and what can be done with its text. */
+
+import { h } from "../dom";
+import { formatCount, plural } from "../format";
+import type { Change, State } from "../state";
+
+export const ROLE_LETTERS: Record<string, string> = {
+  primal: "",
+  tangent: "T",
+  residual: "R",
+  cotangent: "C",
+  accumulation: "+",
+  recomputation: "↻",
+  zero: "0",
+  dummy: "∅",
+};
+
+/** A chip for each role that there is, which dims its equations, hides them, and shows them again. */
+export class RoleChips {
+  readonly element = h("span", { class: "jv-chips", role: "group", "aria-label": "roles of equations" });
+  private readonly chips = new Map<string, HTMLButtonElement>();
+
+  constructor(
+    private readonly state: State,
+    rows: Iterable<number>,
+  ) {
+    const counts = new Map<string, number>();
+    for (const row of rows) {
+      const role = state.model.role(row);
+      counts.set(role, (counts.get(role) ?? 0) + 1);
+    }
+    this.counts = counts;
+    // With one role there is nothing to tell apart.
+    if (counts.size < 2) return;
+    for (const role of state.model.view.roles) {
+      const n = counts.get(role);
+      if (n === undefined) continue;
+      const chip = h(
+        "button",
+        {
+          type: "button",
+          class: `jv-chip jv-role-${role}`,
+          "data-testid": `role-${role}`,
+          onclick: () => state.mute(role),
+        },
+        h("span", { class: "jv-chip-letter", "aria-hidden": "true" }, ROLE_LETTERS[role] || "P"),
+        h("span", { class: "jv-chip-name" }, role),
+        h("span", { class: "jv-count" }, formatCount(n)),
+      );
+      this.chips.set(role, chip);
+      this.element.append(chip);
+    }
+    this.update("roles");
+  }
+
+  private readonly counts: Map<string, number>;
+
+  update(change: Change): void {
+    if (change !== "roles") return;
+    for (const [role, chip] of this.chips) {
+      const how = this.state.muted.get(role) ?? "shown";
+      const next = { shown: "dim", dimmed: "hide", hidden: "show" }[how];
+      const what = `${plural(this.counts.get(role) ?? 0, `${role} equation`)}, ${how}`;
+      chip.classList.toggle("is-dimmed", how === "dimmed");
+      chip.classList.toggle("is-hidden", how === "hidden");
+      chip.setAttribute("aria-label", `${what}; ${next} them`);
+      chip.title = `${what} (press to ${next} them)`;
+    }
+  }
+}
+
+export interface Tool {
+  id: string;
+  title: string;
+  label: (HTMLElement | string)[];
+  run: () => void;
+}
+
+export function toolButton({ id, title, label, run }: Tool): HTMLButtonElement {
+  return h(
+    "button",
+    { type: "button", class: "jv-tool", title, "aria-label": title, "data-testid": id, onclick: run },
+    ...label,
+  );
+}
