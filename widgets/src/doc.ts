@@ -12,8 +12,10 @@ export const brk = (text = " "): Doc => ({ kind: "break", text });
 export const concat = (...parts: Doc[]): Doc => ({ kind: "concat", parts });
 export const nest = (by: number, doc: Doc): Doc => ({ kind: "nest", by, doc });
 export const group = (doc: Doc): Doc => ({ kind: "group", doc });
-export const join = (separator: Doc, docs: readonly Doc[]): Doc =>
-  concat(...docs.flatMap((doc, i) => (i > 0 ? [separator, doc] : [doc])));
+export const join = (separator: Doc, docs: readonly Doc[]): Doc => ({
+  kind: "concat",
+  parts: docs.flatMap((doc, i) => (i > 0 ? [separator, doc] : [doc])),
+});
 
 interface Todo {
   indent: number;

@@ -1,6 +1,7 @@
 /** Which variables stand for the same value, in whatever stage they are, and the hue that each is written in. */
 
 import type { Model } from "./model";
+import type { Column } from "./schema";
 
 /** Hues there are: `--jv-hue-0` and so on. */
 export const HUES = 8;
@@ -32,6 +33,9 @@ export class Identities {
   private readonly kins: Uint8Array;
   private readonly linear: Uint8Array;
   private readonly images: Int32Array;
+  /** Offsets and values of what equations read and make: of every one there is, so without a list for each. */
+  private readonly read: readonly [Column, Column];
+  private readonly made: readonly [Column, Column];
 
   constructor(private readonly model: Model) {
     const n = model.column("variable_name").length;
@@ -41,6 +45,8 @@ export class Identities {
     this.kins = new Uint8Array(n);
     this.linear = new Uint8Array(n);
     this.images = new Int32Array(model.rows).fill(-1);
+    this.read = [model.column("equation_inputs"), model.column("input_atoms")];
+    this.made = [model.column("equation_outputs"), model.column("output_vars")];
     this.joinInputs();
     for (let row = 0; row < model.rows; row++) this.joinRow(row);
     for (let row = 0; row < model.rows; row++) this.relate(row);
@@ -85,6 +91,14 @@ export class Identities {
   private joinAll(some: readonly number[], others: readonly number[]): void {
     for (let i = 0; i < some.length; i++)
       if (some[i]! >= 0 && others[i]! >= 0) this.join(some[i]!, others[i]!);
+  }
+
+  /** What one row reads or makes with what another does. */
+  private joinRows([offsets, values]: readonly [Column, Column], row: number, other: number): void {
+    const shift = offsets[other]! - offsets[row]!;
+    if (offsets[other + 1]! - offsets[row + 1]! !== shift) return;
+    for (let k = offsets[row]!; k < offsets[row + 1]!; k++)
+      if (values[k]! >= 0 && values[k + shift]! >= 0) this.join(values[k]!, values[k + shift]!);
   }
 
   /** The inputs of the stages: those of the function, their tangents, and the residuals of the forward program. */
@@ -167,13 +181,13 @@ export class Identities {
     const { model } = this;
     const image = this.imageOf(row);
     this.images[row] = image;
-    const inputs = model.inputs(row);
-    const outputs = model.outputs(row);
     if (image >= 0 && (model.first(row) === model.first(image) || this.isCopy(row, image))) {
-      this.joinAll(model.outputs(image), outputs);
-      this.joinAll(model.inputs(image), inputs);
+      this.joinRows(this.made, image, row);
+      this.joinRows(this.read, image, row);
     }
     if (!CALLS.has(model.primitive(row))) return;
+    const inputs = model.inputs(row);
+    const outputs = model.outputs(row);
     // What is called with values works on those; a cond reads first which branch to take.
     const nested = model.nested(row);
     for (const program of nested) {
@@ -187,32 +201,41 @@ export class Identities {
 
   private isCopy(row: number, origin: number): boolean {
     const { model } = this;
+    const size = ([offsets]: readonly [Column, Column], of: number) => offsets[of + 1]! - offsets[of]!;
     return (
       COPIES.has(model.role(row)) &&
       model.primitive(row) === model.primitive(origin) &&
-      model.inputs(row).length === model.inputs(origin).length &&
-      model.outputs(row).length === model.outputs(origin).length
+      size(this.read, row) === size(this.read, origin) &&
+      size(this.made, row) === size(this.made, origin)
     );
   }
 
   /** What a derived equation makes belongs to what the equation that it came from makes; a cotangent, to what that reads. */
   private relate(row: number): void {
-    const { model } = this;
-    const outputs = model.outputs(row);
-    const role = model.role(row);
+    const [inputs, atoms] = this.read;
+    const [outputs, variables] = this.made;
+    const role = this.model.role(row);
     const kin = role === "tangent" ? 1 : role === "cotangent" || role === "accumulation" ? 2 : 0;
-    for (const v of outputs) this.kins[v] = kin;
-    if (kin === 1 || model.inputs(row).some((a) => a >= 0 && this.linear[a]))
-      for (const v of outputs) this.linear[v] = 1;
+    let isLinear = kin === 1;
+    for (let k = inputs[row]!; k < inputs[row + 1]! && !isLinear; k++)
+      isLinear = atoms[k]! >= 0 && this.linear[atoms[k]!] === 1;
+    for (let k = outputs[row]!; k < outputs[row + 1]!; k++) {
+      this.kins[variables[k]!] = kin;
+      if (isLinear) this.linear[variables[k]!] = 1;
+    }
     const origin = this.images[row]!;
     if (origin < 0) return;
-    const made = model.outputs(origin);
-    const read = model.inputs(origin).filter((a) => a >= 0 && this.linear[a]);
-    const of = kin === 2 && read.length === outputs.length ? read : made;
-    outputs.forEach((v, i) => {
-      const other = of[Math.min(i, of.length - 1)];
-      if (other !== undefined) this.like(v, other, kin);
-    });
+    let of: ArrayLike<number> = variables.subarray(outputs[origin]!, outputs[origin + 1]!);
+    if (kin === 2) {
+      const read = Array.from(atoms.subarray(inputs[origin]!, inputs[origin + 1]!)).filter(
+        (a) => a >= 0 && this.linear[a],
+      );
+      if (read.length === outputs[row + 1]! - outputs[row]!) of = read;
+    }
+    for (let k = outputs[row]!; k < outputs[row + 1]!; k++) {
+      const other = of[Math.min(k - outputs[row]!, of.length - 1)];
+      if (other !== undefined) this.like(variables[k]!, other, kin);
+    }
   }
 
   /** A hue for each value: another than those of the values beside it, and than those given last. */
@@ -220,19 +243,25 @@ export class Identities {
     const { model } = this;
     const last = new Int32Array(HUES).fill(-1);
     let turn = 0;
-    const give = (variable: number, beside: readonly number[]) => {
+    const [inputs, atoms] = this.read;
+    const [outputs, variables] = this.made;
+    const give = (variable: number, row = -1) => {
       if (this.hues[variable]! >= 0) return;
       const own = this.of(variable);
       const like = this.likeOf(own, variable);
       if (this.hues[own]! < 0 && like >= 0) {
-        give(like, []);
+        give(like);
         this.hues[own] = this.hues[like]!;
       }
       if (this.hues[own]! < 0) {
-        const taken = new Set(beside.filter((a) => a >= 0).map((a) => this.hues[this.of(a)]!));
+        let taken = 0;
+        if (row >= 0)
+          for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+            if (atoms[k]! >= 0 && this.hues[this.of(atoms[k]!)]! >= 0)
+              taken |= 1 << this.hues[this.of(atoms[k]!)]!;
         let best = -1;
         for (let hue = 0; hue < HUES; hue++)
-          if (!taken.has(hue) && (best < 0 || last[hue]! < last[best]!)) best = hue;
+          if (!(taken & (1 << hue)) && (best < 0 || last[hue]! < last[best]!)) best = hue;
         this.hues[own] = best < 0 ? turn % HUES : best;
         last[this.hues[own]!] = turn++;
       }
@@ -246,13 +275,11 @@ export class Identities {
       model.view.stages[0]?.programs[1] ?? 0,
     ];
     const binders = (from: number, to: number) => {
-      for (let p = from; p < to; p++) for (const v of model.binders(p)) give(v, []);
+      for (let p = from; p < to; p++) for (const v of model.binders(p)) give(v);
     };
     const equations = (from: number, to: number) => {
-      for (let row = from; row < to; row++) {
-        const inputs = model.inputs(row);
-        for (const v of model.outputs(row)) give(v, inputs);
-      }
+      for (let row = from; row < to; row++)
+        for (let k = outputs[row]!; k < outputs[row + 1]!; k++) give(variables[k]!, row);
     };
     binders(0, firstPrograms);
     equations(0, firstEnd);

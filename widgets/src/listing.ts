@@ -77,7 +77,7 @@ function shortened(params: string[], always: number): string {
 /** Primitives named in what is said of a folded program. */
 const NAMED = 3;
 
-/** `2 branches · 14 equations · 1,000 × · sin, mul, … · 3 residuals`: what is folded under a line, in short. */
+/** `1,000 × 14 equations · sin, mul, add, … · 3 residuals`: what is folded under a line, in short. */
 export function foldText(model: Model, lines: readonly Line[], i: number): string {
   const { row, foldTo } = lines[i]!;
   if (row < 0) return plural(foldTo - i, "line");
@@ -102,8 +102,7 @@ export function foldText(model: Model, lines: readonly Line[], i: number): strin
     nested.length > 1 &&
       model.programLabel(nested[0]!).startsWith("branches") &&
       plural(nested.length, "branch", "branches"),
-    plural(equations, "equation"),
-    length && `${formatCount(Number(length.slice(7)))} ×`,
+    (length ? `${formatCount(Number(length.slice(7)))} × ` : "") + plural(equations, "equation"),
     often.length > 0 && often.slice(0, NAMED).join(", ") + more,
     residuals > 0 && plural(residuals, "residual"),
   ];

@@ -77,7 +77,8 @@ export class Model {
   private readonly childStarts: Int32Array;
   private readonly children: Int32Array;
   private definitions: Int32Array | null = null;
-  private readers: Map<number, number[]> | null = null;
+  private readerStarts: Int32Array | null = null;
+  private readers: Int32Array | null = null;
   private returners: Map<number, number[]> | null = null;
   private bindings: Int32Array | null = null;
   private modelled: Timeline | null = null;
@@ -339,7 +340,9 @@ export class Model {
   /** The equations that read a variable. */
   uses(variable: number): readonly number[] {
     this.readUses();
-    return this.readers!.get(variable) ?? [];
+    return Array.from(
+      this.readers!.subarray(this.readerStarts![variable]!, this.readerStarts![variable + 1]!),
+    );
   }
 
   /** The programs that give a variable back as a result. */
@@ -419,12 +422,32 @@ export class Model {
 
   private readUses(): void {
     if (this.definitions) return;
-    this.definitions = new Int32Array(this.column("variable_name").length).fill(-1);
-    this.readers = new Map();
+    // Of every equation there is, so without a list for each.
+    const n = this.column("variable_name").length;
+    this.definitions = new Int32Array(n).fill(-1);
+    const [outputs, outputVars] = [this.column("equation_outputs"), this.column("output_vars")];
+    const [inputs, atoms] = [this.column("equation_inputs"), this.column("input_atoms")];
+    const starts = new Int32Array(n + 1);
+    const last = new Int32Array(n).fill(-1);
     for (let row = 0; row < this.rows; row++) {
-      for (const v of this.outputs(row)) this.definitions[v] = row;
-      for (const a of new Set(this.inputs(row))) if (a >= 0) push(this.readers, a, row);
+      for (let k = outputs[row]!; k < outputs[row + 1]!; k++) this.definitions[outputVars[k]!] = row;
+      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
+          last[atoms[k]!] = row;
+          starts[atoms[k]! + 1]! += 1;
+        }
     }
+    for (let v = 0; v < n; v++) starts[v + 1]! += starts[v]!;
+    this.readers = new Int32Array(starts[n]!);
+    const next = starts.slice();
+    last.fill(-1);
+    for (let row = 0; row < this.rows; row++)
+      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
+          last[atoms[k]!] = row;
+          this.readers[next[atoms[k]!]!++] = row;
+        }
+    this.readerStarts = starts;
     this.bindings = new Int32Array(this.definitions.length).fill(-1);
     this.returners = new Map();
     for (let p = 0; p < this.column("program_owner").length; p++) {

@@ -59,10 +59,9 @@ export function variableCard(state: State, v: number): HTMLElement {
     h(
       "div",
       { class: "jv-hover-keys jv-dim" },
-      h("kbd", {}, "F12"),
-      " definition  ",
-      h("kbd", {}, "n"),
-      " next use",
+      ...(made >= 0 ? ["click or ", h("kbd", {}, "F12"), " where it is made"] : []),
+      ...(made >= 0 && uses.length > 0 ? [" · "] : []),
+      ...(uses.length > 0 ? [h("kbd", {}, "N"), " next use"] : []),
     ),
   );
 }
@@ -82,7 +81,7 @@ export function usesText({ model }: State, v: number): string {
 
 /** The class of the hue of a variable, or empty while there are none. */
 export function hueClass({ model, coloured }: State, v: number): string {
-  if (!coloured || v < 0) return "";
+  if (!coloured || v < 0 || model.atomText(v) === "_") return "";
   const kin = model.identities.kin(v);
   return `jv-hue-${model.identities.hue(v)}${kin === "value" ? "" : ` jv-of-${kin}`}`;
 }

@@ -30,7 +30,7 @@ import { equationsText, jaxprText } from "../jaxpr";
 import { foldText, type Line, listing, type Token } from "../listing";
 import { type Change, litAs, type Selection, type Side, type State } from "../state";
 import { hueClass, usesText, variableCard } from "./card";
-import { ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
+import { copyIcon, ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
 import { marked } from "./residuals";
 
 const relight = StateEffect.define<null>();
@@ -98,6 +98,19 @@ class RoleMarker extends GutterMarker {
   }
 }
 
+const marks = new Map<string, Decoration>();
+
+/** A mark of a class, the same one each time, but for those that have a tooltip. */
+function markOf(name: string, title: string | undefined): Decoration {
+  if (title !== undefined) return Decoration.mark({ class: name, attributes: { title } });
+  let made = marks.get(name);
+  if (made === undefined) {
+    made = Decoration.mark({ class: name });
+    marks.set(name, made);
+  }
+  return made;
+}
+
 export class CodePane {
   readonly element: HTMLElement;
   private readonly view: EditorView;
@@ -158,7 +171,7 @@ export class CodePane {
         { class: "jv-pane-head", title },
         h("strong", {}, label),
         h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
-        h("span", { class: "jv-dim jv-cut" }, infos.length === 1 ? infos[0]!.title : ""),
+        h("span", { class: "jv-dim jv-cut jv-about" }, infos.length === 1 ? infos[0]!.title : ""),
         this.chips.element,
         errors.length < infos.length && this.tools(),
         side === "right" &&
@@ -218,7 +231,7 @@ export class CodePane {
       toolButton({
         id: `copy-${this.side}`,
         title: "Copy the program as JAX prints it (Ctrl+C copies what is selected)",
-        label: ["⧉"],
+        label: [copyIcon()],
         run: () => this.copyOut(null),
       }),
     );
@@ -233,6 +246,7 @@ export class CodePane {
     if (change === "roles") this.hideRoles();
     if (change === "colours") this.markColours();
     if (change === "selection") {
+      this.closeCard();
       if (this.state.muted.size > 0) this.hideRoles();
       this.bringIntoSight(this.lineToShow());
     }
@@ -624,9 +638,13 @@ export class CodePane {
         pointed.add(identities.of(v));
         families.add(identities.family(v));
       }
+      // A line that is left out ends one range in sight and starts the next.
+      let next = 1;
       for (const { from, to } of view.visibleRanges) {
         const last = view.state.doc.lineAt(to).number;
-        for (let n = view.state.doc.lineAt(from).number; n <= last; n++) {
+        for (let n = Math.max(next, view.state.doc.lineAt(from).number); n <= last; n++) {
+          next = n + 1;
+          if (this.hidden[n - 1]) continue;
           const line = lines[n - 1]!;
           const start = view.state.doc.line(n).from;
           const lit = line.row >= 0 ? litAs(state.selection, line.row) : "";
@@ -644,12 +662,7 @@ export class CodePane {
           for (const t of line.tokens) {
             const how =
               t.variable === undefined ? "" : this.tokenClass(t.variable, line.row, pointed, families);
-            const title = t.title === undefined ? {} : { title: t.title };
-            builder.add(
-              start + t.from,
-              start + t.to,
-              Decoration.mark({ class: `jv-${t.kind}${how}`, attributes: title }),
-            );
+            builder.add(start + t.from, start + t.to, markOf(`jv-${t.kind}${how}`, t.title));
           }
         }
       }

@@ -1,6 +1,6 @@
 /** What stands in the head of a code pane: the roles of its equations, and what can be done with its text. */
 
-import { h } from "../dom";
+import { h, svg } from "../dom";
 import { formatCount, plural } from "../format";
 import type { Change, State } from "../state";
 
@@ -39,11 +39,15 @@ export class RoleChips {
         "button",
         {
           type: "button",
-          class: `jv-chip jv-role-${role}`,
+          class: "jv-chip",
           "data-testid": `role-${role}`,
           onclick: () => state.mute(role),
         },
-        h("span", { class: "jv-chip-letter", "aria-hidden": "true" }, ROLE_LETTERS[role] || "P"),
+        h(
+          "span",
+          { class: `jv-chip-letter jv-role-${role}`, "aria-hidden": "true" },
+          ROLE_LETTERS[role] || "P",
+        ),
         h("span", { class: "jv-chip-name" }, role),
         h("span", { class: "jv-count" }, formatCount(n)),
       );
@@ -72,7 +76,7 @@ export class RoleChips {
 export interface Tool {
   id: string;
   title: string;
-  label: (HTMLElement | string)[];
+  label: (Element | string)[];
   run: () => void;
 }
 
@@ -83,3 +87,12 @@ export function toolButton({ id, title, label, run }: Tool): HTMLButtonElement {
     ...label,
   );
 }
+
+/** Two sheets of paper, one on the other. */
+export const copyIcon = (): SVGElement =>
+  svg(
+    "svg",
+    { viewBox: "0 0 16 16", class: "jv-icon", "aria-hidden": "true" },
+    svg("rect", { x: 5.5, y: 5.5, width: 8, height: 8, rx: 1.5 }),
+    svg("path", { d: "M3.5 10.5h-1v-8h8v1" }),
+  );
