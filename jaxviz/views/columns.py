@@ -163,11 +163,22 @@ class _Columns:
         self.results[number] = [self.atom(a) for a in program.outvars]
 
     def input_labels(self, program: Program) -> tuple[str, ...]:
-        """For each input of a stage what it is: the path of an argument, or how a residual is made."""
-        if STAGES[self.stage] not in ("linear", "backward"):
+        """For each input of a stage what it is: the path of an argument, how a residual is made, or whose tangent or cotangent it is."""
+        stage, derivation = STAGES[self.stage], self.derivation
+        if stage in ("primal", "forward"):
             return program.arg_names
-        labels = [f"residual {residual.expression}" for residual in self.derivation.residuals]
-        return tuple(labels) + program.arg_names[len(labels) :]
+        names = derivation.primal.arg_names
+        tangents = [
+            f"tangent of {name or f'input {i}'}"
+            for i, (name, nonzero) in enumerate(zip(names, derivation.nonzeros, strict=True))
+            if nonzero
+        ]
+        if stage == "jvp":
+            return (*names, *tangents)
+        if stage == "backward":
+            nonzeros_out = derivation.linearized.nonzeros_out
+            tangents = [f"cotangent of result {i}" for i, nonzero in enumerate(nonzeros_out) if nonzero]
+        return (*(f"residual {residual.expression}" for residual in derivation.residuals), *tangents)
 
     def add_equation(self, equation: Equation, program: int, within: tuple[Equation, ...]) -> None:
         add = self.columns

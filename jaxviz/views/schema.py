@@ -72,7 +72,7 @@ COLUMNS: Mapping[str, str] = {
     # A variable; names are those of its stage's listing.
     "variable_name": "string",
     "variable_type": "type",
-    "variable_label": "string: the name of the argument it is, or empty",
+    "variable_label": "string: the name of the argument it is, 'residual', 'tangent of' or 'cotangent of' and what of, or empty",
     # A literal, a type, a place in the user's source.
     "literal_text": "string",
     "literal_type": "type",

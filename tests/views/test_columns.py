@@ -387,3 +387,17 @@ def test_the_text_that_the_browser_is_tested_with_is_what_jax_prints(name):
     assert made["text"] == PRINTED[name]["text"]
     params = lambda view: [view["strings"][i] for i in view["columns"]["equation_printed"]]
     assert params(made["view"]) == params(PRINTED[name]["view"])
+
+
+def test_tangents_and_cotangents_say_whose_they_are():
+    view = view_of(jaxviz.derive(lambda n, p, x: (p["w"] * x * n, x), 3, {"w": 1.0}, 2.0, argnums=(1, 2)))
+    labels = lambda key: [text(view, "variable_label", v) for v in binders(view, key)]
+    assert labels("jvp")[-2:] == ["tangent of p['w']", "tangent of x"]
+    assert labels("linear")[-2:] == ["tangent of p['w']", "tangent of x"]
+    assert labels("backward")[-2:] == ["cotangent of result 0", "cotangent of result 1"]
+
+
+def binders(view, key):
+    program = view.stage(key).programs[0]
+    start, end = view.columns["program_binders"][program : program + 2]
+    return view.columns["binder_vars"][start:end]

@@ -33,6 +33,8 @@ export class Identities {
   private readonly kins: Uint8Array;
   private readonly linear: Uint8Array;
   private readonly images: Int32Array;
+  /** How many programs a variable is an input of: the same one, called several times. */
+  private readonly times: Uint8Array;
   /** Offsets and values of what equations read and make: of every one there is, so without a list for each. */
   private readonly read: readonly [Column, Column];
   private readonly made: readonly [Column, Column];
@@ -45,6 +47,8 @@ export class Identities {
     this.kins = new Uint8Array(n);
     this.linear = new Uint8Array(n);
     this.images = new Int32Array(model.rows).fill(-1);
+    this.times = new Uint8Array(n);
+    for (const v of model.column("binder_vars")) this.times[v] = Math.min(2, this.times[v]! + 1);
     this.read = [model.column("equation_inputs"), model.column("input_atoms")];
     this.made = [model.column("equation_outputs"), model.column("output_vars")];
     this.joinInputs();
@@ -110,8 +114,7 @@ export class Identities {
         of.set(key, { program: programs[0], binders: model.binders(programs[0]) });
     const inputs = of.get("primal")?.binders ?? [];
     for (const key of ["jvp", "forward"]) this.joinAll(inputs, of.get(key)?.binders ?? []);
-    const jvp = of.get("jvp");
-    if (jvp) this.relateTangents(jvp.binders.slice(inputs.length), inputs);
+    this.relateTo(of.get("jvp")?.binders ?? [], inputs, "tangent of ", "input ", 1);
     const named = new Map<string, number>();
     const forward = of.get("forward");
     if (forward) {
@@ -126,26 +129,32 @@ export class Identities {
         const like = named.get(model.atomText(v));
         if (like !== undefined) this.join(like, v);
       }
-      const others = binders.filter((v) => !isResidual(v));
-      if (key === "linear") this.relateTangents(others, inputs);
-      else this.relateCotangents(others, model.results(of.get("primal")?.program ?? -1));
+      if (key === "linear") this.relateTo(binders, inputs, "tangent of ", "input ", 1);
+      else
+        this.relateTo(binders, model.results(of.get("primal")?.program ?? -1), "cotangent of ", "result ", 2);
     }
   }
 
-  /** One for each input that has a derivative. */
-  private relateTangents(tangents: readonly number[], inputs: readonly number[]): void {
-    const floating = inputs.filter((v) => /^(float|f|bf|c)\d/.test(this.model.atomType(v)));
-    for (const v of tangents) this.linear[v] = this.kins[v] = 1;
-    if (floating.length === tangents.length)
-      for (const [i, v] of tangents.entries()) this.like(v, floating[i]!, 1);
-  }
-
-  private relateCotangents(cotangents: readonly number[], results: readonly number[]): void {
-    for (const v of cotangents) this.kins[v] = 2;
-    if (cotangents.length === results.length)
-      cotangents.forEach((v, i) => {
-        if (results[i]! >= 0) this.like(v, results[i]!, 2);
-      });
+  /** Inputs that are tangents or cotangents, to what they say that they are of: by its name, or by its place. */
+  private relateTo(
+    binders: readonly number[],
+    others: readonly number[],
+    what: string,
+    place: string,
+    kin: 1 | 2,
+  ): void {
+    const { model } = this;
+    const named = new Map(
+      others.map((v, i) => [(v >= 0 && kin === 1 && model.variable(v).label) || `${place}${i}`, v]),
+    );
+    for (const v of binders) {
+      const { label } = model.variable(v);
+      if (!label.startsWith(what)) continue;
+      this.kins[v] = kin;
+      if (kin === 1) this.linear[v] = 1;
+      const other = named.get(label.slice(what.length)) ?? -1;
+      if (other >= 0) this.like(v, other, kin);
+    }
   }
 
   private like(variable: number, other: number, kin: 0 | 1 | 2): void {
@@ -192,10 +201,13 @@ export class Identities {
     const nested = model.nested(row);
     for (const program of nested) {
       const binders = model.binders(program);
+      // The variables of a program that is called several times are no one call's.
+      if (binders.some((v) => this.times[v]! > 1)) continue;
       const skipped = nested.length > 1 ? 1 : 0;
       if (binders.length + skipped === inputs.length) this.joinAll(inputs.slice(skipped), binders);
       const results = model.results(program);
-      if (nested.length === 1 && results.length === outputs.length) this.joinAll(outputs, results);
+      if (nested.length === 1 && binders.length > 0 && results.length === outputs.length)
+        this.joinAll(outputs, results);
     }
   }
 

@@ -102,7 +102,7 @@ class Printer {
   private params(row: number): Doc {
     const params = this.model.printed(row);
     if (params.length === 0) return "";
-    const left = this.model.nested(row);
+    const left = this.model.nested(row).slice();
     const take = (matches: (label: string) => boolean) => {
       const taken = left.filter((p) => matches(this.model.programLabel(p)));
       for (const p of taken) left.splice(left.indexOf(p), 1);

@@ -35,6 +35,8 @@ export interface Line {
   tokens: Token[];
   /** The equation that it shows or is part of, or -1. */
   row: number;
+  /** The program that it is part of, or -1. */
+  program: number;
   depth: number;
   /** The last line of what folds under this one, or -1. */
   foldTo: number;
@@ -143,7 +145,7 @@ class Writer {
 
   private results(program: number, depth: number, donations: Donation[]): void {
     const results = this.model.results(program);
-    const line = this.start("results", -1, depth);
+    const line = this.start("results", -1, depth, program);
     line.add("in", "keyword");
     if (results.length <= MANY_RESULTS) {
       line.atoms(results, donations);
@@ -152,7 +154,7 @@ class Writer {
     }
     line.add(` ${results.length} results`, "label");
     const head = line.end();
-    const rest = this.start("results", -1, depth + 1);
+    const rest = this.start("results", -1, depth + 1, program);
     rest.atoms(results, donations);
     rest.end();
     head.foldTo = this.lines.length - 1;
@@ -162,7 +164,7 @@ class Writer {
     const given = new Map(donations.map((d) => [d.variable, d]));
     const constants = this.model.constants(program);
     const binders = this.model.binders(program);
-    const line = this.start("binders", -1, depth);
+    const line = this.start("binders", -1, depth, program);
     line.add("lambda", "keyword");
     if (binders.length <= MANY_INPUTS) {
       binders.forEach((v, i) => {
@@ -177,7 +179,7 @@ class Writer {
     line.add(` ${binders.length} inputs`, "label");
     const head = line.end();
     for (const v of binders) {
-      const part = this.start("binders", -1, depth + 1);
+      const part = this.start("binders", -1, depth + 1, program);
       part.typed(v);
       part.given(given.get(v));
       const { label } = this.model.variable(v);
@@ -189,7 +191,7 @@ class Writer {
 
   private equation(row: number, depth: number): void {
     const { model } = this;
-    const line = this.start("equation", row, depth);
+    const line = this.start("equation", row, depth, model.program(row));
     model.outputs(row).forEach((v, i) => {
       if (i > 0) line.add(" ");
       line.typed(v);
@@ -228,8 +230,8 @@ class Writer {
     line.add(`${text.slice(axis.length)}]`, "param", more);
   }
 
-  private start(kind: LineKind, row: number, depth: number): Part {
-    return new Part(this.model, this.lines, kind, row, depth);
+  private start(kind: LineKind, row: number, depth: number, program = -1): Part {
+    return new Part(this.model, this.lines, kind, row, depth, program);
   }
 }
 
@@ -243,6 +245,7 @@ class Part {
     private readonly kind: LineKind,
     private readonly row: number,
     private readonly depth: number,
+    private readonly program: number,
   ) {
     this.text = "  ".repeat(depth);
   }
@@ -292,8 +295,8 @@ class Part {
   }
 
   end(): Line {
-    const { kind, text, tokens, row, depth } = this;
-    const line = { kind, text, tokens, row, depth, foldTo: -1 };
+    const { kind, text, tokens, row, depth, program } = this;
+    const line = { kind, text, tokens, row, depth, program, foldTo: -1 };
     this.lines.push(line);
     return line;
   }

@@ -331,18 +331,25 @@ export class Model {
     return [first, ...(this.twins.get(first) ?? [])];
   }
 
-  /** Where a variable is made: an equation, or -1 for an input. */
-  definition(variable: number): number {
+  /**
+   * Where a variable is made: an equation, or -1 for an input. A program that is called several times is shown each time, with
+   * the same variables: which of those is meant says `program`.
+   */
+  definition(variable: number, program = -1): number {
     this.readUses();
-    return this.definitions![variable]!;
+    const row = this.definitions![variable]!;
+    if (row < 0 || program < 0 || this.program(row) === program) return row;
+    return this.alike(row).find((same) => this.program(same) === program) ?? row;
   }
 
-  /** The equations that read a variable. */
-  uses(variable: number): readonly number[] {
+  /** The equations that read a variable; those of one program, where it is one that is called several times. */
+  uses(variable: number, program = -1): readonly number[] {
     this.readUses();
-    return Array.from(
+    const rows = Array.from(
       this.readers!.subarray(this.readerStarts![variable]!, this.readerStarts![variable + 1]!),
     );
+    const here = program < 0 ? [] : rows.filter((row) => this.program(row) === program);
+    return here.length > 0 ? here : rows;
   }
 
   /** The programs that give a variable back as a result. */

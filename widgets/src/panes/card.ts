@@ -10,11 +10,11 @@ import { marked } from "./residuals";
 const SHOWN = 6;
 
 /** A card that hangs at a variable; its equations are buttons that lead there. */
-export function variableCard(state: State, v: number): HTMLElement {
+export function variableCard(state: State, v: number, program = -1): HTMLElement {
   const { model } = state;
   const { name, type } = model.variable(v);
-  const made = model.definition(v);
-  const uses = model.uses(v);
+  const made = model.definition(v, program);
+  const uses = model.uses(v, program);
   const kin = model.identities.kin(v);
   const place = made >= 0 ? model.place(made) : null;
   const source = model.sourceText(place);
@@ -47,7 +47,7 @@ export function variableCard(state: State, v: number): HTMLElement {
         h("span", { class: "jv-dim" }, ` ${model.placeText(place)}`),
       ),
     source === "" && place !== null && h("div", { class: "jv-dim" }, model.placeText(place)),
-    h("div", { class: "jv-hover-uses" }, usesText(state, v)),
+    h("div", { class: "jv-hover-uses" }, usesText(state, v, program)),
     uses.length > 0 &&
       h(
         "ul",
@@ -67,8 +67,8 @@ export function variableCard(state: State, v: number): HTMLElement {
 }
 
 /** `2 uses, and a result of f`. */
-export function usesText({ model }: State, v: number): string {
-  const uses = model.uses(v).length;
+export function usesText({ model }: State, v: number, program = -1): string {
+  const uses = model.uses(v, program).length;
   const returned = model.returnedBy(v).map((p) => {
     const owner = model.column("program_owner")[p]!;
     return owner < 0
@@ -98,20 +98,12 @@ function inputText({ model }: State, v: number): (HTMLElement | string)[] {
     const why = kept ? [h("div", { class: "jv-dim" }, ...marked(kept.reason))] : [];
     return ["residual ", h("code", {}, label.slice(9)), ...why];
   }
+  const [, kin, of] = /^(tangent|cotangent) of (.*)$/.exec(label) ?? [];
+  if (of !== undefined) return [`the ${kin} of `, h("code", {}, of)];
   if (label) return ["argument ", h("code", {}, label)];
-  const kin = model.identities.kin(v);
-  if (owner < 0 && kin !== "value") return [`the ${kin} of `, ofWhat(model, v)];
   if (owner < 0)
     return [`input ${place} of ${model.view.stages[model.column("program_stage")[program]!]!.label}`];
   return [`input ${place} of the program of `, h("code", {}, model.summary(owner))];
-}
-
-/** The argument or the result that a tangent or a cotangent belongs to. */
-function ofWhat(model: State["model"], v: number): HTMLElement | string {
-  const family = model.identities.family(v);
-  if (family === model.identities.of(v)) return "an input";
-  const { name, label } = model.variable(family);
-  return h("code", {}, label || name);
 }
 
 function equationText({ model }: State, row: number): HTMLElement[] {

@@ -262,7 +262,7 @@ export class CodePane {
       return;
     }
     if (model.definition(variable) < 0 && this.state.row < 0) this.bringIntoSight(line);
-    const uses = usesText(this.state, variable);
+    const uses = usesText(this.state, variable, this.program);
     if (this.state.side === this.side)
       this.tell(`${model.atomText(variable)}:${model.atomType(variable)}, ${uses}`, true);
   }
@@ -481,7 +481,7 @@ export class CodePane {
     // Outside equations there are inputs and results, which may be donated ones of a jit.
     const donated = line.row < 0 ? model.donationsWith(v)[0] : undefined;
     if (donated) this.state.selectRow(donated.row);
-    else if (v >= 0 && !found!.isBinder) this.state.goToVariable(v);
+    else if (v >= 0 && !found!.isBinder) this.state.goToVariable(v, model.definition(v, line.program));
     else {
       if (line.row >= 0) this.state.selectRow(line.row);
       if (v >= 0) this.state.standOn(v);
@@ -506,18 +506,24 @@ export class CodePane {
     return variable >= 0 || row < 0 ? variable : (model.outputs(row)[0] ?? -1);
   }
 
+  /** The program that keys act in: that of the selected equation. */
+  private get program(): number {
+    return this.state.row < 0 ? -1 : this.state.model.program(this.state.row);
+  }
+
   private goToDefinition(): boolean {
     const { variable } = this;
-    if (variable >= 0) this.state.goToVariable(variable);
+    if (variable >= 0) this.state.goToVariable(variable, this.state.model.definition(variable, this.program));
     return true;
   }
 
   /** Goes to the next equation that reads the variable, or the one before. */
   private goToUse(by: 1 | -1): boolean {
     const { variable, state } = this;
-    const uses = variable < 0 ? [] : state.model.uses(variable);
+    const uses = variable < 0 ? [] : state.model.uses(variable, this.program);
     if (uses.length === 0) {
-      if (variable >= 0) this.tell(`${state.model.atomText(variable)}: ${usesText(state, variable)}`);
+      if (variable >= 0)
+        this.tell(`${state.model.atomText(variable)}: ${usesText(state, variable, this.program)}`);
       return true;
     }
     const at = uses.indexOf(state.row);
@@ -724,8 +730,9 @@ export class CodePane {
 
   private showCard(variable: number, pos: number): void {
     clearTimeout(this.resting);
+    const { number } = this.view.state.doc.lineAt(pos);
     const create = () => {
-      const dom = variableCard(this.state, variable);
+      const dom = variableCard(this.state, variable, this.lines[number - 1]!.program);
       dom.addEventListener("mouseenter", () => clearTimeout(this.resting));
       dom.addEventListener("mouseleave", () => this.closeCard());
       dom.addEventListener("click", () => this.closeCard());

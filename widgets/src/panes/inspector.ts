@@ -160,12 +160,17 @@ export class InspectorPane {
     if (params.length)
       facts.push(["params", h("ul", {}, ...params.map((p) => h("li", {}, h("code", {}, p))))]);
     for (const v of model.outputs(row)) {
-      const uses = model.uses(v);
+      const uses = model.uses(v, model.program(row));
       if (uses.length === 0 && model.returnedBy(v).length === 0) continue;
       const name = model.outputs(row).length > 1 ? `${model.atomText(v)} is read by` : "read by";
       facts.push([
         name,
-        h("div", { "data-testid": "uses" }, usesText(this.state, v), this.links(uses, "is-descendant", v)),
+        h(
+          "div",
+          { "data-testid": "uses" },
+          usesText(this.state, v, model.program(row)),
+          this.links(uses, "is-descendant", v),
+        ),
       ]);
     }
     if (chain.length) facts.push(["came from", this.links(chain, "is-ancestor")]);
