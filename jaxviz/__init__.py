@@ -8,6 +8,12 @@ from jax import shard_map as shard_map
 from jax.ad_checkpoint import checkpoint_name as checkpoint_name
 from jax.custom_derivatives import linear_call as linear_call
 
+from jaxviz.analysis.compare import (
+    Comparison as Comparison,
+)
+from jaxviz.analysis.compare import (
+    compare as compare,
+)
 from jaxviz.analysis.compiled import (
     CompileReport as CompileReport,
 )

@@ -279,6 +279,11 @@ def within_scopes(source: Any, outer: Any) -> Any:
     return source.replace(name_stack=outer.name_stack + source.name_stack)
 
 
+def named_source(name: str) -> Any:
+    """The `source` of an equation that stands on no line, in a scope of this name alone, which the programs compiled from it carry."""
+    return _source.new_source_info().replace(name_stack=_source.NameStack((_source.Scope(name),)), traceback=None)
+
+
 # --- tracing ----------------------------------------------------------------------------------------------------------
 
 

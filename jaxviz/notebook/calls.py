@@ -28,24 +28,29 @@ class Call:
     kwargs: dict[str, Any]
 
 
-def parse_call(text: str) -> tuple[str, ast.Call]:
-    """The statements before a call, as code to run, and the call.
+def parse_calls(text: str, n: int = 1) -> tuple[str, list[ast.Call]]:
+    """The statements before a number of calls with commas between them, as code to run, and the calls.
 
     Raises:
-      CallError: the text is no Python, or does not end in a call.
+      CallError: the text is no Python, or does not end in as many calls.
     """
+    example = ", ".join(f"{name}(x)" for name in "fgh"[:n])
+    expected = f"expected {'a call' if n == 1 else f'{n} calls'}, such as {example}"
     try:
         tree = ast.parse(text.strip())
     except SyntaxError as error:
         shown = (error.text or text).strip()
         raise CallError(f"not valid Python: {error.msg}: {shown}") from None
     if not tree.body:
-        raise CallError("expected a call, such as f(x); got nothing")
+        raise CallError(f"{expected}; got nothing")
     last = tree.body[-1]
-    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
-        raise CallError(f"expected a call, such as f(x); got: {ast.unparse(last)}")
+    value = last.value if isinstance(last, ast.Expr) else last
+    found = value.elts if n > 1 and isinstance(value, ast.Tuple) else [value]
+    calls = [c for c in found if isinstance(c, ast.Call)]
+    if len(calls) != len(found) or len(calls) != n:
+        raise CallError(f"{expected}; got: {ast.unparse(last)}")
     before = ast.unparse(ast.Module(tree.body[:-1], type_ignores=[]))
-    return before, last.value
+    return before, calls
 
 
 def evaluate_call(call: ast.Call, namespace: dict[str, Any]) -> Call:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,21 @@ import anywidget
 import traitlets
 from jax.extend.core import ClosedJaxpr
 
+from jaxviz.analysis.compare import Comparison
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
+from jaxviz.views.changes import changes_of, follow
 from jaxviz.views.columns import first_line, view_of
+from jaxviz.views.compiled import compiled
 from jaxviz.views.page import page
 from jaxviz.views.schema import View, encode
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
+
+_SHOWN = (*STAGES, "compiled")
+"""What `stage` and `beside` may be: the stages, and what they compile to."""
+
+_NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
 
 _STATIC = Path(__file__).parent.parent / "static"
 
@@ -39,26 +48,34 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     Traits to observe and to set:
       selected: the selected equation as `stage:number`, such as 'backward:12'; '' for none.
-      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear' or 'backward'; or several, joined by '+'.
+      stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
+      filter: the words that the residuals shown must have, as typed into the filter above their table.
+      compared: whether it is shown side by side with the version before, if there is one: see `update`.
       height: in pixels.
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     what_if = traitlets.Unicode("").tag(sync=True)
+    compiled = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
+    filter = traitlets.Unicode("").tag(sync=True)
     height = traitlets.Int(620).tag(sync=True)
+    before = traitlets.Bytes(b"").tag(sync=True)
+    changes = traitlets.Unicode("").tag(sync=True)
+    compared = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(self, derivation: Derivation, **traits: Any):
+    def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         if not (_STATIC / "explorer.js").exists():
             raise FileNotFoundError(MISSING_BUNDLE)
         self.derivation = derivation
         # Set on the instance, so that the class can be imported where the bundle has not been built.
         self._esm = (_STATIC / "explorer.js").read_text(encoding="utf-8")
         self._css = (_STATIC / "explorer.css").read_text(encoding="utf-8")
+        self._comparison = comparison
         super().__init__(**traits)
         self.on_msg(self._answer)
 
@@ -75,7 +92,33 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         stage, _, number = self.selected.partition(":")
         return _equations(self.derivation, stage)[int(number)]
 
-    def save_html(self, path: str | Path, source: bool = True) -> Path:
+    def update(self, f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> None:
+        """Shows a new version in place, marks what it has that the one before had not, and can show both side by side.
+
+        >>> explorer.update(faster_loss, params, x)
+
+        The selected equation, the stages and what is typed stay as they are where they still apply.
+
+        Args:
+          f, *args, argnums, **kwargs: as for `explore`.
+
+        Raises:
+          what `explore` raises; the version before then stays.
+        """
+        derivation = _derivation(f, args, argnums, kwargs)
+        comparison = Comparison(self.derivation, derivation)
+        selected = follow(comparison, self.selected) if self.selected else ""
+        payload = encode(view_of(derivation))
+        self._fill()
+        before = self.payload
+        self.derivation, self._comparison = derivation, comparison
+        self.__dict__.pop("view", None)
+        # In one message, so that the page is drawn once.
+        with self.hold_sync():
+            self.selected, self.what_if, self.compiled, self.failure = selected, "", "", ""
+            self.before, self.changes, self.payload = before, _changes_json(comparison), payload
+
+    def save_html(self, path: str | Path, source: bool = True, compiled: bool = False) -> Path:
         """Writes the explorer as one HTML file that works without a kernel and fetches nothing.
 
         >>> explorer.save_html("loss.html")
@@ -83,13 +126,22 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         Args:
           path: of the file; its folder must exist.
           source: whether the lines of your own source files are in it; without them, file names and line numbers are.
+          compiled: whether to compile the gradient, so that the stage 'compiled' is in it. It is in any case where it has been looked
+            at, or is shown.
 
         Returns:
           the path.
         """
         view = self.view if source else view_of(self.derivation, source=False)
-        state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "height")}
+        state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "filter", "height", "compared")}
         state["what_if"] = _what_if_json(self.derivation, source)
+        if self._comparison is not None:
+            self._fill()
+            before = self.before if source else encode(view_of(self._comparison.before, source=False))
+            state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
+        if compiled or "compiled" in (self.stage, self.beside):
+            self._fill_compiled()
+        state["compiled"] = self.compiled or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
@@ -115,6 +167,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if self.payload or self.failure:
             return
         try:
+            if self._comparison is not None and not self.changes:
+                self.before = encode(view_of(self._comparison.before))
+                self.changes = _changes_json(self._comparison)
             self.payload = encode(self.view)
         except Exception as error:
             self.failure = first_line(error)
@@ -124,21 +179,31 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if not self.what_if:
             self.what_if = _what_if_json(self.derivation)
 
+    def _fill_compiled(self) -> None:
+        if not self.compiled:
+            self.compiled = _compiled_json(self.derivation)
+
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """The browser asks for what it is to show, where the widget stands inside another one."""
         if content == "fill":
             self._fill()
         if content == "what if":
             self._fill_what_if()
+        if content == "compile":
+            self._fill_compiled()
 
     @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:
         keys = [key for key in proposal["value"].split("+") if key]
         for key in keys:
-            if key not in STAGES:
-                raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(STAGES)}")
+            if key not in _SHOWN:
+                raise traitlets.TraitError(f"{key!r} is not a stage; there are {', '.join(_SHOWN)}")
+            if key == "compiled" and len(keys) > 1:
+                raise traitlets.TraitError(
+                    "'compiled' takes a pane to itself, since it is one program of several stages"
+                )
         if not keys and proposal["trait"].name == "stage":
-            raise traitlets.TraitError(f"one stage must be shown, of {', '.join(STAGES)}")
+            raise traitlets.TraitError(f"one stage must be shown, of {', '.join(_SHOWN)}")
         return "+".join(keys)
 
     @traitlets.validate("selected")  # type: ignore[untyped-decorator]
@@ -155,10 +220,29 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         return value
 
 
+def _changes_json(comparison: Comparison) -> str:
+    return json.dumps(changes_of(comparison), separators=(",", ":"))
+
+
+def _derivation(f: Any, args: Sequence[Any], argnums: int | Sequence[int], kwargs: Mapping[str, Any]) -> Derivation:
+    if isinstance(f, (Program, ClosedJaxpr)) and not args:
+        n = len(f.invars) if isinstance(f, Program) else len(f.jaxpr.invars)
+        return derive(f, argnums=tuple(range(n)))
+    return derive(f, *args, argnums=argnums, **kwargs)
+
+
 def _what_if_json(derivation: Derivation, source: bool = True) -> str:
     """What the switches need, or why there are none."""
     try:
         return json.dumps(what_if(derivation, source), separators=(",", ":"))
+    except Exception as error:
+        return json.dumps({"error": first_line(error)})
+
+
+def _compiled_json(derivation: Derivation) -> str:
+    """The texts of the compiled gradient, or why there are none."""
+    try:
+        return json.dumps(compiled(derivation), separators=(",", ":"))
     except Exception as error:
         return json.dumps({"error": first_line(error)})
 
@@ -174,14 +258,13 @@ def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any)
     >>> jaxviz.explore(loss, params, x)
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
+      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or what `compare` gives, for both side by side.
       *args, **kwargs: what to call it with, as for `derive`.
       argnums: the positional argument or arguments to differentiate in; of a Program, all of its inputs.
 
     Raises:
       what `derive` raises; a stage that cannot be derived is shown with its error instead.
     """
-    if isinstance(f, (Program, ClosedJaxpr)) and not args:
-        n = len(f.invars) if isinstance(f, Program) else len(f.jaxpr.invars)
-        return Explorer(derive(f, argnums=tuple(range(n))))
-    return Explorer(derive(f, *args, argnums=argnums, **kwargs))
+    if isinstance(f, Comparison) and not args:
+        return Explorer(f.after, f, compared=True)
+    return Explorer(_derivation(f, args, argnums, kwargs))

@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize` and `%vjp`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from jaxviz.analysis.budgets import FASTEST, read_budget
+from jaxviz.analysis.compare import Comparison, compare
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.lint import lint
 from jaxviz.analysis.memory import memory
@@ -27,7 +28,7 @@ from jaxviz.analysis.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive
 from jaxviz.analysis.tables import format_bytes, wrapped
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir.syntax import Program
-from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_call
+from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.messages import short_message
 from jaxviz.trace import trace
 
@@ -149,8 +150,23 @@ class JaxvizMagics(Magics):
         """Show the forward and the backward program of a call: `%vjp f(x)`."""
         return self._run(self.vjp, line, cell, "transposing", self._stages("forward", "backward"))
 
+    @magic_arguments()
+    @_ARGNUMS
+    @_EXPLORE
+    @argument("call", nargs=argparse.REMAINDER, help="two calls, such as f(x), g(x); they are traced, not run")
+    @line_cell_magic
+    def compare(self, line: str, cell: str | None = None) -> Any:
+        """Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`."""
+        return self._run(self.compare, line, cell, "comparing", self._compare, 2)
+
     def _run(
-        self, magic: Callable[..., Any], line: str, cell: str | None, doing: str, show: Callable[[Call, Any], Any]
+        self,
+        magic: Callable[..., Any],
+        line: str,
+        cell: str | None,
+        doing: str,
+        show: Callable[..., Any],
+        n_calls: int = 1,
     ) -> Any:
         words, rest = _options(line)
         try:
@@ -160,15 +176,17 @@ class JaxvizMagics(Magics):
         text = "\n".join(part for part in (rest, cell or "") if part)
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
-            before, parsed = parse_call(text)
+            before, parsed = parse_calls(text, n_calls)
             namespace = self._namespace()
             if before:
                 exec(compile(before, "<cell>", "exec"), namespace)
-            call = evaluate_call(parsed, namespace)
-            what = f"{doing} {call.text}"
-            return show(call, options)
+            calls = [evaluate_call(c, namespace) for c in parsed]
+            what = f"{doing} {' and '.join(c.text for c in calls)}"
+            return show(*calls, options)
         except CallError as error:
-            _print_error(f"%{magic.__name__}: {error}\n  Use it as: %{magic.__name__} f(x)")
+            _print_error(
+                f"%{magic.__name__}: {error}\n  Use it as: %{magic.__name__} {', '.join(f'{f}(x)' for f in 'fg'[:n_calls])}"
+            )
         except Exception as error:
             self._remember(error)
             _print_error(short_message(error, what))
@@ -279,6 +297,11 @@ class JaxvizMagics(Magics):
             print(report.explain())
         return report
 
+    def _compare(self, first: Call, second: Call, options: Any) -> Any:
+        argnums = _argnums(options.argnums)
+        comparison = compare(*(_derive(call, argnums) for call in (first, second)))
+        return self._explored(comparison) if options.explore else comparison
+
     def _stages(self, *names: str) -> Callable[[Call, Any], Any]:
         def show(call: Call, options: Any) -> Any:
             derivation = _derive(call, _argnums(options.argnums))
@@ -288,7 +311,7 @@ class JaxvizMagics(Magics):
 
         return show
 
-    def _explored(self, what: Derivation | Program) -> None:
+    def _explored(self, what: Derivation | Program | Comparison) -> None:
         from jaxviz.notebook.explorer import explore
 
         display(explore(what))

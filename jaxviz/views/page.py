@@ -33,6 +33,7 @@ const el = document.getElementById("jaxviz");
 try {
   state = await (await unpack(read("jaxviz-state"))).json();
   state.payload = new DataView(await (await unpack(read("jaxviz-payload"))).arrayBuffer());
+  if (state.before) state.before = new DataView(Uint8Array.from(atob(state.before), (c) => c.charCodeAt(0)).buffer);
   const source = new Blob([read("jaxviz-module")], { type: "text/javascript" });
   const module = await import(URL.createObjectURL(source));
   await module.default.render({ model, el });
@@ -54,7 +55,7 @@ def page(title: str, payload: bytes, module: str, style: str, state: Mapping[str
       title: of the page.
       payload: what `schema.encode` gave.
       module, style: the widget's JavaScript module and its style sheet.
-      state: the widget's other traits.
+      state: the widget's other traits; `before`, if it is there, in base 64.
     """
     sheet = style.replace("</", "<\\/")
     return f"""<!doctype html>

@@ -235,6 +235,68 @@ def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
     tab.screenshot("stage-with-an-error")
 
 
+@pytest.mark.parametrize(
+    ("stage", "primitive", "operation"), [("forward", "mul", "multiply"), ("backward", "neg", "negate")]
+)
+def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation):
+    def loss(w, x):
+        for _ in range(6):
+            x = jnp.tanh(x @ w) * jnp.cos(x)
+        return jnp.sum(x)
+
+    explorer = jaxviz.explore(loss, jnp.ones((9, 9)), jnp.ones((50, 9)))
+    explorer.stage, explorer.beside = stage, "compiled"
+    page = tab.page
+    page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
+    code, text = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
+    expect(text.locator(".cm-line", has_text="ENTRY")).to_be_visible()
+    lit = text.locator(".cm-line.is-selected")
+    if stage == "backward":
+        # The cotangent of a sum is ones, by which XLA does not multiply.
+        code.locator(".cm-line[data-row]", has_text="mul").first.click()
+        expect(text.get_by_test_id("no-instruction")).to_contain_text("no instruction left")
+        expect(lit).to_have_count(0)
+        tab.screenshot("compiled-gone")
+    code.locator(".cm-line[data-row]", has_text=primitive).first.click()
+    expect(text.get_by_test_id("no-instruction")).to_have_text("")
+    expect(lit.first).to_be_visible()
+    # The instruction itself, or the fusion that it is in.
+    expect(lit.first).to_contain_text(re.compile(rf" ({operation}|fusion)\("))
+    tab.screenshot(f"compiled-{stage}")
+    text.get_by_test_id("text-stablehlo").click()
+    expect(lit).to_have_count(1)
+    expect(lit).to_contain_text(f"stablehlo.{operation}")
+    tab.screenshot(f"compiled-{stage}-stablehlo")
+    text.locator(".cm-line.is-linked", has_text="stablehlo.dot_general").first.click()
+    expect(page.get_by_test_id("inspected")).to_have_text("dot_general")
+    page.keyboard.press("Escape")
+
+    # What stands at the top of one pane has its counterpart in sight in the other.
+    scroller = lambda pane: pane.locator(".cm-scroller")
+    top = lambda pane: scroller(pane).evaluate("e => e.scrollTop")
+    scroller(code).evaluate("e => e.scrollTo(0, 0)")
+    scroller(code).hover()
+    page.mouse.wheel(0, 120)
+    page.wait_for_timeout(200)
+    moved = top(text)
+    page.mouse.wheel(0, 5000)
+    page.wait_for_timeout(200)
+    assert top(text) > moved
+    page.get_by_test_id("link-scrolling").click()
+    before = top(code)
+    scroller(text).hover()
+    page.mouse.wheel(0, -5000)
+    page.wait_for_timeout(200)
+    assert top(text) == 0
+    assert top(code) == before > 0
+    page.get_by_test_id("link-scrolling").click()
+    scroller(text).hover()
+    page.mouse.wheel(0, 60)
+    page.wait_for_timeout(200)
+    # The backward pass ends with what the forward one began with.
+    assert abs(top(code) - before) < 2 if stage == "backward" else top(code) < before
+
+
 def test_switches_say_what_comes_of_them(tab, tmp_path):
     def loss(w, x):
         for _ in range(3):

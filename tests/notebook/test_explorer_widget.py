@@ -61,7 +61,8 @@ def test_the_selected_equation_is_at_hand(explorer):
         ("selected", "backward:999", "backward has .*, numbered from 0"),
         ("selected", "sideways:1", "write stage:number, such as 'backward:12'"),
         ("selected", "backward", "write stage:number"),
-        ("stage", "sideways", "'sideways' is not a stage; there are primal, jvp, forward, linear, backward"),
+        ("stage", "sideways", "'sideways' is not a stage; there are primal, jvp, forward, linear, backward, compiled"),
+        ("beside", "forward+compiled", "'compiled' takes a pane to itself"),
         ("stage", "", "one stage must be shown"),
         ("beside", "forward+up", "'up' is not a stage"),
     ],
@@ -86,7 +87,7 @@ def packed(page, name):
 
 def test_a_page_without_source_holds_none(explorer, tmp_path):
     assert b"a comment of mine" in packed(explorer.save_html(tmp_path / "loss.html"), "payload")
-    page = explorer.save_html(tmp_path / "loss.html", source=False)
+    page = explorer.save_html(tmp_path / "loss.html", source=False, compiled=True)
     without = packed(page, "payload") + packed(page, "state")
     assert b"a comment of mine" not in without
     assert str(tmp_path.parent).encode() not in without
@@ -101,6 +102,37 @@ def test_the_switches_are_made_when_they_are_asked_for(explorer):
     while_loop = jaxviz.explore(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
     while_loop._handle_custom_msg("what if", [])
     assert "ReverseModeError" in json.loads(while_loop.what_if)["error"]
+
+
+def test_the_program_is_compiled_when_it_is_asked_for(explorer):
+    assert explorer.compiled == ""
+    explorer.stage, explorer.beside = "forward", "compiled"
+    assert explorer.compiled == ""
+    explorer._handle_custom_msg("compile", [])
+    made = json.loads(explorer.compiled)
+    assert "tanh" in made["stablehlo"]["text"]
+    assert "ENTRY" in made["hlo"]["text"]
+
+
+def test_a_program_that_cannot_be_lowered_says_why(monkeypatch):
+    failing = jaxviz.explore(lambda x: x * 2.0, 1.0)
+    monkeypatch.setattr(module, "compiled", lambda derivation: 1 / 0)
+    failing._handle_custom_msg("compile", [])
+    assert json.loads(failing.compiled) == {"error": "ZeroDivisionError: division by zero"}
+
+
+def test_a_page_has_the_compiled_program_where_it_is_asked_for_or_shown(explorer, tmp_path):
+    of = lambda **options: json.loads(
+        json.loads(packed(explorer.save_html(tmp_path / "loss.html", **options), "state"))["compiled"]
+    )
+    assert "save_html(path, compiled=True)" in of()["error"]
+    assert explorer.compiled == ""
+    explorer.beside = "compiled"
+    assert "tanh" in of()["hlo"]["text"]
+    again = jaxviz.explore(explorer.derivation)
+    assert "hlo" in json.loads(
+        json.loads(packed(again.save_html(tmp_path / "b.html", compiled=True), "state"))["compiled"]
+    )
 
 
 def test_explore_takes_what_derive_takes(explorer):
@@ -120,3 +152,52 @@ def test_a_missing_bundle_says_what_to_do(explorer, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_STATIC", tmp_path)
     with pytest.raises(FileNotFoundError, match="make lab"):
         jaxviz.explore(explorer.derivation)
+
+
+def other(w, x):
+    return jnp.sum(jnp.tanh(x @ w) + jnp.exp(x[0, 0]))
+
+
+def test_a_new_version_is_shown_in_place(explorer):
+    w, x = jnp.ones((3, 3)), jnp.ones((2, 3))
+    explorer._fill()
+    before = explorer.payload
+    names = [e.primitive.name for _, e in explorer.derivation.primal.walk()]
+    explorer.selected = f"primal:{names.index('reduce_sum')}"
+    explorer.what_if = "{}"
+    explorer.update(other, w, x)
+    assert explorer.before == before
+    assert explorer.equation.primitive.name == "reduce_sum"
+    assert explorer.what_if == ""
+    assert explorer.view.title == "other"
+    changes = json.loads(explorer.changes)
+    assert changes["functions"] == ["loss", "other"]
+    assert sum(n for _, n in changes["stages"]["primal"]["added"]) == len(explorer.derivation.primal.equations) - len(
+        names
+    )
+
+
+def test_a_version_that_fails_leaves_the_one_before(explorer):
+    explorer._fill()
+    before = explorer.payload
+    with pytest.raises(ValueError, match="no luck"):
+        explorer.update(lambda w, x: (_ for _ in ()).throw(ValueError("no luck")), jnp.ones((3, 3)), jnp.ones((2, 3)))
+    assert explorer.payload == before
+    assert explorer.derivation.primal.name == "loss"
+
+
+def test_a_comparison_is_explored_side_by_side(tmp_path):
+    args = jnp.ones((3, 3)), jnp.ones((2, 3))
+    explorer = jaxviz.explore(jaxviz.compare(loss, other, *args))
+    assert explorer.compared
+    explorer._fill()
+    assert explorer.before
+    assert explorer.before != explorer.payload
+    text = explorer.save_html(tmp_path / "page.html", source=False).read_text()
+    assert "a comment of mine" not in text
+    state = json.loads(
+        gzip.decompress(base64.b64decode(json.loads(re.search(r'id="jaxviz-state">(.*?)</script>', text)[1])))
+    )
+    assert state["compared"]
+    assert json.loads(state["changes"])["functions"] == ["loss", "other"]
+    assert b"a comment of mine" not in base64.b64decode(state["before"])

@@ -248,6 +248,19 @@ def test_linearize_and_vjp(run):
     assert [name for name, _ in shown.programs] == ["forward", "backward"]
 
 
+def test_compare(run, shell, capsys, monkeypatch):
+    found, _ = run("%compare f(x), f(2 * x)")
+    assert "the same program" in found.summary
+    found, _ = run("%%compare --argnums 0\nother = lambda x: jnp.cos(x)\nf(x), other(x)")
+    assert [d.what for d in found.differences() if d.is_added] == ["cos"]
+    shown = []
+    monkeypatch.setattr("jaxviz.notebook.magics.display", shown.append)
+    run("%compare --explore f(x), jax.checkpoint(f)(x)")
+    assert shown[0].compared
+    _, printed = run("%compare f(x)")
+    assert "expected 2 calls, such as f(x), g(x); got: f(x)" in printed
+
+
 def test_help(run, capsys, shell):
     shell.run_cell("%jaxpr?")
     assert "Show the jaxpr of a call" in capsys.readouterr().out

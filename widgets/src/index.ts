@@ -1,10 +1,13 @@
 /** The explorer as an anywidget module: reads the payload, lays the panes out, links them. */
 
 import "./style.css";
+import { Matches } from "./changes";
 import { h } from "./dom";
 import { Model } from "./model";
-import { guarded, type Pane, reasonOf } from "./pane";
+import { guarded, type Listing, type Pane, reasonOf } from "./pane";
+import { ChangesPane } from "./panes/changes";
 import { CodePane } from "./panes/code";
+import { CompiledPane } from "./panes/compiled";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
@@ -13,10 +16,14 @@ import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
 import { decode } from "./schema";
+import { linkScrolling } from "./scrolling";
 import { splitter } from "./splitter";
-import { type Side, State } from "./state";
+import { type Other, type Side, State } from "./state";
 import {
   askForPayload,
+  beforeOf,
+  changesOf,
+  compiledOf,
   failureOf,
   heightOf,
   onPayload,
@@ -36,16 +43,21 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
-  const below = lower(state, residuals, whatIf, memory);
+  const changes = state.other && changesOf(widget);
+  const changed = changes && guarded("changes", () => new ChangesPane(state, changes));
+  const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
-  const code = new Map<Side, { key: string; pane: Pane }>();
+  const code = new Map<Side, { key: string; pane: Pane; listing: Listing | null }>();
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
-      const stages = state.shown[side];
-      const key = `${stages.join()} ${state.fullParams}`;
+      const shown = shownAt(state, side);
+      const { stages } = shown;
+      const isCompiled = shown.state === state && stages.includes(state.compiled);
+      const version = state.compared ? `${side} of two ` : "";
+      const key = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(document.activeElement);
@@ -53,10 +65,19 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const pane = guarded("code", () => new CodePane(state, stages, side, root));
+      const pane = guarded("code", () =>
+        isCompiled
+          ? new CompiledPane(state, compiledOf(widget), side)
+          : new CodePane(shown.state, stages, side, root),
+      );
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
-      code.set(side, { key, pane });
+      const listing = pane.listing ?? null;
+      code.set(side, {
+        key,
+        pane,
+        listing: listing && shown.state !== state ? inTermsOf(listing, shown.state) : listing,
+      });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus)
@@ -85,6 +106,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   root.addEventListener("keydown", onKey);
 
+  const unlink = linkScrolling(codes, state, (side) => {
+    const shown = code.get(side);
+    return shown ? { ...shown.pane, listing: shown.listing } : null;
+  });
   const stop = syncState(widget, state);
   showCodes();
   const unsubscribe = state.subscribe((change) => {
@@ -92,9 +117,11 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     for (const pane of [rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
       pane.update(change);
   });
+  const unfollow = state.other ? selectInBoth(state, state.other, () => code.get("left")?.pane) : () => {};
   for (const pane of [rail, below, inspector, source]) {
     pane.update("shown");
     pane.update("selection");
+    pane.update("filter");
   }
   // While there is a kernel to ask, so that a notebook opened without one has them.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
@@ -102,9 +129,58 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   return () => {
     root.removeEventListener("keydown", onKey);
     unsubscribe();
+    unfollow();
+    unlink();
     stop();
     state.switches.destroy();
     for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+  };
+}
+
+/** What stands at a side: stages of this version, or those of the version before at the left of the same of this one. */
+function shownAt(state: State, side: Side): { state: State; stages: readonly number[] } {
+  const { other } = state;
+  if (!state.compared || other === null) return { state, stages: state.shown[side] };
+  const stages = state.shown.left;
+  if (side === "right") return { state, stages };
+  const keys = stages.map((i) => state.model.view.stages[i]?.key);
+  const there = keys.map((key) => other.state.model.view.stages.findIndex((stage) => stage.key === key));
+  return { state: other.state, stages: there.filter((i) => i >= 0) };
+}
+
+/** Another version's listing, its equations as those of this one. */
+function inTermsOf(listing: Listing, { other }: State): Listing {
+  const rows = listing.rows.map((there) =>
+    there.map((row) => other!.matches.of(row)).filter((row) => row >= 0),
+  );
+  return { scroller: listing.scroller, rows, topOf: listing.topOf, lineAt: listing.lineAt };
+}
+
+/** What is selected in one version is selected in the other, where it has it; gives back what undoes that. */
+function selectInBoth(state: State, other: Other, left: () => Pane | undefined): () => void {
+  let isBusy = false;
+  const follow = (from: State, to: State) => {
+    if (isBusy) return;
+    isBusy = true;
+    const there = [...from.selection.rows]
+      .map((row) => from.other!.matches.of(row))
+      .filter((row) => row >= 0);
+    if (there.length > 0) to.selectRows(there);
+    else if (to.selection.rows.size > 0) to.clear();
+    isBusy = false;
+  };
+  const stops = [
+    state.subscribe((change) => {
+      if (change === "selection" && state.compared) follow(state, other.state);
+    }),
+    other.state.subscribe((change) => {
+      if (!state.compared) return;
+      left()?.update(change);
+      if (change === "selection") follow(other.state, state);
+    }),
+  ];
+  return () => {
+    for (const stop of stops) stop();
   };
 }
 
@@ -118,11 +194,13 @@ function actOn(
 ): boolean {
   const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
   const stage = digit === undefined ? -1 : Number(digit) - 1;
-  if (stage >= 0 && stage < state.model.view.stages.length) state.showStages([stage], event.shiftKey);
+  if (stage >= 0 && stage <= state.compiled) state.showStages([stage], event.shiftKey);
   else if (event.key === "Escape" && keys.open) keys.close();
   else if (event.key === "Escape") state.clear();
   else if (event.key === "?") toggleKeys();
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
+  else if (event.key.toLowerCase() === "s") state.toggleLinking();
+  else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
   else if (event.key.toLowerCase() === "p") state.toggleParams();
   else if (event.key.toLowerCase() === "v") state.toggleColours();
   // A pane that scrolls keeps its arrows.
@@ -158,9 +236,11 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     unmount = () => {};
     try {
       const payload = payloadOf(model);
-      if (payload !== null)
-        unmount = mount(root, model, new State(new Model(decode(payload)), whatIfOf(model)));
-      else if (failureOf(model))
+      if (payload !== null) {
+        const state = new State(new Model(decode(payload)), whatIfOf(model));
+        readOther(state, model);
+        unmount = mount(root, model, state);
+      } else if (failureOf(model))
         root.replaceChildren(note("failed", `The explorer could not be shown: ${failureOf(model)}`));
       else {
         root.replaceChildren(note("loading", "Deriving the programs…"));
@@ -177,6 +257,16 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     stop();
     unmount();
   };
+}
+
+/** Reads the version before, if there is one. */
+function readOther(state: State, widget: WidgetModel): void {
+  const [payload, changes] = [beforeOf(widget), changesOf(widget)];
+  if (payload === null || changes === null) return;
+  const before = new State(new Model(decode(payload)));
+  const match = (isAfter: boolean) => new Matches(changes, before.model, state.model, isAfter);
+  state.other = { state: before, matches: match(true), mark: "is-added" };
+  before.other = { state, matches: match(false), mark: "is-removed" };
 }
 
 function note(id: string, text: string): HTMLElement {

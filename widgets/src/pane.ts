@@ -3,6 +3,16 @@
 import { h } from "./dom";
 import type { Change } from "./state";
 
+/** A text whose lines stand for equations. */
+export interface Listing {
+  readonly scroller: HTMLElement;
+  /** The equations of each line. */
+  readonly rows: readonly (readonly number[])[];
+  /** Where the content of the scroller has the top of a line, and which line it has at a height. */
+  topOf(line: number): number;
+  lineAt(top: number): number;
+}
+
 export interface Pane {
   readonly element: HTMLElement;
   update(change: Change): void;
@@ -11,6 +21,8 @@ export interface Pane {
   focus?(): void;
   /** Moves the selection to the next equation, or the previous. */
   step?(by: 1 | -1): boolean;
+  /** Its text, where it shows one. */
+  readonly listing?: Listing | null;
 }
 
 /** Makes a pane; one that fails says so in its place, and the others go on. */
@@ -35,6 +47,9 @@ export function guarded(name: string, make: () => Pane): Pane {
     update: (change) => attempt(() => pane?.update(change)),
     step: (by) => pane?.step?.(by) ?? false,
     focus: () => pane?.focus?.(),
+    get listing() {
+      return pane?.listing ?? null;
+    },
     destroy: () => attempt(() => pane?.destroy?.()),
   };
 }

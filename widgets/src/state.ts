@@ -1,8 +1,9 @@
 /** What the explorer shows at the moment. Never sent to Python, but for the selected equation and the stages. */
 
+import type { Matches } from "./changes";
 import type { Model, Place } from "./model";
 import { Switches } from "./switches";
-import { NO_WHAT_IF, type WhatIfSource } from "./sync";
+import { type Made, NOTHING_MADE } from "./sync";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -40,8 +41,8 @@ export interface Shown {
 /** What stands in the lower part, where there is room for one of them only. */
 export type Lower = Tabled | "memory";
 
-/** What of it is a table; one of the two is shown. */
-export type Tabled = "residuals" | "what-if";
+/** What of it is a table; one of them is shown. */
+export type Tabled = "residuals" | "what-if" | "changes";
 
 /** How the equations of a role are shown; any other role as it is. */
 export type Muting = "dimmed" | "hidden";
@@ -50,6 +51,14 @@ export type Muting = "dimmed" | "hidden";
 interface Spot {
   row: number;
   variable: number;
+}
+
+/** Another version of the function, and what the equations of both are in the other. */
+export interface Other {
+  state: State;
+  matches: Matches;
+  /** How a row that the other version has not is marked. */
+  mark: "is-added" | "is-removed";
 }
 
 export type Change =
@@ -62,7 +71,9 @@ export type Change =
   | "colours"
   | "params"
   | "lower"
-  | "switches";
+  | "switches"
+  | "linking"
+  | "filter";
 
 export class State {
   selection: Selection = NOTHING;
@@ -83,14 +94,32 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
+  /** Whether scrolling one pane brings the other to the place that it is linked to. */
+  linksScrolling = true;
   readonly switches: Switches;
+  /** The version before, if there is one, or for that one the version after. */
+  other: Other | null = null;
+  /** Whether the version before is shown beside this one. */
+  compared = false;
+  /** What is typed above the residuals. */
+  filter = "";
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
     readonly model: Model,
-    whatIf: WhatIfSource = NO_WHAT_IF,
+    whatIf: Made = NOTHING_MADE,
   ) {
     this.switches = new Switches(whatIf, () => this.tell("switches"));
+  }
+
+  /** The number of what the stages compile to, after those of the programs. */
+  get compiled(): number {
+    return this.model.view.stages.length;
+  }
+
+  /** All that a pane can show, as Python names it. */
+  get stageKeys(): string[] {
+    return [...this.model.view.stages.map((stage) => stage.key), "compiled"];
   }
 
   subscribe(listener: (change: Change) => void): () => void {
@@ -100,6 +129,11 @@ export class State {
 
   selectRow(row: number): void {
     this.select([row], {});
+  }
+
+  /** Selects several equations, such as those that one instruction was made from. */
+  selectRows(rows: readonly number[]): void {
+    this.select([...rows], {});
   }
 
   selectLine(file: number, line: number): void {
@@ -166,6 +200,24 @@ export class State {
     this.lower = lower;
     if (lower !== "memory") this.tabled = lower;
     this.tell("lower");
+  }
+
+  /** Shows the version before at the left, or no longer. */
+  compare(isOn: boolean): void {
+    if (this.other === null || isOn === this.compared) return;
+    this.compared = isOn;
+    this.tell("shown");
+  }
+
+  /** A class name for a row that the other version has not, or empty. */
+  markOf(row: number): string {
+    return this.other?.matches.isOnlyHere(row) ? this.other.mark : "";
+  }
+
+  filterBy(words: string): void {
+    if (words === this.filter) return;
+    this.filter = words;
+    this.tell("filter");
   }
 
   /** Moves the keys and the rail to a pane. */
@@ -242,6 +294,11 @@ export class State {
     for (const { variable: given, taker } of [...donations, ...this.model.donationsWith(variable)])
       if (taker !== null) found.add(given).add(taker);
     return found;
+  }
+
+  toggleLinking(): void {
+    this.linksScrolling = !this.linksScrolling;
+    this.tell("linking");
   }
 
   toggleParams(): void {

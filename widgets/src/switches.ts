@@ -1,6 +1,6 @@
 /** The switches of a function as set: what is to be saved, and what comes of it. The panes that show them share one of these. */
 
-import type { WhatIfSource } from "./sync";
+import type { Made } from "./sync";
 import type { Timeline } from "./timeline";
 import { type Outcome, type Table, WhatIf } from "./whatif";
 
@@ -20,7 +20,7 @@ export class Switches {
   private waiting: (() => void)[] = [];
 
   constructor(
-    private readonly source: WhatIfSource,
+    private readonly source: Made,
     private readonly tell: () => void,
   ) {
     this.stop = source.listen(() => {

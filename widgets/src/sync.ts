@@ -1,6 +1,6 @@
 /** The only caller of the widget model's get and set. */
 
-import type { Stage } from "./schema";
+import type { Changes } from "./changes";
 import type { State } from "./state";
 
 /** The part of an anywidget model that is used. */
@@ -16,6 +16,17 @@ export interface WidgetModel {
 export function payloadOf(model: WidgetModel): DataView | null {
   const payload = model.get("payload");
   return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+}
+
+/** The view of the version before, and what differs; null where there is none. */
+export function beforeOf(model: WidgetModel): DataView | null {
+  const payload = model.get("before");
+  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+}
+
+export function changesOf(model: WidgetModel): Changes | null {
+  const text = String(model.get("changes") ?? "");
+  return text === "" ? null : (JSON.parse(text) as Changes);
 }
 
 export function heightOf(model: WidgetModel): number {
@@ -41,33 +52,35 @@ export function askForPayload(model: WidgetModel): void {
   model.send?.("fill");
 }
 
-/** Where the table of the switches comes from. Python makes it when it is first asked for. */
-export interface WhatIfSource {
-  /** JSON of the table or of `{error}`; empty until it is there. */
+/** What Python makes when it is first asked for: the table of the switches, the compiled program. */
+export interface Made {
+  /** JSON of it or of `{error}`; empty until it is there. */
   read(): string;
   ask(): void;
   listen(callback: () => void): () => void;
 }
 
 /** Where there is none. */
-export const NO_WHAT_IF: WhatIfSource = { read: () => "", ask: () => {}, listen: () => () => {} };
+export const NOTHING_MADE: Made = { read: () => "", ask: () => {}, listen: () => () => {} };
 
-export function whatIfOf(model: WidgetModel): WhatIfSource {
+export const whatIfOf = (model: WidgetModel): Made => made(model, "what_if", "what if");
+export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", "compile");
+
+function made(model: WidgetModel, trait: string, message: string): Made {
   return {
-    read: () => String(model.get("what_if") ?? ""),
-    ask: () => model.send?.("what if"),
+    read: () => String(model.get(trait) ?? ""),
+    ask: () => model.send?.(message),
     listen: (callback) => {
-      model.on("change:what_if", callback);
-      return () => model.off("change:what_if", callback);
+      model.on(`change:${trait}`, callback);
+      return () => model.off(`change:${trait}`, callback);
     },
   };
 }
 
-/** Keeps the selected equation, as `stage:number`, and the stages in each pane the same on both sides. */
+/** Keeps the selected equation, as `stage:number`, the stages in each pane, and the filter the same on both sides. */
 export function syncState(model: WidgetModel, state: State): () => void {
-  const { view } = state.model;
   let busy = false;
-  const put = (values: Record<string, string>) => {
+  const put = (values: Record<string, string | boolean>) => {
     const changed = Object.entries(values).filter(([name, value]) => model.get(name) !== value);
     if (changed.length === 0) return;
     busy = true;
@@ -75,10 +88,12 @@ export function syncState(model: WidgetModel, state: State): () => void {
     model.save_changes();
     busy = false;
   };
-  const keys = (stages: readonly number[]) => stages.map((i) => view.stages[i]?.key ?? "").join("+");
-  const stages = (name: string) => numbersOf(view.stages, String(model.get(name) ?? ""));
+  const keys = (stages: readonly number[]) => stages.map((i) => state.stageKeys[i] ?? "").join("+");
+  const stages = (name: string) => numbersOf(state.stageKeys, String(model.get(name) ?? ""));
   const unsubscribe = state.subscribe((change) => {
+    if (change === "shown" && state.other !== null) put({ compared: state.compared });
     if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
+    if (change === "filter") put({ filter: state.filter });
     if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
   });
   const onSelected = () => {
@@ -91,12 +106,22 @@ export function syncState(model: WidgetModel, state: State): () => void {
     const left = stages("stage");
     if (!busy && left.length > 0) state.show({ left, right: stages("beside") });
   };
+  const onFilter = () => {
+    if (!busy) state.filterBy(String(model.get("filter") ?? ""));
+  };
+  const onCompared = () => {
+    if (!busy) state.compare(model.get("compared") === true);
+  };
   const listeners: [string, () => void][] = [
     ["change:selected", onSelected],
     ["change:stage", onStages],
     ["change:beside", onStages],
+    ["change:filter", onFilter],
+    ["change:compared", onCompared],
   ];
   onStages();
+  onFilter();
+  onCompared();
   onSelected();
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {
@@ -106,9 +131,9 @@ export function syncState(model: WidgetModel, state: State): () => void {
 }
 
 /** `forward+linear` as numbers of stages. */
-function numbersOf(stages: readonly Stage[], keys: string): number[] {
+function numbersOf(stages: readonly string[], keys: string): number[] {
   return keys
     .split("+")
-    .map((key) => stages.findIndex((stage) => stage.key === key))
+    .map((key) => stages.indexOf(key))
     .filter((i) => i >= 0);
 }

@@ -330,6 +330,74 @@ test("the residual table has bytes on a device where there are some", () => {
   expect(cells({ residual_per_device: [6, -1] })).toEqual(["12 B6 B a device", "4 B"]);
 });
 
+/** Against itself, but that one equation of `f` counts as new and the one before it as taken away. */
+const versions = () => {
+  const { stages } = model().view;
+  const whole = Object.fromEntries(
+    stages.map(({ key, equations: [from, to] }) => [
+      key,
+      { pairs: [[0, 0, to - from]], removed: [], added: [] },
+    ]),
+  );
+  const n = stages[0]!.equations[1];
+  const primal = { pairs: n > 2 ? [[2, 2, n - 2]] : [], removed: [[0, 2]], added: [[0, 2]] };
+  return {
+    before: bytes(),
+    changes: JSON.stringify({
+      functions: ["loss", "loss"],
+      summary: "two versions of loss",
+      stages: { ...whole, primal },
+      figures: [
+        ["f", n, n, "equations"],
+        ["bytes kept", 1024, 2048, "bytes"],
+      ],
+      residuals: [["cos", "f32[3]", 0, 1, 12, "model.py:3"]],
+    }),
+  };
+};
+
+test("the version before stands beside this one, and what is new is marked", () => {
+  const { find, key, model } = show(versions());
+  expect(find("versions")[0]!.textContent).toBe("−2 +2 since before");
+  const lines = (side: string) =>
+    Array.from(find(`code-${side}`)[0]!.querySelectorAll<HTMLElement>(".cm-line"));
+  expect(lines("left").filter((l) => l.classList.contains("is-added")).length).toBe(2);
+  expect(find("code-right").length).toBe(0);
+  key("c");
+  expect(model.values["compared"]).toBe(true);
+  expect(find("code-left")[0]!.textContent).toContain("before");
+  expect(lines("left").filter((l) => l.classList.contains("is-removed")).length).toBe(2);
+  expect(lines("right").filter((l) => l.classList.contains("is-added")).length).toBe(2);
+  const same = lines("left").find((l) => Number(l.dataset["row"]) === 2)!;
+  same.dispatchEvent(new MouseEvent("mousedown", { bubbles: true }));
+  same.click();
+  model.set("selected", "primal:2");
+  expect(lines("left").find((l) => l.dataset["row"] === "2")!.className).toContain("is-selected");
+  model.set("selected", "primal:0");
+  expect(lines("left").some((l) => l.classList.contains("is-selected"))).toBe(false);
+  key("c");
+  expect(find("code-right").length).toBe(0);
+});
+
+test("the changes are told in figures", () => {
+  const { find } = show(versions());
+  find("show-changes")[0]!.click();
+  const texts = find("figure").map((row) => row.textContent);
+  expect(texts[1]).toBe("bytes kept1.0 KiB2.0 KiB+1.0 KiB (+100%)");
+  expect(find("residual-change")[0]!.textContent).toBe("cosf32[3]0 → 1+12 Bmodel.py:3");
+  const box = find("compared")[0] as HTMLInputElement;
+  box.click();
+  expect(find("code-right").length).toBe(1);
+});
+
+test("without another version there is nothing to compare with", () => {
+  const { find, key } = show();
+  expect(find("versions")[0]!.hidden).toBe(true);
+  expect(find("show-changes").length).toBe(0);
+  key("c");
+  expect(find("code-right").length).toBe(0);
+});
+
 /** The switches of another program than the view's, whose rows they cannot point at. */
 const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
   key === "row" ? (Array.isArray(value) ? value.map(() => -1) : -1) : value,
@@ -338,6 +406,19 @@ const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
 /** The same, with two of its values in the place of the view's first residual, and none in that of its second. */
 const inPlace = [whatIfs.chain.table.present.saved.slice(0, 2), []];
 const ofView = JSON.stringify({ ...JSON.parse(chain), residuals: inPlace });
+
+test("Python sets the filter, and hears of what is typed", () => {
+  const { find, model } = show({ filter: "nothing has this" });
+  const box = find("filter")[0] as HTMLInputElement;
+  expect(box.value).toBe("nothing has this");
+  expect(find("residual-row").length).toBe(0);
+  model.set("filter", "");
+  expect(box.value).toBe("");
+  expect(find("residual-row").length).toBe(2);
+  box.value = "cos";
+  box.dispatchEvent(new Event("input"));
+  expect(model.values["filter"]).toBe("cos");
+});
 
 test("a switch moves the bytes, the work and the timeline at once", () => {
   const { find } = show({ what_if: chain });

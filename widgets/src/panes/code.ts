@@ -28,6 +28,8 @@ import { h } from "../dom";
 import { plural } from "../format";
 import { equationsText, jaxprText } from "../jaxpr";
 import { foldText, type Line, listing, type Token } from "../listing";
+import type { Listing } from "../pane";
+import { listingOf } from "../scrolling";
 import { type Change, litAs, type Selection, type Side, type State } from "../state";
 import { hueClass, usesText, variableCard } from "./card";
 import { copyIcon, ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
@@ -123,6 +125,8 @@ export class CodePane {
   private readonly bindings = new Map<number, number>();
   private hidden = new Uint8Array(0);
   private lit: { selection: Selection; lines: number[] } | null = null;
+  /** None where no stage could be derived. */
+  readonly listing: Listing | null;
   private resting: ReturnType<typeof setTimeout> | undefined;
   private telling: ReturnType<typeof setTimeout> | undefined;
   private colours: HTMLButtonElement | null = null;
@@ -135,6 +139,7 @@ export class CodePane {
   ) {
     const infos = stages.map((stage) => state.model.view.stages[stage]!);
     const label = infos.map((info) => info.label).join(" + ");
+    const version = state.other?.mark === "is-removed" ? "before" : state.compared ? "after" : "";
     const title = infos.map((info) => `${info.label}: ${info.title}`).join("\n");
     const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
     const errors = infos.filter((info) => info.error);
@@ -157,6 +162,8 @@ export class CodePane {
     const body = h("div", { class: "jv-code-body" });
     for (const info of errors) body.append(message(`${info.label} could not be derived`, info.error));
     if (errors.length < infos.length) body.append(this.view.dom);
+    const rows = this.lines.map(({ row }) => (row >= 0 ? [row] : []));
+    this.listing = errors.length < infos.length ? listingOf(this.view, rows) : null;
     this.element = h(
       "section",
       {
@@ -170,6 +177,7 @@ export class CodePane {
         "div",
         { class: "jv-pane-head", title },
         h("strong", {}, label),
+        version !== "" && h("span", { class: "jv-version" }, version),
         h("span", { class: "jv-dim" }, errors.length === infos.length ? "" : plural(total, "equation")),
         h("span", { class: "jv-dim jv-cut jv-about" }, infos.length === 1 ? infos[0]!.title : ""),
         this.chips.element,
@@ -182,7 +190,7 @@ export class CodePane {
               class: "jv-close",
               title: "Close this pane",
               "aria-label": "close this pane",
-              onclick: () => state.show({ right: [] }),
+              onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
             },
             "×",
           ),
@@ -659,7 +667,7 @@ export class CodePane {
           const hides = lit === "" && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
           const indent = `--indent:${2 * line.depth + 4}ch`;
           const attributes: Record<string, string> = {
-            class: `jv-line jv-line-${line.kind} ${lit}${hides}${muted}`,
+            class: `jv-line jv-line-${line.kind} ${lit}${hides}${muted} ${line.row >= 0 ? state.markOf(line.row) : ""}`,
             style: indent,
           };
           if (line.row >= 0) attributes["data-row"] = String(line.row);

@@ -9,11 +9,12 @@ const NAMES: [Lower, string][] = [
   ["residuals", "residuals"],
   ["what-if", "what if"],
   ["memory", "memory"],
+  ["changes", "changes"],
 ];
 
 /** The head of one of them: its name, and those of the others that can be shown in its place. */
 export function tabs(state: State, own: Lower): HTMLElement {
-  const names = NAMES.map(([key, label]) => {
+  const names = NAMES.filter(([key]) => key !== "changes" || state.other !== null).map(([key, label]) => {
     const isOwn = key === own;
     return h(
       "button",
@@ -31,16 +32,20 @@ export function tabs(state: State, own: Lower): HTMLElement {
 }
 
 /** All of them in one element. */
-export function lower(state: State, residuals: Pane, whatIf: Pane, memory: Pane): Pane {
+export function lower(state: State, residuals: Pane, whatIf: Pane, memory: Pane, changes: Pane | null): Pane {
+  const panes = [residuals, whatIf, memory, ...(changes ? [changes] : [])];
   const element = h("div", { class: "jv-lower" });
-  element.append(residuals.element, whatIf.element, splitter(element, "row", "--jv-memory"), memory.element);
+  element.append(residuals.element, whatIf.element);
+  if (changes) element.append(changes.element);
+  element.append(splitter(element, "row", "--jv-memory"), memory.element);
   const update = (change: Change) => {
     element.classList.toggle("shows-memory", state.lower === "memory");
-    element.classList.toggle("shows-what-if", state.tabled === "what-if");
-    for (const pane of [residuals, whatIf, memory]) pane.update(change);
+    for (const table of ["what-if", "changes"])
+      element.classList.toggle(`shows-${table}`, state.tabled === table);
+    for (const pane of panes) pane.update(change);
   };
   const destroy = () => {
-    for (const pane of [residuals, whatIf, memory]) pane.destroy?.();
+    for (const pane of panes) pane.destroy?.();
   };
   return { element, update, destroy };
 }

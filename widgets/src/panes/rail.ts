@@ -1,12 +1,13 @@
 /** The rail of stages, the badge, and the help. */
 
+import type { Matches } from "../changes";
 import { h } from "../dom";
-import { formatCount } from "../format";
+import { formatCount, plural } from "../format";
 import type { Change, State } from "../state";
 
 export const KEYS: [string, string][] = [
-  ["1 … 5", "show a stage"],
-  ["Shift + 1 … 5", "show a stage in the other pane"],
+  ["1 … 6", "show a stage"],
+  ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
@@ -17,6 +18,8 @@ export const KEYS: [string, string][] = [
   ["Alt + ← →", "back, forward again"],
   ["Ctrl + C", "copy the selected equations as JAX text"],
   ["V", "a hue for each value, or none"],
+  ["S", "scroll two panes together, or each by itself"],
+  ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals"],
   ["X", "in their table: keep a residual, or compute it again"],
@@ -26,18 +29,30 @@ export const KEYS: [string, string][] = [
   ["?", "these keys"],
 ];
 
+/** What stands after the stages, as one of them. */
+const COMPILED = {
+  key: "compiled",
+  label: "compiled",
+  title: "forward and backward as one program: what JAX hands to XLA, and what XLA makes of it",
+  equations: [0, 0] as [number, number],
+  error: "",
+};
+
 export class Rail {
   readonly element: HTMLElement;
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
+  private readonly versions: HTMLElement;
+  private readonly link: HTMLButtonElement;
 
   constructor(
     private readonly state: State,
     onHelp: () => void,
   ) {
     const { view } = state.model;
-    const stages = view.stages.map((stage, i) => {
+    const shown = [...view.stages, COMPILED];
+    const stages = shown.map((stage, i) => {
       const n = stage.equations[1] - stage.equations[0];
       const button = h(
         "button",
@@ -49,7 +64,7 @@ export class Rail {
           onclick: (event: MouseEvent) => state.showStages([i], event.shiftKey),
         },
         stage.label,
-        h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n)),
+        stage !== COMPILED && h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n)),
       );
       const split = h(
         "button",
@@ -78,6 +93,24 @@ export class Rail {
       },
       "jvp ∥ linearize",
     );
+    this.link = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "Scrolling one pane brings the other to the place that it is linked to (S)",
+        "data-testid": "link-scrolling",
+        onclick: () => state.toggleLinking(),
+      },
+      "⇅ link scrolling",
+    );
+    this.versions = h("button", {
+      type: "button",
+      class: "jv-button jv-versions",
+      hidden: state.other === null,
+      "data-testid": "versions",
+      onclick: () => state.compare(!state.compared),
+    });
     const help = h(
       "button",
       {
@@ -96,6 +129,8 @@ export class Rail {
       h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
+      this.link,
+      this.versions,
       h("span", { class: "jv-space" }),
       devices(state),
       badge(state),
@@ -105,8 +140,12 @@ export class Rail {
   }
 
   update(change: Change): void {
-    if (change !== "shown" && change !== "side") return;
+    if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
+    this.fillVersions();
+    this.link.hidden = right.length === 0 && !this.state.compared;
+    this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
+    this.link.classList.toggle("is-shown", this.state.linksScrolling);
     this.buttons.forEach((button, i) => {
       const place = [left.includes(i) && "left", right.includes(i) && "right"].filter(Boolean).join(" ");
       button.classList.toggle("is-shown", place !== "");
@@ -121,6 +160,24 @@ export class Rail {
     const isPair = keys[left[0]!] === "jvp" && left.length === 1 && right.length === 2;
     this.pair.setAttribute("aria-pressed", String(isPair));
     this.pair.classList.toggle("is-shown", isPair);
+  }
+
+  /** How many equations of the stage shown only the version before has, and only this one. */
+  private fillVersions(): void {
+    const { other, compared, shown, model } = this.state;
+    if (other === null) return;
+    const count = (matches: Matches) =>
+      shown.left.reduce((n, i) => n + (matches.counts.get(model.view.stages[i]?.key ?? "") ?? 0), 0);
+    const [gone, added] = [count(other.state.other!.matches), count(other.matches)];
+    this.versions.replaceChildren(
+      h("span", { class: "jv-removed" }, `−${formatCount(gone)}`),
+      " ",
+      h("span", { class: "jv-added" }, `+${formatCount(added)}`),
+      compared ? " before ∥ after" : " since before",
+    );
+    this.versions.title = `${plural(gone, "equation")} of the version before and ${formatCount(added)} of this one are not in the other; both side by side (C)`;
+    this.versions.setAttribute("aria-pressed", String(compared));
+    this.versions.classList.toggle("is-shown", compared);
   }
 }
 

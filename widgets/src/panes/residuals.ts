@@ -188,6 +188,10 @@ export class ResidualsPane {
   }
 
   update(change: Change): void {
+    if (change === "filter" && this.box.value !== this.state.filter) {
+      this.box.value = this.state.filter;
+      this.search();
+    }
     if (change === "switches") {
       for (const [index, cell] of this.cells) this.fillSwitch(index, cell);
       this.sumUp();
@@ -236,13 +240,14 @@ export class ResidualsPane {
   }
 
   private showAll(): void {
-    this.box.value = "";
     this.kind.value = "";
+    this.box.value = "";
     this.search();
     this.box.focus();
   }
 
   private search(): void {
+    this.state.filterBy(this.box.value);
     const passes = this.filter(this.box.value, this.kind.value);
     this.found = passes === null ? this.order : this.order.filter(passes);
     this.limit = SHOWN_AT_FIRST;

@@ -1,0 +1,213 @@
+"""Which equations two programs have in common, and which only one of them has."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import count
+
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+
+_CALLS = (compat.jit_p, compat.closed_call_p, compat.remat_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p)
+"""What runs its program once, as if its equations stood in its place."""
+
+_PAIRS = 20_000_000
+"""Pairs of equations alike up to which all are looked at; beyond, what occurs very often is matched by what surrounds it."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Two programs, equation by equation, in the order of `Program.walk`: nested ones after the equation that holds them.
+
+    Args:
+      pairs: the numbers of equations that do the same in the same place, in ascending order.
+      removed, added: the numbers of those that only the first, or only the second, program has. One that does the same with other
+        values is in both.
+      results: for results of the second program, the results of the first that are the same, by place.
+      n_results: how many results each has.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+    results: Mapping[int, int]
+    n_results: tuple[int, int]
+
+    @property
+    def is_equal(self) -> bool:
+        n, m = self.n_results
+        return not self.removed and not self.added and n == m and all(self.results.get(i) == i for i in range(n))
+
+
+def align(before: Program, after: Program, inputs: Mapping[int, int] | None = None) -> Alignment:
+    """Finds what two programs have in common.
+
+    Equations are the same if they do the same operation, on the same types, with the same values: inputs, equal literals, or results
+    of equations that are the same. What reads something new in the place of something old is not changed by that. A call is looked
+    through: a function that is wrapped in a `jit` or a checkpoint has all its equations in common with the one that is not.
+
+    Args:
+      inputs: for inputs of the second program those of the first that they stand for, by place; None for all in their order.
+    """
+    return _Aligner(before, after, inputs).alignment()
+
+
+_Value = Hashable
+"""What tells a value of a program from the others: where it is made, or for a literal what it is."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """An equation; a call stands before those of its program, which stand in its place."""
+
+    number: int
+    kind: Hashable
+    reads: tuple[_Value, ...]
+    n_results: int
+    inner: list[list[_Item]] = field(default_factory=list)
+    n_binders: list[int] = field(default_factory=list)
+
+
+class _Aligner:
+    def __init__(self, before: Program, after: Program, inputs: Mapping[int, int] | None):
+        self.sides = _Flat(before), _Flat(after)
+        self.pairs: list[tuple[int, int]] = []
+        n = max(len(before.invars), len(after.invars))
+        self.same: dict[_Value, _Value] = {}
+        """For a value of the second program, what it is in the first."""
+        self.common: set[_Value] = set()
+        """What of the first program is in the second too."""
+        for j, i in zip(range(n), range(n), strict=True) if inputs is None else inputs.items():
+            self.join(("input", i), ("input", j))
+        for i in range(min(len(before.constvars), len(after.constvars))):
+            self.join(("constant", i), ("constant", i))
+
+    def alignment(self) -> Alignment:
+        first, second = self.sides
+        self.match(first.items, second.items)
+        left, right = ({p[side] for p in self.pairs} for side in (0, 1))
+        place = {v: i for i, v in reversed(list(enumerate(first.results)))}
+        results = {}
+        for j, value in enumerate(second.results):
+            found = self.in_first(value)
+            if j < len(first.results) and first.results[j] == found:
+                results[j] = j
+            elif found in place:
+                results[j] = place[found]
+        return Alignment(
+            tuple(sorted(self.pairs)),
+            tuple(i for i in range(first.size) if i not in left),
+            tuple(i for i in range(second.size) if i not in right),
+            results,
+            (len(first.results), len(second.results)),
+        )
+
+    def match(self, left: Sequence[_Item], right: Sequence[_Item]) -> None:
+        alike = [(left[i], right[j]) for i, j in _common([x.kind for x in left], [x.kind for x in right])]
+        for x, y in alike:
+            for k in range(x.n_results):
+                self.join((x.number, k), (y.number, k))
+        for x, y in alike:
+            if not all(map(self.may_be_same, x.reads, y.reads)):
+                continue
+            self.pairs.append((x.number, y.number))
+            for p, (a, b) in enumerate(zip(x.inner, y.inner, strict=True)):
+                for k in range(min(x.n_binders[p], y.n_binders[p])):
+                    self.join((x.number, p, "in", k), (y.number, p, "in", k))
+                self.match(a, b)
+
+    def join(self, first: _Value, second: _Value) -> None:
+        self.same[second] = first
+        self.common.add(first)
+
+    def may_be_same(self, first: _Value, second: _Value) -> bool:
+        """Whether nothing but a change that is told elsewhere, an equation taken away or added, makes the one of the other."""
+        if isinstance(first, _Number) or isinstance(second, _Number):
+            return first == second
+        found = self.same.get(second)
+        return found == first or found is None or first not in self.common
+
+    def in_first(self, value: _Value) -> _Value:
+        return value if isinstance(value, _Number) else self.same.get(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """The value of a literal, and its type."""
+
+    text: str
+    type: str
+
+
+class _Flat:
+    """A program as items, calls opened."""
+
+    def __init__(self, program: Program):
+        self.counter = count()
+        env: dict[Atom, _Value] = {v: ("input", i) for i, v in enumerate(program.invars)}
+        env.update((v, ("constant", i)) for i, v in enumerate(program.constvars))
+        self.items = self.flattened(program, env)
+        self.size = next(self.counter)
+        self.results = [_value(env, a) for a in program.outvars]
+
+    def flattened(self, program: Program, env: dict[Atom, _Value]) -> list[_Item]:
+        items: list[_Item] = []
+        for e in program.equations:
+            number = next(self.counter)
+            reads = tuple(_value(env, a) for a in e.invars)
+            if e.primitive in _CALLS and len(e.programs) == 1:
+                ((_, body),) = e.programs
+                items.append(_Item(number, _kind(e), (), 0))
+                inner: dict[Atom, _Value] = dict(zip(body.invars, reads, strict=True))
+                inner.update((v, (number, "constant", i)) for i, v in enumerate(body.constvars))
+                items += self.flattened(body, inner)
+                env.update((v, _value(inner, a)) for v, a in zip(e.outvars, body.outvars, strict=True))
+                continue
+            item = _Item(number, _kind(e), reads, len(e.outvars))
+            env.update((v, (number, k)) for k, v in enumerate(e.outvars))
+            for p, (_, nested) in enumerate(e.programs):
+                binders = (*nested.invars, *nested.constvars)
+                item.inner.append(self.flattened(nested, {v: (number, p, "in", i) for i, v in enumerate(binders)}))
+                item.n_binders.append(len(binders))
+            items.append(item)
+        return items
+
+
+def _value(env: Mapping[Atom, _Value], atom: Atom) -> _Value:
+    if isinstance(atom, Literal):
+        return _Number(str(atom.val), atom.aval.str_short())
+    return env[atom]
+
+
+def _common(left: Sequence[Hashable], right: Sequence[Hashable]) -> Iterable[tuple[int, int]]:
+    """Places of what two sequences have in common, in order."""
+    n = min(len(left), len(right))
+    head = next((i for i in range(n) if left[i] != right[i]), n)
+    tail = next((i for i in range(n - head) if left[-1 - i] != right[-1 - i]), n - head)
+    yield from ((i, i) for i in range(head))
+    a, b = left[head : len(left) - tail], right[head : len(right) - tail]
+    often = Counter(b)
+    is_long = sum(often[key] for key in a) > _PAIRS
+    for i, j, size in SequenceMatcher(None, a, b, autojunk=is_long).get_matching_blocks():
+        yield from ((head + i + k, head + j + k) for k in range(size))
+    yield from ((len(left) - tail + i, len(right) - tail + i) for i in range(tail))
+
+
+def _kind(e: Equation) -> Hashable:
+    """What is equal for equations that do the same: the operation with its literals, or of one that holds programs what it is beside them."""
+    if not e.programs:
+        return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
+    if e.primitive in _CALLS:
+        # Of a checkpoint the policy too.
+        policy = e.params.get("policy")
+        return e.primitive, getattr(policy, "__qualname__", str(policy))
+    nested = {label.split("[")[0] for label, _ in e.programs}
+    params = (f"{k}={_ADDRESS.sub('', str(v))}" for k, v in sorted(e.params.items()) if k not in nested)
+    types = tuple(a.str_short() for a in (*e.operation.in_avals, *e.operation.out_avals))
+    return e.primitive, tuple(label for label, _ in e.programs), tuple(params), types

@@ -1,0 +1,201 @@
+"""The gradient as one jitted program, lowered so that each instruction says which equations it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.devices import input_types
+from jaxviz.derivation import Derivation
+from jaxviz.emit import as_function
+from jaxviz.ir import compat
+from jaxviz.ir.convert import map_programs
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.errors import EquationError
+from jaxviz.ir.syntax import Operation, Program
+
+_TAG = re.compile(r"(?:^|/)jaxviz\.(\d+)(?=/|:|$)")
+
+
+class Tags:
+    """Numbers for the equations of some programs, and copies of the programs whose equations carry them as their scope.
+
+    Equations are numbered as `Program.walk` meets them, one program after the other; a program that stands in several places has several
+    numbers for each of its equations, of which they carry the first. JAX lowers it once, and XLA, where it inlines the calls of
+    it, puts the scope of the call before: so a path of scopes says which place is meant.
+
+    Args:
+      programs: to be tagged.
+
+    Attributes:
+      programs: the copies.
+      counts: how many equations each has.
+      owner: for each number, that of the equation that holds it, or -1.
+      places: for the number that an equation carries, all its numbers.
+    """
+
+    def __init__(self, programs: Sequence[Program]):
+        self.owner: list[int] = []
+        self.places: dict[int, list[int]] = {}
+        self._first: dict[tuple[Program, int], int] = {}
+        self._done: dict[Program, Program] = {}
+        self._operations: dict[Operation, Operation] = {}
+        self.counts: list[int] = []
+        for program in programs:
+            before = len(self.owner)
+            self._number(program, -1)
+            self.counts.append(len(self.owner) - before)
+        self.programs = tuple(self._tagged(program) for program in programs)
+
+    def _number(self, program: Program, owner: int) -> None:
+        for i, equation in enumerate(program.equations):
+            number = len(self.owner)
+            self.owner.append(owner)
+            self.places.setdefault(self._first.setdefault((program, i), number), []).append(number)
+            for _, nested in equation.programs:
+                self._number(nested, number)
+
+    def _tagged(self, program: Program) -> Program:
+        if program not in self._done:
+            equations = tuple(
+                replace(
+                    e,
+                    operation=self._operation(e.operation),
+                    source=compat.named_source(f"jaxviz.{self._first[program, i]}"),
+                )
+                for i, e in enumerate(program.equations)
+            )
+            self._done[program] = replace(program, equations=equations)
+        return self._done[program]
+
+    def _operation(self, op: Operation) -> Operation:
+        if not op.programs:
+            return op
+        if op not in self._operations:
+            params = map_programs(op.params, self._tagged)
+            self._operations[op] = make_operation(
+                op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context
+            )
+        return self._operations[op]
+
+    def named(self, path: str) -> tuple[int, ...]:
+        """The numbers of the innermost equations that a path of scopes names, such as `jit(f)/jaxviz.3/while/body/jaxviz.5/sin`.
+
+        More than one where it is a path inside of a function that is called from several places.
+        """
+        found: list[int] = []
+        here: list[int] = []
+        for tag in _TAG.findall(path):
+            places = self.places.get(int(tag), [])
+            inside = [n for n in places if not here or self._is_within(n, here)]
+            if not inside:  # the path of another instruction, merged with this one
+                found += here
+            here = inside or places
+        return tuple(dict.fromkeys([*found, *here]))
+
+    def _is_within(self, number: int, outer: Sequence[int]) -> bool:
+        number = self.owner[number]
+        while number >= 0 and number not in outer:
+            number = self.owner[number]
+        return number >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """One jitted program, as `jax.jit(jax.value_and_grad(f))` or, of a function whose result is no number, `jax.vjp` within `jax.jit` gives it.
+
+    Args:
+      derivation: of the function.
+      stages: the stages that it is made of: forward and backward; or the function alone, where it has no gradient.
+      reason: why it has none, '' where it has.
+      lowered: what `jax.jit` made of it.
+      tags: what its instructions are named after.
+    """
+
+    derivation: Derivation
+    stages: tuple[str, ...]
+    reason: str
+    lowered: Any = field(repr=False)
+    tags: Tags = field(repr=False)
+
+    @cached_property
+    def stablehlo(self) -> str:
+        """The program that JAX hands to XLA, with locations."""
+        module = self.lowered.compiler_ir("stablehlo")
+        return str(module.operation.get_asm(enable_debug_info=True, large_elements_limit=16, large_resource_limit=16))
+
+    @cached_property
+    def hlo(self) -> str:
+        """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
+        return str(self.lowered.compile().as_text() or "")
+
+
+def lower_gradient(derivation: Derivation, largest: int | None = None) -> Lowering:
+    """Lowers the gradient, or the function alone where it has none.
+
+    Args:
+      derivation: of the function.
+      largest: the number of equations beyond which it is not lowered; None for any number.
+
+    Raises:
+      ValueError: there are more equations than that.
+      what JAX raises when it lowers the program.
+    """
+    stages: tuple[str, ...] = ("forward", "backward")
+    reason = ""
+    try:
+        programs: tuple[Program, ...] = (derivation.forward, derivation.backward)
+        if not any(derivation.nonzeros):
+            reason = "no argument is differentiated"
+    except EquationError as error:
+        reason = str(error).split("\n")[0]
+    if reason:
+        stages, programs = ("primal",), (derivation.primal,)
+    n = sum(1 for program in programs for _ in program.walk())
+    if largest is not None and n > largest:
+        raise ValueError(
+            f"programs of up to {largest:,} equations are compiled here, and this one has {n:,}; "
+            "jax.jit(jax.grad(f)).lower(...).compile().as_text() gives the text alone"
+        )
+    tags = Tags(programs)
+    fun, types = _gradient(derivation, *map(as_function, tags.programs))
+    fun.__name__ = fun.__qualname__ = derivation.primal.name
+    names = derivation.primal.arg_names
+    info = compat.function_debug_info(fun, types, {})
+    seeds = (f"cotangent[{i}]" for i in range(len(types) - len(names)))
+    compat.name_function(fun, info._replace(arg_names=(*names, *seeds)))
+    return Lowering(derivation, stages, reason, jax.jit(fun).lower(*types), tags)
+
+
+def _gradient(
+    derivation: Derivation, forward: Callable[..., Any], backward: Callable[..., Any] | None = None
+) -> tuple[Callable[..., Any], list[Any]]:
+    """The function to be jitted, and the types that it is called with."""
+    types = input_types(derivation)
+    if backward is None:
+        return lambda *values: forward(*values), types
+    inputs = [v.aval for v, nz in zip(derivation.primal.invars, derivation.nonzeros, strict=True) if nz]
+    formed = derivation.transposed.nonzeros_out
+    n_inputs, n_results = len(types), len(derivation.forward.outvars) - derivation.n_residuals
+    cotangents = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in derivation.backward.invars[derivation.n_residuals :]
+    ]
+    # As jax.grad has it, the cotangent of a single number is a constant.
+    is_number = n_results == 1 and len(cotangents) == 1 and cotangents[0].shape == ()
+
+    def gradient(*values: Any) -> Any:
+        outs = forward(*values[:n_inputs])
+        seeds = [jax.numpy.ones((), cotangents[0].dtype)] if is_number else values[n_inputs:]
+        cotangents_in = iter(backward(*outs[n_results:], *seeds))
+        # One of an input that has none is written out as zeros, as by JAX.
+        return outs[:n_results], [
+            next(cotangents_in) if nz else compat.zeros(aval.to_ct_aval())
+            for nz, aval in zip(formed, inputs, strict=True)
+        ]
+
+    return gradient, types if is_number else [*types, *cotangents]

@@ -1,0 +1,60 @@
+/** Two versions of a function: which equations are in both, and which in one only. Mirrors `jaxviz/views/changes.py`. */
+
+import type { Model } from "./model";
+
+/** `[i, j, n]`: equations `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second. */
+type Pairs = [number, number, number][];
+/** `[i, n]`: the equations `i` to `i + n - 1`. */
+type Runs = [number, number][];
+
+export interface Changes {
+  functions: [string, string];
+  summary: string;
+  /** By the key of the stage, where both have it; equations go by their numbers in it. */
+  stages: Record<string, { pairs: Pairs; removed: Runs; added: Runs }>;
+  figures: [name: string, before: number, after: number, unit: string][];
+  residuals: [what: string, type: string, before: number, after: number, nbytes: number, line: string][];
+}
+
+/** Nothing: a row that only one version has, or of a stage that only one has. */
+const NONE = -1;
+
+/** What became of each row of one version in the other. */
+export class Matches {
+  private readonly partner: Int32Array;
+  /** Rows that stand in a stage that both versions have. */
+  private readonly isCompared: Uint8Array;
+  /** Of each stage, by key, how many equations the other version has not. */
+  readonly counts: ReadonlyMap<string, number>;
+
+  constructor(changes: Changes, before: Model, after: Model, isAfter: boolean) {
+    const [own, other] = isAfter ? [after, before] : [before, after];
+    this.partner = new Int32Array(own.rows).fill(NONE);
+    this.isCompared = new Uint8Array(own.rows);
+    const counts = new Map<string, number>();
+    for (const [key, { pairs, removed, added }] of Object.entries(changes.stages)) {
+      const here = own.view.stages.find((stage) => stage.key === key)?.equations;
+      const there = other.view.stages.find((stage) => stage.key === key)?.equations;
+      if (!here || !there) continue;
+      this.isCompared.fill(1, here[0], here[1]);
+      for (const [i, j, n] of pairs)
+        for (let k = 0; k < n; k++)
+          this.partner[here[0] + (isAfter ? j : i) + k] = there[0] + (isAfter ? i : j) + k;
+      counts.set(
+        key,
+        (isAfter ? added : removed).reduce((sum, [, n]) => sum + n, 0),
+      );
+    }
+    this.counts = counts;
+  }
+
+  /** The row that is the same in the other version, or -1. */
+  of(row: number): number {
+    return this.partner[row] ?? NONE;
+  }
+
+  /** Whether the other version has a stage like this one, but no equation that is the same. */
+  isOnlyHere(row: number): boolean {
+    return this.isCompared[row] === 1 && this.partner[row] === NONE;
+  }
+}

@@ -1,0 +1,29 @@
+import { expect, test } from "vitest";
+import { type Changes, Matches } from "../src/changes";
+import { changeText } from "../src/panes/changes";
+import { model } from "./fixture";
+
+test("rows go to the other version by the numbers in their stages", () => {
+  const [before, after] = [model(), model()];
+  const [from, to] = before.view.stages[1]!.equations;
+  const { key } = before.view.stages[1]!;
+  const changes = {
+    stages: { [key]: { pairs: [[0, 1, to - from - 1]], removed: [[to - from - 1, 1]], added: [[0, 1]] } },
+  } as unknown as Changes;
+  const there = new Matches(changes, before, after, false);
+  const back = new Matches(changes, before, after, true);
+  expect(there.of(from)).toBe(from + 1);
+  expect(back.of(from + 1)).toBe(from);
+  expect(back.of(from)).toBe(-1);
+  expect(back.isOnlyHere(from)).toBe(true);
+  expect(there.isOnlyHere(to - 1)).toBe(true);
+  // A stage that is not compared has nothing that is new.
+  expect(back.isOnlyHere(0)).toBe(false);
+  expect([there.counts.get(key), back.counts.get(key)]).toEqual([1, 1]);
+});
+
+test("changes are told with their sign and share", () => {
+  expect(changeText(1024, 512, "bytes")).toBe("−512 B (−50%)");
+  expect(changeText(0, 3, "equations")).toBe("+3");
+  expect(changeText(7, 7, "FLOPs")).toBe("same");
+});

@@ -1,0 +1,236 @@
+// @vitest-environment jsdom
+import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { Linked, partsOf } from "../src/compiled";
+import type { Listing, Pane } from "../src/pane";
+import { CompiledPane } from "../src/panes/compiled";
+import { linkScrolling, Places, target } from "../src/scrolling";
+import { type Side, State } from "../src/state";
+import type { Made } from "../src/sync";
+import { model } from "./fixture";
+import { layOut } from "./layout";
+
+const shared = model();
+/** Of the shared view: rows 0, 1 and 2, which 1 holds, of the function; 3 and 4, made from 0, of the backward pass. */
+const stages: [string, number][] = [
+  ["primal", 3],
+  ["backward", 2],
+];
+const text = {
+  text: "HloModule f\nENTRY %main {\n  %a = f32[3] sine(%x)\n  %b = f32[3] fusion(%a)\n}",
+  links: [[], [], [0], [2, 3], []],
+  cut: 0,
+};
+const answer = { function: "f", stages, backend: "cpu", stablehlo: text, hlo: text, notes: [], error: "" };
+
+beforeAll(() => {
+  layOut(0, 0);
+  const none = { length: 0, item: () => null, [Symbol.iterator]: [][Symbol.iterator] };
+  Range.prototype.getClientRects = () => none as unknown as DOMRectList;
+  Range.prototype.getBoundingClientRect = () => new DOMRect();
+});
+
+afterEach(() => document.body.replaceChildren());
+
+describe("the text", () => {
+  const linked = new Linked(shared, text, stages);
+
+  test("numbers over the stages become rows of the view", () => {
+    expect(linked.rows).toEqual([[], [], [0], [2, 3], []]);
+    expect([...linked.linesOf]).toEqual([
+      [0, [2]],
+      [2, [3]],
+      [3, [3]],
+    ]);
+    expect(new Linked(shared, { ...text, links: [[0]] }, [["backward", 2]]).rows).toEqual([[3]]);
+  });
+
+  test("an equation without a line is counted", () => {
+    expect(linked.gone()).toEqual({ total: 4, without: 1 });
+    expect([0, 3, 4].map((row) => linked.isLeft(row))).toEqual([true, true, false]);
+    expect(new Linked(shared, text, [["backward", 2]]).isCompiled(0)).toBe(false);
+  });
+
+  test("a call that was inlined is stood for by what it holds", () => {
+    expect(linked.linesOf.has(1)).toBe(false);
+    expect(linked.standingFor(1)).toEqual([2]);
+    expect(linked.isLeft(1)).toBe(true);
+    expect(linked.standingFor(0)).toEqual([0]);
+  });
+});
+
+test.each([
+  [
+    "  ROOT %a.1 = f32[8,16] fusion(%b, %c), kind=kLoop, calls=%fused // w",
+    "ROOT|%a.1|f32[8,16]|fusion|%b|%c|kind=|calls=|%fused|// w",
+  ],
+  ["    %0 = stablehlo.add %arg0, %c : tensor<2x3xf32>", "%0|stablehlo.add|%arg0|%c|tensor<2x3xf32>"],
+  ["  %k = s32[] constant(3)", "%k|s32[]|constant|3"],
+  ['  %3 = "stablehlo.case"(%2) ({', "%3|stablehlo.case|%2"],
+])("the parts of %s", (line, parts) => {
+  expect(
+    partsOf(line)
+      .map(({ from, to }) => line.slice(from, to))
+      .join("|"),
+  ).toBe(parts);
+});
+
+function source(first: string): Made & { set(text: string): void; asked: number } {
+  let held = first;
+  let told = () => {};
+  return {
+    asked: 0,
+    read: () => held,
+    ask() {
+      this.asked += 1;
+    },
+    listen(callback) {
+      told = callback;
+      return () => {
+        told = () => {};
+      };
+    },
+    set(next) {
+      held = next;
+      told();
+    },
+  };
+}
+
+describe("the pane", () => {
+  function mounted(from: Made) {
+    const state = new State(shared);
+    const pane = new CompiledPane(state, from, "left");
+    document.body.append(pane.element);
+    state.subscribe((change) => pane.update(change));
+    const lines = () => [...pane.element.querySelectorAll(".cm-line")];
+    return { state, pane, lines };
+  }
+
+  test("asks, waits, and shows what comes", () => {
+    const from = source("");
+    const { pane, lines } = mounted(from);
+    expect(from.asked).toBe(1);
+    expect(pane.element.textContent).toContain("Compiling");
+    expect(pane.listing).toBeNull();
+    from.set(JSON.stringify(answer));
+    expect(lines().map((line) => line.classList.contains("is-linked"))).toEqual([
+      false,
+      false,
+      true,
+      true,
+      false,
+    ]);
+    pane.destroy();
+  });
+
+  test("says what went wrong, and shows StableHLO where XLA did not compile it", () => {
+    expect(
+      mounted(source(JSON.stringify({ error: "ValueError: too large" }))).pane.element.textContent,
+    ).toContain("ValueError: too large");
+    const { pane } = mounted(source(JSON.stringify({ ...answer, hlo: null, error: "no kernel" })));
+    expect(pane.element.querySelector("[aria-pressed=true]")?.textContent).toBe("StableHLO");
+    pane.element.querySelector<HTMLElement>("[data-testid=text-hlo]")!.click();
+    expect(pane.element.textContent).toContain("no kernel");
+  });
+
+  test("is lit by what is selected, and selects what a line was made from", () => {
+    const { state, pane, lines } = mounted(source(JSON.stringify(answer)));
+    state.selectRow(0);
+    expect(lines()[2]!.classList.contains("is-selected")).toBe(true);
+    expect(lines()[3]!.classList.contains("is-selected")).toBe(false);
+    pane.step(1);
+    expect([...state.selection.rows]).toEqual([2, 3]);
+    pane.step(-1);
+    expect([...state.selection.rows]).toEqual([0]);
+  });
+
+  test("says that nothing is left of an equation", () => {
+    const { state, pane } = mounted(source(JSON.stringify(answer)));
+    const said = () => pane.element.querySelector("[data-testid=no-instruction]")!.textContent;
+    state.selectRow(4);
+    expect(said()).toContain("no instruction left");
+    state.selectRow(0);
+    expect(said()).toBe("");
+  });
+});
+
+describe("linked scrolling", () => {
+  const HEIGHT = 10;
+  function listing(rows: number[][], scrollTop: number): Listing {
+    const scroller = document.createElement("div");
+    for (const [name, value] of Object.entries({
+      scrollTop,
+      clientHeight: 50,
+      scrollHeight: rows.length * HEIGHT,
+    }))
+      Object.defineProperty(scroller, name, { value, writable: true });
+    return {
+      scroller,
+      rows,
+      topOf: (line) => line * HEIGHT,
+      lineAt: (top) => Math.max(0, Math.min(rows.length - 1, Math.floor(top / HEIGHT))),
+    };
+  }
+  const empty = Array.from({ length: 36 }, (): number[] => []);
+  const one = [[0], [1], [2], [3], ...empty];
+
+  test("brings the same equation to the same height", () => {
+    const state = new State(shared);
+    const shifted = [...empty, ...one];
+    const places = new Places(shared, shifted);
+    expect(target(listing(one, 0), listing(shifted, 0), places, state)).toBe(36 * HEIGHT);
+  });
+
+  test("takes the place that moves least, and the selected line before the others", () => {
+    const state = new State(shared);
+    const thrice = [...one, ...one, ...one];
+    const places = new Places(shared, thrice);
+    expect(target(listing(one, 0), listing(thrice, 390), places, state)).toBe(400);
+    expect(target(listing(one, 0), listing(thrice, 10), places, state)).toBe(0);
+    const turned = [...empty, [2], ...empty, [0]];
+    const back = new Places(shared, turned);
+    expect(target(listing(one, 0), listing(turned, 0), back, state)).toBe(turned.length * HEIGHT - 50);
+    state.selectRow(2);
+    expect(target(listing(one, 0), listing(turned, 0), back, state)).toBe((36 - 2) * HEIGHT);
+  });
+
+  test("falls back on what is of the same origin, and does nothing where nothing is linked", () => {
+    const state = new State(shared);
+    expect(new Places(shared, [[], [0]]).lines([3])).toEqual([1]);
+    expect(new Places(shared, [[3], [4], [1]]).lines([0])).toEqual([0, 1]);
+    expect(target(listing(one, 0), listing(empty, 0), new Places(shared, empty), state)).toBeNull();
+  });
+
+  test("only the pane that is acted on moves the other, and none when it is switched off", async () => {
+    const state = new State(shared);
+    const codes = document.createElement("div");
+    const shifted = [...empty, ...one];
+    const panes = { left: listing(one, 0), right: listing(shifted, 0) };
+    const paneOf = (side: Side) =>
+      ({ element: panes[side].scroller, update() {}, listing: panes[side] }) satisfies Pane;
+    codes.append(panes.left.scroller, panes.right.scroller);
+    document.body.append(codes);
+    const undo = linkScrolling(codes, state, paneOf);
+    const scroll = async (side: Side) => {
+      panes[side].scroller.dispatchEvent(new Event("scroll"));
+      await new Promise((done) => setTimeout(done, 20));
+    };
+    await scroll("left");
+    expect(panes.right.scroller.scrollTop).toBe(0);
+    panes.left.scroller.dispatchEvent(new Event("wheel", { bubbles: true }));
+    await scroll("right");
+    expect(panes.left.scroller.scrollTop).toBe(0);
+    state.toggleLinking();
+    await scroll("left");
+    expect(panes.right.scroller.scrollTop).toBe(0);
+    state.toggleLinking();
+    await scroll("left");
+    expect(panes.right.scroller.scrollTop).toBe(36 * HEIGHT);
+    panes.right.scroller.scrollTop = 0;
+    undo();
+    await scroll("left");
+    expect(panes.right.scroller.scrollTop).toBe(0);
+  });
+});
+
+vi.stubGlobal("requestAnimationFrame", (callback: () => void) => setTimeout(callback, 0));
