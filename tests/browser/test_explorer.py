@@ -253,11 +253,11 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     lit = text.locator(".cm-line.is-selected")
     if stage == "backward":
         # The cotangent of a sum is ones, by which XLA does not multiply.
-        code.locator(".cm-line[data-row]", has_text="mul").first.click()
+        code.locator(".cm-line[data-row]", has_text="mul").locator(".jv-primitive").first.click()
         expect(text.get_by_test_id("no-instruction")).to_contain_text("no instruction left")
         expect(lit).to_have_count(0)
         tab.screenshot("compiled-gone")
-    code.locator(".cm-line[data-row]", has_text=primitive).first.click()
+    code.locator(".cm-line[data-row]", has_text=primitive).locator(".jv-primitive").first.click()
     expect(text.get_by_test_id("no-instruction")).to_have_text("")
     expect(lit.first).to_be_visible()
     # The instruction itself, or the fusion that it is in.
