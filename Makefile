@@ -59,10 +59,10 @@ bench: $(STAMPS)/install
 	$(BIN)/python -m benchmarks
 
 browser:
-	@command -v chromium >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	@{ command -v chromium && command -v dot; } >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium graphviz >/dev/null; \
 	else \
-		echo "The browser tests need Chromium: install Debian's package 'chromium' (as root: apt-get install chromium)"; exit 1; \
+		echo "The tests need Chromium and Graphviz (as root: apt-get install chromium graphviz)"; exit 1; \
 	fi
 
 lint: $(STAMPS)/install-test

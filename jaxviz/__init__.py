@@ -178,4 +178,8 @@ def __getattr__(name: str) -> object:
         from jaxviz.notebook import explorer
 
         return getattr(explorer, name)
+    if name in ("draw", "to_dot", "Drawing"):
+        from jaxviz.views import drawing
+
+        return getattr(drawing, name)
     raise AttributeError(f"module 'jaxviz' has no attribute {name!r}")

@@ -158,6 +158,16 @@ class Derivation:
         )
         return Check(agrees, f"{what} {compat.JAX}: {same} of {total}", differences)
 
+    def draw(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
+        """A picture of one program or several side by side, such as 'forward+backward'; see `jaxviz.draw`."""
+        from jaxviz.views.drawing import draw
+
+        return draw(self, stage=stage, depth=depth, source=source)
+
+    def to_dot(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
+        """The same as a `graphviz.Source`; see `jaxviz.to_dot`."""
+        return self.draw(stage, depth, source).to_dot()
+
     def __repr__(self) -> str:
         return f"Derivation({self.primal.name}, {len(self.primal.equations)} equations)"
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from typing import Literal as OneOf
 
 import jax
@@ -23,6 +23,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.transforms.inline import inlined
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Kind = OneOf["argument", "constant", "residual", "temporary", "cotangent", "result"]
@@ -312,12 +313,16 @@ class MemoryTimeline:
             ],
         }  # fmt: skip
 
-    def plot(self) -> Figure:
-        """The timeline as a stacked area, its peak marked; a `matplotlib` figure."""
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
+
+        Args:
+          ax: axes of a figure of your own to draw in.
+        """
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9, 4), layout="constrained")
-        axes = figure.subplots()
+        axes = Figure(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
+        figure = cast("Figure", axes.figure)
         totals = np.asarray([s.nbytes for s in self.steps], float).reshape(-1, len(KINDS))
         unit, scale = next(
             (u, s)
@@ -340,7 +345,7 @@ class MemoryTimeline:
         axes.set_ylim(0, 1.12 * max(self.peak_nbytes / scale, 1e-9))
         axes.set_xlabel("equation: forward, then backward")
         axes.set_ylabel(f"{unit} alive (model)")
-        axes.set_title(f"memory of {self.function}", loc="left", fontsize=10)
+        axes.set_title(f"memory of {self.function}", loc="left", fontsize=10, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
         return figure

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from jaxviz.analysis.remat_graph import Point
 from jaxviz.analysis.tables import format_bytes
 
 if TYPE_CHECKING:
     from jaxviz.analysis.policy_comparison import PolicyComparison
-    from jaxviz.analysis.remat_graph import Point
+    from jaxviz.analysis.remat_plan import RematPlan
     from jaxviz.analysis.residuals import Residual, ResidualSet
 
 Box = tuple[float, float, float, float]
@@ -51,7 +52,15 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
         )
         return made
 
-    figure.text(left / width, 1 - 0.12 / height, found.summary.split(":")[0], fontsize=12, va="top", color=_INK)
+    figure.text(
+        left / width,
+        1 - 0.12 / height,
+        found.summary.split(":")[0],
+        fontsize=12,
+        va="top",
+        color=_INK,
+        parse_math=False,
+    )
     if not found.nbytes:
         return figure
     _draw_map(axes(0.7, map_height), found, width - 2 * left, map_height)
@@ -72,39 +81,53 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     return figure
 
 
-def plot_policies(found: PolicyComparison, front: Sequence[Point]) -> Figure:
+def plot_policies(found: PolicyComparison, front: Sequence[Point], axes: Axes | None = None) -> Figure:
     """See `PolicyComparison.plot`."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained", facecolor="white")
-    axes = figure.subplots()
-    outcomes = {o.name: o for o in (found.without, *found.outcomes)}
-    largest = max([*(o.nbytes for o in outcomes.values()), *(p.nbytes for p in front), 1])
+    places: dict[Point, list[str]] = {}
+    for o in (found.without, *found.outcomes):
+        name = "no checkpoints" if o.derivation is found.without.derivation else o.name
+        names = places.setdefault(Point(o.nbytes, o.flops), [])
+        names += [name] if name not in names else []
+    marks = {point: ", ".join(names) for point, names in places.items()}
+    return _draw_trades(marks, front, f"checkpoint policies of {found.function}", axes)
+
+
+def plot_plan(plan: RematPlan, axes: Axes | None = None) -> Figure:
+    """See `RematPlan.plot`."""
+    marks = {plan.everything: "no checkpoints", Point(plan.nbytes, plan.flops): "this plan"}
+    front = sorted({*plan.front, Point(plan.nbytes, plan.flops)}, key=lambda p: (p.nbytes, p.flops))
+    best = [p for i, p in enumerate(front) if all(p.flops < q.flops for q in front[:i])]
+    return _draw_trades(marks, best, f"plans for {plan.function}", axes)
+
+
+def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str, axes: Axes | None) -> Figure:
+    """Bytes kept against FLOPs computed again: points with names, and the best plans as a line."""
+    if axes is None:
+        axes = Figure(figsize=(8, 4.5), layout="constrained", facecolor="white").subplots()
+    figure = cast("Figure", axes.figure)
+    largest = max([*(p.nbytes for p in (*marks, *front)), 1])
     unit, size = next((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)) if largest >= s)
-    most = max([*(o.flops for o in outcomes.values()), *(p.flops for p in front), 1])
+    most = max([*(p.flops for p in (*marks, *front)), 1])
     flop, scale = next((u, s) for u, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1)) if most >= s)
     if front:
         axes.step(
             [p.nbytes / size for p in front], [p.flops / scale for p in front], "-o", where="post", color="#8a9099",
             linewidth=1.2, markersize=3, label="the best plans (plan_remat)",
         )  # fmt: skip
-        axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_INK)
-    places: dict[tuple[int, int], list[str]] = {}
-    for name, o in outcomes.items():
-        places.setdefault((o.nbytes, o.flops), []).append(
-            "no checkpoints" if o.derivation is found.without.derivation else name
-        )
-    for (nbytes, flops), names in places.items():
-        x, y = nbytes / size, flops / scale
+        axes.legend(loc="best", frameon=False, fontsize=9, labelcolor=_INK)
+    for point, name in marks.items():
+        x, y = point.nbytes / size, point.flops / scale
         axes.plot(x, y, "o", color="#d9822b", markersize=8)
-        to_left = nbytes > 0.6 * largest
+        to_left = point.nbytes > 0.6 * largest
         axes.annotate(
-            _shortened(", ".join(names), 44), (x, y), xytext=(-8 if to_left else 8, 6), textcoords="offset points",
-            ha="right" if to_left else "left", fontsize=9, color=_INK,
+            _shortened(name, 44), (x, y), xytext=(-8 if to_left else 8, 6), textcoords="offset points",
+            ha="right" if to_left else "left", fontsize=9, color=_INK, parse_math=False,
         )  # fmt: skip
     axes.set_xlim(0, 1.05 * largest / size)
     axes.set_ylim(-0.04 * most / scale, 1.15 * most / scale)
     axes.set_xlabel(f"{unit} kept between the two passes")
     axes.set_ylabel(f"{flop}FLOP computed again")
-    axes.set_title(f"checkpoint policies of {found.function}", loc="left", fontsize=11, color=_INK)
+    axes.set_title(title, loc="left", fontsize=11, color=_INK, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

@@ -37,6 +37,7 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Equation, Program
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROWS = 15
@@ -359,17 +360,18 @@ class PolicyComparison:
             "xla_temporaries": [found.temporaries for found in xla],
         }
 
-    def plot(self, plans: bool = True) -> Figure:
+    def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:
         """The policies as points, bytes kept against FLOPs computed again; and what the best plans come to, as a line.
 
         Args:
           plans: whether to draw that line, for which some plans are made; it is left out where the function cannot be planned.
+          ax: axes of a figure of your own to draw in.
         """
         from jaxviz.analysis.plots import plot_policies  # matplotlib takes a while to import
 
         plan = self._planned(1.0) if plans else None
         points = {*plan.front, *(p.point for p in self.plans if p is not None)} if plan is not None else set()
-        return plot_policies(self, best_trades(points))
+        return plot_policies(self, best_trades(points), ax)
 
 
 _VALUES = ("value", "type", "bytes", "line")

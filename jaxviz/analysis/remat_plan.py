@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,6 +24,10 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Program, Var
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +213,16 @@ class RematPlan:
 
     def _repr_html_(self) -> str:
         return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False))
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The plan among the best ones, bytes kept against FLOPs computed again; a `matplotlib` figure.
+
+        Args:
+          ax: axes of a figure of your own to draw in.
+        """
+        from jaxviz.analysis.plots import plot_plan  # matplotlib takes a while to import
+
+        return plot_plan(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""

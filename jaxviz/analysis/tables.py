@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from jaxviz.ir import compat
@@ -25,15 +27,49 @@ def format_bytes(n: int) -> str:
     return f"{size:,.1f} TiB"
 
 
-def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int = 100) -> str:
+_UNFIT = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
+    r"\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"
+)
+"""Characters that show nothing and change how others are shown: controls, formats, halves of characters."""
+
+
+def printable(text: str, limit: int = 0) -> str:
+    """A text from a program on one line, with control characters, and those that turn text around, spelt out.
+
+    >>> printable("a\\u202eb\\x1b[0m")
+    'a<U+202E>b<U+001B>[0m'
+
+    Args:
+      text: a name, a number, a line of source.
+      limit: how long it may be; what is longer is cut and ends in an ellipsis. 0 for no limit.
+    """
+    shown = _UNFIT.sub(_spelt_out, text[: limit + 1] if limit else text)
+    return shown[: limit - 1] + "…" if limit and len(shown) > limit else shown
+
+
+def _spelt_out(found: re.Match[str]) -> str:
+    return " " if found[0] in "\t\n\r" else f"<U+{ord(found[0]):04X}>"
+
+
+PAGE: ContextVar[int] = ContextVar("jaxviz_page", default=100)
+"""How many columns tables and paragraphs are kept to."""
+
+_CELL = 160
+"""The longest text of a cell that is not wrapped."""
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None) -> str:
     """A table for a terminal.
 
     Args:
       heads: of the columns.
       rows: their cells.
       align: '<' or '>' for each column.
-      width: what the whole is kept to; the last column is wrapped for it.
+      width: what the whole is kept to; the last column is wrapped for it. That of the page by default.
     """
+    width = PAGE.get() if width is None else width
+    rows = [[*(printable(c, _CELL) for c in row[:-1]), *(printable(c) for c in row[-1:])] for row in rows]
     columns = list(zip(heads, *rows, strict=True)) if rows else [(h,) for h in heads]
     widths = [max(map(len, c)) for c in columns]
     widths[-1] = min(widths[-1], max(20, width - sum(widths[:-1]) - 2 * (len(widths) - 1)))
@@ -56,12 +92,12 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
     styles = ["text-align:right;white-space:nowrap" if n else "text-align:left" for n in numeric]
 
     def row(cells: Sequence[str], tag: str) -> str:
-        made = (f'<{tag} style="{s}">{html.escape(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))
+        made = (f'<{tag} style="{s}">{html.escape(printable(c))}</{tag}>' for c, s in zip(cells, styles, strict=True))
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(row(r, "td") for r in rows)
     return (
-        f'<table><caption style="text-align:left;caption-side:top">{html.escape(caption)}</caption>'
+        f'<table><caption style="text-align:left;caption-side:top">{html.escape(printable(caption))}</caption>'
         f"<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
     )
 
@@ -98,6 +134,7 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
     return " × ".join([*(f"{n:,}" for n in counts), aval.str_short(short_dtypes=True)])
 
 
-def wrapped(text: str, indent: str = "", width: int = 100) -> str:
+def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     """A paragraph in lines that fit the tables."""
-    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+    width = PAGE.get() if width is None else width
+    return textwrap.fill(printable(text), width, initial_indent=indent, subsequent_indent=indent)

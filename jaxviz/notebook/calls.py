@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -77,3 +78,38 @@ def evaluate_call(call: ast.Call, namespace: dict[str, Any]) -> Call:
         else:
             kwargs[keyword.arg] = value(keyword.value)
     return Call(ast.unparse(call), value(call.func), tuple(args), kwargs)
+
+
+_PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
+
+
+def pieces(text: str) -> list[tuple[str, int]]:
+    """The characters of a text, a quoted string as one, each with how many brackets are open around it."""
+    depth, found = 0, []
+    for piece in _PIECE.findall(text):
+        depth -= piece in ")]}"
+        found.append((piece, depth))
+        depth += piece in "([{"
+    return found
+
+
+def split(text: str) -> list[str]:
+    """The parts between commas that are in no quotes and no brackets."""
+    parts = [""]
+    for piece, depth in pieces(text):
+        if piece == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [unquoted(part.strip()) for part in parts if part.strip()]
+
+
+def unquoted(text: str) -> str:
+    """A text without the quotes around it."""
+    if text[:1] not in ("'", '"') or len(text) < 2:
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, str) else text

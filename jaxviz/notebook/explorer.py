@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -19,10 +19,15 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.views.changes import changes_of, follow
 from jaxviz.views.columns import first_line, view_of
 from jaxviz.views.compiled import compiled
-from jaxviz.views.page import page
+from jaxviz.views.dot import Dot
+from jaxviz.views.drawing import Drawing, draw
+from jaxviz.views.page import fit_to_show, page
 from jaxviz.views.schema import View, encode
 from jaxviz.views.text import stage_text, summary
 from jaxviz.views.whatif import what_if
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SHOWN = (*STAGES, "compiled")
 """What `stage` and `beside` may be: the stages, and what they compile to."""
@@ -82,7 +87,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     @cached_property
     def view(self) -> View:
         """What is shown, as plain data."""
-        return view_of(self.derivation)
+        return fit_to_show(view_of(self.derivation))
 
     @property
     def equation(self) -> Equation | None:
@@ -108,7 +113,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         derivation = _derivation(f, args, argnums, kwargs)
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
-        payload = encode(view_of(derivation))
+        payload = encode(fit_to_show(view_of(derivation)))
         self._fill()
         before = self.payload
         self.derivation, self._comparison = derivation, comparison
@@ -132,12 +137,12 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         Returns:
           the path.
         """
-        view = self.view if source else view_of(self.derivation, source=False)
+        view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
         state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "filter", "height", "compared")}
         state["what_if"] = _what_if_json(self.derivation, source)
         if self._comparison is not None:
             self._fill()
-            before = self.before if source else encode(view_of(self._comparison.before, source=False))
+            before = self.before if source else encode(fit_to_show(view_of(self._comparison.before, source=False)))
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
@@ -145,6 +150,34 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), self._esm, self._css, state), encoding="utf-8")
         return path
+
+    def draw(self, stage: str = "", depth: int | None = None, source: bool = True) -> Drawing:
+        """A picture of a program, or of several side by side; by default of what the explorer shows.
+
+        >>> explorer.draw("forward+backward")
+
+        Args:
+          stage, depth, source: as of `jaxviz.draw`.
+        """
+        keys = f"{self.stage}+{self.beside}".split("+")
+        shown = stage or "+".join(key for key in dict.fromkeys(keys) if key in STAGES)
+        return draw(self.derivation, stage=shown, depth=depth, source=source)
+
+    def to_dot(self, stage: str = "", depth: int | None = None, source: bool = True) -> Dot:
+        """The picture as a `graphviz.Source`, which shows itself and which `.render()` writes; see `jaxviz.to_dot`."""
+        return self.draw(stage, depth, source).to_dot()
+
+    def save_svg(self, path: str | Path, stage: str = "", depth: int | None = None, source: bool = True) -> Path:
+        """Writes the picture as SVG, by `dot` where it is installed; returns the path. The arguments are those of `draw`."""
+        return self.draw(stage, depth, source).save_svg(path)
+
+    def save_png(self, path: str | Path, stage: str = "", depth: int | None = None, dpi: int = 150) -> Path:
+        """Writes the picture as PNG; returns the path. The arguments are those of `draw`, and the points per inch."""
+        return self.draw(stage, depth).save_png(path, dpi)
+
+    def plot(self, stage: str = "", depth: int | None = None, width: float | None = None) -> Figure:
+        """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in inches."""
+        return self.draw(stage, depth).plot(width)
 
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
@@ -168,7 +201,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             return
         try:
             if self._comparison is not None and not self.changes:
-                self.before = encode(view_of(self._comparison.before))
+                self.before = encode(fit_to_show(view_of(self._comparison.before)))
                 self.changes = _changes_json(self._comparison)
             self.payload = encode(self.view)
         except Exception as error:

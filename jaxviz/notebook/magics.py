@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from jaxviz.analysis.budgets import FASTEST, read_budget
 from jaxviz.analysis.compare import Comparison, compare
-from jaxviz.analysis.cost import format_flops
-from jaxviz.analysis.lint import lint
-from jaxviz.analysis.memory import memory
-from jaxviz.analysis.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
-from jaxviz.analysis.policy_views import MemoryComparison, PlanComparison
-from jaxviz.analysis.remat_plan import plan_remat
-from jaxviz.analysis.residuals import arrays_among, residuals
-from jaxviz.analysis.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
-from jaxviz.analysis.tables import format_bytes, wrapped
-from jaxviz.derivation import Derivation, derive
+from jaxviz.analysis.remat_plan import RematPlan
+from jaxviz.derivation import Derivation
 from jaxviz.ir.syntax import Program
-from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
+from jaxviz.notebook.calls import CallError, evaluate_call, parse_calls, pieces, unquoted
 from jaxviz.notebook.messages import short_message
+from jaxviz.notebook.reports import Request
 from jaxviz.trace import trace
 
 _CALL = argument("call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run")
@@ -130,7 +119,7 @@ class JaxvizMagics(Magics):
     @line_cell_magic
     def lint(self, line: str, cell: str | None = None) -> Any:
         """Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`."""
-        return self._run(self.lint, line, cell, "deriving", self._lint)
+        return self._run(self.lint, line, cell, "deriving", Request.lint)
 
     @magic_arguments()
     @_ARGNUMS
@@ -182,7 +171,7 @@ class JaxvizMagics(Magics):
                 exec(compile(before, "<cell>", "exec"), namespace)
             calls = [evaluate_call(c, namespace) for c in parsed]
             what = f"{doing} {' and '.join(c.text for c in calls)}"
-            return show(*calls, options)
+            return show(*(Request(call, options, namespace) for call in calls))
         except CallError as error:
             _print_error(
                 f"%{magic.__name__}: {error}\n  Use it as: %{magic.__name__} {', '.join(f'{f}(x)' for f in 'fg'[:n_calls])}"
@@ -201,111 +190,35 @@ class JaxvizMagics(Magics):
         """Leaves the traceback for `%tb`, as an uncaught error would."""
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
 
-    def _jaxpr(self, call: Call, options: Any) -> Any:
+    def _jaxpr(self, request: Request) -> Any:
+        call = request.call
         program = trace(call.fun)(*call.args, **call.kwargs)
-        return self._explored(program) if options.explore else Shown((("", program),))
+        return self._explored(program) if request.options.explore else Shown((("", program),))
 
-    def _residuals(self, call: Call, options: Any) -> Any:
-        argnums = _argnums(options.argnums)
-        if options.compare is not None:
-            return self._compared(call, options, arrays_among(call.args) if argnums is None else argnums)
-        if options.explore:
-            return self._explored(self._derived(call, options, argnums))
-        nums = arrays_among(call.args) if argnums is None else argnums
-        return residuals(self._derived(call, options, nums))
+    def _residuals(self, request: Request) -> Any:
+        if request.options.explore and request.options.compare is None:
+            return self._explored(request.under_policy())
+        return request.residuals()
 
-    def _memory(self, call: Call, options: Any) -> Any:
-        if options.compare is not None:
-            return MemoryComparison(self._compared(call, options), options.xla)
-        derivation = self._derived(call, options, _argnums(options.argnums))
-        if options.explore:
-            return self._explored(derivation)
-        timeline = memory(derivation)
-        if options.xla:
-            print(wrapped(timeline.compare()))
-        return timeline
+    def _memory(self, request: Request) -> Any:
+        if request.options.explore and request.options.compare is None:
+            return self._explored(request.under_policy())
+        return request.memory()
 
-    def _remat(self, call: Call, options: Any) -> Any:
-        if options.budget is not None and (options.policy, options.compare) != (None, None):
-            raise CallError("--budget says how many bytes, and so does a policy; give one of them")
-        if options.compare is not None:
-            if options.code:
-                raise CallError("--code prints one plan, so it goes with --budget or --policy")
-            return PlanComparison(self._compared(call, options))
-        argnums = _argnums(options.argnums)
-        nums = 0 if argnums is None else argnums
-        budget: float | str = _budget(options.budget or "0.5")
-        if options.policy is not None:
-            to = self._setting(options.policy)
-            compared = compare_policies(call.fun, *call.args, policies=[to], argnums=nums, **call.kwargs)
-            (found,) = compared.outcomes
-            budget = found.nbytes
-            print(wrapped(
-                f"{to.name} keeps {format_bytes(found.nbytes)} and computes {format_flops(found.flops)} again; for the same bytes:"
-            ))  # fmt: skip
-        plan = plan_remat(call.fun, *call.args, budget=budget, memory=options.memory, argnums=nums, **call.kwargs)
-        if options.code:
-            print(plan.code())
-        if options.explore:
-            planned = derive(plan.apply(call.fun), *call.args, argnums=nums, **call.kwargs)
-            return self._explored(planned)
+    def _remat(self, request: Request) -> Any:
+        plan = request.remat()
+        if request.options.explore and isinstance(plan, RematPlan):
+            return self._explored(request.planned(plan))
         return plan
 
-    def _derived(self, call: Call, options: Any, argnums: int | tuple[int, ...] | None) -> Derivation:
-        """The call's derivation, under the policy that was asked for."""
-        derivation = _derive(call, argnums)
-        if options.policy is None:
-            return derivation
-        to = self._setting(options.policy)
-        found = derive_under(derivation, to)
-        print(wrapped(f"with {to.name} on {checkpoints_of(derivation.primal)}:"))
-        return found
+    def _compare(self, first: Request, second: Request) -> Any:
+        comparison = compare(first.derivation, second.derivation)
+        return self._explored(comparison) if first.options.explore else comparison
 
-    def _compared(self, call: Call, options: Any, argnums: int | tuple[int, ...] | None = None) -> PolicyComparison:
-        if options.policy is not None:
-            raise CallError("--policy shows one policy and --compare several; give one of them")
-        if options.explore:
-            raise CallError("--explore shows one program, so it goes with --policy")
-        settings = [self._setting(text) for text in _split(options.compare)]
-        if argnums is None:
-            argnums = _argnums(options.argnums)
-        return compare_policies(
-            call.fun, *call.args, policies=settings, argnums=0 if argnums is None else argnums, **call.kwargs
-        )
-
-    def _setting(self, text: str) -> Setting:
-        """A policy by name, or by an expression in the user's namespace, where those of jax.checkpoint_policies have their names too.
-
-        Raises:
-          CallError: it is none.
-        """
-        namespace = self._namespace()
-        policies = vars(jax.checkpoint_policies)
-        try:
-            is_name = text in (AS_IT_IS, NO_CHECKPOINTS) or text in policies
-            if is_name or (text.isidentifier() and text not in namespace):
-                return setting(text)
-            return setting(eval(compile(text, "<magic>", "eval"), {**policies, **namespace}))
-        except (ValueError, TypeError) as error:
-            raise CallError(str(error)) from None
-        except Exception as error:
-            raise CallError(f"{text} is no policy: {type(error).__name__}: {error}") from None
-
-    def _lint(self, call: Call, options: Any) -> Any:
-        report = lint(_derive(call, _argnums(options.argnums)))
-        if options.explain and report:
-            print(report.explain())
-        return report
-
-    def _compare(self, first: Call, second: Call, options: Any) -> Any:
-        argnums = _argnums(options.argnums)
-        comparison = compare(*(_derive(call, argnums) for call in (first, second)))
-        return self._explored(comparison) if options.explore else comparison
-
-    def _stages(self, *names: str) -> Callable[[Call, Any], Any]:
-        def show(call: Call, options: Any) -> Any:
-            derivation = _derive(call, _argnums(options.argnums))
-            if options.explore:
+    def _stages(self, *names: str) -> Callable[[Request], Any]:
+        def show(request: Request) -> Any:
+            derivation = request.derivation
+            if request.options.explore:
                 return self._explored(derivation)
             return Shown(tuple((name, getattr(derivation, name)) for name in names))
 
@@ -327,30 +240,6 @@ class Shown:
         return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
 
 
-def _derive(call: Call, argnums: int | tuple[int, ...] | None) -> Derivation:
-    return derive(call.fun, *call.args, argnums=0 if argnums is None else argnums, **call.kwargs)
-
-
-def _argnums(text: str | None) -> int | tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        numbers = tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise CallError(f"--argnums takes numbers such as 0 or 0,1; got: {text}") from None
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _budget(text: str) -> str:
-    """A size, a share or 'fastest that fits', as `plan_remat` takes it."""
-    if text != FASTEST:
-        try:
-            read_budget(text, 0)
-        except ValueError as error:
-            raise CallError(f"--budget: {error}") from None
-    return text
-
-
 _WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare")
 
 
@@ -366,57 +255,23 @@ def _options(line: str) -> tuple[list[str], str]:
         word, rest = _word(rest)
         name, equals, value = word.partition("=")
         if equals:
-            words.append(f"{name}={_unquoted(value)}")
+            words.append(f"{name}={unquoted(value)}")
         else:
             words.append(word)
             if word in _WITH_VALUE and rest:
                 value, rest = _word(rest)
-                words.append(_unquoted(value))
+                words.append(unquoted(value))
     return words, rest
-
-
-_PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
-
-
-def _pieces(text: str) -> list[tuple[str, int]]:
-    """The characters of a text, a quoted string as one, each with how many brackets are open around it."""
-    depth, found = 0, []
-    for piece in _PIECE.findall(text):
-        depth -= piece in ")]}"
-        found.append((piece, depth))
-        depth += piece in "([{"
-    return found
 
 
 def _word(text: str) -> tuple[str, str]:
     """The text up to the first space that is in no quotes and no brackets, and what follows it."""
     n = 0
-    for piece, depth in _pieces(text):
+    for piece, depth in pieces(text):
         if piece.isspace() and depth <= 0:
             break
         n += len(piece)
     return text[:n], text[n:].strip()
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that are in no quotes and no brackets."""
-    parts = [""]
-    for piece, depth in _pieces(text):
-        if piece == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return [_unquoted(part.strip()) for part in parts if part.strip()]
-
-
-def _unquoted(text: str) -> str:
-    if text[:1] not in ("'", '"') or len(text) < 2:
-        return text
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-    return value if isinstance(value, str) else text
 
 
 def _print_error(message: str) -> None:

@@ -11,12 +11,13 @@ from jaxviz.ir.origin import is_own_code
 _CELL = re.compile(r"<ipython-input[^>]*>|\S*ipykernel_\S*?\.py")
 
 
-def short_message(error: BaseException, what: str) -> str:
+def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the whole traceback)") -> str:
     """An error in two or three lines.
 
     Args:
       error: what was raised.
       what: what was being done, such as 'tracing f'.
+      more: where to read more.
 
     Returns:
       the kind of error and the first paragraph of its message, and the user's line where it was raised.
@@ -27,7 +28,7 @@ def short_message(error: BaseException, what: str) -> str:
     line = user_line(error)
     if line is not None:
         lines.append(f"  at {line}")
-    lines.append("  (`%tb` shows the whole traceback)")
+    lines.append(f"  {more}")
     return "\n".join(lines)
 
 

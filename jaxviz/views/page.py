@@ -7,7 +7,14 @@ import gzip
 import html
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from jaxviz.analysis.tables import printable
+from jaxviz.views.schema import Excerpt, View
+
+_LONGEST = 2000
+"""The most characters of a name that are shown."""
 
 _HOST = """
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -83,6 +90,25 @@ html {{ color-scheme: light dark; }}
 </body>
 </html>
 """
+
+
+def fit_to_show(view: View) -> View:
+    """A view whose texts have their control characters, and those that turn text around, spelt out; very long names are cut."""
+    return replace(
+        view,
+        title=printable(view.title, 200),
+        strings=tuple(_lines(text) for text in view.strings),
+        notes=tuple(_lines(text) for text in view.notes),
+        files=tuple(replace(file, excerpts=tuple(map(_source, file.excerpts))) for file in view.files),
+    )
+
+
+def _lines(text: str) -> str:
+    return "\n".join(printable(line, _LONGEST) for line in text.split("\n"))
+
+
+def _source(excerpt: Excerpt) -> Excerpt:
+    return replace(excerpt, lines=tuple("\t".join(map(printable, line.split("\t"))) for line in excerpt.lines))
 
 
 def _packed(block: bytes) -> str:

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.tables import text_table
+from jaxviz.analysis.tables import html_table, printable, text_table, wrapped
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,27 @@ def test_a_word_longer_than_its_column_is_broken():
     lines = text_table(("name", "reason"), [("x", path)], "<<", width=60).splitlines()
     assert max(map(len, lines)) <= 60
     assert "".join(line.removeprefix("x").strip() for line in lines[2:]) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ×…π😀", "plain ×…π😀"),
+        ("a\x1b[31mb\x00\x7f\x9b", "a<U+001B>[31mb<U+0000><U+007F><U+009B>"),
+        ("a\u202eb\u2066c\u200f\ufeff", "a<U+202E>b<U+2066>c<U+200F><U+FEFF>"),
+        ("two\nlines\tand\u2028more", "two lines and<U+2028>more"),
+        ("\ud800", "<U+D800>"),
+    ],
+)
+def test_what_commands_a_terminal_or_turns_text_around_is_spelt_out(text, shown):
+    assert printable(text) == shown
+    assert shown in text_table(("a", "b"), [(text, "x")], "<<")
+    assert shown in wrapped(text)
+    assert not any(c in html_table(text, ("a",), [(text,)], (False,)) for c in "\x1b\u202e\x00")
+
+
+def test_long_names_are_cut():
+    assert printable("n" * 10**6, 10) == "nnnnnnnnn…"
+    assert printable("\u202e" * 10**6, 10) == "<U+202E><…"
+    lines = text_table(("name", "why"), [("n" * 10**6, "x")], "<<").splitlines()
+    assert max(map(len, lines)) < 250

@@ -56,9 +56,7 @@ def lab(tmp_path_factory):
     settings = home / "settings_dir" / SETTINGS
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     token = secrets.token_hex(16)
     log = home / "lab.log"
     command = [
@@ -71,7 +69,7 @@ def lab(tmp_path_factory):
         server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait_for(f"{url}/api/status?token={token}", server, log)
+        wait_for(f"{url}/api/status?token={token}", server, log)
         yield Lab(url, token, folder)
     finally:
         server.terminate()
@@ -80,13 +78,20 @@ def lab(tmp_path_factory):
         server.kill()
 
 
-def _wait_for(url, server, log):
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def wait_for(url, server, log):
+    """Waits until a server answers; fails with its log if it ends, or takes too long."""
     for _ in range(STARTUP_SECONDS * 4):
         assert server.poll() is None, log.read_text()
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(0.25)
-    raise AssertionError(f"JupyterLab did not answer in {STARTUP_SECONDS} s:\n{log.read_text()}")
+    raise AssertionError(f"the server did not answer in {STARTUP_SECONDS} s:\n{log.read_text()}")
 
 
 @pytest.fixture(scope="session")

@@ -437,3 +437,49 @@ def test_primals_are_read_between_tangents(tab, tmp_path):
     expect(lines).to_have_count(all_lines)
     page.keyboard.press("v")
     expect(page.get_by_test_id("colours-left")).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_transform_is_stepped_through(tab, tmp_path):
+    def loss(x, w):
+        return jnp.sum(jnp.sin(x) * jnp.cos(x @ w))
+
+    derivation = jaxviz.derive(loss, jnp.ones(3), jnp.ones((3, 3)))
+    page = tab.page
+    page.goto(jaxviz.explore(derivation).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("play").click()
+    player = page.get_by_test_id("player")
+    expect(player.get_by_test_id("step-count")).to_have_text(f"1 of {len(derivation.primal.equations)}")
+    expect(player.get_by_test_id("rule-title")).to_have_text("jvp rule of sin")
+    expect(player.locator(".cm-line.is-played")).to_have_count(1)
+    added = player.locator("[data-testid=code-right] .cm-line.is-written")
+    expect(added).to_have_count(player.get_by_test_id("rule-row").count())
+    later = len(derivation.jvp.equations) - added.count()
+    assert player.locator("[data-testid=code-right] .cm-line.is-later[data-row]").count() == later
+
+    player.get_by_test_id("play-linearize").click()
+    n = len(derivation.primal.equations)
+    seen = []
+    for step in range(1, n + 1):
+        expect(player.get_by_test_id("step-count")).to_have_text(f"{step} of {n}")
+        seen += [int(row.get_attribute("data-row")) for row in player.get_by_test_id("rule-row").all()]
+        if step == 2:
+            tab.screenshot("player-linearize")
+        page.keyboard.press("ArrowRight")
+    made = len(derivation.forward.equations) + len(derivation.linear.equations)
+    assert len(seen) == len(set(seen)) == made
+
+    player.get_by_test_id("play-transpose").click()
+    page.keyboard.press("End")
+    expect(player.get_by_test_id("step-sentence")).to_contain_text("to add it to what came before")
+    so_far = player.locator(".jv-io .is-so-far")
+    underline = "e => getComputedStyle(e).borderBottomStyle"
+    assert so_far.evaluate(underline) == "dotted"
+    assert player.locator(".jv-io .is-residual").first.evaluate(underline) == "double"
+    tab.screenshot("player-transpose")
+
+    player.locator("[data-testid=code-right] .cm-line[data-row]").first.click()
+    expect(player.get_by_test_id("step-count")).to_have_text(f"1 of {len(derivation.linear.equations)}")
+    page.keyboard.press("Escape")
+    expect(player).to_be_hidden()
+    expect(page.get_by_test_id("code-left")).to_have_attribute("data-stage", "linear")
+    expect(page.get_by_test_id("inspected")).to_have_text("reduce_sum")

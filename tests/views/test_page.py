@@ -6,7 +6,11 @@ import json
 import re
 from html.parser import HTMLParser
 
-from jaxviz.views.page import page
+import jaxviz
+from jaxviz.views.columns import view_of
+from jaxviz.views.page import fit_to_show, page
+from jaxviz.views.schema import encode
+from tests.views.drawn_programs import HOSTILE_ARGS, hostile
 
 EVIL = "</script><!--<script>alert(1)</script>\u2028 & \" ' <img src=x onerror=alert(1)>"
 
@@ -61,3 +65,18 @@ def test_the_page_names_no_address():
 
 def test_the_same_view_gives_the_same_page():
     assert read()[0] == read()[0]
+
+
+def test_names_neither_turn_text_around_nor_fill_the_page():
+    view = view_of(jaxviz.derive(hostile, *HOSTILE_ARGS))
+    shown = encode(fit_to_show(view))
+    assert len(encode(view)) > 1_000_000
+    assert len(shown) < 200_000
+    text = shown.decode(errors="replace")
+    assert "<U+202E>" in text
+    assert not set(text.partition('"strings"')[2].partition("]")[0]) & {"\u202e", "\u2066", "\x1b"}
+
+
+def test_a_view_without_such_names_stays_as_it_is():
+    view = view_of(jaxviz.derive(lambda x: x * 2.0, 1.0))
+    assert encode(fit_to_show(view)) == encode(view)

@@ -11,6 +11,7 @@ import { CompiledPane } from "./panes/compiled";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
+import { PlayerPane } from "./panes/player";
 import { KEYS, Rail } from "./panes/rail";
 import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
@@ -39,7 +40,13 @@ const AT_ONCE = 500;
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
   const keys = keySheet();
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
-  const rail = guarded("rail", () => new Rail(state, toggleKeys));
+  let opened: PlayerPane | undefined;
+  const player = guarded("player", () => {
+    opened = new PlayerPane(state, root);
+    return opened;
+  });
+  const togglePlayer = () => opened?.toggle();
+  const rail = guarded("rail", () => new Rail(state, toggleKeys, togglePlayer));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
@@ -92,7 +99,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   top.append(codes, splitter(top, "column", "--jv-side"), source.element);
   const bottom = h("div", { class: "jv-row jv-bottom" });
   bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
-  root.replaceChildren(rail.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
+  root.replaceChildren(rail.element, player.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
 
   const onKey = (event: KeyboardEvent) => {
     // JupyterLab listens for keys on the whole page: `b` would put a cell below.
@@ -101,6 +108,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
     if (event.key === "/") residuals.focus?.();
     else if (event.key.toLowerCase() === "m") memory.focus?.();
+    else if (event.key.toLowerCase() === "r") togglePlayer();
     else if (!actOn(event, state, keys, toggleKeys, step)) return;
     event.preventDefault();
   };
@@ -114,7 +122,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
-    for (const pane of [rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
+    for (const pane of [player, rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
       pane.update(change);
   });
   const unfollow = state.other ? selectInBoth(state, state.other, () => code.get("left")?.pane) : () => {};
@@ -133,7 +141,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     unlink();
     stop();
     state.switches.destroy();
-    for (const pane of [below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+    for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
 

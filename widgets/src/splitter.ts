@@ -14,6 +14,9 @@ export function splitter(parent: HTMLElement, axis: "column" | "row", property: 
     tabindex: 0,
     "aria-orientation": axis === "column" ? "vertical" : "horizontal",
     "aria-label": "resize panes",
+    "aria-valuemin": 12,
+    "aria-valuemax": 80,
+    "aria-valuenow": 36,
   });
   const set = (percent: number) => {
     const size = Math.min(80, Math.max(12, percent));

@@ -2,6 +2,7 @@
 
 import type { Matches } from "./changes";
 import type { Model, Place } from "./model";
+import type { Player } from "./player";
 import { Switches } from "./switches";
 import { type Made, NOTHING_MADE } from "./sync";
 
@@ -73,7 +74,8 @@ export type Change =
   | "lower"
   | "switches"
   | "linking"
-  | "filter";
+  | "filter"
+  | "player";
 
 export class State {
   selection: Selection = NOTHING;
@@ -94,6 +96,8 @@ export class State {
   fullParams = false;
   lower: Lower = "residuals";
   tabled: Tabled = "residuals";
+  /** The transform that is played, if one is. */
+  player: Player | null = null;
   /** Whether scrolling one pane brings the other to the place that it is linked to. */
   linksScrolling = true;
   readonly switches: Switches;
@@ -294,6 +298,11 @@ export class State {
     for (const { variable: given, taker } of [...donations, ...this.model.donationsWith(variable)])
       if (taker !== null) found.add(given).add(taker);
     return found;
+  }
+
+  setPlayer(player: Player | null): void {
+    this.player = player;
+    this.tell("player");
   }
 
   toggleLinking(): void {

@@ -4,12 +4,14 @@ import whatIfs from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/format";
 import explorer from "../src/index";
 import { InspectorPane } from "../src/panes/inspector";
+import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
 import { State } from "../src/state";
 import { type Table, WhatIf } from "../src/whatif";
 import { bytes, model } from "./fixture";
 import { layOut } from "./layout";
+import { SIN_COS } from "./programs";
 
 beforeAll(() => {
   layOut(0, 0);
@@ -628,4 +630,87 @@ test("the program and the selected equations are copied as JAX text, to a sheet 
   expect(find("copy-sheet")).toHaveLength(0);
   vi.unstubAllGlobals();
   layOut(0, 0);
+});
+
+test("the player: a step at a time, told in words, at the equation that is selected, and closed again", () => {
+  const state = new State(SIN_COS());
+  const root = document.createElement("div");
+  document.body.append(root);
+  const pane = new PlayerPane(state, root);
+  root.append(pane.element);
+  state.subscribe((change) => pane.update(change));
+  const find = (id: string) => Array.from(root.querySelectorAll<HTMLElement>(`[data-testid="${id}"]`));
+  const text = (id: string) => find(id)[0]!.textContent;
+  const press = (key: string) =>
+    pane.element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+
+  expect(pane.element.hidden).toBe(true);
+  state.selectRow(state.model.rowNamed("primal:2"));
+  pane.toggle();
+  expect([pane.element.hidden, root.classList.contains("is-playing")]).toEqual([false, true]);
+  expect(text("step-count")).toBe("3 of 5");
+  expect(text("rule-title")).toBe("jvp rule of cos");
+  expect(find("rule-row")).toHaveLength(4);
+  expect(text("step-said")).toBe("Step 3: cos: 1 equation for the value, 3 for the tangent.");
+  expect(find("step-said")[0]!.getAttribute("aria-live")).toBe("polite");
+
+  press("ArrowRight");
+  expect(text("step-count")).toBe("4 of 5");
+  press("Home");
+  expect([text("step-count"), (find("step-back")[0] as HTMLButtonElement).disabled]).toEqual([
+    "1 of 5",
+    true,
+  ]);
+  press("End");
+  expect([text("step-count"), (find("step-on")[0] as HTMLButtonElement).disabled]).toEqual(["5 of 5", true]);
+
+  // An equation that is clicked on, of either program, moves to its step.
+  state.selectRow(state.model.rowNamed("jvp:4"));
+  expect(text("step-count")).toBe("2 of 5");
+
+  find("play-linearize")[0]!.click();
+  expect(find("rule-part").map((part) => part.dataset["stage"])).toEqual(["forward", "linear"]);
+  expect(find("code-right")).toHaveLength(2);
+  find("play-transpose")[0]!.click();
+  find("only-adding")[0]!.click();
+  press("Home");
+  press(".");
+  expect(text("step-count")).toBe("3 of 8");
+
+  press("Escape");
+  expect([pane.element.hidden, root.classList.contains("is-playing"), state.player]).toEqual([
+    true,
+    false,
+    null,
+  ]);
+  expect(state.row).toBe(state.model.rowNamed("linear:5"));
+  pane.destroy();
+});
+
+test("the player plays, stops at the end, and begins again", () => {
+  vi.useFakeTimers();
+  const state = new State(SIN_COS());
+  const root = document.createElement("div");
+  const pane = new PlayerPane(state, root);
+  root.append(pane.element);
+  state.subscribe((change) => pane.update(change));
+  const button = root.querySelector<HTMLElement>('[data-testid="step-play"]')!;
+  pane.toggle();
+  button.click();
+  expect(button.getAttribute("aria-pressed")).toBe("true");
+  vi.advanceTimersByTime(60_000);
+  expect([state.player!.step, button.getAttribute("aria-pressed")]).toEqual([4, "false"]);
+  button.click();
+  expect(state.player!.step).toBe(0);
+  state.showStages([1]);
+  vi.advanceTimersByTime(60_000);
+  expect(state.player).toBeNull();
+  pane.destroy();
+  vi.useRealTimers();
+});
+
+test("R opens the player where there is a transform to play, and it is a key like others", () => {
+  const { find, key } = show();
+  key("r");
+  expect(find("player")[0]!.hidden).toBe(true);
 });

@@ -1,122 +1,192 @@
-/** What is said of a variable: its type, its size, where it is made and what reads it. */
+/** What the player tells of a step: its equation, the rule, and the equations that it added. */
 
 import { h } from "../dom";
-import { plural } from "../format";
-import { donationText } from "../listing";
-import type { State } from "../state";
+import { formatCount } from "../format";
+import type { Model } from "../model";
+import type { Play, Player } from "../player";
+import { type Kind, type Name, nameClass, type Part } from "../rule";
 import { marked } from "./residuals";
+import { coloured } from "./source";
 
-/** Uses listed before the rest is only counted. */
-const SHOWN = 6;
+/** Longer params are left out; the title has them whole. */
+const LONG = 28;
 
-/** A card that hangs at a variable; its equations are buttons that lead there. */
-export function variableCard(state: State, v: number, program = -1): HTMLElement {
-  const { model } = state;
-  const { name, type } = model.variable(v);
-  const made = model.definition(v, program);
-  const uses = model.uses(v, program);
-  const kin = model.identities.kin(v);
-  const place = made >= 0 ? model.place(made) : null;
-  const source = model.sourceText(place);
-  return h(
-    "div",
-    { class: "jv-hover", "data-testid": "variable" },
-    h(
-      "div",
-      { class: "jv-hover-head" },
-      h("strong", { class: hueClass(state, v) }, name),
-      h("code", {}, type),
-      h("span", { class: "jv-dim" }, model.sizeText(v)),
-      kin !== "value" && h("span", { class: `jv-badge-role jv-role-${kin}` }, kin),
-    ),
-    ...model
-      .donationsWith(v)
-      .map((d) =>
-        h(
-          "div",
-          {},
-          d.variable === v ? donationText(d) : `takes over the memory of ${model.atomText(d.variable)}`,
-        ),
-      ),
-    made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", {}, ...inputText(state, v)),
-    source !== "" &&
+/** Variables of a list shown before the rest is only counted. */
+const MANY = 10;
+
+const KINDS: Record<Kind, string> = {
+  source: "",
+  value: "value",
+  tangent: "tangent",
+  cotangent: "cotangent",
+  "so far": "so far, the cotangent",
+  residual: "residual",
+  local: "",
+};
+
+const ROLES: Record<string, string> = {
+  primal: "value",
+  accumulation: "sum",
+  recomputation: "again",
+};
+
+export function stepCard(player: Player): HTMLElement[] {
+  return new Card(player).parts();
+}
+
+class Card {
+  private readonly model: Model;
+  private readonly play: Play;
+
+  constructor(private readonly player: Player) {
+    this.play = player.play;
+    this.model = this.play.model;
+  }
+
+  parts(): HTMLElement[] {
+    const { rule, step } = this.player;
+    const sources = this.play.equations(step);
+    const source = sources.at(-1)!;
+    return [
       h(
         "div",
-        { class: "jv-hover-source" },
-        h("code", {}, source),
-        h("span", { class: "jv-dim" }, ` ${model.placeText(place)}`),
+        { class: "jv-card-part jv-card-source", "data-testid": "step-source" },
+        h("div", { class: "jv-card-head" }, h("h5", {}, this.where(sources)), this.within(source)),
+        ...sources.map((row) => this.equation(row)),
+        this.line(source),
       ),
-    source === "" && place !== null && h("div", { class: "jv-dim" }, model.placeText(place)),
-    h("div", { class: "jv-hover-uses" }, usesText(state, v, program)),
-    uses.length > 0 &&
       h(
-        "ul",
-        {},
-        ...uses.slice(0, SHOWN).map((row) => h("li", {}, link(state, v, row, equationText(state, row)))),
-        uses.length > SHOWN &&
-          h("li", { class: "jv-dim" }, `and ${plural(uses.length - SHOWN, "more", "more")}`),
+        "div",
+        { class: "jv-card-rule" },
+        h("span", { "aria-hidden": "true" }, "↓"),
+        h("strong", { "data-testid": "rule-title" }, rule.title || "adds no equation"),
       ),
-    h(
-      "div",
-      { class: "jv-hover-keys jv-dim" },
-      ...(made >= 0 ? ["click or ", h("kbd", {}, "F12"), " where it is made"] : []),
-      ...(made >= 0 && uses.length > 0 ? [" · "] : []),
-      ...(uses.length > 0 ? [h("kbd", {}, "N"), " next use"] : []),
-    ),
-  );
-}
-
-/** `2 uses, and a result of f`. */
-export function usesText({ model }: State, v: number, program = -1): string {
-  const uses = model.uses(v, program).length;
-  const returned = model.returnedBy(v).map((p) => {
-    const owner = model.column("program_owner")[p]!;
-    return owner < 0
-      ? `a result of ${model.view.stages[model.column("program_stage")[p]!]!.label}`
-      : `given back by the ${model.primitive(owner)}'s program`;
-  });
-  const parts = [uses > 0 && plural(uses, "use"), ...new Set(returned)].filter(Boolean);
-  return parts.length > 0 ? parts.join(", and ") : "no use";
-}
-
-/** The class of the hue of a variable, or empty while there are none. */
-export function hueClass({ model, coloured }: State, v: number): string {
-  if (!coloured || v < 0 || model.atomText(v) === "_") return "";
-  const kin = model.identities.kin(v);
-  return `jv-hue-${model.identities.hue(v)}${kin === "value" ? "" : ` jv-of-${kin}`}`;
-}
-
-/** `argument params['w']`, `residual sin(x)` with why it is kept, or which input of which program it is. */
-function inputText({ model }: State, v: number): (HTMLElement | string)[] {
-  const { label } = model.variable(v);
-  const program = model.boundBy(v);
-  if (program < 0) return ["an input"];
-  const owner = model.column("program_owner")[program]!;
-  const place = model.binders(program).indexOf(v);
-  if (label.startsWith("residual ")) {
-    const kept = model.residuals[place - model.constants(program)];
-    const why = kept ? [h("div", { class: "jv-dim" }, ...marked(kept.reason))] : [];
-    return ["residual ", h("code", {}, label.slice(9)), ...why];
+      ...rule.parts.map((part) => this.part(part)),
+      h("p", { class: "jv-card-says", "data-testid": "step-sentence" }, ...marked(rule.sentence)),
+    ];
   }
-  const [, kin, of] = /^(tangent|cotangent) of (.*)$/.exec(label) ?? [];
-  if (of !== undefined) return [`the ${kin} of `, h("code", {}, of)];
-  if (label) return ["argument ", h("code", {}, label)];
-  if (owner < 0)
-    return [`input ${place} of ${model.view.stages[model.column("program_stage")[program]!]!.label}`];
-  return [`input ${place} of the program of `, h("code", {}, model.summary(owner))];
-}
 
-function equationText({ model }: State, row: number): HTMLElement[] {
-  return [
-    h("code", {}, model.summary(row)),
-    h("span", { class: "jv-dim" }, ` ${model.placeText(model.place(row))}`),
-  ];
-}
+  private where(rows: number[]): string {
+    const { label } = this.model.view.stages[this.play.transform.source]!;
+    const numbers = rows.map((row) => formatCount(this.model.number(row))).join(", ");
+    return `${label}, equation${rows.length > 1 ? "s" : ""} ${numbers}`;
+  }
 
-function link(state: State, v: number, row: number, text: HTMLElement[]): HTMLElement {
-  return h(
-    "button",
-    { type: "button", class: "jv-link", tabindex: -1, onclick: () => state.goToVariable(v, row) },
-    ...text,
-  );
+  /** The programs that an equation stands in, outermost first. */
+  private within(row: number): HTMLElement | false {
+    const { model } = this;
+    const crumbs: string[] = [];
+    for (let r = row; model.owner(r) >= 0; r = model.owner(r))
+      crumbs.unshift(model.primitive(model.owner(r)), model.programLabel(model.program(r)));
+    if (crumbs.length === 0) return false;
+    return h("span", { class: "jv-dim", "data-testid": "step-within" }, `in ${crumbs.join(" › ")}`);
+  }
+
+  /** The user's line, as it is written. */
+  private line(row: number): HTMLElement | false {
+    const { model } = this;
+    const place = model.place(row);
+    if (!place) return false;
+    const text = model.view.files[place.file]?.excerpts
+      .map(({ first, lines }) => lines[place.line - first])
+      .find((line) => line !== undefined);
+    return h(
+      "div",
+      { class: "jv-card-line", title: model.placeTitle(place) },
+      h("span", { class: "jv-dim" }, model.placeText(place)),
+      text !== undefined && h("code", {}, ...coloured(text.trim())),
+    );
+  }
+
+  /** What the rule adds to one stage: operands, equations, results. */
+  private part({ stage, takes, rows, gives }: Part): HTMLElement {
+    const { model, play } = this;
+    const { label } = model.view.stages[stage]!;
+    return h(
+      "div",
+      { class: "jv-card-part jv-card-added", "data-testid": "rule-part", "data-stage": label },
+      play.transform.targets.length > 1 && h("h5", { class: "jv-card-stage" }, `in ${label}`),
+      this.list("takes", takes),
+      h(
+        "div",
+        { class: "jv-rule-rows" },
+        ...rows.map((row) =>
+          h(
+            "div",
+            { class: `jv-rule-row jv-role-${model.role(row)}`, "data-testid": "rule-row", "data-row": row },
+            this.equation(row),
+            h("span", { class: "jv-rule-role" }, this.role(row)),
+          ),
+        ),
+      ),
+      this.list("gives", gives),
+    );
+  }
+
+  private role(row: number): string {
+    if (this.play.isLoose[row]) return "of no equation";
+    const role = this.model.role(row);
+    // The equations on the way to what is saved have its role too.
+    if (role === "residual" && this.model.outputs(row).some((v) => this.player.rules.isSaved(v)))
+      return "saved";
+    return ROLES[role] ?? role;
+  }
+
+  private equation(row: number): HTMLElement {
+    const { model } = this;
+    const outputs = model
+      .outputs(row)
+      .flatMap((v) => [this.name(v), h("span", { class: "jv-type" }, `:${model.atomType(v)}`), " "]);
+    const params = model.params(row).join(" ");
+    const title = model.params(row).join("\n");
+    const short = params.length > LONG ? "…" : params;
+    return h(
+      "code",
+      { class: "jv-equation" },
+      ...outputs,
+      "= ",
+      h("span", { class: "jv-primitive" }, model.primitive(row)),
+      params !== "" && h("span", { class: "jv-param", title }, `[${short}]`),
+      ...model.inputs(row).flatMap((a) => [" ", this.name(a)]),
+      model.nested(row).length > 0 && h("span", { class: "jv-dim" }, " { … }"),
+    );
+  }
+
+  private name(atom: number): HTMLElement {
+    const { model } = this;
+    if (atom < 0) return h("span", { class: "jv-literal" }, model.atomText(atom));
+    const name = this.player.rule.names.get(atom);
+    const of = name && name.of >= 0 && name.of !== atom ? ` of ${model.atomText(name.of)}` : "";
+    return h("span", { class: nameClass(name), title: name && KINDS[name.kind] + of }, model.atomText(atom));
+  }
+
+  private list(title: string, names: Name[]): HTMLElement | false {
+    if (names.length === 0) return false;
+    const items = names.slice(0, MANY).map((name) => {
+      const saved = this.player.rules.isSaved(name.variable) && title === "gives";
+      return h(
+        "li",
+        {},
+        h("code", { class: nameClass(name) }, this.model.atomText(name.variable)),
+        h("span", { class: "jv-type" }, this.model.atomType(name.variable)),
+        h("span", { class: "jv-dim" }, ...(saved && name.of < 0 ? [] : this.words(name))),
+        saved && h("span", { class: "jv-saved" }, "saved → linear"),
+      );
+    });
+    const more = names.length - items.length;
+    if (more > 0) items.push(h("li", { class: "jv-dim" }, `and ${more} more`));
+    return h("div", { class: "jv-io" }, h("h5", {}, title), h("ul", {}, ...items));
+  }
+
+  /** `tangent of c`, the variable in its colour. */
+  private words({ kind, of }: Name): (Node | string)[] {
+    if (kind === "local" || of < 0) return [KINDS[kind]];
+    const own = this.player.rule.names.get(of);
+    const text = this.model.atomText(of);
+    if (kind === "residual" && this.play.transform.key === "transpose") return [KINDS[kind]];
+    return [
+      `${kind === "residual" ? "residual: value" : KINDS[kind]} of `,
+      h("code", { class: nameClass(own) }, text),
+    ];
+  }
 }

@@ -82,8 +82,8 @@ function figures({ functions, figures, stages }: Changes, show: (key: string) =>
       h(
         "tr",
         {},
-        ...["", first === second ? `${first}, before` : first, second, "change", "only in one"].map((text) =>
-          h("th", { scope: "col", class: "jv-plain" }, text),
+        ...["figure", first === second ? `${first}, before` : first, second, "change", "only in one"].map(
+          (text) => h("th", { scope: "col", class: "jv-plain" }, text),
         ),
       ),
     ),

@@ -29,11 +29,12 @@ import { plural } from "../format";
 import { equationsText, jaxprText } from "../jaxpr";
 import { foldText, type Line, listing, type Token } from "../listing";
 import type { Listing } from "../pane";
+import { nameClass } from "../rule";
 import { listingOf } from "../scrolling";
 import { type Change, litAs, type Selection, type Side, type State } from "../state";
-import { hueClass, usesText, variableCard } from "./card";
 import { copyIcon, ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
 import { marked } from "./residuals";
+import { hueClass, usesText, variableCard } from "./variable";
 
 const relight = StateEffect.define<null>();
 const setTip = StateEffect.define<Tooltip | null>();
@@ -168,7 +169,7 @@ export class CodePane {
       "section",
       {
         class: "jv-pane jv-code",
-        "aria-label": title,
+        "aria-label": version ? `${version}: ${title}` : title,
         "data-testid": `code-${side}`,
         "data-stage": infos.map((info) => info.key).join("+"),
         onfocusin: () => state.use(side),
@@ -251,13 +252,13 @@ export class CodePane {
     else if (change === "lower" || change === "switches") return;
     else this.view.dispatch({ effects: relight.of(null) });
     this.chips.update(change);
-    if (change === "roles") this.hideRoles();
+    if (change === "roles" || (change === "player" && this.state.muted.size > 0)) this.hideRoles();
     if (change === "colours") this.markColours();
     if (change === "selection") {
       this.closeCard();
       if (this.state.muted.size > 0) this.hideRoles();
-      this.bringIntoSight(this.lineToShow());
     }
+    if (change === (this.state.player ? "player" : "selection")) this.bringIntoSight(this.lineToShow());
     if (change === "variable") this.standOnVariable();
   }
 
@@ -288,14 +289,19 @@ export class CodePane {
   }
 
   private bringIntoSight(line: number): void {
-    if (line < 0) return;
+    if (line < 0 || line === Infinity) return;
     const at = this.view.state.doc.line(line + 1);
     const { from, to } = this.view.viewport;
     const effects: StateEffect<unknown>[] = this.unfoldAround(line);
     const block = this.view.lineBlockAt(at.from);
     const { scrollTop, clientHeight } = this.view.scrollDOM;
+    // While steps are played there is always some of what comes next in sight.
+    const below = this.state.player ? Math.min(90, clientHeight / 4) : 0;
     const inSight =
-      at.from >= from && at.to <= to && block.top >= scrollTop && block.bottom <= scrollTop + clientHeight;
+      at.from >= from &&
+      at.to <= to &&
+      block.top >= scrollTop &&
+      block.bottom + below <= scrollTop + clientHeight;
     if (!inSight || effects.length > 0)
       this.view.dispatch({
         effects: [...effects, EditorView.scrollIntoView(at.from, { y: "center", x: "start", xMargin: 200 })],
@@ -304,6 +310,8 @@ export class CodePane {
 
   /** The line of the selected equation; failing that, the nearest that is lit. */
   private lineToShow(): number {
+    const { player } = this.state;
+    if (player) return Math.min(...player.shown.map((row) => this.lineOfRow.get(row) ?? Infinity));
     const { rows, ancestors, descendants, siblings } = this.state.selection;
     for (const set of [rows, descendants, ancestors, siblings]) {
       let first = -1;
@@ -347,11 +355,12 @@ export class CodePane {
 
   /** Leaves out the equations whose role is hidden; what holds others that are not stays. */
   private hideRoles(): void {
-    const { model, muted, selection } = this.state;
+    const { model, muted, player, selection } = this.state;
     const { doc } = this.view.state;
     const n = this.lines.length;
     this.hidden = new Uint8Array(n);
-    const isKept = (line: Line) => line.kind === "equation" && muted.get(model.role(line.row)) !== "hidden";
+    const isKept = (line: Line) =>
+      line.kind === "equation" && (player !== null || muted.get(model.role(line.row)) !== "hidden");
     const kept = new Int32Array(n + 1);
     for (let i = 0; i < n; i++) kept[i + 1] = kept[i]! + Number(isKept(this.lines[i]!));
     const builder = new RangeSetBuilder<Decoration>();
@@ -489,7 +498,8 @@ export class CodePane {
     // Outside equations there are inputs and results, which may be donated ones of a jit.
     const donated = line.row < 0 ? model.donationsWith(v)[0] : undefined;
     if (donated) this.state.selectRow(donated.row);
-    else if (v >= 0 && !found!.isBinder) this.state.goToVariable(v, model.definition(v, line.program));
+    else if (v >= 0 && !found!.isBinder && !this.state.player)
+      this.state.goToVariable(v, model.definition(v, line.program));
     else {
       if (line.row >= 0) this.state.selectRow(line.row);
       if (v >= 0) this.state.standOn(v);
@@ -498,6 +508,7 @@ export class CodePane {
 
   /** Puts the keys on the next variable of the selected equation, or the previous. */
   private stepVariable(by: 1 | -1): boolean {
+    if (this.state.player) return false;
     const line = this.lineOfRow.get(this.state.row) ?? this.bindings.get(this.state.variable) ?? -1;
     const found = line < 0 ? [] : this.lines[line]!.tokens.filter((t) => t.variable !== undefined);
     if (found.length === 0) return true;
@@ -520,6 +531,7 @@ export class CodePane {
   }
 
   private goToDefinition(): boolean {
+    if (this.state.player) return false;
     const { variable } = this;
     if (variable >= 0) this.state.goToVariable(variable, this.state.model.definition(variable, this.program));
     return true;
@@ -527,6 +539,7 @@ export class CodePane {
 
   /** Goes to the next equation that reads the variable, or the one before. */
   private goToUse(by: 1 | -1): boolean {
+    if (this.state.player) return false;
     const { variable, state } = this;
     const uses = variable < 0 ? [] : state.model.uses(variable, this.program);
     if (uses.length === 0) {
@@ -661,13 +674,17 @@ export class CodePane {
           if (this.hidden[n - 1]) continue;
           const line = lines[n - 1]!;
           const start = view.state.doc.line(n).from;
-          const lit = line.row >= 0 ? litAs(state.selection, line.row) : "";
-          const muted =
-            line.kind === "equation" && state.muted.has(state.model.role(line.row)) ? " is-dimmed" : "";
-          const hides = lit === "" && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
+          const lit = state.player
+            ? this.played(n - 1)
+            : line.row >= 0
+              ? litAs(state.selection, line.row)
+              : "";
+          const hides = lit === "" && !state.player && this.hidesLit(n - 1, view.state) ? " hides-lit" : "";
+          const role = line.kind === "equation" && !state.player ? state.model.role(line.row) : "";
+          const muted = state.muted.has(role) ? " is-dimmed" : "";
           const indent = `--indent:${2 * line.depth + 4}ch`;
           const attributes: Record<string, string> = {
-            class: `jv-line jv-line-${line.kind} ${lit}${hides}${muted} ${line.row >= 0 ? state.markOf(line.row) : ""}`,
+            class: `jv-line jv-line-${line.kind} ${lit}${hides}${muted} ${line.row >= 0 && !state.player ? state.markOf(line.row) : ""}`,
             style: indent,
           };
           if (line.row >= 0) attributes["data-row"] = String(line.row);
@@ -676,7 +693,8 @@ export class CodePane {
           for (const t of line.tokens) {
             const how =
               t.variable === undefined ? "" : this.tokenClass(t.variable, line.row, pointed, families);
-            builder.add(start + t.from, start + t.to, markOf(`jv-${t.kind}${how}`, t.title));
+            const name = `jv-${t.kind}${how}${this.playedName(line, t)}`;
+            builder.add(start + t.from, start + t.to, markOf(name, t.title));
           }
         }
       }
@@ -708,6 +726,23 @@ export class CodePane {
         ? "is-kin"
         : "";
     return ` ${hue} ${how}${isCursor ? " is-cursor" : ""}`;
+  }
+
+  /** How a line stands to the step that is played; one that is no equation goes with the equation before it. */
+  private played(index: number): string {
+    for (let i = index; i >= 0; i--) {
+      const { row } = this.lines[i]!;
+      if (row < 0) continue;
+      const how = this.state.player!.standing(row);
+      return i === index || how === "is-later" ? how : "";
+    }
+    return "";
+  }
+
+  private playedName(line: Line, { variable }: Token): string {
+    const { player } = this.state;
+    if (!player || variable === undefined || !player.shown.includes(line.row)) return "";
+    return ` ${nameClass(player.rule.names.get(variable))}`;
   }
 
   private variableAt(view: EditorView, position: number): Found | null {

@@ -4,8 +4,8 @@ import { h } from "../dom";
 import { formatBytes, formatCount, formatParts, plural } from "../format";
 import { donationText } from "../listing";
 import type { Change, Lit, State } from "../state";
-import { usesText } from "./card";
 import { marked } from "./residuals";
+import { usesText } from "./variable";
 
 /** Links of one kind shown before the rest is only counted. */
 const SHOWN = 8;

@@ -74,6 +74,7 @@ export class MemoryPane {
         role: "slider",
         "aria-label": "step",
         "aria-valuemin": 1,
+        "aria-valuenow": 1,
         "data-testid": "timeline",
         onpointermove: (event: PointerEvent) => this.moveTo(this.stepAt(event)),
         onpointerdown: (event: PointerEvent) => this.moveTo(this.stepAt(event)),

@@ -3,12 +3,14 @@
 import type { Matches } from "../changes";
 import { h } from "../dom";
 import { formatCount, plural } from "../format";
+import { transformsOf } from "../player";
 import type { Change, State } from "../state";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "show a stage"],
   ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
+  ["R", "play a transform, equation by equation; ← → step, Space plays, Home, End"],
   ["↑ ↓", "previous, next equation"],
   ["← →", "fold, unfold the program it holds"],
   ["- +", "fold, unfold all of them"],
@@ -43,12 +45,14 @@ export class Rail {
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
+  private readonly play: HTMLButtonElement;
   private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
 
   constructor(
     private readonly state: State,
     onHelp: () => void,
+    onPlay: () => void,
   ) {
     const { view } = state.model;
     const shown = [...view.stages, COMPILED];
@@ -93,6 +97,18 @@ export class Rail {
       },
       "jvp ∥ linearize",
     );
+    this.play = h(
+      "button",
+      {
+        type: "button",
+        class: "jv-button",
+        title: "Step through a transform, equation by equation (R)",
+        "data-testid": "play",
+        disabled: transformsOf(state.model).length === 0,
+        onclick: onPlay,
+      },
+      "▶ steps",
+    );
     this.link = h(
       "button",
       {
@@ -129,6 +145,7 @@ export class Rail {
       h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
+      this.play,
       this.link,
       this.versions,
       h("span", { class: "jv-space" }),
@@ -140,6 +157,10 @@ export class Rail {
   }
 
   update(change: Change): void {
+    if (change === "player") {
+      this.play.classList.toggle("is-shown", this.state.player !== null);
+      this.play.setAttribute("aria-pressed", String(this.state.player !== null));
+    }
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
     this.fillVersions();

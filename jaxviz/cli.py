@@ -1,0 +1,361 @@
+"""jaxviz on the command line: `jaxviz residuals model.py:loss --args "params, f32[8,16]"`."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.analysis.tables import PAGE, printable
+from jaxviz.derivation import STAGES
+from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
+from jaxviz.notebook.messages import short_message
+from jaxviz.notebook.reports import Request
+from jaxviz.trace import trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_EXAMPLES = """examples:
+  jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient keeps, and why
+  jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON; a type stands for an array of it
+  jaxviz memory model:loss --args "params, x" --plot memory.pdf         its memory over time, and the figure for a paper
+  jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to compute again, and the lines for it
+  jaxviz lint model:loss --args "params, x"                             what to write otherwise
+  jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
+  jaxviz explore model:loss --args "params, x" --html loss.html         the explorer as one offline file
+  jaxviz explore model:loss --args "params, x" --stage forward+backward --svg loss.svg
+"""
+
+_USAGE_ERROR, _FAILURE = 2, 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    >>> main(["jaxpr", "model.py:loss", "--args", "f32[3]"])
+
+    Args:
+      argv: its words; those that the process was started with by default.
+
+    Returns:
+      the exit status: 0; 1 for a failure; 2 for a mistake in the command.
+    """
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit as done:  # argparse has said what was wrong, or printed the help
+        return int(done.code or 0)
+    width = options.width or shutil.get_terminal_size((100, 24)).columns
+    page = PAGE.set(max(40, min(width, 200) if not options.width else width))
+    what = f"reading {options.target}"
+    try:
+        function, namespace = _load(options.target)
+        what = f"evaluating --args {options.args}" if options.args else what
+        call = _call(function, options, namespace)
+        what = f"{options.doing} {options.target}"
+        options.run(Request(call, options, namespace, say=_note if options.json else _print))
+        sys.stdout.flush()
+        return 0
+    except CallError as error:
+        _complain(f"jaxviz {options.command}: {error}")
+        return _USAGE_ERROR
+    except BrokenPipeError:  # whoever reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if options.traceback:
+            _complain("".join(traceback.format_exception(error)))
+        else:
+            _complain(short_message(error, what, "(--traceback shows where)"))
+        return _FAILURE
+    finally:
+        PAGE.reset(page)
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists what there is")
+        raise SystemExit(_USAGE_ERROR)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="jaxviz", description="See what JAX's transformations make of a function.", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+
+    def command(name: str, doing: str, run: Callable[[Request], None], help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=_examples_of(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        made.set_defaults(run=run, doing=doing, json=False)
+        made.add_argument(
+            "target", metavar="module:function", help="such as package.model:loss or path/to/model.py:loss"
+        )
+        made.add_argument(
+            "--args", metavar="EXPRESSIONS", default="",
+            help="what to call it with, as between the parentheses of a call: Python in the module's own namespace, with jax, jnp and np at "
+            "hand, and types such as f32[8,16] or bf16[] for arrays; it is traced, not run",
+        )  # fmt: skip
+        made.add_argument("--argnums", "-a", help="positional arguments to differentiate in, such as 0 or 0,1")
+        made.add_argument("--width", type=int, help="how many columns the output has (default: those of the terminal)")
+        made.add_argument("--traceback", action="store_true", help="of an error, show the whole traceback")
+        return made
+
+    explore = command("explore", "deriving", _explore, "write the explorer as HTML, or a program as a picture")
+    explore.add_argument("--html", metavar="FILE", help="the explorer as one file that works offline")
+    for name, words in (("svg", ""), ("png", ""), ("pdf", ""), ("dot", " in the language of dot")):
+        explore.add_argument(f"--{name}", metavar="FILE", help=f"a picture of the stages{words}")
+    explore.add_argument("--stage", default="", help=f"what the picture shows: {_STAGES}; several are joined by +")
+    explore.add_argument(
+        "--depth", type=int, help="how deep calls, loops, scopes and repeated layers are opened in a picture"
+    )
+    explore.add_argument("--no-source", action="store_true", help="leave lines of source text out of the files")
+
+    found = command("residuals", "deriving", _report(Request.residuals), "what the gradient keeps in memory, and why")
+    _of_report(found, policies=True)
+    found = command("memory", "deriving", _report(Request.memory), "the memory of the gradient over time, as modelled")
+    _of_report(found, policies=True)
+    found.add_argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    found = command(
+        "remat", "planning", _report(Request.remat), "what to save, and what to compute again, within a budget"
+    )
+    _of_report(found, policies=True)
+    found.add_argument(
+        "--budget", "-b",
+        help="what the residuals may take: bytes, a size such as 64MB or 1.5GiB, or up to 1.0 a share of them (default: 0.5); or "
+        "'fastest that fits', which the modelled peak has to",
+    )  # fmt: skip
+    found.add_argument("--memory", "-m", help="what 'fastest that fits' has to fit (default: the device)")
+    found.add_argument("--code", "-c", action="store_true", help="print the lines to write for it")
+    found = command("lint", "deriving", _report(Request.lint), "advice on what the gradient keeps or does for nothing")
+    _of_report(found)
+    found.add_argument("--explain", action="store_true", help="print what each rule means that there is advice by")
+    found = command("jaxpr", "tracing", _jaxpr, "a program as text, as JAX prints it")
+    found.add_argument("--stage", default="primal", help=f"which: {_STAGES} (default: primal)")
+    return parser
+
+
+_STAGES = ", ".join(STAGES[:-1]) + f" or {STAGES[-1]}"
+
+
+def _of_report(parser: argparse.ArgumentParser, policies: bool = False) -> None:
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    if policies:
+        parser.add_argument("--plot", metavar="FILE", help="write its figure as .pdf, .svg or .png")
+        parser.add_argument(
+            "--policy", "-p", help="with this checkpoint policy: a name in jax.checkpoint_policies, or an expression"
+        )
+        parser.add_argument("--compare", help="several policies side by side, with commas between them")
+
+
+def _examples_of(command: str) -> str:
+    lines = [line for line in _EXAMPLES.splitlines()[1:] if line.split()[1] == command]
+    return "\n".join(["examples:", *lines])
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _load(target: str) -> tuple[Any, dict[str, Any]]:
+    """The function that `module:function` names, and the namespace of its module."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise CallError(f"expected module:function, such as model:loss or path/to/model.py:loss; got {target!r}")
+    module = _module(place)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            there = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+            own = [n for n in there if getattr(getattr(module, n), "__module__", "") == module.__name__]
+            raise CallError(f"{place} has no {name!r}; it has {', '.join((own or there)[:12]) or 'no functions'}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise CallError(f"{target} is no function, but of type {type(found).__name__}")
+    return found, vars(module)
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py") and os.sep not in place:
+        sys.path.insert(0, os.getcwd())
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
+                raise  # a module that theirs imports
+            raise CallError(
+                f"there is no module {place!r} here; a file is given by its path, such as model.py:loss"
+            ) from None
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise CallError(f"there is no file {place}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CallError(f"{place} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Type:
+    """`f32` in `f32[8,16]`, which stands for an array of that type."""
+
+    def __init__(self, name: str, dtype: Any):
+        self.name = name
+        self.dtype = dtype
+
+    def __getitem__(self, shape: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape if isinstance(shape, tuple) else (shape,), self.dtype)
+
+    def __call__(self, *args: Any) -> Any:
+        return getattr(builtins, self.name)(*args) if hasattr(builtins, self.name) else self.dtype(*args)
+
+
+_TYPES = {
+    name: _Type(name, dtype)
+    for name, dtype in {
+        "f16": jnp.float16, "bf16": jnp.bfloat16, "f32": jnp.float32, "f64": jnp.float64, "c64": jnp.complex64,
+        "c128": jnp.complex128, "bool": jnp.bool_,
+        **{f"{kind}{n}": getattr(jnp, f"{long}{n}") for kind, long in (("i", "int"), ("u", "uint")) for n in (8, 16, 32, 64)},
+    }.items()
+}  # fmt: skip
+"""The types that a jaxpr prints."""
+
+_SCALAR = re.compile(rf"\b({'|'.join(_TYPES)})\[\s*\]")
+
+
+def _call(function: Any, options: Any, namespace: dict[str, Any]) -> Call:
+    text = _SCALAR.sub(r"\1[()]", options.args)
+    _, (parsed,) = parse_calls(f"f({text}\n)")
+    own = {"jax": jax, "jnp": jnp, "np": np, **_TYPES, **namespace}
+    found = evaluate_call(parsed, {**own, parsed.func.id: function})  # type: ignore[attr-defined]
+    try:
+        inspect.signature(function).bind(*found.args, **found.kwargs)
+    except TypeError as error:
+        raise CallError(
+            f'{error} of {options.target}; give it with --args, such as --args "params, f32[8,16]"'
+        ) from None
+    except ValueError:  # a builtin, of which Python does not know
+        pass
+    return Call(f"{options.target}({options.args})", function, found.args, found.kwargs)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _report(of: Callable[[Request], Any]) -> Callable[[Request], None]:
+    def run(request: Request) -> None:
+        options = request.options
+        plot = getattr(options, "plot", None)
+        if plot and Path(plot).suffix not in (".pdf", ".svg", ".png"):
+            raise CallError(f"--plot writes .pdf, .svg and .png; got {plot}")
+        report = of(request)
+        if options.json:
+            print(json.dumps(report.to_dict(), indent=1, ensure_ascii=True, default=str))
+        elif not getattr(options, "code", False):
+            _print(str(report), headed=True)
+        if plot:
+            _save_figure(report.plot() if hasattr(report, "plot") else report.policies.plot(), plot)
+
+    return run
+
+
+def _save_figure(figure: Figure, path: str) -> None:
+    from jaxviz.views.figure import editable_text
+
+    with editable_text():
+        figure.savefig(path, dpi=200)
+    _note(f"wrote {path}")
+
+
+def _jaxpr(request: Request) -> None:
+    call, options = request.call, request.options
+    if options.stage not in STAGES:
+        raise CallError(f"--stage is {_STAGES}; got {options.stage!r}")
+    if options.stage != "primal":
+        _print(str(getattr(request.derivation, options.stage)))
+        return
+    try:
+        program = trace(call.fun)(*call.args, **call.kwargs)
+    except (jax.errors.ConcretizationTypeError, TypeError):
+        if not call.args:
+            raise
+        program = request.derivation.primal  # in which an argument that is no array is itself, such as a flag
+    _print(str(program))
+
+
+def _explore(request: Request) -> None:
+    from jaxviz.views.columns import view_of
+    from jaxviz.views.drawing import draw
+    from jaxviz.views.text import summary
+
+    options, source = request.options, not request.options.no_source
+    derivation = request.derivation
+    if options.html:
+        from jaxviz.notebook.explorer import Explorer  # it brings anywidget and IPython with it
+
+        _note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
+    pictures = {name: getattr(options, name) for name in ("svg", "png", "pdf", "dot") if getattr(options, name)}
+    if pictures:
+        try:
+            picture = draw(derivation, stage=options.stage or "primal", depth=options.depth, source=source)
+        except ValueError as error:
+            raise CallError(str(error)) from None
+        for name, path in pictures.items():
+            if name == "dot":
+                Path(path).write_text(picture.to_dot().source, encoding="utf-8")
+            else:
+                getattr(picture, f"save_{name}")(path)
+            _note(f"wrote {path}")
+    if not options.html and not pictures:
+        _print(summary(view_of(derivation, source=False)), headed=True)
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def _print(text: str, headed: bool = False) -> None:
+    """Prints lines in which nothing can command the terminal."""
+    lines = [printable(line) for line in text.split("\n")]
+    if headed and lines and _has_colours(sys.stdout):
+        lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+    print("\n".join(lines))
+
+
+def _note(text: str) -> None:
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+
+
+def _complain(text: str) -> None:
+    first, *rest = (printable(line) for line in text.rstrip().split("\n"))
+    if _has_colours(sys.stderr):
+        first = f"\x1b[31m{first}\x1b[0m"
+    print("\n".join([first, *rest]), file=sys.stderr)
+
+
+def _has_colours(stream: Any) -> bool:
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

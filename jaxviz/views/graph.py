@@ -1,0 +1,122 @@
+"""What a picture of a program shows: boxes for equations, frames for what holds them, lines for values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+ROLE_LABELS: Mapping[str, str] = {
+    "primal": "primal",
+    "tangent": "tangent",
+    "residual": "residual",
+    "cotangent": "cotangent",
+    "accumulation": "sum of cotangents",
+    "recomputation": "computed again",
+    "zero": "zeros filled in",
+    "dummy": "dummy residual",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What is drawn as a box, or as a word where it is a value from outside.
+
+    Args:
+      number: its place among the boxes.
+      kind: 'equation'; 'group' for equations drawn as one; 'input', 'constant', 'literal' and 'result' for values; 'residual' for one
+        that goes from the forward to the backward program; 'note' for what is left out.
+      title, detail: its two lines.
+      role: of its equation; '' for a value.
+      frame: the frame that it stands in.
+      tooltip: a few lines more.
+      url: of the source line, or ''.
+    """
+
+    number: int
+    kind: str
+    title: str
+    detail: str = ""
+    role: str = ""
+    frame: int = 0
+    tooltip: str = ""
+    url: str = ""
+
+    @property
+    def is_value(self) -> bool:
+        return self.kind in ("input", "constant", "literal", "result", "residual")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What holds boxes and other frames: a stage, a call, a branch, a loop's body, a named scope, or a layer that is repeated.
+
+    Args:
+      number: its place among the frames; the first holds all.
+      parent: the frame around it; -1 for none.
+      kind: 'picture', 'stage', 'call', 'scope' or 'fold'.
+      title: what it is.
+    """
+
+    number: int
+    parent: int
+    kind: str
+    title: str
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A value that goes from one box to another.
+
+    Args:
+      tail, head: the boxes.
+      kind: 'value'; 'carry' where the next iteration or repetition reads it; 'residual' on its way between two stages.
+      nbytes: of the largest value, where several go the same way.
+      tooltip: what they are.
+    """
+
+    tail: int
+    head: int
+    kind: str
+    nbytes: int
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What a picture shows.
+
+    Args:
+      title: of the picture.
+      boxes: in the order of evaluation, values after the equations.
+      frames: each after the one that it stands in.
+      lines: between the boxes.
+      notes: what is folded, or left out.
+    """
+
+    title: str
+    boxes: tuple[Box, ...]
+    frames: tuple[Frame, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that there are, in a fixed order."""
+        there = {b.role for b in self.boxes}
+        if any(b.kind == "residual" for b in self.boxes):
+            there.add("residual")
+        return tuple(r for r in ROLE_LABELS if r in there)
+
+    @property
+    def stages(self) -> tuple[Frame, ...]:
+        return tuple(f for f in self.frames if f.parent == 0)
+
+    def enclosing(self, frame: int) -> list[int]:
+        """The frame and those around it, innermost first."""
+        found = []
+        while frame >= 0:
+            found.append(frame)
+            frame = self.frames[frame].parent
+        return found

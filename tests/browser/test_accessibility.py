@@ -1,0 +1,113 @@
+"""The explorer by the rules of axe-core, in every pane and in both themes, and by the keyboard alone."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from playwright.sync_api import expect
+
+import jaxviz
+
+pytestmark = pytest.mark.browser
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def loss(w, x):
+    def step(x, _):
+        return jax.checkpoint(lambda x: jnp.tanh(x @ w) * jnp.cos(x))(x), jnp.sum(x)
+
+    x, sums = jax.lax.scan(step, x, None, length=3)
+    return jnp.sum(x) + jnp.sum(sums)
+
+
+def other(w, x):
+    return loss(w, x) + jnp.sum(jnp.exp(w))
+
+
+ARGS = (jnp.ones((9, 9)), jnp.ones((50, 9)))
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory):
+    explorer = jaxviz.explore(jaxviz.compare(loss, other, *ARGS))
+    explorer.compared = False
+    return explorer.save_html(tmp_path_factory.mktemp("page") / "page.html", compiled=True)
+
+
+@pytest.fixture
+def explorer(tab, page_path):
+    tab.page.goto(page_path.as_uri())
+    tab.page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]")
+    return tab.page.get_by_test_id("explorer")
+
+
+def violations(page):
+    page.add_script_tag(path=AXE)
+    found = page.evaluate(
+        """async () => (await axe.run("[data-testid=explorer]", {
+            runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+            rules: { region: { enabled: false } },
+        })).violations.map((v) => v.id + ": " + v.help + "\\n" + v.nodes.slice(0, 4).map(
+            (n) => "    " + n.html.slice(0, 200) + "\\n      " + n.failureSummary.split("\\n").slice(1, 3).join(" ")
+        ).join("\\n"))"""
+    )
+    return "\n".join(found)
+
+
+VIEWS = {
+    "as it opens": [],
+    "an equation selected": ["ArrowDown", "ArrowDown", "ArrowDown"],
+    "two stages": ["Digit3", "Shift+Digit5"],
+    "jvp beside linearize": ["l"],
+    "two versions": ["c"],
+    "compiled": ["Digit6"],
+    "keys": ["?"],
+}
+
+
+@pytest.mark.parametrize("keys", VIEWS.values(), ids=VIEWS)
+def test_axe_finds_nothing(tab, explorer, keys):
+    explorer.focus()
+    for key in keys:
+        tab.page.keyboard.press(key)
+    assert violations(tab.page) == ""
+
+
+@pytest.mark.parametrize("shown", ["what-if", "memory", "changes"])
+def test_axe_finds_nothing_in_the_lower_panes(tab, explorer, shown):
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    explorer.get_by_test_id("residuals").get_by_test_id(f"show-{shown}").click()
+    assert violations(tab.page) == ""
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+def test_the_keyboard_reaches_everything(tab, explorer):
+    """Whatever can be clicked is a button, a field or a row that the keys reach, and shows that it has the focus."""
+    unreachable = tab.page.evaluate(
+        """() => [...document.querySelectorAll("[data-testid=explorer] *")].filter((e) => {
+            const style = getComputedStyle(e);
+            if (style.cursor !== "pointer" || style.visibility === "hidden" || e.offsetParent === null) return false;
+            return !e.closest("button, a[href], input, select, summary, label, [tabindex], [role=row], tr, .cm-content");
+        }).map((e) => e.outerHTML.slice(0, 160))"""
+    )
+    assert unreachable == []
+    seen, page = set(), tab.page
+    explorer.focus()
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        here = page.evaluate(
+            """() => {
+                const e = document.activeElement;
+                const style = getComputedStyle(e);
+                const inside = e.closest("[data-testid=explorer]") !== null;
+                const outlined = style.outlineStyle !== "none" || style.boxShadow !== "none" || e.matches(".cm-content");
+                return [inside, outlined, e.outerHTML.slice(0, 120)];
+            }"""
+        )
+        if not here[0]:
+            break
+        assert here[1], f"no visible focus: {here[2]}"
+        seen.add(here[2])
+    assert len(seen) > 12
+    expect(explorer).to_be_visible()

@@ -1,0 +1,174 @@
+"""The explorer outside of a notebook's own cell: in ipywidgets' containers, in Notebook 7, in marimo, on nbconvert's page."""
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+
+import nbformat
+import pytest
+from conftest import free_port, wait_for
+from playwright.sync_api import expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+KERNEL_IDLE = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+
+PROGRAM = """
+import jax, jax.numpy as jnp, jaxviz
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w) * jnp.cos(x))
+
+args = jnp.ones((9, 9)), jnp.ones((50, 9))
+"""
+
+
+def write(folder, *cells):
+    """A notebook with a program and some cells after it; gives its name."""
+    name = f"{uuid.uuid4().hex}.ipynb"
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in (PROGRAM, *cells)])
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(made, folder / name)
+    return name
+
+
+def run_in_lab(lab, tab, *cells):
+    """A notebook with these cells, all of them run."""
+    page = tab.page
+    name = write(lab.folder, *cells)
+    page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}/tree/{name}?token={lab.token}&reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    page.wait_for_selector("[data-testid=explorer]", timeout=90_000, state="attached")
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    return page
+
+
+def works(explorer):
+    """Whether an explorer answers: an equation is selected by a click, and the inspector and the residuals follow."""
+    explorer.scroll_into_view_if_needed()
+    line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text=re.compile("= tanh"))
+    line.click(position={"x": 4, "y": 6})
+    expect(explorer.get_by_test_id("inspector")).to_contain_text("tanh")
+    expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
+
+
+def test_it_sits_in_boxes_tabs_and_interact(lab, tab):
+    page = run_in_lab(
+        lab,
+        tab,
+        """
+import ipywidgets as w
+first, second = jaxviz.explore(loss, *args), jaxviz.explore(loss, *args)
+heights = w.IntSlider(620, 400, 900)
+w.link((heights, "value"), (first, "height"))
+tab = w.Tab([w.VBox([heights, first]), second], titles=["first", "second"])
+tab
+""",
+        """
+@w.interact(n=(1, 3))
+def shown(n=2):
+    return jaxviz.explore(lambda w, x: loss(w, x) * n, *args)
+""",
+    )
+    page.wait_for_function("() => document.querySelectorAll('[data-testid=explorer]').length >= 3", timeout=60_000)
+    explorers = page.get_by_test_id("explorer")
+    works(explorers.nth(0))
+    page.get_by_role("tab", name="second").click()
+    works(explorers.nth(1))
+    assert explorers.nth(1).bounding_box()["width"] > 600
+    works(explorers.last)
+    tab.screenshot("containers")
+
+
+def test_python_hears_of_the_page_and_the_page_of_python(lab, tab):
+    page = run_in_lab(
+        lab,
+        tab,
+        """
+import ipywidgets as w
+e = jaxviz.explore(loss, *args)
+out = w.Label("nothing yet")
+e.observe(lambda change: setattr(out, "value", f"{change.name} is {change.new}"), ["selected", "stage", "filter"])
+w.VBox([e, out])
+""",
+    )
+    explorer = page.get_by_test_id("explorer")
+    label = page.locator(".widget-label", has_text=" is ")
+    works(explorer)
+    expect(label).to_have_text(re.compile("selected is primal:"))
+    explorer.get_by_test_id("stage-backward").click()
+    expect(label).to_have_text("stage is backward")
+    explorer.get_by_test_id("filter").fill("tanh")
+    expect(label).to_have_text("filter is tanh")
+
+
+def test_notebook_7(lab, tab):
+    page = tab.page
+    name = write(lab.folder, "jaxviz.explore(loss, *args)")
+    page.goto(f"{lab.url}/notebooks/{name}?token={lab.token}")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.get_by_text("Python 3 (ipykernel)").first.wait_for(timeout=60_000)
+    page.get_by_role("menuitem", name="Run").first.click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
+    works(page.get_by_test_id("explorer"))
+    tab.screenshot("notebook-7")
+
+
+MARIMO = f"""
+import marimo
+
+app = marimo.App(width="full")
+
+
+@app.cell
+def _():
+    {PROGRAM.strip().replace(chr(10), chr(10) + "    ")}
+    return args, jaxviz, loss
+
+
+@app.cell
+def _(args, jaxviz, loss):
+    jaxviz.explore(loss, *args)
+    return
+
+
+if __name__ == "__main__":
+    app.run()
+"""
+
+
+@pytest.fixture
+def marimo(tmp_path):
+    """The address of a marimo server that runs a notebook with an explorer in it."""
+    path = tmp_path / "notebook.py"
+    path.write_text(MARIMO)
+    port, log = free_port(), tmp_path / "marimo.log"
+    home = {
+        name: str(tmp_path / name.lower()) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+    }
+    command = [sys.executable, "-m", "marimo", "run", str(path), "--headless", "--no-token", "--port", str(port)]
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            command, env=dict(os.environ, **home), stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(f"{url}/health", server, log)
+        yield url
+    finally:
+        server.kill()
+        server.wait(20)
+
+
+def test_marimo(marimo, tab):
+    page = tab.page
+    page.goto(marimo)
+    page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=120_000)
+    works(page.get_by_test_id("explorer"))
+    tab.screenshot("marimo")
+    # It asks for fonts and its news; what it asks for is its own affair, and there is no network.
+    tab.foreign.clear()

@@ -1,0 +1,245 @@
+"""The command line: what it prints and writes, its exit statuses, and that no name commands the terminal."""
+
+import json
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from jaxviz.cli import main
+
+MODEL = '''
+import jax
+import jax.numpy as jnp
+
+params = {"w": jnp.ones((16, 4))}
+w = params["w"]
+
+def loss(params, x, train=True):
+    """A loss."""
+    h = jnp.tanh(x @ params["w"])
+    return jnp.sum(jax.checkpoint(jnp.sin)(h * h)) if train else h[0, 0]
+
+def deep(w, x):
+    for _ in range(3):
+        x = jnp.sin(x @ w)
+    return x.sum()
+
+def broken(x):
+    raise ValueError("no such \\x1b[31mlayer\\u202e")
+
+def loops(x):
+    return jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * x, x)
+
+def evil(d):
+    return jnp.sum(jnp.sin(d["\\x1b[2J\\u202eevil"]) * d["\\x1b[2J\\u202eevil"])
+
+evil.__name__ = "\\x1b[2J\\u202eevil"
+hostile = {"\\x1b[2J\\u202eevil": jnp.ones(3)}
+
+def same(x):
+    return x
+
+class Model:
+    @staticmethod
+    def apply(x):
+        return jnp.sin(x)
+'''
+CALL = ["--args", "params, f32[8,16]"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "command_line_model.py"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.fixture
+def run(model, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(model.parent)
+
+    def run_command(command, function, *words):
+        capsys.readouterr()
+        status = main([command, f"{model}:{function}", *words])
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    yield run_command
+    sys.modules.pop("command_line_model", None)
+
+
+def test_the_reports_are_those_of_the_functions(run, model):
+    params, x = {"w": jnp.ones((16, 4))}, jnp.ones((8, 16))
+    status, out, err = run("residuals", "loss", *CALL)
+    assert (status, err) == (0, "")
+    sys.path.insert(0, str(model.parent))
+    import command_line_model
+
+    assert out.rstrip("\n") == str(jaxviz.residuals(command_line_model.loss, params, x))
+    status, out, _ = run("memory", "loss", "--args", "params, jnp.ones((8, 16))")
+    assert out.startswith("memory of loss: modelled peak")
+    status, out, _ = run("jaxpr", "loss", *CALL)
+    assert out.rstrip("\n") == str(jaxviz.trace(command_line_model.loss)(params, x))
+    status, out, _ = run("jaxpr", "loss", *CALL, "--stage", "backward")
+    assert out.rstrip("\n") == str(jaxviz.derive(command_line_model.loss, params, x).backward)
+    assert run("lint", "loss", *CALL)[1].startswith("lint of loss")
+    status, out, _ = run("remat", "deep", "--args", "jnp.ones((4, 4)), f32[64,4]", "--budget", "0.7", "--code")
+    assert status == 0
+    assert "jax.checkpoint" in out
+
+
+def test_a_module_by_its_name_and_keyword_arguments(run, model, capsys):
+    assert main(["jaxpr", "command_line_model:loss", "--args", "params, f32[8,16], train=False"]) == 0
+    assert "remat" not in capsys.readouterr().out
+    assert main(["jaxpr", "command_line_model:Model.apply", "--args", "bf16[]"]) == 0
+    assert "a:bf16[]. let b:bf16[] = sin a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "type_"),
+    [
+        ("f32[2,3]", "f32[2,3]"), ("bool[4]", "bool[4]"), ("i32[]", "i32[]"), ("[u8[ ]][0]", "u8[]"), ("bf16[8 , 1]", "bf16[8,1]"),
+        ("bool(1) and jnp.float32(2)", "f32[]"),
+    ],
+)  # fmt: skip
+def test_types_stand_for_arrays(run, given, type_):
+    status, out, _ = run("jaxpr", "same", "--args", given)
+    assert status == 0
+    assert f"a:{type_}. let" in out
+
+
+def test_json(run):
+    status, out, err = run("residuals", "loss", *CALL, "--json")
+    assert status == 0
+    assert json.loads(out)["function"] == "loss"
+    status, out, err = run("residuals", "loss", *CALL, "--json", "--policy", "dots_saveable")
+    assert json.loads(out)["nbytes"] > 0
+    assert err.startswith("with dots_saveable on ")
+    for command in ("memory", "lint"):
+        assert json.loads(run(command, "loss", *CALL, "--json")[1])["function"] == "loss"
+
+
+def test_policies_side_by_side(run):
+    status, out, _ = run("residuals", "loss", *CALL, "--compare", "dots_saveable,nothing_saveable")
+    assert status == 0
+    assert "nothing_saveable" in out
+
+
+def test_files(run, tmp_path):
+    names = {name: tmp_path / f"x.{name}" for name in ("svg", "png", "pdf", "dot", "html")}
+    words = [w for name, path in names.items() for w in (f"--{name}", str(path))]
+    status, out, err = run("explore", "loss", *CALL, "--stage", "forward+backward", *words)
+    assert (status, out) == (0, "")
+    assert err.count("wrote ") == 5
+    starts = {name: path.read_bytes()[:300] for name, path in names.items()}
+    assert b"<svg" in starts["svg"] or b"<?xml" in starts["svg"]
+    assert starts["png"].startswith(b"\x89PNG")
+    assert starts["pdf"].startswith(b"%PDF-")
+    assert starts["dot"].startswith(b"digraph {")
+    assert starts["html"].startswith(b"<!doctype html>")
+    for report, function, call in (
+        ("residuals", "loss", CALL),
+        ("memory", "loss", CALL),
+        ("remat", "deep", ["--args", "w[:4], f32[64,4]", "--budget", "0.7"]),
+    ):
+        figure = tmp_path / f"{report}.pdf"
+        assert run(report, function, *call, "--plot", str(figure))[0] == 0
+        assert figure.read_bytes().startswith(b"%PDF-")
+        assert b"/Type3" not in figure.read_bytes()
+
+
+def test_source_text_stays_out_of_files(run, tmp_path):
+    path = tmp_path / "x.dot"
+    run("explore", "loss", *CALL, "--dot", str(path))
+    assert "h * h" in path.read_text()
+    run("explore", "loss", *CALL, "--dot", str(path), "--no-source")
+    assert "h * h" not in path.read_text()
+
+
+def test_the_width(run):
+    wide, narrow = (run("residuals", "loss", *CALL, "--width", str(n))[1] for n in (140, 70))
+    assert 70 < max(map(len, wide.splitlines())) <= 140
+    assert max(map(len, narrow.splitlines())) < max(map(len, wide.splitlines()))
+    assert max(map(len, jaxviz.residuals(jnp.sin, 1.0).table().splitlines())) <= 100  # the width is the command's own
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["residuals", "loss"], "expected module:function, such as model:loss"),
+        (["residuals", "nowhere:loss"], "there is no module 'nowhere' here; a file is given by its path"),
+        (["residuals", "nowhere.py:loss"], "there is no file nowhere.py"),
+        (["residuals", "command_line_model:lost"], "has no 'lost'; it has loss, deep, broken"),
+        (["residuals", "command_line_model:params"], "is no function, but of type dict"),
+        (["residuals", "command_line_model:loss"], "missing a required argument: 'params'"),
+        (["residuals", "command_line_model:loss", "--args", "params, ("], "not valid Python"),
+        (["residuals", "command_line_model:loss", *CALL, "--argnums", "first"], "--argnums takes numbers"),
+        (["residuals", "command_line_model:loss", *CALL, "--policy", "no_such"], "no_such"),
+        (["jaxpr", "command_line_model:loss", *CALL, "--stage", "last"], "--stage is primal, jvp, forward"),
+        (["explore", "command_line_model:loss", *CALL, "--stage", "last", "--svg", "x.svg"], "'last' is not a stage"),
+        (["memory", "command_line_model:loss", *CALL, "--plot", "x.gif"], "--plot writes .pdf, .svg and .png"),
+        (["nothing"], "invalid choice: 'nothing'"),
+        ([], "the following arguments are required: command"),
+    ],
+)
+def test_a_mistake_in_the_command(run, capsys, words, message):
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) <= 3
+
+
+def test_a_failure_names_the_users_line(run, model):
+    status, out, err = run("residuals", "broken", "--args", "f32[]")
+    assert (status, out) == (1, "")
+    assert err.startswith("ValueError while deriving ")
+    assert "no such <U+001B>[31mlayer<U+202E>" in err
+    line = MODEL[: MODEL.index("raise ValueError")].count("\n") + 1
+    assert f"{model}:{line}: raise ValueError" in err
+    assert len(err.splitlines()) == 3
+    status, _, err = run("residuals", "broken", "--args", "f32[]", "--traceback")
+    assert status == 1
+    assert err.startswith("Traceback")
+    assert run("memory", "loops", "--args", "2.0")[0] == 1
+    assert "NameError" in run("memory", "loops", "--args", "missing")[2]
+
+
+def test_names_do_not_command_the_terminal(run):
+    for command in ("residuals", "memory", "jaxpr", "lint", "explore"):
+        status, out, err = run(command, "evil", "--args", "hostile")
+        assert status == 0
+        assert not set(out + err) & {"\x1b", "\u202e"}
+    assert "residuals of <U+001B>[2J<U+202E>evil" in run("residuals", "evil", "--args", "hostile")[1]
+
+
+def test_colours_are_for_terminals_alone(run, monkeypatch, capsys):
+    assert "\x1b" not in run("residuals", "loss", *CALL)[1]
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert run("residuals", "loss", *CALL)[1].startswith("\x1b[1m")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("residuals", "loss", *CALL)[1]
+
+
+def test_help_has_examples(capsys):
+    assert main(["--help"]) == 0
+    assert "jaxviz residuals model.py:loss --args" in capsys.readouterr().out
+    assert main(["remat", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--budget 512MiB --code" in out
+    assert "jaxviz lint" not in out
+
+
+def test_as_a_process(model):
+    words = [sys.executable, "-m", "jaxviz", "residuals", f"{model.name}:loss", *CALL, "--json"]
+    done = subprocess.run(words, cwd=model.parent, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["residuals"]
+    check = "import sys, jaxviz.cli; print({'IPython', 'anywidget', 'matplotlib', 'graphviz'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

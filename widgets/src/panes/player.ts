@@ -1,0 +1,313 @@
+/** The rewrite player: the program before at the left, the rule of a step in the middle, the programs made of it at the right. */
+
+import { h } from "../dom";
+import { formatCount } from "../format";
+import { guarded, type Pane } from "../pane";
+import { Play, Player, type Transform, transformsOf } from "../player";
+import { Rules } from "../rule";
+import type { Change, State } from "../state";
+import { stepCard } from "./card";
+import { CodePane } from "./code";
+
+/** Milliseconds that a step stays when played at speed 1. */
+const STEP_MS = 1600;
+const SPEEDS = [0.5, 1, 2, 4, 16];
+
+export class PlayerPane {
+  readonly element: HTMLElement;
+  private readonly transforms: Transform[];
+  private readonly rules = new Map<Transform, Rules>();
+  private readonly tabs: HTMLButtonElement[];
+  private readonly before = h("div", { class: "jv-play-side" });
+  private readonly after = h("div", { class: "jv-play-side" });
+  private readonly card = h("section", {
+    class: "jv-pane jv-card jv-scroll",
+    "aria-label": "rule",
+    "data-testid": "rule",
+    tabindex: 0,
+  });
+  private readonly said = h("p", { class: "jv-hidden", "aria-live": "polite", "data-testid": "step-said" });
+  private readonly slider = h("input", {
+    type: "range",
+    class: "jv-slider",
+    min: 1,
+    "aria-label": "step",
+    "data-testid": "step-slider",
+    oninput: () => this.go(Number(this.slider.value) - 1),
+  });
+  private readonly count = h("output", { class: "jv-step-count", "data-testid": "step-count" });
+  private readonly speed = h(
+    "select",
+    {
+      class: "jv-speed",
+      "aria-label": "speed",
+      title: "Speed",
+      onchange: () => this.isPlaying && this.play(),
+    },
+    ...SPEEDS.map((s) => h("option", { value: s, selected: s === 1 }, `${s}×`)),
+  );
+  private readonly only = h("input", {
+    type: "checkbox",
+    "data-testid": "only-adding",
+    onchange: () => this.setOnly(this.only.checked),
+  });
+  private readonly buttons: Record<"first" | "back" | "play" | "on" | "last", HTMLButtonElement>;
+  private codes: Pane[] = [];
+  private shown: Transform | null = null;
+  private timer: ReturnType<typeof setInterval> | undefined;
+
+  constructor(
+    private readonly state: State,
+    private readonly root: HTMLElement,
+  ) {
+    this.transforms = transformsOf(state.model);
+    this.tabs = this.transforms.map((transform) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "jv-button",
+          title: transform.key,
+          "data-testid": `play-${transform.key}`,
+          onclick: () => this.open(transform),
+        },
+        transform.label,
+      ),
+    );
+    const button = (text: string, title: string, id: string, onclick: () => void) =>
+      h(
+        "button",
+        { type: "button", class: "jv-button", title, "aria-label": title, "data-testid": id, onclick },
+        text,
+      );
+    this.buttons = {
+      first: button("|←", "First step (Home)", "step-first", () => this.go(0)),
+      back: button("←", "Previous step (←)", "step-back", () => this.move(-1)),
+      play: button("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
+      on: button("→", "Next step (→)", "step-on", () => this.move(1)),
+      last: button("→|", "Last step (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
+    };
+    this.buttons.play.classList.add("jv-play-pause");
+    const close = button("×", "Close the player (R or Esc)", "player-close", () => this.close());
+    close.className = "jv-close";
+    const { first, back, play, on, last } = this.buttons;
+    this.element = h(
+      "section",
+      {
+        class: "jv-player",
+        "aria-label": "rewrite player",
+        "data-testid": "player",
+        tabindex: -1,
+        hidden: true,
+      },
+      h(
+        "div",
+        { class: "jv-play-bar" },
+        h("span", { class: "jv-play-tabs", role: "group", "aria-label": "transform" }, ...this.tabs),
+        h("span", { class: "jv-play-keys" }, first, back, play, on, last),
+        this.slider,
+        this.count,
+        this.speed,
+        h("label", { class: "jv-only" }, this.only, "only steps that add equations"),
+        close,
+      ),
+      h("div", { class: "jv-play-row" }, this.before, this.card, this.after),
+      this.said,
+    );
+    // Before the panes and the explorer, whose keys stand for other things.
+    root.addEventListener("keydown", this.onKey, true);
+  }
+
+  update(change: Change): void {
+    const { player } = this.state;
+    if (change === "selection" && player && this.state.row >= 0) {
+      const step = player.play.stepOf[this.state.row]!;
+      if (step >= 0 && step !== player.step) this.go(step);
+    }
+    // Whoever asks for a stage wants to see it.
+    if (change === "shown" && player) this.leave();
+    else if (change === "player") this.show();
+    else if (change === "params" && player) {
+      this.clear();
+      this.show();
+    } else if (player) for (const code of this.codes) code.update(change);
+  }
+
+  destroy(): void {
+    this.pause();
+    this.root.removeEventListener("keydown", this.onKey, true);
+    this.clear();
+  }
+
+  /** Opens the player at the selected equation, or closes it. */
+  toggle(): void {
+    if (this.state.player) this.close();
+    else this.open();
+  }
+
+  focus(): void {
+    this.element.focus({ preventScroll: true });
+  }
+
+  private open(transform = this.fitting()): void {
+    if (transform === undefined) return;
+    this.pause();
+    const { row, player } = this.state;
+    const rules = this.rules.get(transform) ?? new Rules(new Play(this.state.model, transform));
+    this.rules.set(transform, rules);
+    const selected = row < 0 ? -1 : rules.play.stepOf[row]!;
+    if (rules.play.length > 0)
+      this.state.setPlayer(new Player(rules, Math.max(0, selected), player?.onlyAdding ?? false));
+    if (!player) this.focus();
+  }
+
+  /** The transform whose stages are shown; else the first. */
+  private fitting(): Transform | undefined {
+    const { left, right } = this.state.shown;
+    const shown = [...left, ...right];
+    const makes = (t: Transform) => t.targets.some((target) => shown.includes(target));
+    return this.transforms.find(makes) ?? this.transforms[0];
+  }
+
+  private leave(): void {
+    this.pause();
+    this.state.setPlayer(null);
+  }
+
+  private close(): void {
+    const { player } = this.state;
+    if (!player) return;
+    this.leave();
+    this.state.goTo(player.play.sources[player.step]!);
+    this.root.focus({ preventScroll: true });
+  }
+
+  private go(step: number): void {
+    const { player } = this.state;
+    if (player) this.state.setPlayer(player.at(Math.min(player.play.length - 1, Math.max(0, step))));
+  }
+
+  /** To the next step; says whether there is one. */
+  private move(by: 1 | -1): boolean {
+    const { player } = this.state;
+    if (!player) return false;
+    const next = player.play.next(player.step, by, player.onlyAdding);
+    if (next >= 0) this.go(next);
+    return next >= 0;
+  }
+
+  private setOnly(onlyAdding: boolean): void {
+    const { player } = this.state;
+    if (!player) return;
+    const { play, step } = player;
+    const near = play.adds[step] ? step : play.next(step, 1, true);
+    this.state.setPlayer(player.at(onlyAdding && near >= 0 ? near : step, onlyAdding));
+  }
+
+  private get isPlaying(): boolean {
+    return this.timer !== undefined;
+  }
+
+  private playOrPause(): void {
+    const { player } = this.state;
+    if (this.isPlaying) this.pause();
+    else {
+      if (player && player.play.next(player.step, 1, player.onlyAdding) < 0) this.go(0);
+      this.play();
+    }
+  }
+
+  private play(): void {
+    clearInterval(this.timer);
+    this.timer = setInterval(() => this.move(1) || this.pause(), STEP_MS / Number(this.speed.value));
+    this.markPlaying();
+  }
+
+  private pause(): void {
+    clearInterval(this.timer);
+    this.timer = undefined;
+    this.markPlaying();
+  }
+
+  private markPlaying(): void {
+    this.buttons.play.textContent = this.isPlaying ? "⏸ pause" : "▶ play";
+    this.buttons.play.setAttribute("aria-pressed", String(this.isPlaying));
+  }
+
+  private readonly onKey = (event: KeyboardEvent): void => {
+    if (!this.state.player || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (this.root.querySelector("dialog[open]")) return;
+    const target = event.target as Element;
+    const isValue = target.matches("select, input[type=range]");
+    const isControl = target.matches("button, input, select, summary");
+    const isCode = target.closest(".jv-code") !== null;
+    const act: Record<string, false | (() => void)> = {
+      ArrowRight: !isValue && (() => this.move(1)),
+      ArrowLeft: !isValue && (() => this.move(-1)),
+      ArrowDown: isCode && (() => this.move(1)),
+      ArrowUp: isCode && (() => this.move(-1)),
+      ".": () => this.move(1),
+      ",": () => this.move(-1),
+      Home: !isValue && (() => this.go(0)),
+      End: !isValue && (() => this.go(this.state.player!.play.length - 1)),
+      " ": !isControl && (() => this.playOrPause()),
+      Escape: () => this.close(),
+    };
+    const does = act[event.key];
+    if (!does) return;
+    does();
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  private show(): void {
+    const { player } = this.state;
+    this.element.hidden = player === null;
+    this.root.classList.toggle("is-playing", player !== null);
+    if (!player) {
+      this.clear();
+      return;
+    }
+    this.showStages(player.play.transform);
+    const { play, step, onlyAdding } = player;
+    this.slider.max = String(play.length);
+    this.slider.value = String(step + 1);
+    this.count.textContent = `${formatCount(step + 1)} of ${formatCount(play.length)}`;
+    this.only.checked = onlyAdding;
+    const { first, back, on, last } = this.buttons;
+    first.disabled = step === 0;
+    last.disabled = step === play.length - 1;
+    back.disabled = play.next(step, -1, onlyAdding) < 0;
+    on.disabled = play.next(step, 1, onlyAdding) < 0;
+    this.card.replaceChildren(...stepCard(player));
+    this.card.scrollTop = 0;
+    this.said.textContent = `Step ${step + 1}: ${player.rule.sentence}`;
+    for (const code of this.codes) code.update("player");
+  }
+
+  private clear(): void {
+    for (const code of this.codes) {
+      code.destroy?.();
+      code.element.remove();
+    }
+    this.codes = [];
+    this.shown = null;
+  }
+
+  private showStages(transform: Transform): void {
+    if (this.shown === transform) return;
+    this.clear();
+    this.shown = transform;
+    const make = (stage: number, side: "left" | "right") =>
+      guarded("code", () => new CodePane(this.state, [stage], side, this.root));
+    const source = make(transform.source, "left");
+    const targets = transform.targets.map((stage) => make(stage, "right"));
+    this.codes = [source, ...targets];
+    this.before.replaceChildren(source.element);
+    this.after.replaceChildren(...targets.map((t) => t.element));
+    this.transforms.forEach((t, i) => {
+      this.tabs[i]!.classList.toggle("is-shown", t === transform);
+      this.tabs[i]!.setAttribute("aria-pressed", String(t === transform));
+    });
+  }
+}

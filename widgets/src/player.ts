@@ -1,0 +1,298 @@
+/** The steps of a transform: each equation that it visits, with the equations that it added for it. */
+
+import type { Model } from "./model";
+import type { Rule, Rules } from "./rule";
+
+/** A transform that can be played: from one stage to the stages that it makes of it. */
+export interface Transform {
+  key: "jvp" | "linearize" | "transpose";
+  label: string;
+  source: number;
+  targets: readonly number[];
+}
+
+const TRANSFORMS: [Transform["key"], string, string[]][] = [
+  ["jvp", "primal", ["jvp"]],
+  ["linearize", "primal", ["forward", "linear"]],
+  ["transpose", "linear", ["backward"]],
+];
+
+/** Those whose stages are all there. */
+export function transformsOf(model: Model): Transform[] {
+  const { stages } = model.view;
+  const find = (key: string) => stages.findIndex((s) => s.key === key && !s.error);
+  return TRANSFORMS.flatMap(([key, from, to]) => {
+    const [source, ...targets] = [from, ...to].map(find);
+    if (source! < 0 || targets.some((t) => t < 0)) return [];
+    const label = `${stages[source!]!.label} → ${targets.map((t) => stages[t]!.label).join(" | ")}`;
+    return [{ key, label, source: source!, targets }];
+  });
+}
+
+/** A transform at one of its steps. */
+export class Player {
+  readonly rule: Rule;
+  /** The equation, and those that it added. */
+  readonly shown: readonly number[];
+
+  constructor(
+    readonly rules: Rules,
+    readonly step: number,
+    /** Whether steps that add no equation are passed over. */
+    readonly onlyAdding = false,
+  ) {
+    this.rule = rules.at(step);
+    this.shown = [...this.play.equations(step), ...this.play.rows(step)];
+  }
+
+  get play(): Play {
+    return this.rules.play;
+  }
+
+  standing(row: number): Standing {
+    return this.play.standing(row, this.step);
+  }
+
+  at(step: number, onlyAdding = this.onlyAdding): Player {
+    return new Player(this.rules, step, onlyAdding);
+  }
+}
+
+/** How an equation stands to a step, for the listings: a class name, or empty. */
+export type Standing = "" | "is-played" | "is-written" | "is-later";
+
+/**
+ * All steps of one transform, in the order in which it visits the equations: for a transposition the last one first, but
+ * what is computed again before all else. A program that an equation holds follows it. Each equation of the target stages
+ * is in one step.
+ */
+export class Play {
+  /** For each step its equation; for several that are one step the last of them. */
+  readonly sources: Int32Array;
+  /** The step of each row, of the source and of the targets, or -1. */
+  readonly stepOf: Int32Array;
+  /** 1 for what came from no equation of the source: it is shown with the step in which it appears. */
+  readonly isLoose: Uint8Array;
+  /** 1 for each step that adds more than a copy of its equation. */
+  readonly adds: Uint8Array;
+  private readonly starts: Int32Array;
+  private readonly items: Int32Array;
+  /** What is told of with another equation, since their rows cannot be told apart. */
+  private readonly joined = new Map<number, number>();
+
+  constructor(
+    readonly model: Model,
+    readonly transform: Transform,
+  ) {
+    const { rows } = model;
+    this.isLoose = new Uint8Array(rows);
+    const cameFrom = this.match();
+    const touched = new Uint8Array(rows);
+    for (const row of this.targetRows())
+      for (let s = cameFrom[row]!; s >= 0 && !touched[s]; s = model.owner(s)) touched[s] = 1;
+    this.sources = Int32Array.from(this.visits(touched, cameFrom));
+    this.stepOf = new Int32Array(rows).fill(-1);
+    this.sources.forEach((source, step) => {
+      this.stepOf[source] = step;
+    });
+    const [from, to] = this.range(transform.source);
+    for (let row = from; row < to; row++) {
+      const whole = this.joined.get(row) ?? (this.stepOf[row]! < 0 ? model.owner(row) : row);
+      this.stepOf[row] = whole < 0 ? -1 : this.stepOf[whole]!;
+    }
+    this.starts = new Int32Array(this.sources.length + 1);
+    for (const row of this.targetRows()) {
+      const step = cameFrom[row]! < 0 ? -1 : this.stepOf[cameFrom[row]!]!;
+      this.stepOf[row] = step;
+      if (step >= 0) this.starts[step + 1]! += 1;
+    }
+    for (let i = 0; i < this.sources.length; i++) this.starts[i + 1]! += this.starts[i]!;
+    const next = this.starts.slice();
+    this.items = new Int32Array(this.starts[this.sources.length]!);
+    for (const row of this.targetRows())
+      if (this.stepOf[row]! >= 0) this.items[next[this.stepOf[row]!]!++] = row;
+    this.adds = Uint8Array.from(this.sources, (_, step) =>
+      Number(this.rows(step).some((row) => !this.isCopy(row, step))),
+    );
+  }
+
+  get length(): number {
+    return this.sources.length;
+  }
+
+  /** The equations that a step added, as they stand in the targets. */
+  rows(step: number): number[] {
+    return Array.from(this.items.subarray(this.starts[step]!, this.starts[step + 1]!));
+  }
+
+  /** Those of them that stand in no other of them. */
+  outerRows(step: number): number[] {
+    const rows = this.rows(step);
+    const own = new Set(rows);
+    return rows.filter((row) => !own.has(this.model.owner(row)));
+  }
+
+  /** The equations of the source that a step is of: one, unless what came of several cannot be told apart. */
+  equations(step: number): number[] {
+    const last = this.sources[step]!;
+    const others = [...this.joined].filter(([row, into]) => into === last && row !== last);
+    return [...others.map(([row]) => row), last];
+  }
+
+  /** The next step before or after one, of all or of those that add equations; -1 if there is none. */
+  next(step: number, by: 1 | -1, onlyAdding: boolean): number {
+    for (let i = step + by; i >= 0 && i < this.length; i += by) if (!onlyAdding || this.adds[i]) return i;
+    return -1;
+  }
+
+  standing(row: number, step: number): Standing {
+    const own = this.stepOf[row]!;
+    if (this.model.stage(row) === this.transform.source) return own === step ? "is-played" : "";
+    return own === step ? "is-written" : own > step ? "is-later" : "";
+  }
+
+  /** Whether a row is the equation it came from once more. */
+  isCopy(row: number, step: number): boolean {
+    const { model } = this;
+    const source = this.sources[step]!;
+    return (
+      model.role(row) === "primal" &&
+      !this.isLoose[row] &&
+      model.primitive(row) === model.primitive(source) &&
+      model.inputs(row).length === model.inputs(source).length &&
+      model.outputs(row).length === model.outputs(source).length
+    );
+  }
+
+  private range(stage: number): [number, number] {
+    return this.model.view.stages[stage]!.equations;
+  }
+
+  private *targetRows(): Generator<number> {
+    for (const stage of this.transform.targets) {
+      const [from, to] = this.range(stage);
+      for (let row = from; row < to; row++) yield row;
+    }
+  }
+
+  /** For each row of the targets the equation of the source that it came from, or -1. */
+  private match(): Int32Array {
+    const { model } = this;
+    const found = new Int32Array(model.rows).fill(-1);
+    const [from, to] = this.range(this.transform.source);
+    const inSource = (row: number) => model.alike(row).filter((same) => same >= from && same < to);
+    let last = from;
+    for (const row of this.targetRows()) {
+      const owner = model.owner(row);
+      const within = owner < 0 ? -1 : found[owner]!;
+      let same: number[] = [];
+      for (let r = row; r >= 0 && same.length === 0; r = model.origin(r)) same = inSource(r);
+      // A program that is called twice is shown twice: the call decides, or else the order.
+      found[row] =
+        same.find((s) => model.owner(s) === within) ??
+        same.find((s) => s >= last) ??
+        same[0] ??
+        this.beside(row, within);
+      if (same.length > 0 && this.transform.key !== "transpose") last = found[row]!;
+    }
+    for (const row of this.targetRows()) found[row] = this.joined.get(found[row]!) ?? found[row]!;
+    this.place(found);
+    return found;
+  }
+
+  /**
+   * What came through a program that is not shown, such as the JVP of a checkpointed function's body: it goes with the
+   * equations of the held program that came from the same equation of the function, or else with their holder.
+   */
+  private beside(row: number, within: number): number {
+    if (within < 0) return -1;
+    const root = this.root(row);
+    if (root < 0) return within;
+    const alike = this.heldRows(within).get(root);
+    if (alike === undefined) return within;
+    const last = alike.at(-1)!;
+    if (alike.length > 1) for (const each of alike) this.joined.set(each, last);
+    return last;
+  }
+
+  private readonly held = new Map<number, Map<number, number[]>>();
+
+  /** The equations that one holds, but for what is computed again, by the equation of the function that they came from. */
+  private heldRows(holder: number): Map<number, number[]> {
+    const known = this.held.get(holder);
+    if (known) return known;
+    const { model } = this;
+    const found = new Map<number, number[]>();
+    const to = this.range(this.transform.source)[1];
+    for (let row = holder + 1; row < to && this.isWithin(row, holder); row++) {
+      if (model.owner(row) !== holder || model.role(row) === "recomputation") continue;
+      const root = this.root(row);
+      if (root >= 0) found.set(root, [...(found.get(root) ?? []), row]);
+    }
+    this.held.set(holder, found);
+    return found;
+  }
+
+  private isWithin(row: number, holder: number): boolean {
+    let owner = this.model.owner(row);
+    while (owner > holder) owner = this.model.owner(owner);
+    return owner === holder;
+  }
+
+  /** The equation of the function that a row goes back to, or -1. */
+  private root(row: number): number {
+    let r = this.model.origin(row);
+    if (r < 0) return -1;
+    while (this.model.origin(r) >= 0) r = this.model.origin(r);
+    return this.model.first(r);
+  }
+
+  /** Gives what came from no equation to the step before which it stands; what ends a program, to the step before. */
+  private place(found: Int32Array): void {
+    const { model } = this;
+    const rows = [...this.targetRows()];
+    const near = new Map<number, number>();
+    const fill = (row: number) => {
+      const program = model.program(row);
+      if (found[row]! >= 0) near.set(program, found[row]!);
+      else if (near.has(program)) {
+        found[row] = near.get(program)!;
+        this.isLoose[row] = 1;
+      }
+    };
+    for (let i = rows.length - 1; i >= 0; i--) fill(rows[i]!);
+    near.clear();
+    for (const row of rows) fill(row);
+  }
+
+  /** The equations in the order in which they are visited. One that nothing came of is left out if it stands in a program of such. */
+  private *visits(touched: Uint8Array, cameFrom: Int32Array): Generator<number> {
+    const { model, transform } = this;
+    const [from, to] = this.range(transform.source);
+    const ofProgram = new Map<number, number[]>();
+    for (let row = from; row < to; row++) {
+      const rows = ofProgram.get(model.program(row));
+      if (rows) rows.push(row);
+      else ofProgram.set(model.program(row), [row]);
+    }
+    const again = new Uint8Array(model.rows);
+    if (transform.key === "transpose")
+      for (const row of this.targetRows())
+        if (cameFrom[row]! >= 0 && model.role(row) === "recomputation") again[cameFrom[row]!] = 1;
+    const { joined } = this;
+    function* visit(program: number): Generator<number> {
+      const rows = ofProgram.get(program) ?? [];
+      if (model.owner(rows[0] ?? from) >= 0 && !rows.some((row) => touched[row])) return;
+      const order =
+        transform.key === "transpose"
+          ? [...rows.filter((row) => again[row]), ...rows.filter((row) => !again[row]).reverse()]
+          : rows;
+      for (const row of order) {
+        if ((joined.get(row) ?? row) !== row) continue;
+        yield row;
+        for (const inner of model.nested(row)) yield* visit(inner);
+      }
+    }
+    yield* visit(model.view.stages[transform.source]!.programs[0]);
+  }
+}
