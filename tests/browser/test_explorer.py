@@ -425,7 +425,7 @@ def test_primals_are_read_between_tangents(tab, tmp_path):
     dimmed = code.locator(".cm-line.is-dimmed")
     n = dimmed.count()
     assert 0 < n < all_lines
-    expect(tangents).to_have_attribute("aria-label", re.compile(f"{n} tangent equations, dimmed"))
+    expect(tangents).to_have_attribute("title", re.compile(f"{n} tangent equations, dimmed"))
     tab.screenshot("code-dimmed")
     page.keyboard.press("Enter")
     expect(lines).to_have_count(all_lines - n)

@@ -32,7 +32,7 @@ import type { Listing } from "../pane";
 import { nameClass } from "../rule";
 import { listingOf } from "../scrolling";
 import { type Change, litAs, type Selection, type Side, type State } from "../state";
-import { copyIcon, ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
+import { copyIcon, huesIcon, ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
 import { marked } from "./residuals";
 import { hueClass, usesText, variableCard } from "./variable";
 
@@ -213,11 +213,10 @@ export class CodePane {
 
   private tools(): HTMLElement {
     const { state } = this;
-    const letter = (hue: number, text: string) => h("span", { class: `jv-variable jv-hue-${hue}` }, text);
     const colours = toolButton({
       id: `colours-${this.side}`,
       title: "One hue for each value, wherever it appears (V)",
-      label: [letter(0, "a"), letter(1, "b")],
+      label: [huesIcon()],
       run: () => state.toggleColours(),
     });
     this.colours = colours;

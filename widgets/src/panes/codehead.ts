@@ -43,12 +43,9 @@ export class RoleChips {
           "data-testid": `role-${role}`,
           onclick: () => state.mute(role),
         },
-        h(
-          "span",
-          { class: `jv-chip-letter jv-role-${role}`, "aria-hidden": "true" },
-          ROLE_LETTERS[role] || "P",
-        ),
+        h("span", { class: `jv-chip-letter jv-role-${role}`, "data-letter": ROLE_LETTERS[role] || "P" }),
         h("span", { class: "jv-chip-name" }, role),
+        " ",
         h("span", { class: "jv-count" }, formatCount(n)),
       );
       this.chips.set(role, chip);
@@ -67,7 +64,11 @@ export class RoleChips {
       const what = `${plural(this.counts.get(role) ?? 0, `${role} equation`)}, ${how}`;
       chip.classList.toggle("is-dimmed", how === "dimmed");
       chip.classList.toggle("is-hidden", how === "hidden");
-      chip.setAttribute("aria-label", `${what}; ${next} them`);
+      // Begins with what is to be seen, so that it can be said to a computer that listens.
+      chip.setAttribute(
+        "aria-label",
+        `${role} ${formatCount(this.counts.get(role) ?? 0)}, ${how}; ${next} them`,
+      );
       chip.title = `${what} (press to ${next} them)`;
     }
   }
@@ -87,6 +88,15 @@ export function toolButton({ id, title, label, run }: Tool): HTMLButtonElement {
     ...label,
   );
 }
+
+/** Two values, each with its hue. */
+export const huesIcon = (): SVGElement =>
+  svg(
+    "svg",
+    { viewBox: "0 0 16 16", class: "jv-icon jv-hues", "aria-hidden": "true" },
+    svg("circle", { cx: 5, cy: 8, r: 3.5 }),
+    svg("circle", { cx: 12, cy: 8, r: 3.5 }),
+  );
 
 /** Two sheets of paper, one on the other. */
 export const copyIcon = (): SVGElement =>
