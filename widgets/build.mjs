@@ -1,20 +1,33 @@
 // Builds the explorer: one ES module and one style sheet, which the Python package ships.
 import { context, build as once } from "esbuild";
 
+const shared = { bundle: true, target: "es2022", charset: "utf8", legalComments: "none" };
+const isWatched = process.argv.includes("--watch");
+
+/** What runs in a worker is a text in the module, so that there is one file to load. */
+async function workerSource() {
+  const { outputFiles } = await once({
+    ...shared,
+    entryPoints: ["src/layout/worker.ts"],
+    format: "iife",
+    minify: true,
+    write: false,
+  });
+  return outputFiles[0].text;
+}
+
 const options = {
+  ...shared,
   entryPoints: { explorer: "src/index.ts" },
   outdir: "../jaxviz/static",
-  bundle: true,
   format: "esm",
-  target: "es2022",
-  minify: true,
-  charset: "utf8",
-  legalComments: "none",
+  minify: !isWatched,
   logLevel: "info",
+  define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 
-if (process.argv.includes("--watch")) {
-  await (await context({ ...options, minify: false, sourcemap: "inline" })).watch();
+if (isWatched) {
+  await (await context({ ...options, sourcemap: "inline" })).watch();
 } else {
   await once(options);
 }

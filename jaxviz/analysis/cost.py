@@ -79,6 +79,30 @@ def cost_of(equation: Equation) -> Cost:
     return _total(part.cost for part in parts(equation))
 
 
+def flops_of(equation: Equation, known: dict[int, Cost]) -> int:
+    """The FLOPs of one equation, as `cost_of` has them, for many equations in turn.
+
+    Args:
+      equation: any.
+      known: what operations cost that were met before, by identity; this adds to it. The operations must outlive it.
+    """
+    return _remembered(equation, known).flops
+
+
+def _remembered(equation: Equation, known: dict[int, Cost]) -> Cost:
+    key = id(equation.operation)
+    if key not in known:
+        programs = _programs(equation)
+        inside = [_total(_remembered(e, known) for e in program.equations) for program in programs]
+        if not programs:
+            known[key] = COUNTS.get(equation.primitive.name, estimate)(equation.operation)
+        elif equation.primitive is compat.cond_p:
+            known[key] = max(inside, key=_weight)
+        else:
+            known[key] = _total(inside) * _repeats(equation)[0]
+    return known[key]
+
+
 def parts(equation: Equation) -> Iterator[Part]:
     """The innermost equations that an equation runs; its cost is the sum of theirs."""
     return _parts(equation, (), 1, 1)
@@ -121,7 +145,10 @@ def _repeats(equation: Equation) -> tuple[int, int]:
 
 
 def _expense(found: list[Part]) -> tuple[int, int]:
-    cost = _total(p.cost for p in found)
+    return _weight(_total(p.cost for p in found))
+
+
+def _weight(cost: Cost) -> tuple[int, int]:
     return cost.flops + cost.transcendentals, cost.nbytes
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors, is_own_code
+from jaxviz.ir.origin import Location, ancestors, is_framework, is_own_code
 from jaxviz.ir.syntax import Equation
 
 if TYPE_CHECKING:
     from jaxviz.analysis.residuals import Residual
 
 NO_SCOPE = "no scope"
+
+_SCOPED_BY_MODULE = (f"{os.sep}flax{os.sep}linen{os.sep}", f"{os.sep}haiku{os.sep}")
+"""Libraries that leave the path of each module as named scopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +109,35 @@ def _method(qualified_name: str) -> str:
         if len(names) == 2 and names[0][:1].isupper() and (names[1].startswith("__") or not names[1].startswith("_")):
             return ".".join(names)
     return ""
+
+
+def call_path(equation: Equation) -> str:
+    """`loss/Net/Block/eqx.nn.Linear`: the functions that were called on the way to an equation, then the named scopes it is made in.
+
+    The equation's own alone, not those of what holds it, so that inside of a program it is the path from there. flax linen and haiku leave the
+    path of each module as scopes, which then stand by themselves. '' where nothing is known.
+    """
+    for e in (equation, *ancestors(equation)):
+        source = e.source
+        if source is not None and (source.traceback is not None or source.name_stack.stack):
+            path = _call_path(source.traceback, compat.scopes(source))
+            if path:
+                return path
+    return ""
+
+
+@lru_cache(maxsize=65536)
+def _call_path(traceback: Any, scopes: tuple[str, ...]) -> str:
+    frames = compat.user_frames(traceback) if traceback is not None else ()
+    inside = list(takewhile(lambda frame: not is_own_code(frame.file_name), frames))
+    # flax has its frames left out of those of the user.
+    every = traceback.frames if scopes and traceback is not None else ()
+    if any(library in frame.file_name for frame in every for library in _SCOPED_BY_MODULE):
+        return "/".join(scopes)
+    called = [
+        frame.function_name.split("<locals>.")[-1].removesuffix(".__call__")
+        for frame in reversed(inside)
+        # What a library does inside of itself is left out, but for the call of a module that no scope stands for.
+        if not is_framework(frame.file_name) or (frame.function_name.endswith(".__call__") and not scopes)
+    ]
+    return "/".join((*(name for name in called if "<" not in name), *scopes))

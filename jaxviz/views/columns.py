@@ -10,11 +10,14 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.cost import flops_of
+from jaxviz.analysis.counts import Cost
 from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.donation import donations_of
 from jaxviz.analysis.memory import memory
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.tables import nbytes, type_text
+from jaxviz.analysis.totals import call_path
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
@@ -77,6 +80,7 @@ class _Columns:
         self.results: list[list[int]] = []
         self.params: dict[int, int] = {}
         self.printed: dict[int, int] = {}
+        self.costs: dict[int, Cost] = {}
         self.notes: list[str] = []
         self.decisions = _decisions(derivation)
 
@@ -203,6 +207,8 @@ class _Columns:
         source = next((self.rows[e] for e in ancestors(equation) if e in self.rows), -1)
         add["equation_origin"].append(source)
         add["equation_decision"].append(self.string(self.decisions.get(equation, "")))
+        add["equation_scope"].append(self.string(call_path(equation)))
+        add["equation_flops"].append(flops_of(equation, self.costs))
         add["equation_twin"].append(-1 if twin == row else twin)
         if compat.axis_names(equation.params):
             add["axis_rows"].append(row)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 6
+VERSION = 7
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
@@ -58,6 +58,8 @@ COLUMNS: Mapping[str, str] = {
     "equation_location": "location, or -1",
     "equation_origin": "equation of another stage that it came from, or -1",
     "equation_decision": "string: what a checkpoint policy decided of its results, or empty",
+    "equation_scope": "string: the functions called on the way to it, outermost first, and its named scopes, joined by '/', or empty",
+    "equation_flops": "FLOPs of it with the programs that it holds; of a while loop, of one iteration",
     "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
     # What few equations have: those that name an axis, shard_maps, and jits with donated arguments.
     "axis_rows": "equation that names axes; its first param says which",
@@ -112,9 +114,17 @@ COLUMNS: Mapping[str, str] = {
 }
 
 _SIZES = frozenset(
-    {"type_nbytes", "type_per_device", "residual_nbytes", "residual_per_device", "residual_dummy", "buffer_nbytes"}
+    {
+        "equation_flops",
+        "type_nbytes",
+        "type_per_device",
+        "residual_nbytes",
+        "residual_per_device",
+        "residual_dummy",
+        "buffer_nbytes",
+    }
 )
-"""Columns of bytes: 64-bit floats where one is beyond 32 bits."""
+"""Columns of bytes and FLOPs: 64-bit floats where one is beyond 32 bits."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import jaxviz
 from benchmarks import models
 from jaxviz import Cost, cost_of
 from jaxviz.analysis import counts
+from jaxviz.analysis.cost import flops_of
 from jaxviz.analysis.counts import COUNTS
 
 LINE = Mesh(np.array(jax.devices()[:8]), ("i",))
@@ -406,3 +407,18 @@ def test_measuring_takes_values():
         jaxviz.cost(jaxviz.trace(jnp.sin)(1.0)).measure()
     with pytest.raises(ValueError, match="at least 1"):
         jaxviz.cost(jnp.sin, 1.0).measure(repeat=0)
+
+
+@pytest.mark.parametrize("model", [models.scan_transformer, models.remat_transformer, models.lstm])
+def test_flops_of_many_are_those_of_each(model):
+    f, args = model(2)
+    d, known = jaxviz.derive(f, *args), {}
+    equations = [e for program in (d.jvp, d.forward, d.backward) for _, e in program.walk()]
+    assert [flops_of(e, known) for e in equations] == [cost_of(e).flops for e in equations]
+    assert len(known) < len(equations)
+
+
+def test_flops_of_a_cond_are_those_of_its_dearest_branch():
+    f = lambda x: lax.cond(x.sum() > 0, jnp.sin, lambda x: x * x + x, x)
+    (cond,) = [e for e in jaxviz.trace(f)(X).equations if e.primitive.name == "cond"]
+    assert flops_of(cond, {}) == cost_of(cond).flops == 2000

@@ -12,6 +12,7 @@ from jax import lax
 import jaxviz
 from benchmarks.models import transformer
 from jaxviz.analysis.plots import squarify
+from jaxviz.analysis.totals import call_path
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.trace import trace
@@ -57,6 +58,37 @@ def test_without_arguments(large):
     arguments = sum(r.nbytes for r in large if r.kind == "argument")
     assert arguments > 0
     assert large.nbytes_without_arguments == large.nbytes - arguments
+
+
+def test_call_paths_are_functions_then_scopes():
+    f, args = transformer(2)
+    paths = {call_path(e) for _, e in jaxviz.derive(f, *args).backward.walk()}
+    inside = {f"transformer_loss/layer{rest}" for rest in ("", "/layer_norm", "/attention")}
+    assert inside | {"transformer_loss", "transformer_loss/prediction_loss"} <= paths
+    assert [call_path(e) for e in trace(scoped)(X).equations] == ["scoped/a", "scoped/a/b"]
+
+
+def test_call_paths_of_libraries():
+    import equinox as eqx
+    import flax.linen as nn
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return jnp.sin(nn.Dense(4)(x))
+
+    class Block(eqx.Module):
+        linear: eqx.nn.Linear
+
+        def __call__(self, x):
+            return jnp.sin(self.linear(x))
+
+    def paths(f, *args):
+        return {call_path(e) for e in trace(f)(*args).equations}
+
+    params = Net().init(KEY, X)
+    assert paths(lambda p: Net().apply(p, X), params) == {"Net", "Net/Dense_0"}
+    assert paths(Block(eqx.nn.Linear(4, 4, key=KEY)), X[0]) == {"Block", "Block/eqx.nn.Linear"}
 
 
 @jax.custom_jvp

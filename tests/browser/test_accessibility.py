@@ -62,6 +62,8 @@ VIEWS = {
     "jvp beside linearize": ["l"],
     "two versions": ["c"],
     "compiled": ["Digit6"],
+    "a graph": ["Digit3", "g", "Home", "ArrowDown", "Enter"],
+    "two graphs": ["Digit3", "g", "Shift+Digit5"],
     "keys": ["?"],
 }
 

@@ -9,8 +9,10 @@ import pytest
 from playwright.sync_api import expect
 
 import jaxviz
+from benchmarks.models import transformer
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.tables import format_bytes
+from jaxviz.analysis.totals import call_path
 from jaxviz.views.whatif import what_if
 
 pytestmark = pytest.mark.browser
@@ -437,6 +439,55 @@ def test_primals_are_read_between_tangents(tab, tmp_path):
     expect(lines).to_have_count(all_lines)
     page.keyboard.press("v")
     expect(page.get_by_test_id("colours-left")).to_have_attribute("aria-pressed", "false")
+
+
+def test_the_graph_is_opened_searched_and_clicked(tab, tmp_path):
+    f, args = transformer(3)
+    page = tab.page
+    page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("stage-forward").click()
+    page.get_by_test_id("beside-forward").click()
+    page.get_by_test_id("as-graph-left").click()
+    canvas, code = page.get_by_test_id("graph-canvas-left"), page.get_by_test_id("code-right")
+    current = lambda: page.locator(f"#{page.get_by_test_id('graph-tree').get_attribute('aria-activedescendant')}")
+    search = page.get_by_test_id("graph-search")
+
+    search.fill("scatter-mul")
+    expect(page.get_by_test_id("graph-hits")).to_have_text("0 hits")
+    search.fill("dot_general scope:attention")
+    n = len([e for e in jaxviz.derive(f, *args).forward.equations if is_product_of_attention(e)])
+    expect(page.get_by_test_id("graph-hits")).to_have_text(f"{n} hits")
+    search.press("Enter")
+    expect(page.get_by_test_id("graph-hits")).to_have_text(f"1 of {n}")
+    expect(current()).to_contain_text("dot_general")
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("dot_general")
+
+    # What is selected is in the middle of the pane when it has been zoomed to.
+    search.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("z")
+    expect(current()).to_contain_text("reshape")
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("reshape")
+    page.keyboard.press("Escape")
+    expect(code.locator(".cm-line.is-selected")).to_have_count(0)
+    canvas.click()
+    expect(code.locator(".cm-line.is-selected")).to_contain_text("reshape")
+    tab.screenshot("graph")
+
+    page.keyboard.press("c")
+    page.keyboard.press("Shift+ArrowUp")
+    page.keyboard.press("Enter")
+    expect(current()).to_have_attribute("aria-expanded", "false")
+    box = canvas.bounding_box()
+    page.keyboard.press("z")
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(current()).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("g")
+    expect(page.get_by_test_id("code-left")).to_be_visible()
+
+
+def is_product_of_attention(equation):
+    return equation.primitive.name == "dot_general" and "attention" in call_path(equation)
 
 
 def test_a_transform_is_stepped_through(tab, tmp_path):

@@ -12,6 +12,7 @@ from printed_programs import FIXTURE, PROGRAMS, printed
 
 import jaxviz
 from jaxviz.analysis import memory
+from jaxviz.analysis.cost import cost_of
 from jaxviz.derivation import STAGES
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
@@ -65,6 +66,13 @@ def test_rows_are_the_equations_of_all_stages_in_order(view, derivation):
     for _, row, equation in rows_of(view, derivation):
         assert text(view, "equation_primitive", row) == equation.primitive.name
         assert ROLES[view.columns["equation_role"][row]] == (equation.origin.role if equation.origin else "primal")
+
+
+def test_rows_have_what_was_called_on_the_way_to_them(view, derivation):
+    paths = {text(view, "equation_scope", row) for key, row, _ in rows_of(view, derivation) if key == "backward"}
+    assert paths == {"loss", "scaled"}
+    for _, row, equation in rows_of(view, derivation):
+        assert view.columns["equation_flops"][row] == cost_of(equation).flops
 
 
 def test_links_lead_to_the_equation_of_origin(view, derivation):

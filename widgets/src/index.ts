@@ -8,6 +8,7 @@ import { guarded, type Listing, type Pane, reasonOf } from "./pane";
 import { ChangesPane } from "./panes/changes";
 import { CodePane } from "./panes/code";
 import { CompiledPane } from "./panes/compiled";
+import { GraphPane } from "./panes/graph";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
@@ -63,8 +64,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       const shown = shownAt(state, side);
       const { stages } = shown;
       const isCompiled = shown.state === state && stages.includes(state.compiled);
+      const isGraph = !isCompiled && !state.compared && state.form[side] === "graph";
       const version = state.compared ? `${side} of two ` : "";
-      const key = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
+      const text = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
+      const key = isGraph ? `graph ${stages.join()}` : text;
       const before = code.get(side);
       if (before?.key === key) continue;
       const hadFocus = before?.pane.element.contains(document.activeElement);
@@ -72,11 +75,12 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const pane = guarded("code", () =>
-        isCompiled
-          ? new CompiledPane(state, compiledOf(widget), side)
-          : new CodePane(shown.state, stages, side, root),
-      );
+      const pane = guarded(isGraph ? "graph" : "code", () => {
+        if (isCompiled) return new CompiledPane(state, compiledOf(widget), side);
+        return isGraph
+          ? new GraphPane(state, stages, side, root)
+          : new CodePane(shown.state, stages, side, root);
+      });
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       const listing = pane.listing ?? null;
@@ -88,7 +92,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus)
-        (pane.element.querySelector<HTMLElement>(".cm-content") ?? root).focus({ preventScroll: true });
+        (pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree") ?? root).focus({
+          preventScroll: true,
+        });
     }
     const right = code.get("right")?.pane.element;
     if (right) right.before(between);
@@ -206,6 +212,8 @@ function actOn(
   else if (event.key === "Escape" && keys.open) keys.close();
   else if (event.key === "Escape") state.clear();
   else if (event.key === "?") toggleKeys();
+  else if (event.key.toLowerCase() === "g")
+    state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
   else if (event.key.toLowerCase() === "l") state.compareWithJvp();
   else if (event.key.toLowerCase() === "s") state.toggleLinking();
   else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);

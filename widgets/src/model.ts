@@ -172,6 +172,27 @@ export class Model {
   place(row: number): Place | null {
     return this.location(this.column("equation_location")[row]!);
   }
+  /** The functions called on the way to it and its scopes, outermost first, joined by `/`. */
+  scope(row: number): string {
+    return this.text("equation_scope", row);
+  }
+  /** FLOPs of it and of what it holds. */
+  flops(row: number): number {
+    return this.column("equation_flops")[row]!;
+  }
+  inputCount(row: number): number {
+    const o = this.column("equation_inputs");
+    return o[row + 1]! - o[row]!;
+  }
+  outputCount(row: number): number {
+    const o = this.column("equation_outputs");
+    return o[row + 1]! - o[row]!;
+  }
+  /** Bytes that one value of an atom takes. */
+  bytes(atom: number): number {
+    const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
+    return this.column("type_nbytes")[type]!;
+  }
   program(row: number): number {
     return this.column("equation_program")[row]!;
   }

@@ -39,6 +39,9 @@ export interface Shown {
   right: readonly number[];
 }
 
+/** How the stages of a pane are shown. */
+export type Form = "code" | "graph";
+
 /** What stands in the lower part, where there is room for one of them only. */
 export type Lower = Tabled | "memory";
 
@@ -80,6 +83,7 @@ export type Change =
 export class State {
   selection: Selection = NOTHING;
   shown: Shown = { left: [0], right: [] };
+  form: Readonly<Record<Side, Form>> = { left: "code", right: "code" };
   /** The pane that keys and rail buttons act on. */
   side: Side = "left";
   /** The variable under the pointer, or -1. */
@@ -135,7 +139,7 @@ export class State {
     this.select([row], {});
   }
 
-  /** Selects several equations, such as those that one instruction was made from. */
+  /** Selects several equations: those that an instruction was made from, or that a box of the graph holds. */
   selectRows(rows: readonly number[]): void {
     this.select([...rows], {});
   }
@@ -167,6 +171,13 @@ export class State {
   show(shown: Partial<Shown>): void {
     this.shown = { ...this.shown, ...shown };
     if (this.shown.right.length === 0) this.side = "left";
+    this.tell("shown");
+  }
+
+  /** Shows the stages of a pane as code, or as a graph. */
+  showAs(side: Side, form: Form): void {
+    if (this.form[side] === form) return;
+    this.form = { ...this.form, [side]: form };
     this.tell("shown");
   }
 

@@ -633,6 +633,16 @@ test("the program and the selected equations are copied as JAX text, to a sheet 
   layOut(0, 0);
 });
 
+test("G shows the pane in use as a graph, and as code again", () => {
+  HTMLCanvasElement.prototype.getContext = (() => null) as never;
+  const { find, key } = show();
+  key("g");
+  expect(find("graph-left")).toHaveLength(1);
+  expect(find("code-left")).toHaveLength(0);
+  find("as-code-left")[0]!.click();
+  expect(find("code-left")).toHaveLength(1);
+});
+
 test("the player: a step at a time, told in words, at the equation that is selected, and closed again", () => {
   const state = new State(SIN_COS());
   const root = document.createElement("div");

@@ -33,6 +33,7 @@ import { nameClass } from "../rule";
 import { listingOf } from "../scrolling";
 import { type Change, litAs, type Selection, type Side, type State } from "../state";
 import { copyIcon, huesIcon, ROLE_LETTERS, RoleChips, toolButton } from "./codehead";
+import { headButtons } from "./head";
 import { marked } from "./residuals";
 import { hueClass, usesText, variableCard } from "./variable";
 
@@ -183,18 +184,7 @@ export class CodePane {
         h("span", { class: "jv-dim jv-cut jv-about" }, infos.length === 1 ? infos[0]!.title : ""),
         this.chips.element,
         errors.length < infos.length && this.tools(),
-        side === "right" &&
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: "Close this pane",
-              "aria-label": "close this pane",
-              onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
-            },
-            "×",
-          ),
+        ...headButtons(state, side),
       ),
       body,
       this.told,

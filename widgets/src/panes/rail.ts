@@ -20,11 +20,16 @@ export const KEYS: [string, string][] = [
   ["Alt + ← →", "back, forward again"],
   ["Ctrl + C", "copy the selected equations as JAX text"],
   ["V", "a hue for each value, or none"],
+  ["G", "the pane in use as a graph, or as code"],
+  ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
+  ["O C", "in the graph: open, close all that is in a box, or everything"],
+  ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
+  ["F", "in the graph: only what leads to the selection and from it; then one of both; then all"],
   ["S", "scroll two panes together, or each by itself"],
   ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
-  ["/", "filter the residuals"],
-  ["X", "in their table: keep a residual, or compute it again"],
+  ["/", "filter the residuals; in the graph: search"],
+  ["X", "in the table of residuals: keep one, or compute it again"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
@@ -215,7 +220,14 @@ function badge(state: State): HTMLElement {
   const { check } = state.model.view;
   if (check === null) return h("span", {});
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
-  const label = h("span", {}, `${mark} ${check.summary}`);
+  const short = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
+  const label = h(
+    "span",
+    { title: check.summary },
+    `${mark} `,
+    h("span", { class: "jv-long" }, check.summary),
+    h("span", { class: "jv-short", "aria-hidden": "true" }, short),
+  );
   if (check.differences.length === 0)
     return h("span", { class: `jv-badge jv-badge-${check.status}`, "data-testid": "badge" }, label);
   return h(

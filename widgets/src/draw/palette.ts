@@ -1,0 +1,81 @@
+/** The colours of the drawing: those of the style sheet, and viridis for quantities. */
+
+export interface Palette {
+  background: string;
+  head: string;
+  text: string;
+  dim: string;
+  line: string;
+  accent: string;
+  selected: string;
+  ancestor: string;
+  descendant: string;
+  related: string;
+  hit: string;
+  roles: Record<string, string>;
+  mono: string;
+  sans: string;
+}
+
+const ROLES = ["primal", "tangent", "residual", "cotangent", "accumulation"];
+
+/** Reads the colours that hold now where an element stands; a canvas knows no variables. */
+export function readPalette(element: HTMLElement): Palette {
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  element.append(probe);
+  const read = (name: string) => {
+    probe.style.color = `var(--jv-${name})`;
+    return getComputedStyle(probe).color || "#888";
+  };
+  const roles = Object.fromEntries(ROLES.map((role) => [role, read(role)]));
+  const palette = {
+    background: read("bg"),
+    head: read("bg-head"),
+    text: read("text"),
+    dim: read("dim"),
+    line: read("line"),
+    accent: read("accent"),
+    selected: read("selected"),
+    ancestor: read("ancestor"),
+    descendant: read("descendant"),
+    related: read("related"),
+    hit: read("residual"),
+    roles: { ...roles, recomputation: roles["residual"]!, zero: roles["primal"]!, dummy: roles["primal"]! },
+    mono: getComputedStyle(element).getPropertyValue("--jv-mono") || "monospace",
+    sans: getComputedStyle(element).fontFamily || "sans-serif",
+  };
+  probe.remove();
+  return palette;
+}
+
+const VIRIDIS = [
+  [68, 1, 84],
+  [71, 44, 122],
+  [59, 81, 139],
+  [44, 113, 142],
+  [33, 144, 141],
+  [39, 173, 129],
+  [92, 200, 99],
+  [170, 220, 50],
+  [253, 231, 37],
+] as const;
+
+/** The colour of a share between 0 and 1. */
+export function viridis(share: number): string {
+  const at = Math.min(1, Math.max(0, share)) * (VIRIDIS.length - 1);
+  const i = Math.min(VIRIDIS.length - 2, Math.floor(at));
+  const [a, b] = [VIRIDIS[i]!, VIRIDIS[i + 1]!];
+  const mixed = a.map((c, k) => Math.round(c + (b[k]! - c) * (at - i)));
+  return `rgb(${mixed.join()})`;
+}
+
+/** Black or white, whichever is read better on a colour of viridis. */
+export function inkOn(share: number): string {
+  return share < 0.435 ? "#ffffff" : "#000000";
+}
+
+/** Where a quantity stands between nothing and the most, by its logarithm. */
+export function shareOf(amount: number, most: number): number {
+  return most <= 0 ? 0 : Math.log2(1 + amount) / Math.log2(1 + most);
+}

@@ -1,0 +1,83 @@
+/** Ways through a scene: along its edges, from box to box and through the ports of open ones. */
+
+import { CLOSED, OPEN, type Positions } from "./place";
+import type { Scene } from "./scene";
+
+/** For each box and port the edges that leave it, and those that enter it. */
+export class Ways {
+  private readonly out: number[][];
+  private readonly in: number[][];
+
+  constructor(private readonly scene: Scene) {
+    const { parent, from, to } = scene.shape;
+    this.out = Array.from({ length: parent.length }, () => []);
+    this.in = Array.from({ length: parent.length }, () => []);
+    for (let e = 0; e < from.length; e++) {
+      this.out[from[e]!]!.push(e);
+      this.in[to[e]!]!.push(e);
+    }
+  }
+
+  /** The boxes and ports that values from one reach, or that it is reached from; itself among them. */
+  reach(starts: Iterable<number>, along: 1 | -1): Set<number> {
+    const { from, to } = this.scene.shape;
+    const found = new Set(starts);
+    const todo = [...found];
+    for (let i = todo.pop(); i !== undefined; i = todo.pop())
+      for (const e of along === 1 ? this.out[i]! : this.in[i]!) {
+        const next = along === 1 ? to[e]! : from[e]!;
+        if (found.has(next)) continue;
+        found.add(next);
+        todo.push(next);
+      }
+    return found;
+  }
+
+  /** The closed boxes next along the edges of a box, through ports. */
+  next(box: number, along: 1 | -1): number[] {
+    const { from, to, kind, parent } = this.scene.shape;
+    const found: number[] = [];
+    const starts = kind[box] === OPEN ? this.portsOf(box) : [box];
+    const seen = new Set(starts);
+    const todo = [...starts];
+    for (let i = todo.shift(); i !== undefined; i = todo.shift())
+      for (const e of along === 1 ? this.out[i]! : this.in[i]!) {
+        const next = along === 1 ? to[e]! : from[e]!;
+        if (seen.has(next)) continue;
+        seen.add(next);
+        if (kind[next] === CLOSED) {
+          if (kind[box] !== OPEN || !isWithin(parent, next, box)) found.push(next);
+        } else todo.push(next);
+      }
+    return found;
+  }
+
+  private portsOf(box: number): number[] {
+    const { parent } = this.scene.shape;
+    const found: number[] = [];
+    for (let i = box + 1; i < parent.length; i++)
+      if (parent[i] === box && this.scene.variable[i]! >= 0) found.push(i);
+    return found;
+  }
+}
+
+export function isWithin(parent: ArrayLike<number>, box: number, outer: number): boolean {
+  for (let i = box; i >= 0; i = parent[i]!) if (i === outer) return true;
+  return false;
+}
+
+/** The box beside one in the same open box, to the left or the right, on about the same height; or -1. */
+export function beside(scene: Scene, at: Positions, box: number, by: 1 | -1): number {
+  const { parent, kind } = scene.shape;
+  let best = -1;
+  let least = Infinity;
+  const middle = (i: number) => at.y[i]! + at.height[i]! / 2;
+  for (let i = 1; i < parent.length; i++) {
+    if (i === box || parent[i] !== parent[box] || kind[i]! > OPEN) continue;
+    const away = by * (at.x[i]! - at.x[box]!);
+    const apart = Math.abs(middle(i) - middle(box));
+    if (away <= 0 || apart > Math.max(at.height[i]!, at.height[box]!) / 2 + 8) continue;
+    if (away < least) [least, best] = [away, i];
+  }
+  return best;
+}

@@ -1,0 +1,42 @@
+/** What the heads of the two main panes have in common. */
+
+import { h } from "../dom";
+import type { Side, State } from "../state";
+
+/** Code or graph, and a cross at the right pane. */
+export function headButtons(state: State, side: Side): HTMLElement[] {
+  const form = (name: "code" | "graph") =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "jv-form",
+        title: `Show as ${name} (G)`,
+        "aria-pressed": String(state.form[side] === name),
+        "data-testid": `as-${name}-${side}`,
+        onclick: () => state.showAs(side, name),
+      },
+      name,
+    );
+  const forms = h(
+    "span",
+    { class: "jv-forms", role: "group", "aria-label": "show as" },
+    form("code"),
+    form("graph"),
+  );
+  // Two versions are compared as code.
+  const isCompared = state.compared || state.other?.mark === "is-removed";
+  if (side === "left") return isCompared ? [] : [forms];
+  const close = h(
+    "button",
+    {
+      type: "button",
+      class: "jv-close",
+      title: "Close this pane",
+      "aria-label": "close this pane",
+      onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
+    },
+    "×",
+  );
+  return isCompared ? [close] : [forms, close];
+}

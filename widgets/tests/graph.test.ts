@@ -1,0 +1,151 @@
+// @vitest-environment jsdom
+import { afterEach, beforeAll, expect, test, vi } from "vitest";
+import { inkOn, viridis } from "../src/draw/palette";
+import type { Model } from "../src/model";
+import { GraphPane } from "../src/panes/graph";
+import { State } from "../src/state";
+import { model as fixture } from "./fixture";
+import { layers, modelOf } from "./graphs";
+import { layOut } from "./layout";
+
+beforeAll(() => {
+  layOut(600, 400);
+  // jsdom draws nothing; all but the drawing is to work without.
+  HTMLCanvasElement.prototype.getContext = (() => null) as never;
+});
+
+const errors = vi.spyOn(console, "error");
+
+afterEach(() => {
+  document.body.replaceChildren();
+  expect(errors).not.toHaveBeenCalled();
+});
+
+function show(model: Model, stages = [0]) {
+  const root = document.createElement("div");
+  document.body.append(root);
+  const state = new State(model);
+  const pane = new GraphPane(state, stages, "left", root);
+  root.append(pane.element);
+  state.subscribe((change) => pane.update(change));
+  const find = (id: string) => root.querySelector<HTMLElement>(`[data-testid="${id}"]`)!;
+  const tree = find("graph-tree");
+  const current = () => tree.querySelector<HTMLElement>(`#${tree.getAttribute("aria-activedescendant")}`);
+  const key = (name: string, more: KeyboardEventInit = {}) => {
+    tree.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true, ...more }));
+    return current()?.textContent;
+  };
+  return { state, pane, find, tree, key, current };
+}
+
+test("arrows move along the edges, and select", () => {
+  const { state, key, current } = show(modelOf({ primal: layers(4) }));
+  expect(key("Home")).toBe("gather, f32[4], equation, primal");
+  expect(state.row).toBe(0);
+  expect(key("ArrowDown")).toBe("layer, 28 equations, repeated layers");
+  expect(state.selection.rows.size).toBe(28);
+  expect(current()!.getAttribute("aria-expanded")).toBe("false");
+  expect(key("ArrowDown")).toBe("reduce_sum, f32[4], equation, primal");
+  expect(key("ArrowUp")).toBe("layer, 28 equations, repeated layers");
+});
+
+test("Enter opens a box and closes it again, and Shift leads in and out", () => {
+  const { key, current } = show(modelOf({ primal: layers(4) }));
+  key("Home");
+  key("ArrowDown");
+  key("Enter");
+  expect(current()!.getAttribute("aria-expanded")).toBe("true");
+  expect(key("ArrowDown", { shiftKey: true })).toBe("layer 1, 7 equations, layer");
+  expect(current()!.getAttribute("aria-level")).toBe("3");
+  expect(current()!.getAttribute("aria-setsize")).toBe("4");
+  expect(key("ArrowDown")).toBe("layer 2, 7 equations, layer");
+  expect(key("ArrowUp", { shiftKey: true })).toBe("layer, 28 equations, repeated layers");
+  key("Enter");
+  expect(current()!.getAttribute("aria-expanded")).toBe("false");
+});
+
+test("an equation that is selected elsewhere is uncovered", () => {
+  const model = modelOf({ primal: layers(4) });
+  const { state, current } = show(model);
+  const rows = Array.from({ length: model.rows }, (_, i) => i);
+  const row = rows.filter((i) => model.primitive(i) === "tanh").at(-1)!;
+  state.selectRow(row);
+  expect(current()!.textContent).toBe("tanh, f32[4], equation, primal");
+  expect(current()!.getAttribute("aria-level")).toBe("4");
+});
+
+test("the search counts its hits and goes through them", () => {
+  const { state, find } = show(modelOf({ primal: layers(4) }));
+  const input = find("graph-search") as HTMLInputElement;
+  const enter = (more: KeyboardEventInit = {}) =>
+    input.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, ...more }));
+  input.value = "dot_general line:20";
+  enter();
+  expect(find("graph-hits").textContent).toBe("1 of 4");
+  expect(state.model.summary(state.row)).toBe("d0 = dot_general c0 w0");
+  enter();
+  expect(find("graph-hits").textContent).toBe("2 of 4");
+  expect(state.model.summary(state.row)).toBe("d1 = dot_general c1 w1");
+  enter({ shiftKey: true });
+  enter({ shiftKey: true });
+  expect(find("graph-hits").textContent).toBe("4 of 4");
+  input.value = "size>a lot";
+  enter();
+  expect(input.getAttribute("aria-invalid")).toBe("true");
+  expect(input.title).toContain("is no amount");
+});
+
+test("focus goes from both ways to one, the other, and off", () => {
+  const { key, find } = show(modelOf({ primal: layers(4) }));
+  key("Home");
+  const said = () => find("graph-focus").getAttribute("aria-label")!.split(";")[0];
+  key("f");
+  expect(said()).toBe("Focus on what leads to the selection and from it");
+  key("f");
+  expect(said()).toBe("Focus on ancestors");
+  key("f");
+  expect(said()).toBe("Focus on descendants");
+  key("f");
+  expect(find("graph-focus").getAttribute("aria-pressed")).toBe("false");
+});
+
+test("all keys that zoom, open and close everything do without a drawing", () => {
+  const { key, pane } = show(modelOf({ primal: layers(4) }));
+  for (const name of ["+", "-", "0", "z", "o", "c", "Home", "z", "o", "c", "End", "ArrowLeft", "ArrowRight"])
+    key(name);
+  pane.destroy();
+});
+
+test("the legend names the roles that there are, or the scale", () => {
+  const program = layers(2);
+  program.equations[1]!.role = "cotangent";
+  const { find } = show(modelOf({ primal: program }));
+  expect(find("graph-legend").textContent).toBe("·primalCcotangent");
+  const select = find("graph-colour") as HTMLSelectElement;
+  select.value = "cost";
+  select.dispatchEvent(new Event("change"));
+  expect(find("graph-legend").textContent).toMatch(/^0.+kFLOP$/);
+});
+
+test("two stages stand beside each other", () => {
+  const { pane, tree } = show(fixture(), [0, 1]);
+  expect(pane.element.dataset["stage"]).toBe("primal+backward");
+  expect(tree.querySelectorAll("[role=treeitem]").length).toBeGreaterThan(1);
+});
+
+function luminance(colour: string): number {
+  const parts = colour.startsWith("#")
+    ? [1, 3, 5].map((i) => Number.parseInt(colour.slice(i, i + 2), 16))
+    : colour.match(/\d+/g)!.map(Number);
+  const [r, g, b] = parts.map((c) =>
+    c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4,
+  );
+  return 0.2126 * r! + 0.7152 * g! + 0.0722 * b!;
+}
+
+test("text on every colour of viridis has the contrast of WCAG AA", () => {
+  for (let share = 0; share <= 1; share += 0.01) {
+    const [a, b] = [luminance(viridis(share)), luminance(inkOn(share))];
+    expect((Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), String(share)).toBeGreaterThanOrEqual(4.5);
+  }
+});

@@ -1,0 +1,181 @@
+/** Programs for tests of the graph, written as lines such as `b = sin a`. */
+
+import { Model } from "../src/model";
+import { fromJson, type View } from "../src/schema";
+import { json } from "./fixture";
+
+export interface Equation {
+  /** Such as `b = sin a`, or `b c = scan[num_carry=1 num_consts=0] a`; numbers are literals. */
+  text: string;
+  scope?: string;
+  line?: number;
+  flops?: number;
+  role?: string;
+  /** The programs that it holds. */
+  inside?: Program[];
+}
+
+export interface Program {
+  label?: string;
+  inputs: string[];
+  equations: Equation[];
+  results: string[];
+}
+
+/** A model of one stage for each of some programs; every value is an f32 of as many elements as `size` says. */
+export function modelOf(stages: Record<string, Program>, size: (name: string) => number = () => 4): Model {
+  const strings: string[] = [""];
+  const numbers = new Map([["", 0]]);
+  const text = (s: string) => {
+    let found = numbers.get(s);
+    if (found === undefined) {
+      found = strings.push(s) - 1;
+      numbers.set(s, found);
+    }
+    return found;
+  };
+  const columns: Record<string, number[]> = Object.fromEntries(
+    Object.entries(json.columns).map(([name]) => [name, []]),
+  );
+  const add = (name: string, ...values: number[]) => columns[name]!.push(...values);
+  const types = new Map<number, number>();
+  const type = (n: number) => {
+    let found = types.get(n);
+    if (found === undefined) {
+      found = types.size;
+      types.set(n, found);
+      add("type_text", text(`f32[${n}]`));
+      add("type_nbytes", 4 * n);
+      add("type_per_device", -1);
+    }
+    return found;
+  };
+  let variables = new Map<string, number>();
+  const atom = (name: string): number => {
+    if (/^[\d.]+$/.test(name)) {
+      add("literal_text", text(name));
+      add("literal_type", type(1));
+      return ~(columns["literal_text"]!.length - 1);
+    }
+    let found = variables.get(name);
+    if (found === undefined) {
+      found = columns["variable_name"]!.length;
+      variables.set(name, found);
+      add("variable_name", text(name));
+      add("variable_type", type(size(name)));
+      add("variable_label", 0);
+    }
+    return found;
+  };
+  const binders: number[][] = [];
+  const results: number[][] = [];
+  const visit = (program: Program, stage: number, owner: number) => {
+    const number = binders.length;
+    // Names are those of one program.
+    const outer = variables;
+    variables = new Map();
+    add("program_stage", stage);
+    add("program_owner", owner);
+    add("program_label", text(program.label ?? ""));
+    add("program_consts", 0);
+    binders.push(program.inputs.map(atom));
+    results.push([]);
+    for (const equation of program.equations) {
+      const row = columns["equation_program"]!.length;
+      const [left, right] = equation.text.split(" = ");
+      const [, primitive, params, operands] = /^(\w+)(?:\[([^\]]*)\])?\s*(.*)$/.exec(right!)!;
+      const [file, line] = [0, equation.line ?? 0];
+      add("equation_program", number);
+      add("equation_primitive", text(primitive!));
+      add("equation_params", text((params ?? "").replaceAll(" ", "\n")));
+      add("equation_inputs", columns["input_atoms"]!.length);
+      add("input_atoms", ...operands!.split(" ").filter(Boolean).map(atom));
+      add("equation_outputs", columns["output_vars"]!.length);
+      add("output_vars", ...left!.split(" ").map(atom));
+      add("equation_role", Math.max(0, json.roles.indexOf(equation.role ?? "primal")));
+      for (const name of ["transform", "rule", "earlier", "decision"]) add(`equation_${name}`, 0);
+      add("equation_scope", text(equation.scope ?? ""));
+      add("equation_flops", equation.flops ?? 0);
+      add("equation_origin", -1);
+      add("equation_twin", -1);
+      add("equation_location", line > 0 ? columns["location_line"]!.length : -1);
+      if (line > 0) {
+        add("location_file", file);
+        add("location_line", line);
+        add("location_function", 0);
+      }
+      for (const inner of equation.inside ?? []) visit(inner, stage, row);
+    }
+    results[number] = program.results.map(atom);
+    variables = outer;
+  };
+  const infos = Object.entries(stages).map(([key, program], stage) => {
+    const [p, e] = [binders.length, columns["equation_program"]!.length];
+    visit(program, stage, -1);
+    const q = columns["equation_program"]!.length;
+    return {
+      key,
+      label: key,
+      title: key,
+      programs: [p, binders.length] as [number, number],
+      equations: [e, q] as [number, number],
+      error: "",
+      is_path: false,
+    };
+  });
+  const offsets = (name: string, values: string, lists: number[][]) => {
+    columns[name] = [0];
+    for (const list of lists) {
+      columns[values]!.push(...list);
+      columns[name].push(columns[values]!.length);
+    }
+  };
+  offsets("program_binders", "binder_vars", binders);
+  offsets("program_results", "result_atoms", results);
+  add("equation_inputs", columns["input_atoms"]!.length);
+  add("equation_outputs", columns["output_vars"]!.length);
+  add("residual_consumers", 0);
+  const view = { ...json, stages: infos, strings, columns };
+  return new Model(fromJson(view as Omit<View, "columns"> & { columns: Record<string, number[]> }));
+}
+
+/** A chain of `n` layers, each of a norm in a scope of its own and some products. */
+export function layers(n: number, scope: (i: number) => string = () => "loss/layer"): Program {
+  const equations: Equation[] = [{ text: "x0 = gather table tokens", scope: "loss" }];
+  for (let i = 0; i < n; i++) {
+    const [x, y] = [`x${i}`, `x${i + 1}`];
+    const norm = `${scope(i)}/norm`;
+    equations.push(
+      { text: `a${i} = reduce_sum ${x}`, scope: norm, line: 10 },
+      { text: `b${i} = sub ${x} a${i}`, scope: norm, line: 11 },
+      { text: `c${i} = rsqrt b${i}`, scope: norm, line: 12 },
+      { text: `d${i} = dot_general c${i} w${i}`, scope: scope(i), line: 20, flops: 1000 },
+      { text: `e${i} = tanh d${i}`, scope: scope(i), line: 21 },
+      { text: `f${i} = dot_general e${i} v${i}`, scope: scope(i), line: 22, flops: 1000 },
+      { text: `${y} = add ${x} f${i}`, scope: scope(i), line: 23 },
+    );
+  }
+  equations.push({ text: `loss = reduce_sum x${n}`, scope: "loss" });
+  const weights = Array.from({ length: n }, (_, i) => [`w${i}`, `v${i}`]).flat();
+  return { inputs: ["table", "tokens", ...weights], equations, results: ["loss"] };
+}
+
+/** Milliseconds that something takes, the best of three: the machine may be busy. */
+export function bestOf(action: () => void): number {
+  const times = [0, 1, 2].map(() => {
+    const start = performance.now();
+    action();
+    return performance.now() - start;
+  });
+  return Math.min(...times);
+}
+
+export function random(seed: number): () => number {
+  let a = seed;
+  return () => {
+    a = (a + 0x6d2b79f5) | 0;
+    let t = Math.imul(a ^ (a >>> 15), 1 | a);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}

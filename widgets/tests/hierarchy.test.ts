@@ -1,0 +1,136 @@
+import { expect, test } from "vitest";
+import { COPY, differences, EQUATION, PROGRAM, REPEAT, SCOPE, Tree } from "../src/layout/hierarchy";
+import { findRepeats } from "../src/layout/repeats";
+import { bestOf, layers, modelOf } from "./graphs";
+
+function nodes(tree: Tree, kind: number): number[] {
+  return tree.kind.flatMap((k, node) => (k === kind ? [node] : []));
+}
+
+/** Every row is an EQUATION in exactly one place, and every box is in the one that lists it. */
+function expectNothingLost(tree: Tree): void {
+  const rows: number[] = [];
+  const visit = (node: number) => {
+    if (tree.kind[node] === EQUATION) {
+      rows.push(tree.row[node]!);
+      expect(tree.ofRow[tree.row[node]!]).toBe(node);
+    }
+    for (const child of tree.children[node]!) {
+      expect(tree.parent[child]).toBe(node);
+      visit(child);
+    }
+  };
+  for (const root of tree.roots) visit(root);
+  expect(rows).toEqual(Array.from({ length: tree.model.rows }, (_, i) => i));
+}
+
+test("a run of layers is folded into one box with a count", () => {
+  const tree = new Tree(modelOf({ primal: layers(12) }), [0]);
+  const [repeat, ...more] = nodes(tree, REPEAT);
+  expect(more).toEqual([]);
+  expect(tree.title[repeat!]).toBe("layer");
+  expect(tree.children[repeat!]).toHaveLength(12);
+  expect(tree.children[repeat!]!.map((c) => tree.count[c])).toEqual(Array(12).fill(7));
+  // The copies begin where the fewest values pass: with the norm, not in the middle of a layer.
+  const [first] = tree.children[repeat!]!;
+  expect(tree.kind[first!]).toBe(COPY);
+  expect(tree.rows(first!).map((row) => tree.model.primitive(row))[0]).toBe("reduce_sum");
+  expect(nodes(tree, SCOPE).map((n) => tree.title[n])).toEqual(Array(12).fill("norm"));
+  expectNothingLost(tree);
+});
+
+test("modules with numbers in their names are folded, and named from the first to the last", () => {
+  const tree = new Tree(modelOf({ primal: layers(6, (i) => `loss/Net/blocks_${i}`) }), [0]);
+  const [repeat] = nodes(tree, REPEAT);
+  expect(tree.title[repeat!]).toBe("blocks_0 … blocks_5");
+  expect(tree.children[repeat!]!.map((c) => tree.title[c])[3]).toBe("blocks_3");
+  expectNothingLost(tree);
+});
+
+test("what folded layers differ in is said", () => {
+  const model = modelOf({ primal: layers(3) }, (name) => (name === "d1" ? 8 : 4));
+  const tree = new Tree(model, [0]);
+  const lines = differences(tree, nodes(tree, REPEAT)[0]!);
+  expect(lines).toEqual(["types: f32[4], f32[8]"]);
+});
+
+test("layers without scopes are found by their equations alone", () => {
+  const plain = layers(5);
+  for (const equation of plain.equations) delete equation.scope;
+  const tree = new Tree(modelOf({ primal: plain }), [0]);
+  const [repeat] = nodes(tree, REPEAT);
+  expect(tree.children[repeat!]).toHaveLength(5);
+  expectNothingLost(tree);
+});
+
+test("equations hold their programs, branches apart", () => {
+  const branch = (primitive: string) => ({
+    label: "branches",
+    inputs: ["a"],
+    equations: [{ text: `b = ${primitive} a` }],
+    results: ["b"],
+  });
+  const body = { inputs: ["c"], equations: [{ text: "d = mul c c" }, { text: "e = sin d" }], results: ["e"] };
+  const model = modelOf({
+    primal: {
+      inputs: ["i", "x"],
+      equations: [
+        { text: "y = cond i x", inside: [branch("sin"), branch("cos")] },
+        { text: "z = scan[num_consts=0 num_carry=1] y", inside: [body] },
+      ],
+      results: ["z"],
+    },
+  });
+  const tree = new Tree(model, [0]);
+  expect(nodes(tree, PROGRAM)).toHaveLength(2);
+  expect(tree.children[tree.ofRow[0]!]!.map((n) => tree.kind[n])).toEqual([PROGRAM, PROGRAM]);
+  expect(tree.children[tree.ofRow[3]!]!.map((n) => tree.row[n])).toEqual([4, 5]);
+  expect(tree.count[tree.ofRow[3]!]).toBe(3);
+  expectNothingLost(tree);
+});
+
+test("an equation of no known path stands with its neighbours", () => {
+  const scopes = ["f", "f/g", "", "f/g", "f/g", "", "f"];
+  const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
+  const tree = new Tree(modelOf({ primal: { inputs: ["a0"], equations, results: ["a7"] } }), [0]);
+  const [g] = nodes(tree, SCOPE);
+  expect(tree.rows(g!)).toEqual([1, 2, 3, 4]);
+});
+
+test("what has no path after all that has one stands outside", () => {
+  const scopes = ["Net/Dense", "Net/Dense", "Net/Dense", "", ""];
+  const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
+  const tree = new Tree(modelOf({ primal: { inputs: ["a0"], equations, results: ["a5"] } }), [0]);
+  expect(tree.parent[tree.ofRow[4]!]).toBe(tree.roots[0]);
+  expectNothingLost(tree);
+});
+
+test("repeats that cover most are taken, at the period that is shortest", () => {
+  const abc = Array.from("xyabcabcabcabcz", (c) => c.charCodeAt(0));
+  expect(
+    findRepeats(
+      abc,
+      abc.map(() => 2),
+      () => 0,
+    ),
+  ).toEqual([{ start: 2, period: 3, count: 4 }]);
+  expect(findRepeats([1, 2, 3, 4], [9, 9, 9, 9], () => 0)).toEqual([]);
+  // Cut before `b` costs nothing.
+  const cut = (i: number) => ((i - 3) % 3 === 0 ? 0 : 1);
+  const more = Array.from("abcabcabca", (c) => c.charCodeAt(0));
+  expect(
+    findRepeats(
+      more,
+      more.map(() => 4),
+      (i) => cut(i + 2),
+    ),
+  ).toEqual([{ start: 1, period: 3, count: 3 }]);
+});
+
+test("a hundred thousand equations are folded in a few seconds at most", () => {
+  const model = modelOf({ primal: layers(15_000) });
+  expect(model.rows).toBeGreaterThan(100_000);
+  expect(bestOf(() => new Tree(model, [0]))).toBeLessThan(3000);
+  const tree = new Tree(model, [0]);
+  expect(tree.children[nodes(tree, REPEAT)[0]!]).toHaveLength(15_000);
+}, 60_000);

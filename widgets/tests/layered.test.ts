@@ -1,0 +1,163 @@
+import { expect, test } from "vitest";
+import { Tree } from "../src/layout/hierarchy";
+import { type Level, layered, ranks } from "../src/layout/layered";
+import { placeAll } from "../src/layout/place";
+import { sceneOf } from "../src/layout/scene";
+import { layers, modelOf, random } from "./graphs";
+
+function level(n: number, edges: [number, number][], width = (_: number) => 60): Level {
+  return {
+    width: Float32Array.from({ length: n }, (_, i) => width(i)),
+    height: Float32Array.from({ length: n }, (_, i) => 20 + (i % 3) * 15),
+    top: new Uint8Array(n),
+    bottom: new Uint8Array(n),
+    open: new Uint8Array(n),
+    from: Int32Array.from(edges, ([a]) => a),
+    to: Int32Array.from(edges, ([, b]) => b),
+    fromDx: new Float32Array(edges.length),
+    toDx: new Float32Array(edges.length),
+  };
+}
+
+/** A random graph without cycles; from lower numbers to higher. */
+function dag(seed: number): Level {
+  const next = random(seed);
+  const n = 2 + Math.floor(next() * 60);
+  const edges: [number, number][] = [];
+  for (let b = 1; b < n; b++)
+    for (let k = Math.floor(next() * 3); k > 0; k--) {
+      const a = Math.max(0, b - 1 - Math.floor(next() * next() * b));
+      if (!edges.some(([c, d]) => c === a && d === b)) edges.push([a, b]);
+    }
+  return level(n, edges, (i) => 30 + ((i * 37) % 120));
+}
+
+const SEEDS = Array.from({ length: 60 }, (_, i) => i);
+
+test.each(SEEDS)("ranks respect the edges (%i)", (seed) => {
+  const graph = dag(seed);
+  const rank = ranks(graph);
+  for (let e = 0; e < graph.from.length; e++)
+    expect(rank[graph.to[e]!]!).toBeGreaterThan(rank[graph.from[e]!]!);
+});
+
+test.each(SEEDS)("boxes do not overlap, lie inside, and edges lead down (%i)", (seed) => {
+  const graph = dag(seed);
+  const { width, height } = graph;
+  const placed = layered(graph);
+  const n = width.length;
+  for (let i = 0; i < n; i++) {
+    expect(placed.x[i]!).toBeGreaterThanOrEqual(-0.01);
+    expect(placed.y[i]!).toBeGreaterThanOrEqual(-0.01);
+    expect(placed.x[i]! + width[i]!).toBeLessThanOrEqual(placed.width + 0.01);
+    expect(placed.y[i]! + height[i]!).toBeLessThanOrEqual(placed.height + 0.01);
+    for (let j = 0; j < i; j++) {
+      const apart =
+        placed.x[i]! + width[i]! <= placed.x[j]! + 0.01 ||
+        placed.x[j]! + width[j]! <= placed.x[i]! + 0.01 ||
+        placed.y[i]! + height[i]! <= placed.y[j]! + 0.01 ||
+        placed.y[j]! + height[j]! <= placed.y[i]! + 0.01;
+      expect(apart, `${i} and ${j}`).toBe(true);
+    }
+  }
+  for (let e = 0; e < graph.from.length; e++) {
+    const points = placed.points.subarray(placed.starts[e]!, placed.starts[e + 1]!);
+    expect(points[0]).toBeCloseTo(placed.x[graph.from[e]!]! + width[graph.from[e]!]! / 2, 2);
+    expect(points.at(-1)).toBeCloseTo(placed.y[graph.to[e]!]!, 2);
+    for (let p = 3; p < points.length; p += 2)
+      expect(points[p]!).toBeGreaterThanOrEqual(points[p - 2]! - 0.01);
+  }
+});
+
+test("an edge does not run through the boxes of the ranks that it passes", () => {
+  // 0 → 1 → 2 → 3 and 0 → 3.
+  const graph = level(4, [
+    [0, 1],
+    [1, 2],
+    [2, 3],
+    [0, 3],
+  ]);
+  const placed = layered(graph);
+  const points = placed.points.subarray(placed.starts[3]!, placed.starts[4]!);
+  for (const box of [1, 2])
+    for (let p = 0; p < points.length; p += 2) {
+      const [x, y] = [points[p]!, points[p + 1]!];
+      const inside =
+        x > placed.x[box]! &&
+        x < placed.x[box]! + 60 &&
+        y > placed.y[box]! &&
+        y < placed.y[box]! + graph.height[box]!;
+      expect(inside).toBe(false);
+    }
+});
+
+test("two chains that cross in the given order are untangled", () => {
+  const graph = level(4, [
+    [0, 3],
+    [1, 2],
+  ]);
+  const placed = layered(graph);
+  expect(Math.sign(placed.x[0]! - placed.x[1]!)).toBe(Math.sign(placed.x[3]! - placed.x[2]!));
+});
+
+function scene(open: boolean) {
+  const tree = new Tree(modelOf({ primal: layers(6) }), [0]);
+  return { tree, scene: sceneOf(tree, () => open) };
+}
+
+test("what is in a box lies inside of it, and nothing overlaps", () => {
+  const { scene: made } = scene(true);
+  const { parent, kind } = made.shape;
+  const at = placeAll(made.shape);
+  for (let i = 1; i < parent.length; i++) {
+    const p = parent[i]!;
+    expect(at.x[i]!).toBeGreaterThanOrEqual(at.x[p]! - 0.1);
+    expect(at.x[i]! + at.width[i]!).toBeLessThanOrEqual(at.x[p]! + at.width[p]! + 0.1);
+    expect(at.y[i]!).toBeGreaterThanOrEqual(at.y[p]! - 0.1);
+    expect(at.y[i]! + at.height[i]!).toBeLessThanOrEqual(at.y[p]! + at.height[p]! + 0.1);
+    for (let j = 1; j < i; j++) {
+      if (parent[j] !== p || kind[i]! > 1 || kind[j]! > 1) continue;
+      const apart =
+        at.x[i]! + at.width[i]! <= at.x[j]! + 0.1 ||
+        at.x[j]! + at.width[j]! <= at.x[i]! + 0.1 ||
+        at.y[i]! + at.height[i]! <= at.y[j]! + 0.1 ||
+        at.y[j]! + at.height[j]! <= at.y[i]! + 0.1;
+      expect(apart, `${i} and ${j}`).toBe(true);
+    }
+  }
+});
+
+test("closed, folded layers are one box with one edge in and one out, with stubs for their weights", () => {
+  const { tree, scene: made } = scene(false);
+  // From the embedding, to the loss, and from that to the result.
+  expect(made.shape.from).toHaveLength(3);
+  const box = made.shape.to[0]!;
+  expect(tree.children[made.node[box]!]).toHaveLength(6);
+  expect(
+    made.before
+      .get(box)!
+      .map((s) => s.text)
+      .slice(0, 3),
+  ).toEqual(["w0", "v0", "w1"]);
+  expect(made.bytes[0]).toBe(16);
+});
+
+test("edges of open boxes meet at their ports", () => {
+  const { scene: made } = scene(true);
+  const { from, to, level: within, parent } = made.shape;
+  for (let e = 0; e < from.length; e++)
+    for (const end of [from[e]!, to[e]!])
+      expect(parent[end] === within[e] || parent[parent[end]!] === within[e]).toBe(true);
+});
+
+test("equations that share a program keep their edges apart", () => {
+  const shared = { inputs: ["a"], equations: [{ text: "b = sin a" }, { text: "c = cos b" }], results: ["c"] };
+  const jit = (text: string) => ({ text, inside: [shared] });
+  const model = modelOf({
+    primal: { inputs: ["x"], equations: [jit("y = jit x"), jit("z = jit y")], results: ["z"] },
+  });
+  const tree = new Tree(model, [0]);
+  const made = sceneOf(tree, () => true);
+  const pairs = Array.from(made.shape.from, (from, e) => [made.node[from]!, made.node[made.shape.to[e]!]!]);
+  for (const row of [1, 4]) expect(pairs).toContainEqual([tree.ofRow[row], tree.ofRow[row + 1]]);
+});
