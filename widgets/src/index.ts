@@ -58,7 +58,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
-  const code = new Map<Side, { key: string; pane: Pane; listing: Listing | null }>();
+  const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
@@ -76,19 +76,15 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       code.delete(side);
       if (stages.length === 0) continue;
       const pane = guarded(isGraph ? "graph" : "code", () => {
-        if (isCompiled) return new CompiledPane(state, compiledOf(widget), side);
+        if (isCompiled) return new CompiledPane(state, compiledOf(widget), side, root);
         return isGraph
           ? new GraphPane(state, stages, side, root)
           : new CodePane(shown.state, stages, side, root);
       });
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
-      const listing = pane.listing ?? null;
-      code.set(side, {
-        key,
-        pane,
-        listing: listing && shown.state !== state ? inTermsOf(listing, shown.state) : listing,
-      });
+      const listing = shown.state !== state ? pane.listing : null;
+      code.set(side, { key, pane, translated: listing ? inTermsOf(listing, shown.state) : null });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus)
@@ -122,7 +118,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
 
   const unlink = linkScrolling(codes, state, (side) => {
     const shown = code.get(side);
-    return shown ? { ...shown.pane, listing: shown.listing } : null;
+    return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
   showCodes();

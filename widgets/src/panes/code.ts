@@ -25,6 +25,7 @@ import {
 } from "@codemirror/view";
 import { copyText } from "../copying";
 import { h } from "../dom";
+import { editor } from "../editor";
 import { plural } from "../format";
 import { equationsText, jaxprText } from "../jaxpr";
 import { foldText, type Line, listing, type Token } from "../listing";
@@ -155,7 +156,7 @@ export class CodePane {
       this.parents[i] = above;
     });
     this.chips = new RoleChips(state, this.lineOfRow.keys());
-    this.view = new EditorView({
+    this.view = editor(root, {
       state: EditorState.create({
         doc: this.lines.map((l) => l.text).join("\n"),
         extensions: this.extensions(label),
