@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING
 
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Atom, Var
+from jaxviz.ir.syntax import Atom, Literal, Var
 
 if TYPE_CHECKING:
-    from jaxviz.ir.syntax import Equation, Program
+    from jaxviz.ir.syntax import Equation, Operation, Program
 
 
 def format_program(program: Program) -> str:
@@ -89,6 +91,39 @@ def _letters(i: int) -> str:
         digits = chr(ord("a") + rest) + digits
         if i == 0:
             return digits
+
+
+def printed_params(operation: Operation) -> list[str]:
+    """The params of an operation that JAX prints, in its order, as `name=value`; of those that are programs the name alone,
+    and `{}` for each program within a value.
+
+    >>> printed_params(trace(lambda x: lax.scan(step, 0.0, x))(xs).equations[1].operation)
+    ['jaxpr', 'length=3', 'num_carry=1', 'num_consts=0', 'reverse=False', 'unroll=1']
+    """
+    from jaxviz.ir.convert import map_programs, one_equation
+
+    if not operation.params:
+        return []
+    bare = replace(operation, params=map_programs(operation.params, _emptied)) if operation.programs else operation
+    # Where nothing fits in a line, JAX gives each param a line of its own.
+    lines = one_equation(bare).pretty_print(width=1, use_color=False).split("\n")
+    first = next((i for i, line in enumerate(lines) if line.endswith("[")), -1)
+    if first < 0:
+        return []
+    indent = " " * (len(lines[first + 1]) - len(lines[first + 1].lstrip()))
+    end = next(i for i in range(first + 1, len(lines)) if lines[i].startswith(f"{indent[:-2]}]"))
+    params = re.split(rf"\n{indent}(?=\w+=)", "\n".join(lines[first + 1 : end]))
+    nested = {label.split("[")[0] for label, _ in operation.programs}
+    split = (param.strip().partition("=") for param in params)
+    return [name if name in nested else f"{name}={_in_a_line(value)}" for name, _, value in split]
+
+
+def _in_a_line(value: str) -> str:
+    return re.sub(r"\{ lambda .*?\) \}", "{}", " ".join(value.split()))
+
+
+def _emptied(program: Program) -> Program:
+    return replace(program, equations=(), outvars=tuple(Literal(0, aval) for aval in program.out_avals))
 
 
 def describe_equation(equation: Equation, index: int | None = None) -> str:

@@ -27,7 +27,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, locate
-from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.pretty import printed_params, variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Origin, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, ROLES, BranchPoint, CheckResult, Stage, View
 from jaxviz.views.sources import SourceTable
@@ -45,7 +45,7 @@ _CELLS = (
     "equation_program", "equation_inputs", "equation_outputs", "equation_earlier", "equation_location", "equation_origin",
     "equation_decision", "equation_scope", "equation_twin",
 )  # fmt: skip
-_OF_OPERATION = ("equation_primitive", "equation_params")
+_OF_OPERATION = ("equation_primitive", "equation_params", "equation_printed")
 _OF_ORIGIN = ("equation_role", "equation_transform", "equation_rule")
 """Few operations and few kinds of origin are many equations': a row has the number of its own, and their cells stand in tables."""
 
@@ -268,11 +268,22 @@ class ViewMaker:
         self.results[number] = [self.atom(a) for a in program.outvars]
 
     def input_labels(self, program: Program) -> tuple[str, ...]:
-        """For each input of a stage what it is: the path of an argument, or how a residual is made."""
-        if STAGES[self.stage] not in ("linear", "backward"):
+        """For each input of a stage what it is: the path of an argument, how a residual is made, or whose tangent or cotangent it is."""
+        stage, derivation = STAGES[self.stage], self.derivation
+        if stage in ("primal", "forward"):
             return program.arg_names
-        labels = [f"residual {residual.expression}" for residual in self.derivation.residuals]
-        return tuple(labels) + program.arg_names[len(labels) :]
+        names = derivation.primal.arg_names
+        tangents = [
+            f"tangent of {name or f'input {i}'}"
+            for i, (name, nonzero) in enumerate(zip(names, derivation.nonzeros, strict=True))
+            if nonzero
+        ]
+        if stage == "jvp":
+            return (*names, *tangents)
+        if stage == "backward":
+            nonzeros_out = derivation.linearized.nonzeros_out
+            tangents = [f"cotangent of result {i}" for i, nonzero in enumerate(nonzeros_out) if nonzero]
+        return (*(f"residual {residual.expression}" for residual in derivation.residuals), *tangents)
 
     def add_equations(self, equations: Sequence[Equation], program: int, within: tuple[Equation, ...]) -> None:
         add, rows, cells, known = self.columns, self.rows, self.equations, self.atoms
@@ -329,7 +340,8 @@ class ViewMaker:
         is_plain = not equation.programs and not compat.axis_names(equation.params)
         params = self.string("\n".join(visible_params(equation)))
         kind = self.kinds[id(equation.operation)] = _Kind(len(self.of_operations), is_plain)
-        self.of_operations.append((self.string(equation.primitive.name), params))
+        printed = self.string("\n".join(printed_params(equation.operation)))
+        self.of_operations.append((self.string(equation.primitive.name), params, printed))
         self.flops.append(flops_of(equation, self.costs))
         return kind
 

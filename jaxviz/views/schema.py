@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 6
+VERSION = 8
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -47,6 +47,8 @@ COLUMNS: Mapping[str, str] = {
     "equation_program": "program it stands in",
     "equation_primitive": "string",
     "equation_params": "string: one 'name=value' per line, nested programs left out",
+    "equation_printed": "string: the params that JAX prints, in its order, one 'name=value' per line; of programs the name alone, or `{}` "
+    "for one within a value",
     "equation_inputs": "offsets into input_atoms, one more than there are equations",
     "input_atoms": "atom",
     "equation_outputs": "offsets into output_vars, one more than there are equations",
@@ -74,7 +76,7 @@ COLUMNS: Mapping[str, str] = {
     # A variable; names are those of its stage's listing.
     "variable_name": "string",
     "variable_type": "type",
-    "variable_label": "string: the name of the argument it is, or empty",
+    "variable_label": "string: the name of the argument it is, 'residual', 'tangent of' or 'cotangent of' and what of, or empty",
     # A literal, a type, a place in the user's source.
     "literal_text": "string",
     "literal_type": "type",

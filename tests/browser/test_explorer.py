@@ -72,7 +72,7 @@ def test_a_click_on_an_equation_reaches_every_pane_and_python(notebook):
     explorer = explorer_of(page)
     explorer.get_by_test_id("stage-backward").click()
     line = explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first
-    line.click()
+    line.locator(".jv-primitive").click()
     expect(line).to_have_class(re.compile("is-selected"))
     expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
     expect(explorer.get_by_test_id("inspector")).to_contain_text("came from")
@@ -92,7 +92,9 @@ def test_linearize_beside_jvp(notebook):
     explorer.get_by_test_id("linearize-vs-jvp").click()
     shown = {explorer.get_by_test_id(f"code-{side}").get_attribute("data-stage") for side in ("left", "right")}
     assert shown == {"forward+linear", "jvp"}
-    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first.click()
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").locator(
+        ".jv-primitive"
+    ).first.click()
     notebook.screenshot("linearize-beside-jvp")
 
 
@@ -110,7 +112,7 @@ def test_keys_stay_inside_the_widget(notebook):
     page = notebook.page
     explorer = explorer_of(page)
     cells = page.locator(".jp-Notebook .jp-Cell").count()
-    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]").first.click()
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive").first.click()
     for key in ("b", "a", "d", "d"):
         page.keyboard.press(key)
     assert page.locator(".jp-Notebook .jp-Cell").count() == cells
@@ -126,7 +128,7 @@ def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
     page = notebook.page
     explorer = explorer_of(page)
     cells = page.locator(".jp-Notebook .jp-Cell").count()
-    explorer.get_by_test_id("code-left").locator(".cm-line[data-row]").first.click()
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive").first.click()
     page.keyboard.press("/")
     page.keyboard.type("tanh dd b")  # in a notebook `d d` deletes the cell and `b` puts one below
     expect(explorer.get_by_test_id("filter")).to_have_value("tanh dd b")
@@ -202,7 +204,7 @@ def test_collectives_and_donated_inputs_are_marked(tab, tmp_path):
     assert collective.evaluate(colour) != plain.evaluate(colour)
     code.locator(".jv-donated").first.hover()
     expect(code.locator(".cm-line", has_text="←").locator(".jv-variable.is-pointed")).to_have_count(2)
-    code.locator(".cm-line[data-row]", has_text="shard_map[i=1").click()
+    code.locator(".cm-line[data-row]", has_text="shard_map[i=1").locator(".jv-primitive").click()
     expect(page.get_by_test_id("inspector")).to_contain_text("P('i') → f32[8]{V:i} 32 B a device")
     tab.screenshot("devices")
 
@@ -250,11 +252,11 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     lit = text.locator(".cm-line.is-selected")
     if stage == "backward":
         # The cotangent of a sum is ones, by which XLA does not multiply.
-        code.locator(".cm-line[data-row]", has_text="mul").first.click()
+        code.locator(".cm-line[data-row]", has_text="mul").locator(".jv-primitive").first.click()
         expect(text.get_by_test_id("no-instruction")).to_contain_text("no instruction left")
         expect(lit).to_have_count(0)
         tab.screenshot("compiled-gone")
-    code.locator(".cm-line[data-row]", has_text=primitive).first.click()
+    code.locator(".cm-line[data-row]", has_text=primitive).locator(".jv-primitive").first.click()
     expect(text.get_by_test_id("no-instruction")).to_have_text("")
     expect(lit.first).to_be_visible()
     # The instruction itself, or the fusion that it is in.
@@ -336,6 +338,104 @@ def test_switches_say_what_comes_of_them(tab, tmp_path):
     tab.screenshot("what-if-residual")
     page.get_by_test_id("residual-reset").click()
     expect(switch).to_be_checked()
+
+
+def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
+    def loss(w, xs):
+        def step(h, x):
+            h = jnp.tanh(h @ w + x)
+            return h, jnp.sin(h)
+
+        _, ys = jax.lax.scan(step, jnp.zeros(3), jnp.exp(xs))
+        return jnp.sum(ys**2)
+
+    args = (jnp.ones((3, 3)), jnp.ones((1000, 3)))
+    page = tab.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(jaxviz.explore(loss, *args).save_html(tmp_path / "page.html").as_uri())
+    page.get_by_test_id("stage-forward").click()
+    page.get_by_test_id("beside-backward").click()
+    forward, backward = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
+    colour = "e => getComputedStyle(e).color"
+
+    # A value has one hue in both panes, and is lit in both.
+    tanh = forward.locator(".cm-line", has_text="tanh").locator(".jv-variable").first
+    assert tanh.evaluate(colour) != forward.locator(".cm-line", has_text="= exp").locator(
+        ".jv-variable"
+    ).first.evaluate(colour)
+    tanh.hover()
+    card = page.get_by_test_id("variable")
+    expect(card).to_contain_text("h = jnp.tanh(h @ w + x)")
+    expect(card).to_contain_text("f32[3]12 B")
+    expect(card).to_contain_text(re.compile(r"\d uses?, and given back by the scan's program"))
+    expect(backward.locator(".is-pointed, .is-kin").first).to_be_visible()
+    tab.screenshot("code-hover")
+
+    # A click on a use leads to where it is made; Alt and the left arrow lead back.
+    sin = forward.locator(".cm-line", has_text="= sin")
+    sin.locator(".jv-primitive").click()
+    sin.locator(".jv-variable").last.click()
+    expect(forward.locator(".cm-line.is-selected")).to_contain_text("tanh")
+    page.keyboard.press("Alt+ArrowLeft")
+    expect(forward.locator(".cm-line.is-selected")).to_contain_text("sin")
+    page.keyboard.press("Shift+ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(forward.locator(".cm-line.is-selected")).to_contain_text("tanh")
+    page.keyboard.press("n")
+    expect(forward.locator(".cm-line.is-selected")).not_to_contain_text("tanh ")
+    tab.screenshot("code-uses")
+
+    page.keyboard.press("Escape")
+    page.keyboard.press("-")
+    expect(forward.locator(".jv-fold").last).to_have_text(
+        re.compile(r"^▸ 1,000 × 6 equations · dot_general, .*residuals$")
+    )
+    tab.screenshot("code-folded")
+    page.keyboard.press("+")
+
+    # What is copied is JAX's text: the program, the equation that is selected, the lines that are.
+    page.get_by_test_id("copy-left").click()
+    expect(forward.get_by_text("copied 12 equations as JAX text")).to_be_visible()
+    copied = lambda: page.evaluate("navigator.clipboard.readText()")
+    text = str(jaxviz.derive(loss, *args).forward.jaxpr)
+    shape = lambda text: re.sub(r"\b[a-z]{1,2}\b", "v", " ".join(text.split()))
+    assert shape(copied()) == shape(text)
+    forward.locator(".cm-line", has_text="= exp").locator(".jv-primitive").click()
+    page.keyboard.press("Control+c")
+    expect(forward.get_by_text("copied 1 equation as JAX text")).to_be_visible()
+    assert re.fullmatch(r"\w+:f32\[1000,3\] = exp \w+", copied())
+    tab.screenshot("code-copied")
+
+
+def test_primals_are_read_between_tangents(tab, tmp_path):
+    page = tab.page
+    page.goto(
+        jaxviz.explore(lambda x: jnp.sum(jnp.sin(x) * jnp.cos(x)), jnp.ones(3))
+        .save_html(tmp_path / "page.html")
+        .as_uri()
+    )
+    page.get_by_test_id("stage-jvp").click()
+    code = page.get_by_test_id("code-left")
+    lines = code.locator(".cm-line[data-row]")
+    all_lines = lines.count()
+    tangents = page.get_by_test_id("role-tangent")
+    tangents.focus()
+    page.keyboard.press("Enter")
+    dimmed = code.locator(".cm-line.is-dimmed")
+    n = dimmed.count()
+    assert 0 < n < all_lines
+    expect(tangents).to_have_attribute("title", re.compile(f"{n} tangent equations, dimmed"))
+    tab.screenshot("code-dimmed")
+    page.keyboard.press("Enter")
+    expect(lines).to_have_count(all_lines - n)
+    lines.first.locator(".jv-primitive").click()
+    page.keyboard.press("ArrowDown")
+    expect(code.locator(".cm-line.is-selected")).to_have_count(1)
+    tab.screenshot("code-hidden")
+    tangents.click()
+    expect(lines).to_have_count(all_lines)
+    page.keyboard.press("v")
+    expect(page.get_by_test_id("colours-left")).to_have_attribute("aria-pressed", "false")
 
 
 def test_the_graph_is_opened_searched_and_clicked(tab, tmp_path):

@@ -1,5 +1,6 @@
 """A derivation as columns: rows, names and links hold against the programs that they show."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from device_programs import CASES
+from printed_programs import FIXTURE, PROGRAMS, printed
 
 import jaxviz
 from jaxviz.analysis import memory
@@ -16,6 +18,9 @@ from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
 from jaxviz.views.columns import view_of, visible_params
 from jaxviz.views.schema import KINDS, MEMORY_KINDS, ROLES
+
+PRINTED = json.loads(FIXTURE.read_text(encoding="utf-8"))
+PRINTED_WITH = PRINTED.pop("jax")
 
 
 @jax.jit
@@ -378,3 +383,29 @@ def test_what_a_jit_inside_another_donates_is_not_used():
 def test_a_token_among_the_results_takes_no_memory():
     step = jax.jit(lambda w: (jax.lax.create_token(w), w * 2.0), donate_argnums=0)
     assert donations(view_of(jaxviz.derive(lambda w: step(w)[1], jnp.ones(3)))) == [(0, 0, 1, "")]
+
+
+@pytest.mark.skipif(
+    jax.__version__ != PRINTED_WITH, reason=f"written with JAX {PRINTED_WITH}; others print other params"
+)
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_text_that_the_browser_is_tested_with_is_what_jax_prints(name):
+    """Write it anew with `python tests/views/printed_programs.py`."""
+    made = json.loads(json.dumps(printed(*PROGRAMS[name])))
+    assert made["text"] == PRINTED[name]["text"]
+    params = lambda view: [view["strings"][i] for i in view["columns"]["equation_printed"]]
+    assert params(made["view"]) == params(PRINTED[name]["view"])
+
+
+def test_tangents_and_cotangents_say_whose_they_are():
+    view = view_of(jaxviz.derive(lambda n, p, x: (p["w"] * x * n, x), 3, {"w": 1.0}, 2.0, argnums=(1, 2)))
+    labels = lambda key: [text(view, "variable_label", v) for v in binders(view, key)]
+    assert labels("jvp")[-2:] == ["tangent of p['w']", "tangent of x"]
+    assert labels("linear")[-2:] == ["tangent of p['w']", "tangent of x"]
+    assert labels("backward")[-2:] == ["cotangent of result 0", "cotangent of result 1"]
+
+
+def binders(view, key):
+    program = view.stage(key).programs[0]
+    start, end = view.columns["program_binders"][program : program + 2]
+    return view.columns["binder_vars"][start:end]

@@ -60,7 +60,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const source = guarded("source", () => new SourcePane(state));
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
-  const code = new Map<Side, { key: string; pane: Pane }>();
+  const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
   const showCodes = () => {
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
@@ -83,12 +83,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       };
       const text = () =>
         isCompiled
-          ? new CompiledPane(state, compiledOf(widget), side)
+          ? new CompiledPane(state, compiledOf(widget), side, root)
           : new CodePane(shown.state, stages, side, root);
       const pane = isGraph ? later("graph", graph()) : guarded("code", text);
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
-      code.set(side, { key, pane });
+      const listing = shown.state !== state ? pane.listing : null;
+      code.set(side, { key, pane, translated: listing ? inTermsOf(listing, shown.state) : null });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus)
@@ -120,19 +121,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   root.addEventListener("keydown", onKey);
 
-  /** What a pane lists may come later than the pane, and that of the version before is told in equations of this one. */
-  const told = new WeakMap<Listing, Listing>();
-  const listingAt = (side: Side, pane: Pane): Listing | null => {
-    const listing = pane.listing ?? null;
-    const of = shownAt(state, side).state;
-    if (listing === null || of === state) return listing;
-    const made = told.get(listing) ?? inTermsOf(listing, of);
-    told.set(listing, made);
-    return made;
-  };
   const unlink = linkScrolling(codes, state, (side) => {
-    const pane = code.get(side)?.pane;
-    return pane ? { ...pane, listing: listingAt(side, pane) } : null;
+    const shown = code.get(side);
+    return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
   showCodes();
@@ -228,6 +219,7 @@ function actOn(
   else if (event.key.toLowerCase() === "s") state.toggleLinking();
   else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
   else if (event.key.toLowerCase() === "p") state.toggleParams();
+  else if (event.key.toLowerCase() === "v") state.toggleColours();
   // A pane that scrolls keeps its arrows.
   else if ((event.target as Element).closest(".jv-scroll")) return false;
   else if (event.key === "ArrowDown") return step(1);

@@ -1,5 +1,6 @@
 /** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
 
+import { formatCount, plural } from "./format";
 import type { Donation, Model } from "./model";
 
 export type TokenKind =
@@ -20,6 +21,8 @@ export interface Token {
   kind: TokenKind;
   /** The variable that it names. */
   variable?: number;
+  /** Whether the variable is bound here: made, or an input. */
+  isBinder?: boolean;
   /** What it stands for in short. */
   title?: string;
 }
@@ -32,6 +35,8 @@ export interface Line {
   tokens: Token[];
   /** The equation that it shows or is part of, or -1. */
   row: number;
+  /** The program that it is part of, or -1. */
+  program: number;
   depth: number;
   /** The last line of what folds under this one, or -1. */
   foldTo: number;
@@ -71,6 +76,41 @@ function shortened(params: string[], always: number): string {
   return `${text}…`;
 }
 
+/** Primitives named in what is said of a folded program. */
+const NAMED = 3;
+
+/** `1,000 × 14 equations · sin, mul, add, … · 3 residuals`: what is folded under a line, in short. */
+export function foldText(model: Model, lines: readonly Line[], i: number): string {
+  const { row, foldTo } = lines[i]!;
+  if (row < 0) return plural(foldTo - i, "line");
+  const times = new Map<string, number>();
+  let equations = 0;
+  let residuals = 0;
+  for (let k = i; k <= foldTo; k++) {
+    const inner = lines[k]!;
+    if (inner.kind !== "equation") continue;
+    for (const index of model.residualsOfRow.get(inner.row) ?? [])
+      if (model.residuals[index]!.producer === inner.row) residuals += 1;
+    if (k === i) continue;
+    equations += 1;
+    const primitive = model.primitive(inner.row);
+    times.set(primitive, (times.get(primitive) ?? 0) + 1);
+  }
+  const often = [...times].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  const more = often.length > NAMED ? ", …" : "";
+  const length = model.params(row).find((param) => param.startsWith("length="));
+  const nested = model.nested(row);
+  const parts = [
+    nested.length > 1 &&
+      model.programLabel(nested[0]!).startsWith("branches") &&
+      plural(nested.length, "branch", "branches"),
+    (length ? `${formatCount(Number(length.slice(7)))} × ` : "") + plural(equations, "equation"),
+    often.length > 0 && often.slice(0, NAMED).join(", ") + more,
+    residuals > 0 && plural(residuals, "residual"),
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
 class Writer {
   private readonly rowsOfProgram = new Map<number, number[]>();
 
@@ -105,7 +145,7 @@ class Writer {
 
   private results(program: number, depth: number, donations: Donation[]): void {
     const results = this.model.results(program);
-    const line = this.start("results", -1, depth);
+    const line = this.start("results", -1, depth, program);
     line.add("in", "keyword");
     if (results.length <= MANY_RESULTS) {
       line.atoms(results, donations);
@@ -114,7 +154,7 @@ class Writer {
     }
     line.add(` ${results.length} results`, "label");
     const head = line.end();
-    const rest = this.start("results", -1, depth + 1);
+    const rest = this.start("results", -1, depth + 1, program);
     rest.atoms(results, donations);
     rest.end();
     head.foldTo = this.lines.length - 1;
@@ -124,7 +164,7 @@ class Writer {
     const given = new Map(donations.map((d) => [d.variable, d]));
     const constants = this.model.constants(program);
     const binders = this.model.binders(program);
-    const line = this.start("binders", -1, depth);
+    const line = this.start("binders", -1, depth, program);
     line.add("lambda", "keyword");
     if (binders.length <= MANY_INPUTS) {
       binders.forEach((v, i) => {
@@ -139,7 +179,7 @@ class Writer {
     line.add(` ${binders.length} inputs`, "label");
     const head = line.end();
     for (const v of binders) {
-      const part = this.start("binders", -1, depth + 1);
+      const part = this.start("binders", -1, depth + 1, program);
       part.typed(v);
       part.given(given.get(v));
       const { label } = this.model.variable(v);
@@ -151,7 +191,7 @@ class Writer {
 
   private equation(row: number, depth: number): void {
     const { model } = this;
-    const line = this.start("equation", row, depth);
+    const line = this.start("equation", row, depth, model.program(row));
     model.outputs(row).forEach((v, i) => {
       if (i > 0) line.add(" ");
       line.typed(v);
@@ -190,8 +230,8 @@ class Writer {
     line.add(`${text.slice(axis.length)}]`, "param", more);
   }
 
-  private start(kind: LineKind, row: number, depth: number): Part {
-    return new Part(this.model, this.lines, kind, row, depth);
+  private start(kind: LineKind, row: number, depth: number, program = -1): Part {
+    return new Part(this.model, this.lines, kind, row, depth, program);
   }
 }
 
@@ -205,6 +245,7 @@ class Part {
     private readonly kind: LineKind,
     private readonly row: number,
     private readonly depth: number,
+    private readonly program: number,
   ) {
     this.text = "  ".repeat(depth);
   }
@@ -249,13 +290,13 @@ class Part {
   }
 
   typed(a: number, kind: TokenKind = "variable"): void {
-    this.add(this.model.atomText(a), kind, a >= 0 ? { variable: a } : {});
+    this.add(this.model.atomText(a), kind, a >= 0 ? { variable: a, isBinder: true } : {});
     this.add(`:${this.model.atomType(a)}`, "type");
   }
 
   end(): Line {
-    const { kind, text, tokens, row, depth } = this;
-    const line = { kind, text, tokens, row, depth, foldTo: -1 };
+    const { kind, text, tokens, row, depth, program } = this;
+    const line = { kind, text, tokens, row, depth, program, foldTo: -1 };
     this.lines.push(line);
     return line;
   }

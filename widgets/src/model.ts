@@ -1,6 +1,7 @@
 /** Reading the columns: equations, variables, residuals, and who came from whom. */
 
 import { formatBytes, formatParts } from "./format";
+import { Identities } from "./identity";
 import type { Column, View } from "./schema";
 import type { Buffer, MemoryKind, Timeline } from "./timeline";
 
@@ -76,8 +77,13 @@ export class Model {
   private readonly childStarts: Int32Array;
   private readonly children: Int32Array;
   private definitions: Int32Array | null = null;
-  private readers: Map<number, number[]> | null = null;
+  private readerStarts: Int32Array | null = null;
+  private readers: Int32Array | null = null;
+  private returners: Map<number, number[]> | null = null;
+  private bindings: Int32Array | null = null;
   private modelled: Timeline | null = null;
+  private identified: Identities | null = null;
+  private programRows: number[][] | null = null;
   private readonly twins = new Map<number, number[]>();
   private readonly nestedPrograms = new Map<number, number[]>();
 
@@ -145,6 +151,11 @@ export class Model {
     const text = this.text("equation_params", row);
     return text === "" ? [] : text.split("\n");
   }
+  /** The params that JAX prints, in its order: `name=value`, or of a program that it holds the name. */
+  printed(row: number): string[] {
+    const text = this.text("equation_printed", row);
+    return text === "" ? [] : text.split("\n");
+  }
   role(row: number): string {
     return this.view.roles[this.column("equation_role")[row]!] ?? "primal";
   }
@@ -197,6 +208,19 @@ export class Model {
   }
   nested(row: number): number[] {
     return this.nestedPrograms.get(row) ?? [];
+  }
+  /** The rows that stand in a program itself. */
+  rowsOf(program: number): readonly number[] {
+    if (this.programRows === null) {
+      this.programRows = [];
+      const programs = this.column("equation_program");
+      for (let row = 0; row < this.rows; row++) {
+        const rows = this.programRows[programs[row]!];
+        if (rows) rows.push(row);
+        else this.programRows[programs[row]!] = [row];
+      }
+    }
+    return this.programRows[program] ?? [];
   }
   stage(row: number): number {
     return this.column("program_stage")[this.program(row)]!;
@@ -271,6 +295,15 @@ export class Model {
   placeText(place: Place | null): string {
     return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
   }
+  /** The user's source line at a place, or empty where it is not embedded. */
+  sourceText(place: Place | null): string {
+    const excerpts = place === null ? [] : (this.view.files[place.file]?.excerpts ?? []);
+    for (const { first, lines } of excerpts) {
+      const text = lines[place!.line - first];
+      if (text !== undefined) return text.trim();
+    }
+    return "";
+  }
   placeTitle(place: Place | null): string {
     return place === null
       ? ""
@@ -329,16 +362,43 @@ export class Model {
     return [first, ...(this.twins.get(first) ?? [])];
   }
 
-  /** Where a variable is made: an equation, or -1 for an input. */
-  definition(variable: number): number {
+  /**
+   * Where a variable is made: an equation, or -1 for an input. A program that is called several times is shown each time, with
+   * the same variables: which of those is meant says `program`.
+   */
+  definition(variable: number, program = -1): number {
     this.readUses();
-    return this.definitions![variable]!;
+    const row = this.definitions![variable]!;
+    if (row < 0 || program < 0 || this.program(row) === program) return row;
+    return this.alike(row).find((same) => this.program(same) === program) ?? row;
   }
 
-  /** The equations that read a variable. */
-  uses(variable: number): readonly number[] {
+  /** The equations that read a variable; those of one program, where it is one that is called several times. */
+  uses(variable: number, program = -1): readonly number[] {
     this.readUses();
-    return this.readers!.get(variable) ?? [];
+    const rows = Array.from(
+      this.readers!.subarray(this.readerStarts![variable]!, this.readerStarts![variable + 1]!),
+    );
+    const here = program < 0 ? [] : rows.filter((row) => this.program(row) === program);
+    return here.length > 0 ? here : rows;
+  }
+
+  /** The programs that give a variable back as a result. */
+  returnedBy(variable: number): readonly number[] {
+    this.readUses();
+    return this.returners!.get(variable) ?? [];
+  }
+
+  /** The program whose input or constant a variable is, or -1. */
+  boundBy(variable: number): number {
+    this.readUses();
+    return this.bindings![variable]!;
+  }
+
+  /** Which variables are the same value; made when first asked for. */
+  get identities(): Identities {
+    this.identified ??= new Identities(this);
+    return this.identified;
   }
 
   /** The number of an equation within its stage, as Python counts. */
@@ -400,11 +460,37 @@ export class Model {
 
   private readUses(): void {
     if (this.definitions) return;
-    this.definitions = new Int32Array(this.column("variable_name").length).fill(-1);
-    this.readers = new Map();
+    // Of every equation there is, so without a list for each.
+    const n = this.column("variable_name").length;
+    this.definitions = new Int32Array(n).fill(-1);
+    const [outputs, outputVars] = [this.column("equation_outputs"), this.column("output_vars")];
+    const [inputs, atoms] = [this.column("equation_inputs"), this.column("input_atoms")];
+    const starts = new Int32Array(n + 1);
+    const last = new Int32Array(n).fill(-1);
     for (let row = 0; row < this.rows; row++) {
-      for (const v of this.outputs(row)) this.definitions[v] = row;
-      for (const a of new Set(this.inputs(row))) if (a >= 0) push(this.readers, a, row);
+      for (let k = outputs[row]!; k < outputs[row + 1]!; k++) this.definitions[outputVars[k]!] = row;
+      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
+          last[atoms[k]!] = row;
+          starts[atoms[k]! + 1]! += 1;
+        }
+    }
+    for (let v = 0; v < n; v++) starts[v + 1]! += starts[v]!;
+    this.readers = new Int32Array(starts[n]!);
+    const next = starts.slice();
+    last.fill(-1);
+    for (let row = 0; row < this.rows; row++)
+      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
+          last[atoms[k]!] = row;
+          this.readers[next[atoms[k]!]!++] = row;
+        }
+    this.readerStarts = starts;
+    this.bindings = new Int32Array(this.definitions.length).fill(-1);
+    this.returners = new Map();
+    for (let p = 0; p < this.column("program_owner").length; p++) {
+      for (const v of this.binders(p)) this.bindings[v] = p;
+      for (const a of new Set(this.results(p))) if (a >= 0) push(this.returners, a, p);
     }
   }
 

@@ -1,7 +1,7 @@
 /** The wire format: a mirror of `jaxviz/views/schema.py`, which says what each column means. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 6;
+export const VERSION = 8;
 const PREFIX_BYTES = 16;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;

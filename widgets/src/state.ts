@@ -49,6 +49,15 @@ export type Lower = Tabled | "memory";
 /** What of it is a table; one of them is shown. */
 export type Tabled = "residuals" | "what-if" | "changes";
 
+/** How the equations of a role are shown; any other role as it is. */
+export type Muting = "dimmed" | "hidden";
+
+/** Where somebody was: an equation, or -1, and a variable, or -1. */
+interface Spot {
+  row: number;
+  variable: number;
+}
+
 /** Another version of the function, and what the equations of both are in the other. */
 export interface Other {
   state: State;
@@ -62,6 +71,9 @@ export type Change =
   | "shown"
   | "side"
   | "hover"
+  | "variable"
+  | "roles"
+  | "colours"
   | "params"
   | "lower"
   | "switches"
@@ -78,6 +90,14 @@ export class State {
   side: Side = "left";
   /** The variable under the pointer, or -1. */
   hover = -1;
+  /** The variable that keys stand on, or that was gone to, or -1. */
+  variable = -1;
+  /** The roles whose equations are not shown as others are. */
+  muted: ReadonlyMap<string, Muting> = new Map();
+  /** Whether variables have the hues of the values that they stand for. */
+  coloured = true;
+  private behind: Spot[] = [];
+  private ahead: Spot[] = [];
   /** Whether long parameters are written out. */
   fullParams = false;
   lower: Lower = "residuals";
@@ -146,6 +166,7 @@ export class State {
 
   clear(): void {
     this.selection = NOTHING;
+    this.variable = -1;
     this.tell("selection");
   }
 
@@ -235,12 +256,66 @@ export class State {
     this.tell("hover");
   }
 
-  /** The variable under the pointer with those that its memory goes to or comes from, and those of a jit that is selected. */
+  /** Puts the keys on a variable, or takes them off. */
+  standOn(variable: number): void {
+    if (variable === this.variable) return;
+    this.variable = variable;
+    this.tell("variable");
+  }
+
+  /** Goes to where a variable is made, or to an equation that reads it. */
+  goToVariable(variable: number, row = this.model.definition(variable)): void {
+    this.behind.push({ row: this.row, variable: this.variable });
+    this.ahead = [];
+    this.move({ row, variable });
+  }
+
+  /** Goes back to where somebody was before going to a variable, or forward again; says whether there is such a place. */
+  retrace(by: 1 | -1): boolean {
+    const [from, to] = by < 0 ? [this.behind, this.ahead] : [this.ahead, this.behind];
+    const spot = from.pop();
+    if (spot === undefined) return false;
+    to.push({ row: this.row, variable: this.variable });
+    this.move(spot);
+    return true;
+  }
+
+  private move({ row, variable }: Spot): void {
+    if (row >= 0) this.goTo(row);
+    else if (variable < 0) this.clear();
+    else {
+      const program = this.model.boundBy(variable);
+      const stage = program < 0 ? -1 : this.model.column("program_stage")[program]!;
+      if (stage >= 0 && !this.isShown(stage)) this.showStages([stage]);
+    }
+    this.variable = variable;
+    this.tell("variable");
+  }
+
+  /** Shows the equations of a role less: dimmed, then hidden, then as others again. */
+  mute(role: string): void {
+    const muted = new Map(this.muted);
+    const now = muted.get(role);
+    if (now === undefined) muted.set(role, "dimmed");
+    else if (now === "dimmed") muted.set(role, "hidden");
+    else muted.delete(role);
+    this.muted = muted;
+    this.tell("roles");
+  }
+
+  toggleColours(): void {
+    this.coloured = !this.coloured;
+    this.tell("colours");
+  }
+
+  /** The variable under the pointer, or else the one that keys stand on, with those that its memory goes to or comes from, and
+   * those of a jit that is selected. */
   get pointed(): Set<number> {
-    const found = new Set([this.hover]);
+    const variable = this.hover >= 0 ? this.hover : this.variable;
+    const found = new Set([variable]);
     const donations = [...this.selection.rows].flatMap((row) => this.model.donationsOf(row));
-    for (const { variable, taker } of [...donations, ...this.model.donationsWith(this.hover)])
-      if (taker !== null) found.add(variable).add(taker);
+    for (const { variable: given, taker } of [...donations, ...this.model.donationsWith(variable)])
+      if (taker !== null) found.add(given).add(taker);
     return found;
   }
 
@@ -270,6 +345,7 @@ export class State {
     const siblings = model.descendants(roots);
     for (const row of chosen) for (const set of [ancestors, descendants, siblings]) set.delete(row);
     for (const row of [...ancestors, ...descendants]) siblings.delete(row);
+    this.variable = -1;
     this.selection = { ...NOTHING, rows: new Set(rows), ancestors, descendants, siblings, ...what };
     this.tell("selection");
   }

@@ -99,7 +99,7 @@ function source(first: string): Made & { set(text: string): void; asked: number 
 describe("the pane", () => {
   function mounted(from: Made) {
     const state = new State(shared);
-    const pane = new CompiledPane(state, from, "left");
+    const pane = new CompiledPane(state, from, "left", document.body);
     document.body.append(pane.element);
     state.subscribe((change) => pane.update(change));
     const lines = () => [...pane.element.querySelectorAll(".cm-line")];

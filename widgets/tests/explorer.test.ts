@@ -583,9 +583,112 @@ test("the style sheet is put where it holds, once", () => {
   const shadow = document.createElement("div").attachShadow({ mode: "open" });
   const el = document.createElement("div");
   shadow.append(el);
+  const within = () => shadow.querySelectorAll("style").length;
   explorer.render({ model: host(), el });
+  const once = within();
+  expect(once).toBeGreaterThan(0);
   explorer.render({ model: host(), el });
-  expect(shadow.querySelectorAll("style")).toHaveLength(1);
+  expect([within(), sheets()]).toEqual([once, n]);
+});
+
+/** Presses a key where the text of a code pane has the focus. */
+function press(pane: HTMLElement, key: string, more: KeyboardEventInit = {}) {
+  const content = pane.querySelector<HTMLElement>(".cm-content")!;
+  content.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
+}
+
+test("keys lead from a variable to where it is made, to its uses, and back", () => {
+  const { find, model } = show({ selected: "primal:1" });
+  const [pane] = find("code-left");
+  press(pane!, "ArrowLeft", { shiftKey: true });
+  expect(find("variable")[0]!.textContent).toContain("b = sin a");
+  expect(find("variable")[0]!.textContent).toContain("1 use");
+  press(pane!, "F12");
+  expect(model.values["selected"]).toBe("primal:0");
+  press(pane!, "n");
+  expect(model.values["selected"]).toBe("primal:1");
+  press(pane!, "ArrowLeft", { altKey: true });
+  press(pane!, "ArrowLeft", { altKey: true });
+  expect(model.values["selected"]).toBe("primal:1");
+  press(pane!, "ArrowRight", { altKey: true });
+  expect(model.values["selected"]).toBe("primal:0");
+});
+
+test("the inspector lists the uses of what an equation makes", () => {
+  const { find, model } = show({ selected: "primal:0" });
+  expect(find("uses")[0]!.textContent).toContain("1 use");
+  find("uses")[0]!.querySelector("button")!.click();
+  expect(model.values["selected"]).toBe("primal:1");
+});
+
+test("a role is dimmed, then hidden, then shown again, in every pane", () => {
+  const { find } = show({ stage: "primal", beside: "backward" });
+  const chips = () => find("role-cotangent").concat(find("role-accumulation"), find("role-primal"));
+  const [chip] = chips();
+  expect(chip).toBeDefined();
+  const role = chip!.dataset["testid"]!.slice(5);
+  const lines = () => find("code-right")[0]!.querySelectorAll(".cm-line[data-row]").length;
+  const before = lines();
+  chip!.click();
+  expect(chip!.title).toContain(`${role} equation, dimmed`);
+  expect(chip!.getAttribute("aria-label")).toMatch(`${role} 1, dimmed`);
+  expect(find("code-right")[0]!.querySelectorAll(".cm-line.is-dimmed").length).toBeGreaterThan(0);
+  chip!.click();
+  expect(chip!.title).toContain("hidden");
+  expect(lines()).toBeLessThan(before);
+  expect(find("code-right")[0]!.querySelector(".jv-hidden")!.getAttribute("title")).toContain(
+    "hidden by role",
+  );
+  chip!.click();
+  expect(lines()).toBe(before);
+});
+
+test("V gives variables the hue of their value, or takes it away", () => {
+  const { find, key } = show();
+  const hues = () => find("code-left")[0]!.querySelectorAll("[class*=jv-hue-].jv-variable").length;
+  const before = hues();
+  expect(before).toBeGreaterThan(4);
+  key("v");
+  expect(hues()).toBe(0);
+  expect(find("colours-left")[0]!.getAttribute("aria-pressed")).toBe("false");
+  find("colours-left")[0]!.click();
+  expect(hues()).toBe(before);
+});
+
+test("nested programs are folded to a line that says what they are, all at once", () => {
+  const { find } = show();
+  const [pane] = find("code-left");
+  find("fold-left")[0]!.click();
+  expect(pane!.querySelector(".jv-fold")!.textContent).toBe("▸ 1 equation · mul");
+  press(pane!, "=");
+  expect(pane!.querySelector(".jv-fold")).toBeNull();
+});
+
+test("the program and the selected equations are copied as JAX text, to a sheet where there is no clipboard", async () => {
+  const written: string[] = [];
+  vi.stubGlobal("navigator", {
+    userAgent: navigator.userAgent,
+    platform: "",
+    vendor: "",
+    clipboard: { writeText: async (text: string) => void written.push(text) },
+  });
+  const { find } = show({ selected: "primal:0" });
+  const [pane] = find("code-left");
+  press(pane!, "c", { ctrlKey: true });
+  find("copy-left")[0]!.click();
+  await vi.waitFor(() => expect(written).toHaveLength(2));
+  expect(written[0]).toBe("b:f32[3] = sin a");
+  expect(written[1]).toContain("{ lambda ; a:f32[3]. let");
+  await vi.waitFor(() =>
+    expect(pane!.querySelector(".jv-told")!.textContent).toBe("copied 3 equations as JAX text"),
+  );
+  vi.stubGlobal("navigator", { userAgent: "", platform: "", vendor: "" });
+  find("copy-left")[0]!.click();
+  await vi.waitFor(() => expect(find("copy-sheet")[0]!.textContent).toContain(written[1]));
+  find("copy-sheet")[0]!.querySelector("button")!.click();
+  expect(find("copy-sheet")).toHaveLength(0);
+  vi.unstubAllGlobals();
+  layOut(0, 0);
 });
 
 test("G shows the pane in use as a graph, and as code again", async () => {

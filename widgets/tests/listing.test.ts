@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { donationText, listing } from "../src/listing";
+import { donationText, foldText, listing } from "../src/listing";
 import { model } from "./fixture";
 
 test("a stage reads as a jaxpr, nested programs under the equation that holds them", () => {
@@ -71,4 +71,24 @@ test("what exchanges values along an axis is told apart, and its axis is always 
   expect(parts(1)).toContain("collective jit");
   expect(parts(0)).toContain("primitive jit");
   expect(parts(0)).toContain("axis axis_name=('rows', 'columns')");
+});
+
+test("what is folded is said in short", () => {
+  const m = model();
+  const lines = listing(m, [0]);
+  expect(foldText(m, lines, 2)).toBe("1 equation · mul");
+  const made = model({ residual_producer: [2, 2] });
+  expect(foldText(made, listing(made, [0]), 2)).toBe("1 equation · mul · 2 residuals");
+  const strings = m.view.strings.slice();
+  strings[13] = "name=g\nlength=1000";
+  m.view.strings = strings;
+  expect(foldText(m, lines, 2)).toBe("1,000 × 1 equation · mul");
+});
+
+test("a variable is bound once, where it is made or an input", () => {
+  const bound = listing(model(), [0]).flatMap((line) =>
+    line.tokens.filter((t) => t.isBinder).map((t) => t.variable),
+  );
+  expect(bound).toEqual([0, 1, 2, 3, 4].slice(0, bound.length));
+  expect(new Set(bound).size).toBe(bound.length);
 });

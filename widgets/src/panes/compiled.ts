@@ -14,6 +14,7 @@ import {
 } from "@codemirror/view";
 import { type Compiled, Linked, partsOf } from "../compiled";
 import { h } from "../dom";
+import { editor } from "../editor";
 import { formatCount, plural } from "../format";
 import type { Listing } from "../pane";
 import { listingOf } from "../scrolling";
@@ -99,6 +100,7 @@ export class CompiledPane {
     private readonly state: State,
     private readonly source: Made,
     private readonly side: Side,
+    private readonly root: HTMLElement,
   ) {
     this.element = h(
       "section",
@@ -221,7 +223,7 @@ export class CompiledPane {
     }
     const linked = new Linked(state.model, text, compiled.stages);
     this.linked = linked;
-    this.view = new EditorView({
+    this.view = editor(this.root, {
       state: EditorState.create({ doc: linked.lines.join("\n"), extensions: this.extensions(linked) }),
     });
     this.listing = listingOf(this.view, linked.rows);

@@ -5,6 +5,7 @@ import { formatBytes, formatCount, formatParts, plural } from "../format";
 import { donationText } from "../listing";
 import type { Change, Lit, State } from "../state";
 import { marked } from "./residuals";
+import { usesText } from "./variable";
 
 /** Links of one kind shown before the rest is only counted. */
 const SHOWN = 8;
@@ -158,6 +159,20 @@ export class InspectorPane {
     const params = model.params(row);
     if (params.length)
       facts.push(["params", h("ul", {}, ...params.map((p) => h("li", {}, h("code", {}, p))))]);
+    for (const v of model.outputs(row)) {
+      const uses = model.uses(v, model.program(row));
+      if (uses.length === 0 && model.returnedBy(v).length === 0) continue;
+      const name = model.outputs(row).length > 1 ? `${model.atomText(v)} is read by` : "read by";
+      facts.push([
+        name,
+        h(
+          "div",
+          { "data-testid": "uses" },
+          usesText(this.state, v, model.program(row)),
+          this.links(uses, "is-descendant", v),
+        ),
+      ]);
+    }
     if (chain.length) facts.push(["came from", this.links(chain, "is-ancestor")]);
     const became = model.became(row);
     if (became.length) facts.push(["became", this.links(became, "is-descendant")]);
@@ -200,11 +215,12 @@ export class InspectorPane {
     );
   }
 
-  private links(rows: number[], how: Lit): HTMLElement {
+  /** Equations to go to; those that read a variable are its uses. */
+  private links(rows: readonly number[], how: Lit, variable = -1): HTMLElement {
     const { model } = this.state;
     const items = rows.slice(0, SHOWN).map((row) => {
       const stage = model.stage(row);
-      const go = () => this.state.goTo(row);
+      const go = () => (variable < 0 ? this.state.goTo(row) : this.state.goToVariable(variable, row));
       return h(
         "li",
         {},

@@ -1,0 +1,62 @@
+/** Text that is laid out in lines of a width, as JAX's printer does it: Wadler, "A prettier printer". */
+
+export type Doc =
+  | string
+  | { kind: "break"; text: string }
+  | { kind: "concat"; parts: readonly Doc[] }
+  | { kind: "nest"; by: number; doc: Doc }
+  | { kind: "group"; doc: Doc };
+
+/** A new line, or the text where the group that it stands in fits in one. */
+export const brk = (text = " "): Doc => ({ kind: "break", text });
+export const concat = (...parts: Doc[]): Doc => ({ kind: "concat", parts });
+export const nest = (by: number, doc: Doc): Doc => ({ kind: "nest", by, doc });
+export const group = (doc: Doc): Doc => ({ kind: "group", doc });
+export const join = (separator: Doc, docs: readonly Doc[]): Doc => ({
+  kind: "concat",
+  parts: docs.flatMap((doc, i) => (i > 0 ? [separator, doc] : [doc])),
+});
+
+interface Todo {
+  indent: number;
+  isFlat: boolean;
+  doc: Doc;
+}
+
+/** What is written of a document in lines of at most `width` characters, where its breaks allow it. */
+export function laidOut(doc: Doc, width = 80): string {
+  const out: string[] = [];
+  let column = 0;
+  const todo: Todo[] = [{ indent: 0, isFlat: false, doc }];
+  for (let next = todo.pop(); next !== undefined; next = todo.pop()) {
+    const { indent, isFlat, doc } = next;
+    if (typeof doc === "string") {
+      out.push(doc);
+      column += doc.length;
+    } else if (doc.kind === "break" && isFlat) {
+      out.push(doc.text);
+      column += doc.text.length;
+    } else if (doc.kind === "break") {
+      out.push(`\n${" ".repeat(indent)}`);
+      column = indent;
+    } else if (doc.kind === "concat")
+      for (let i = doc.parts.length - 1; i >= 0; i--) todo.push({ indent, isFlat, doc: doc.parts[i]! });
+    else if (doc.kind === "nest") todo.push({ indent: indent + doc.by, isFlat, doc: doc.doc });
+    else todo.push({ indent, isFlat: isFlat || fits(doc.doc, width - column), doc: doc.doc });
+  }
+  return out.join("");
+}
+
+/** Whether a group fits in what is left of the line. As in JAX, what follows it is not looked at. */
+function fits(doc: Doc, room: number): boolean {
+  const todo: Doc[] = [doc];
+  let left = room;
+  for (let next = todo.pop(); next !== undefined && left >= 0; next = todo.pop()) {
+    if (typeof next === "string") left -= next.length;
+    else if (next.kind === "break") left -= next.text.length;
+    else if (next.kind === "concat")
+      for (let i = next.parts.length - 1; i >= 0; i--) todo.push(next.parts[i]!);
+    else todo.push(next.doc);
+  }
+  return left >= 0;
+}

@@ -1,0 +1,71 @@
+import { expect, test } from "vitest";
+import printed from "../../tests/fixtures/printed.json";
+import { HUES } from "../src/identity";
+import { Model } from "../src/model";
+import { fromJson, type View } from "../src/schema";
+import { model } from "./fixture";
+
+type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
+const programs = printed as unknown as Record<string, { view: Json }>;
+const viewOf = (name: string) => new Model(fromJson(programs[name]!.view));
+
+/** What a row of a stage makes first, by its primitive and role; the n-th such. */
+function made(m: Model, key: string, primitive: string, role: string, n = 0): number {
+  const [from, to] = m.view.stages.find((s) => s.key === key)!.equations;
+  const rows = Array.from({ length: to - from }, (_, i) => from + i);
+  const found = rows.filter((row) => m.primitive(row) === primitive && m.role(row) === role);
+  return m.outputs(found[n]!)[0]!;
+}
+
+test("a value is the same variable in every stage that has it", () => {
+  const m = viewOf("waves");
+  const y = made(m, "primal", "sin", "primal");
+  for (const key of ["jvp", "forward"])
+    expect(m.identities.of(made(m, key, "sin", "primal"))).toBe(m.identities.of(y));
+  const saved = m.binders(m.view.stages.find((s) => s.key === "backward")!.programs[0]);
+  expect(saved.filter((v) => m.identities.of(v) === m.identities.of(y))).toHaveLength(1);
+  const others = ["mul", "cos", "add"].map((primitive) => made(m, "primal", primitive, "primal"));
+  expect(new Set([y, ...others].map((v) => m.identities.of(v))).size).toBe(4);
+});
+
+test("tangents and cotangents have the hue of their value, and are told apart", () => {
+  const m = viewOf("waves");
+  const [w] = m.binders(0).slice(1);
+  const y = made(m, "primal", "sin", "primal");
+  const tangent = made(m, "jvp", "mul", "tangent", 1);
+  expect(m.identities.kin(tangent)).toBe("tangent");
+  expect(m.identities.family(tangent)).toBe(m.identities.of(y));
+  expect(m.identities.hue(tangent)).toBe(m.identities.hue(y));
+  expect(m.identities.of(tangent)).not.toBe(m.identities.of(y));
+  const backward = m.view.stages.find((s) => s.key === "backward")!;
+  const results = m.results(backward.programs[0]);
+  expect(m.identities.kin(results[1]!)).toBe("cotangent");
+  expect(m.identities.family(results[1]!)).toBe(m.identities.of(w!));
+});
+
+test("calls of one program keep their operands apart", () => {
+  const m = viewOf("layers");
+  const [from, to] = m.view.stages[0]!.equations;
+  const calls = Array.from({ length: to - from }, (_, i) => from + i).filter(
+    (row) => m.owner(row) < 0 && m.primitive(row) === "jit",
+  );
+  expect(calls.length).toBeGreaterThan(1);
+  expect(new Set(calls.map((row) => m.identities.of(m.outputs(row)[0]!))).size).toBe(calls.length);
+  expect(new Set(calls.map((row) => m.identities.of(m.inputs(row)[0]!))).size).toBe(calls.length);
+});
+
+test("what an equation of the function makes has another hue than what it reads", () => {
+  for (const m of [viewOf("waves"), viewOf("loop"), model()]) {
+    const [from, to] = m.view.stages[0]!.equations;
+    for (let row = from; row < to; row++) {
+      if (m.nested(row).length > 0 || m.owner(row) >= 0) continue;
+      const hues = m.inputs(row).flatMap((a) => (a >= 0 ? [m.identities.hue(a)] : []));
+      for (const v of m.outputs(row)) expect(hues).not.toContain(m.identities.hue(v));
+    }
+    const all = m.column("variable_name").length;
+    for (let v = 0; v < all; v++) {
+      expect(m.identities.hue(v)).toBeGreaterThanOrEqual(0);
+      expect(m.identities.hue(v)).toBeLessThan(HUES);
+    }
+  }
+});
