@@ -102,12 +102,12 @@ OPENS = """async () => {
     const start = performance.now();
     jupyterapp.commands.execute("notebook:run-cell");
     await found("[data-testid=residual-row]");
-    const line = await found("[data-testid=code-left] .cm-line[data-row]");
+    const equation = await found("[data-testid=code-left] .cm-line[data-row] .jv-primitive");
     const shown = performance.now() - start;
-    const box = line.getBoundingClientRect();
-    const at = { bubbles: true, clientX: box.left + 60, clientY: box.top + box.height / 2 };
+    const box = equation.getBoundingClientRect();
+    const at = { bubbles: true, clientX: box.left + box.width / 2, clientY: box.top + box.height / 2 };
     const clicked = performance.now();
-    line.dispatchEvent(new MouseEvent("click", at));
+    equation.dispatchEvent(new MouseEvent("click", at));
     await found("[data-testid=inspected]");
     await frame();
     return { shown, click: performance.now() - clicked, usable: performance.now() - start };

@@ -104,7 +104,7 @@ def test_twenty_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
         explorer.scroll_into_view_if_needed()
         expect(explorer.get_by_test_id("badge")).to_contain_text("residuals as in JAX")
         explorer.get_by_test_id("stage-backward").click()
-        explorer.get_by_test_id("code-left").locator(".cm-line[data-row]", has_text="mul").first.click()
+        explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
         expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
         page.keyboard.press("m")
         expect(explorer.get_by_test_id("timeline")).to_contain_text("peak")
