@@ -1,6 +1,7 @@
 # make lab    JupyterLab on the first notebook
 # make test   everything that is tested; sets up what it needs
 # make demo   the first notebook's program, without a display
+# make screenshots   pictures of each pane, in both themes and at two widths
 # make bench  speed and memory beside JAX's
 # make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12
 # Other interpreters: make test PYTHON=python3.12
@@ -19,7 +20,7 @@ PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versi
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: lab test test-quick test-latest print-latest lint check-widgets demo bench notebooks browser clean
+.PHONY: lab test test-quick test-latest print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -64,6 +65,9 @@ browser:
 	else \
 		echo "The tests need Chromium and Graphviz (as root: apt-get install chromium graphviz)"; exit 1; \
 	fi
+
+screenshots: $(STAMPS)/install-test jaxviz/static/explorer.js browser
+	$(BIN)/python docs/screenshots.py
 
 lint: $(STAMPS)/install-test
 	$(BIN)/ruff check .
