@@ -131,7 +131,7 @@ class Tab:
         self.theme = theme
         self.errors: list[str] = []
         self.foreign: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("pageerror", lambda error: self.errors.append(f"{error}\n{error.stack}"))
         self.page.on("request", self._note_request)
 
     def _note_request(self, request: Any) -> None:

@@ -115,6 +115,8 @@ def test_notebook_7(lab, tab):
     page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
     works(page.get_by_test_id("explorer"))
     tab.screenshot("notebook-7")
+    # What Notebook's own plugins complain of, at times, when it starts: ours is a module of its own, from a blob.
+    tab.errors[:] = [e for e in tab.errors if "blob:" in e]
 
 
 MARIMO = f"""
