@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,7 +203,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._fill()
         shown = super()._repr_mimebundle_(**kwargs)
         if shown is not None:
-            view = self.view if "view" in vars(self) else fit_to_show(self._maker.first)
+            view = self.view if "view" in vars(self) else fit_to_show(replace(self._maker.first, strings=()))
             (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
