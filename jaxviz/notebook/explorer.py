@@ -14,6 +14,7 @@ import traitlets
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.compare import Comparison
+from jaxviz.analysis.tables import printable
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.views.changes import changes_of, follow
@@ -187,7 +188,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         return summary(self.view)
 
     def __repr__(self) -> str:
-        return f"Explorer({self.derivation.primal.name})"
+        return f"Explorer({printable(self.derivation.primal.name, 200)})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,7 +26,8 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import printed_params, variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, ROLES, BranchPoint, CheckResult, Stage, View
-from jaxviz.views.sources import SourceTable
+from jaxviz.views.sources import SourceTable, without_folders
+from jaxviz.views.texts import fit
 
 _TITLES = {
     "primal": ("f", "the function itself"),
@@ -454,6 +456,10 @@ def _layout_text(value: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """`NoRuleError: ...`, the first paragraph of the message."""
+    """`NoRuleError: ...`, the first paragraph of the message, on one line; of the files that it names the names alone."""
+    if isinstance(error, RecursionError):
+        limit = sys.getrecursionlimit()
+        return f"RecursionError: programs are nested too deep here for Python's limit of {limit:,}; sys.setrecursionlimit raises it"
     message = str(error).strip().split("\n\n")[0].replace("\n", " ")
-    return f"{type(error).__name__}: {message}"
+    text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
+    return text

@@ -119,9 +119,11 @@ export function syncState(model: WidgetModel, state: State): () => void {
     ["change:filter", onFilter],
     ["change:compared", onCompared],
   ];
+  // Which stages are shown is told to Python together with whether they are compared, which is not known yet.
+  const isCompared = model.get("compared") === true;
   onStages();
   onFilter();
-  onCompared();
+  state.compare(isCompared);
   onSelected();
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {
