@@ -69,7 +69,14 @@ export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", 
 function made(model: WidgetModel, trait: string, message: string): Made {
   return {
     read: () => String(model.get(trait) ?? ""),
-    ask: () => model.send?.(message),
+    ask: () => {
+      try {
+        model.send?.(message);
+      } catch (error) {
+        // There is no kernel any more. Whoever asks says so when no answer comes.
+        console.warn(error);
+      }
+    },
     listen: (callback) => {
       model.on(`change:${trait}`, callback);
       return () => model.off(`change:${trait}`, callback);
