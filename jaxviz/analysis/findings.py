@@ -157,7 +157,12 @@ def _keeps_numbers(equation: Equation) -> bool:
         return name in _LAYS_OUT
     old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
     # A floating number made an integer loses its fraction, a complex one made real half of it.
-    return jnp.result_type(old, new) == new or all(jnp.issubdtype(t, jnp.floating) for t in (old, new))
+    if all(jnp.issubdtype(t, jnp.floating) for t in (old, new)):
+        return True
+    try:
+        return bool(jnp.result_type(old, new) == new)
+    except ValueError:  # JAX promotes no numbers of 4 bits to others
+        return False
 
 
 # --- values kept in a wider type than they have -----------------------------------------------------------------------

@@ -16,6 +16,7 @@ import traitlets
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.analysis.compare import Comparison
+from jaxviz.analysis.tables import printable
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.notebook.bundle import MAIN, Bundle, bundle, loader, packed, part_names, script
@@ -197,7 +198,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         return summary(self.view)
 
     def __repr__(self) -> str:
-        return f"Explorer({self.derivation.primal.name})"
+        return f"Explorer({printable(self.derivation.primal.name, 200)})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self._fill()

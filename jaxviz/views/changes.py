@@ -8,6 +8,7 @@ from typing import Any
 from jaxviz.analysis.alignment import Alignment
 from jaxviz.analysis.compare import Comparison
 from jaxviz.analysis.tables import short_location
+from jaxviz.views.texts import fit
 
 
 def changes_of(comparison: Comparison) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def changes_of(comparison: Comparison) -> dict[str, Any]:
     `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, `[i, n]` that there are `n` from `i` on.
     """
     residuals = comparison.residuals if "backward" in comparison.alignments else ()
-    return {
+    shown: dict[str, Any] = fit({
         "functions": list(comparison.functions),
         "summary": comparison.summary,
         "stages": {key: _stage(a) for key, a in comparison.alignments.items()},
@@ -25,7 +26,8 @@ def changes_of(comparison: Comparison) -> dict[str, Any]:
         "residuals": [
             [r.what, r.type, r.before, r.after, r.nbytes, short_location(r.location)] for r in residuals
         ],
-    }  # fmt: skip
+    })  # fmt: skip
+    return shown
 
 
 def follow(comparison: Comparison, selected: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,8 @@ from jaxviz.ir.origin import Location, ancestors, locate
 from jaxviz.ir.pretty import printed_params, variable_names
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Origin, Program, Var
 from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, ROLES, BranchPoint, CheckResult, Stage, View
-from jaxviz.views.sources import SourceTable
+from jaxviz.views.sources import SourceTable, without_folders
+from jaxviz.views.texts import fit
 
 _TITLES = {
     "primal": ("f", "the function itself"),
@@ -615,6 +617,10 @@ def _layout_text(value: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """`NoRuleError: ...`, the first paragraph of the message."""
+    """`NoRuleError: ...`, the first paragraph of the message, on one line; of the files that it names the names alone."""
+    if isinstance(error, RecursionError):
+        limit = sys.getrecursionlimit()
+        return f"RecursionError: programs are nested too deep here for Python's limit of {limit:,}; sys.setrecursionlimit raises it"
     message = str(error).strip().split("\n\n")[0].replace("\n", " ")
-    return f"{type(error).__name__}: {message}"
+    text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
+    return text

@@ -12,12 +12,16 @@ import jax
 from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
 from jaxviz.derivation import Derivation
 from jaxviz.views.columns import first_line
+from jaxviz.views.texts import fit
 
 _LARGEST = 30_000
 """Equations of the two passes, nested ones counted in each place, up to which they are compiled."""
 
 _LONGEST = 60_000
 """Lines of a text that are shown."""
+
+_WIDEST = 20_000
+"""Characters of a line that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def compiled(derivation: Derivation) -> dict[str, Any]:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
         hlo, error = None, f"the backend {jax.default_backend()} does not show what it made of the program"
-    return {
+    shown: dict[str, Any] = fit({
         "function": derivation.primal.name,
         "stages": [[stage, n] for stage, n in zip(found.stages, found.tags.counts, strict=True)],
         "backend": jax.default_backend(),
@@ -69,7 +73,8 @@ def compiled(derivation: Derivation) -> dict[str, Any]:
         "hlo": None if hlo is None else hlo.to_dict(),
         "notes": list(_notes(found)),
         "error": error,
-    }
+    }, _WIDEST)  # fmt: skip
+    return shown
 
 
 def _notes(found: Lowering) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxviz.analysis.tables import printable
-from jaxviz.views.schema import Excerpt, View
+from jaxviz.views.schema import CheckResult, Excerpt, SourceFile, View
 
 _LONGEST = 2000
 """The most characters of a name that are shown."""
@@ -108,7 +108,13 @@ def fit_to_show(view: View) -> View:
         title=printable(view.title, 200),
         strings=tuple(_lines(text) for text in view.strings),
         notes=tuple(_lines(text) for text in view.notes),
-        files=tuple(replace(file, excerpts=tuple(map(_source, file.excerpts))) for file in view.files),
+        files=tuple(_file(file) for file in view.files),
+        stages=tuple(replace(stage, error=_lines(stage.error)) for stage in view.stages),
+        branches=tuple(replace(branch, value=printable(branch.value, _LONGEST)) for branch in view.branches),
+        check=view.check and _check(view.check),
+        devices=tuple(_lines(text) for text in view.devices),
+        placement=_lines(view.placement),
+        no_memory=_lines(view.no_memory),
     )
 
 
@@ -118,8 +124,20 @@ def _lines(text: str) -> str:
     return "\n".join(printable(line, _LONGEST) for line in text.split("\n"))
 
 
+def _file(file: SourceFile) -> SourceFile:
+    excerpts = tuple(map(_source, file.excerpts))
+    return replace(file, label=printable(file.label, _LONGEST), path=printable(file.path, _LONGEST), excerpts=excerpts)
+
+
+def _check(check: CheckResult) -> CheckResult:
+    return replace(check, summary=_lines(check.summary), differences=tuple(map(_lines, check.differences)))
+
+
 def _source(excerpt: Excerpt) -> Excerpt:
-    return replace(excerpt, lines=tuple("\t".join(map(printable, line.split("\t"))) for line in excerpt.lines))
+    return replace(
+        excerpt,
+        lines=tuple("\t".join(printable(part, _LONGEST) for part in line.split("\t")) for line in excerpt.lines),
+    )
 
 
 def _packed(block: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import sysconfig
 
 from jaxviz.ir import compat
@@ -92,6 +93,35 @@ def short_path(path: str) -> str:
         if path.startswith(base + os.sep):
             return prefix + path[len(base) + 1 :]
     return path
+
+
+_ROOT = re.compile(r"(?:^|(?<=[\s'\"`(\[=,]))~?/(?=[^\s/])")
+_PLAIN = re.compile(r"~?/(?:[^\s/:]+/)*")
+
+
+def without_folders(text: str) -> str:
+    """A text with the files that it names by their names alone; addresses stay as they are.
+
+    >>> without_folders("reached at `sin` (equation 3, /home/me/model.py:12)")
+    'reached at `sin` (equation 3, model.py:12)'
+    """
+    kept, done = [], 0
+    for found in _ROOT.finditer(text):
+        if found.start() >= done:
+            kept.append(text[done : found.start()])
+            done = found.start() + _length_of_folders(text[found.start() :])
+    return "".join([*kept, text[done:]])
+
+
+def _length_of_folders(text: str) -> int:
+    """How much of a text that begins like a path is folders: those that are there, else what has no space in it; 0 for `/x`."""
+    length = 0
+    for slash in re.finditer("/", text):
+        if not os.path.isdir(os.path.expanduser(text[: slash.end()])):
+            break
+        length = slash.end()
+    plain = _PLAIN.match(text)
+    return length if length > 2 else plain.end() if plain and plain[0].count("/") > 1 else 0
 
 
 def file_label(path: str) -> str:

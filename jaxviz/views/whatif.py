@@ -37,6 +37,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.views.sources import file_label, short_path
+from jaxviz.views.texts import fit
 
 _BUDGETS = 9
 """How many plans to give, of a small function; a large one gets fewer, since each takes time."""
@@ -61,7 +62,8 @@ def what_if(derivation: Derivation, source: bool = True) -> dict[str, Any]:
         raise ValueError(
             f"the switches are for up to {_LARGEST:,} equations, and this has {n:,}; jaxviz.plan_remat plans it"
         )
-    return _Table(derivation, source).table()
+    table: dict[str, Any] = fit(_Table(derivation, source).table())
+    return table
 
 
 class _Table:

@@ -1,5 +1,6 @@
 /** The switches of a function as set: what is to be saved, and what comes of it. The panes that show them share one of these. */
 
+import { Late, NO_ANSWER } from "./late";
 import type { Made } from "./sync";
 import type { Timeline } from "./timeline";
 import { type Outcome, type Table, WhatIf } from "./whatif";
@@ -7,7 +8,7 @@ import { type Outcome, type Table, WhatIf } from "./whatif";
 export class Switches {
   /** What they are worked out from; null until it is there. */
   whatIf: WhatIf | null = null;
-  /** Why there are none, or empty. */
+  /** Why there are none, or none yet; or empty. */
   error = "";
   /** The values that are to be saved; null while the function is as it is written. */
   chosen: ReadonlySet<number> | null = null;
@@ -17,6 +18,7 @@ export class Switches {
   outcome: Outcome | null = null;
   timeline: Timeline | null = null;
   private readonly stop: () => void;
+  private readonly late = new Late();
   private waiting: (() => void)[] = [];
 
   constructor(
@@ -30,6 +32,7 @@ export class Switches {
   }
 
   destroy(): void {
+    this.late.stop();
     this.stop();
   }
 
@@ -43,6 +46,11 @@ export class Switches {
     this.isUnderWay = true;
     if (this.source.read() !== "") this.read();
     else {
+      this.error = "";
+      this.late.start(() => {
+        this.error = NO_ANSWER;
+        this.tell();
+      });
       this.source.ask();
       this.tell();
     }
@@ -80,6 +88,8 @@ export class Switches {
     const text = this.source.read();
     if (text === "") return;
     this.isUnderWay = false;
+    this.late.stop();
+    this.error = "";
     const answer = JSON.parse(text) as Table | { error: string };
     if ("error" in answer) this.error = answer.error;
     else this.whatIf = new WhatIf(answer);

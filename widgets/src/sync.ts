@@ -71,7 +71,14 @@ export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", 
 function made(model: WidgetModel, trait: string, message: string): Made {
   return {
     read: () => String(model.get(trait) ?? ""),
-    ask: () => model.send?.(message),
+    ask: () => {
+      try {
+        model.send?.(message);
+      } catch (error) {
+        // There is no kernel any more. Whoever asks says so when no answer comes.
+        console.warn(error);
+      }
+    },
     listen: (callback) => {
       model.on(`change:${trait}`, callback);
       return () => model.off(`change:${trait}`, callback);
@@ -121,9 +128,11 @@ export function syncState(model: WidgetModel, state: State): () => void {
     ["change:filter", onFilter],
     ["change:compared", onCompared],
   ];
+  // Which stages are shown is told to Python together with whether they are compared, which is not known yet.
+  const isCompared = model.get("compared") === true;
   onStages();
   onFilter();
-  onCompared();
+  state.compare(isCompared);
   onSelected();
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {

@@ -1,6 +1,7 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { Linked, partsOf } from "../src/compiled";
+import { NO_ANSWER, PATIENCE } from "../src/late";
 import type { Listing, Pane } from "../src/pane";
 import { CompiledPane } from "../src/panes/compiled";
 import { linkScrolling, Places, target } from "../src/scrolling";
@@ -121,6 +122,26 @@ describe("the pane", () => {
       false,
     ]);
     pane.destroy();
+  });
+
+  test("says so where no answer comes", () => {
+    vi.useFakeTimers();
+    const from = source("");
+    const { pane, lines } = mounted(from);
+    expect(pane.element.textContent).not.toContain(NO_ANSWER);
+    vi.advanceTimersByTime(PATIENCE);
+    expect(pane.element.textContent).toContain(NO_ANSWER);
+    from.set(JSON.stringify(answer));
+    expect(pane.element.textContent).not.toContain(NO_ANSWER);
+    expect(lines()).not.toEqual([]);
+    pane.destroy();
+
+    const state = new State(shared, source(""));
+    state.switches.ask();
+    expect(state.switches.error).toBe("");
+    vi.advanceTimersByTime(PATIENCE);
+    expect(state.switches.error).toBe(NO_ANSWER);
+    vi.useRealTimers();
   });
 
   test("says what went wrong, and shows StableHLO where XLA did not compile it", () => {

@@ -16,6 +16,7 @@ import { type Compiled, Linked, partsOf } from "../compiled";
 import { h } from "../dom";
 import { editor } from "../editor";
 import { formatCount, plural } from "../format";
+import { Late, NO_ANSWER } from "../late";
 import type { Listing } from "../pane";
 import { listingOf } from "../scrolling";
 import { type Change, type Lit, litAs, type Side, type State } from "../state";
@@ -88,6 +89,7 @@ export class CompiledPane {
     "data-testid": "no-instruction",
   });
   private readonly stop: () => void;
+  private readonly late = new Late();
   private compiled: Compiled | null = null;
   private which: Which = "hlo";
   private view: EditorView | null = null;
@@ -141,6 +143,7 @@ export class CompiledPane {
   }
 
   destroy(): void {
+    this.late.stop();
     this.stop();
     this.view?.destroy();
   }
@@ -177,9 +180,11 @@ export class CompiledPane {
       this.body.replaceChildren(
         message("", "Compiling forward and backward as one program… The kernel does that once.", "compiling"),
       );
+      this.late.start(() => this.body.append(message("", NO_ANSWER, "no-answer")));
       this.source.ask();
       return;
     }
+    this.late.stop();
     const answer = JSON.parse(text) as Compiled | { error: string };
     if (!("stablehlo" in answer)) {
       this.body.replaceChildren(message("There is no compiled program", answer.error, "not-compiled"));
@@ -363,9 +368,12 @@ export class CompiledPane {
   private lights(linked: Linked): Extension {
     const build = (view: EditorView): DecorationSet => {
       const builder = new RangeSetBuilder<Decoration>();
+      // Of a very long line parts are in sight, each a range of its own.
+      let next = 1;
       for (const { from, to } of view.visibleRanges) {
         const last = view.state.doc.lineAt(to).number;
-        for (let n = view.state.doc.lineAt(from).number; n <= last; n++) {
+        for (let n = Math.max(next, view.state.doc.lineAt(from).number); n <= last; n++) {
+          next = n + 1;
           const { from: start, to: end, text } = view.state.doc.line(n);
           const rows = linked.rows[n - 1]!;
           const lit = this.lit(rows);

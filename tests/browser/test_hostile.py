@@ -1,0 +1,225 @@
+"""Names and texts that try to break out of the page, or to turn it around or fill it, in every pane of a saved page."""
+
+import re
+import time
+
+import jax.numpy as jnp
+import pytest
+from hostile_program import LONG, hostile_program
+from playwright.sync_api import expect
+
+import jaxviz
+
+pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+
+SECONDS = 5
+"""Within which the page answers."""
+
+FOUND = """() => {
+    const bad = /[\\u0000-\\u0008\\u000b-\\u001f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]|\\p{Cs}/u;
+    const found = [];
+    for (const name of ["hit", "hits"]) if (name in window) found.push(`ran: ${window[name]}`);
+    for (const e of document.querySelectorAll("img:not(.cm-widgetBuffer), iframe, object, embed, a, b, svg[onload], form, base, body script:not([id]):not([type=module])"))
+        found.push(`made: ${e.outerHTML.slice(0, 200)}`);
+    for (const e of document.body.querySelectorAll("*:not(script)")) {
+        for (const a of e.attributes) {
+            if (bad.test(a.value)) found.push(`attribute ${a.name} of ${e.className}: ${JSON.stringify(a.value.slice(0, 300))}`);
+            if (/^on/.test(a.name)) found.push(`handler ${a.name}`);
+            if (a.value.length > 50_000) found.push(`${a.name} of ${a.value.length} of ${e.className}`);
+        }
+        for (const n of e.childNodes)
+            if (n.nodeType === Node.TEXT_NODE) {
+                if (bad.test(n.data)) found.push(`text in ${e.className}: ${JSON.stringify(n.data.slice(0, 300))}`);
+                if (n.data.length > 50_000) found.push(`text of ${n.data.length} in ${e.className}`);
+            }
+    }
+    if (bad.test(document.title)) found.push(`title ${JSON.stringify(document.title)}`);
+    const root = document.documentElement;
+    if (root.scrollWidth > innerWidth + 1) found.push(`the page is ${root.scrollWidth} wide`);
+    if (root.scrollHeight > innerHeight + 1) found.push(`the page is ${root.scrollHeight} high`);
+    const clips = (e) => e && e !== document.body && (/hidden|auto|scroll|clip/.test(getComputedStyle(e).overflowX) || clips(e.parentElement));
+    for (const e of document.querySelectorAll(".jaxviz *")) {
+        const box = e.getBoundingClientRect();
+        const isOut = box.width > 0 && box.height > 0 && (box.right > innerWidth + 1 || box.left < -1);
+        if (isOut && (getComputedStyle(e).position === "fixed" || !clips(e.parentElement)))
+            found.push(`${e.tagName} ${e.className} from ${box.left} to ${box.right}`);
+    }
+    for (const e of document.querySelectorAll("[data-testid^=failed]")) found.push(e.textContent.slice(0, 300));
+    return [...new Set(found)];
+}"""
+
+
+@pytest.fixture
+def watched(tab):
+    """The page, and what it noted: dialogs, errors on the console, requests beyond the file itself."""
+    noted = []
+    page = tab.page
+    page.on("dialog", lambda dialog: (noted.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.on("console", lambda m: noted.append(f"{m.type} {m.text}") if m.type in ("error", "warning") else None)
+    page.on("request", lambda r: None if r.url.startswith(("file:", "blob:", "data:")) else noted.append(r.url))
+    page.on("popup", lambda popup: noted.append(f"popup {popup.url}"))
+    yield page
+    assert noted == []
+
+
+def holds(page, where):
+    """Nothing ran, nothing was made, nothing sticks out; and the page says so soon."""
+    began = time.monotonic()
+    found = page.evaluate(FOUND)
+    assert found == [], f"{where}: {found[:8]}"
+    assert time.monotonic() - began < SECONDS, where
+
+
+def hover_all(page, within, selector, most=12):
+    """Points at the first few of some elements that are in sight, one after the other."""
+    for element in within.locator(selector).all()[:most]:
+        if element.is_visible():
+            element.hover(force=True, timeout=4000)
+            page.wait_for_timeout(250)
+            holds(page, f"{selector} pointed at")
+
+
+def visit(page):
+    """Every pane, with what shows up where the mouse is."""
+    code = page.get_by_test_id("code-left")
+    holds(page, "as opened")
+    for stage in ("primal", "jvp", "forward", "linear", "backward"):
+        page.get_by_test_id(f"stage-{stage}").click()
+        holds(page, stage)
+        for line in code.locator(".cm-line[data-row] .jv-primitive").all()[:4]:
+            line.click()
+            holds(page, f"an equation of {stage}")
+        hover_all(page, code, ".jv-variable", 3)
+    page.get_by_test_id("stage-forward").click()
+    for key in ("p", "v", "l", "-", "+", "?", "Escape"):
+        page.keyboard.press(key)
+        holds(page, f"key {key}")
+    for row in page.get_by_test_id("residual-row").all():
+        row.click()
+        holds(page, "a residual")
+    hover_all(page, page.get_by_test_id("source"), "[data-testid=source-line]", 6)
+    page.get_by_test_id("filter").fill("onerror")
+    holds(page, "filtered")
+    page.get_by_test_id("filter").fill("")
+
+
+def visit_the_rest(page):
+    page.get_by_test_id("show-what-if").first.click()
+    expect(page.get_by_test_id("what-if-row").first).to_be_visible()
+    holds(page, "what if")
+    for id in ("what-if-nothing", "what-if-everything"):
+        if page.get_by_test_id(id).count():
+            page.get_by_test_id(id).click()
+            holds(page, id)
+    for button in page.get_by_test_id("what-if").locator("button:visible").all():
+        if "code" in button.inner_text().lower():
+            button.click()
+            holds(page, "the code of a plan")
+            page.keyboard.press("Escape")
+    page.keyboard.press("m")
+    box = page.get_by_test_id("timeline").bounding_box()
+    for part in (0.02, 0.3, 0.6, 0.97):
+        page.mouse.move(box["x"] + part * box["width"], box["y"] + 0.5 * box["height"])
+        expect(page.get_by_test_id("memory-tip")).to_be_visible()
+        holds(page, "a step of the memory")
+    page.get_by_test_id("code-left").click(position={"x": 200, "y": 60})
+    page.get_by_test_id("copy-left").click()
+    page.wait_for_timeout(200)
+    holds(page, "copied")
+    page.keyboard.press("Escape")
+
+    page.get_by_test_id("as-graph-left").click()
+    canvas = page.get_by_test_id("graph-canvas-left")
+    page.keyboard.press("o")
+    page.wait_for_timeout(400)
+    holds(page, "the graph")
+    box = canvas.bounding_box()
+    for y in range(1, 12):
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + y * box["height"] / 12)
+        page.wait_for_timeout(150)
+        holds(page, "a node pointed at")
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        holds(page, "a node opened")
+    page.get_by_test_id("graph-search").fill("onerror")
+    holds(page, "the graph searched")
+    page.get_by_test_id("graph-search").press("Escape")
+    page.get_by_test_id("as-code-left").click()
+
+    page.get_by_test_id("play").click()
+    player = page.get_by_test_id("player")
+    for kind in ("jvp", "linearize", "transpose"):
+        player.get_by_test_id(f"play-{kind}").click()
+        for _ in range(6):
+            holds(page, f"{kind} played")
+            page.keyboard.press("ArrowRight")
+    page.keyboard.press("Escape")
+
+    page.get_by_test_id("stage-compiled").click()
+    text = page.locator("[data-stage=compiled]")
+    expect(text).to_be_visible()
+    for kind in ("stablehlo", "hlo"):
+        if text.get_by_test_id(f"text-{kind}").count():
+            text.get_by_test_id(f"text-{kind}").click()
+            expect(text.locator(".cm-line").first).to_be_visible()
+            for y in range(0, 4000, 400):
+                text.locator(".cm-scroller").evaluate("(e, y) => e.scrollTo(0, y)", y)
+                page.wait_for_timeout(60)
+                holds(page, kind)
+
+
+def test_nothing_runs_and_nothing_breaks_in_any_pane(watched, tab, tmp_path):
+    f, args = hostile_program(tmp_path)
+    path = jaxviz.explore(f, *args).save_html(tmp_path / "page.html", compiled=True)
+    assert path.stat().st_size < 5_000_000
+    watched.goto(path.as_uri())
+    expect(watched.get_by_test_id("explorer")).to_contain_text("onerror")
+    tab.screenshot("hostile")
+    visit(watched)
+    visit_the_rest(watched)
+
+
+def test_nothing_runs_side_by_side(watched, tmp_path):
+    f, args = hostile_program(tmp_path)
+
+    def g(d):
+        return f(d) * jnp.sin(d[LONG]).sum()
+
+    g.__name__ = g.__qualname__ = f.__name__
+    path = jaxviz.explore(jaxviz.compare(f, g, *args)).save_html(tmp_path / "page.html")
+    watched.goto(path.as_uri())
+    expect(watched.get_by_test_id("explorer")).to_contain_text("onerror")
+    watched.get_by_test_id("show-changes").first.click()
+    expect(watched.get_by_test_id("compared")).to_be_checked()
+    holds(watched, "changes")
+    for stage in ("primal", "forward", "backward"):
+        watched.get_by_test_id(f"stage-{stage}").click()
+        holds(watched, f"two versions of {stage}")
+        for side in ("left", "right"):
+            watched.get_by_test_id(f"code-{side}").locator(".cm-line[data-row] .jv-primitive").first.click()
+            holds(watched, f"selected at the {side}")
+    rows = watched.get_by_test_id("changes").locator("tr, button")
+    for row in rows.all()[:8]:
+        if row.is_visible():
+            row.hover(force=True)
+            holds(watched, "a change pointed at")
+
+
+def test_errors_with_hostile_names_stay_text(watched, tmp_path):
+    """A stage, the comparison and the switches that fail say why in the program's own words."""
+    f, args = hostile_program(tmp_path, has_rules=False)
+    explorer = jaxviz.explore(f, *args)
+    assert not re.search("[\u202e\u2066\x1b\x00]", str(explorer) + repr(explorer))
+    watched.goto(explorer.save_html(tmp_path / "page.html", compiled=True).as_uri())
+    expect(watched.get_by_test_id("explorer")).to_contain_text("onerror")
+    for stage in ("primal", "backward"):
+        watched.get_by_test_id(f"stage-{stage}").click()
+        holds(watched, stage)
+    expect(watched.get_by_test_id("code-left")).to_contain_text("NoRuleError")
+    watched.get_by_test_id("show-what-if").first.click()
+    expect(watched.get_by_test_id("what-if")).to_contain_text("NoRuleError")
+    holds(watched, "what if")
+    watched.get_by_test_id("stage-compiled").click()
+    expect(watched.get_by_test_id("not-compiled")).to_be_visible()
+    holds(watched, "compiled")
