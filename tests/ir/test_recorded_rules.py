@@ -46,7 +46,7 @@ def shown(program):
         for atoms in [*(e.invars for _, e in program.walk()), program.outvars]
     ]
     # Equal operations are one object, so an integer of NumPy's may stand for another's.
-    text = re.sub(r"np\.int64\((-?\d+)\)", r"\1", str(program))
+    text = " ".join(re.sub(r"np\.int64\((-?\d+)\)", r"\1", str(program)).split())
     return text, held, [np.asarray(x).tolist() for x in program.consts]
 
 
