@@ -171,3 +171,25 @@ def test_a_loop_around_jitted_pieces_compiles_each_once():
 
     jaxviz.grad(f)(1.0)
     assert count == 1
+
+
+def test_a_custom_rule_on_the_path_is_traced_once_more_for_its_tangents():
+    @jax.custom_jvp
+    def by_jvp(x):
+        return jnp.sin(x)
+
+    by_jvp.defjvp(lambda primals, tangents: (by_jvp(*primals), jnp.cos(primals[0]) * tangents[0]))
+
+    @jax.custom_vjp
+    def by_vjp(x):
+        return jnp.sin(x)
+
+    by_vjp.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda residual, g: (residual * g,))
+
+    def f(x):
+        y = by_vjp(by_jvp(jnp.sin(x)))
+        return by_jvp(y).sum() if y.sum() > 0 else by_vjp(y).sum()
+
+    for x in (jnp.ones(3), -jnp.ones(3)):
+        assert jaxviz.derive(f, x).check().agrees
+        assert jnp.array_equal(jaxviz.grad(f)(x), jax.grad(f)(x))

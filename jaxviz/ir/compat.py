@@ -510,6 +510,16 @@ class _PathTrace(_Trace):
         self._catch_up()
         return out
 
+    def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
+        out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
+        _empty_stores(jvp)
+        return out
+
+    def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
+        out = super().process_custom_vjp_call(prim, fun, fwd, bwd, tracers, **params)
+        _empty_stores(fwd)
+        return out
+
     def _catch_up(self) -> None:
         """Evaluates the newest equation, if it has not been."""
         eqns = self.frame.tracing_eqns
@@ -528,6 +538,13 @@ class _PathTrace(_Trace):
         if any(mask):
             reaches = _nonzero_results(eqn, mask)
             self.active.update(v for v, nonzero in zip(eqn.outvars, reaches, strict=True) if nonzero)
+
+
+def _empty_stores(rule: Any) -> None:
+    """Lets a custom rule be traced again: it notes the structure of its results, once, for whoever called it."""
+    for store in rule.stores:
+        if store:
+            store.reset()
 
 
 def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
@@ -889,9 +906,7 @@ def trace_custom_jvp_rule(
     skip = 0
     if known is not None:
         rule, skip = known, params["num_consts"]
-        for store in rule.stores:
-            if store:
-                store.reset()
+        _empty_stores(rule)
 
     def push(*args: Any) -> list[Any]:
         given = iter(args[len(in_avals) :])
@@ -927,10 +942,7 @@ def trace_forward_rule(
         jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
         traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {}, [])
     else:
-        for store in rule.stores:
-            if store:
-                store.reset()
-
+        _empty_stores(rule)
         is_array: list[bool] = []
 
         def forward(*args: Any) -> Any:
