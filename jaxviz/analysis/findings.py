@@ -205,16 +205,16 @@ def _widens(equation: Equation) -> bool:
 
 def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
     """Residuals that a scan stacks though they depend neither on its carry nor on its xs. At stake are all copies but one."""
-    producers = _Producers()
+    producers, dependence = _Producers(), _Dependence()
     made = []
     for r, atom in zip(residuals, atoms, strict=True):
-        times = math.prod(_times_alike(producers, program, atom)) if r.lengths and not r.dummies else 1
+        times = math.prod(_times_alike(producers, dependence, program, atom)) if r.lengths and not r.dummies else 1
         if times > 1:
             made.append(finding(r, r.nbytes - r.nbytes // times))
     return largest_first(made)
 
 
-def _times_alike(producers: _Producers, program: Program, atom: Atom) -> Iterator[int]:
+def _times_alike(producers: _Producers, dependence: _Dependence, program: Program, atom: Atom) -> Iterator[int]:
     """The trip counts of the scans in each of whose iterations a value is the same."""
     varying: list[
         tuple[int, set[Atom]]
@@ -224,7 +224,7 @@ def _times_alike(producers: _Producers, program: Program, atom: Atom) -> Iterato
         equation, place = made
         body = _body(equation).program
         # What a call or an inner scan gets that differs; an inner scan may bring it into its carry.
-        inner = [(n, _dependents(body, _differing_in(equation, v))) for n, v in varying]
+        inner = [(n, dependence.dependents(body, dependence.differing_in(equation, v))) for n, v in varying]
         if equation.primitive is compat.scan_p:
             n_consts, n_carry = compat.scan_sizes(equation.params)
             if place < n_carry:
@@ -235,42 +235,53 @@ def _times_alike(producers: _Producers, program: Program, atom: Atom) -> Iterato
                 *(new is not old for old, new in passed_on),
                 *[True] * (len(body.invars) - n_consts - n_carry),
             ]
-            inner.append((int(equation.params["length"]), _dependents(body, differs)))
+            inner.append((int(equation.params["length"]), dependence.dependents(body, differs)))
         varying, program, atom = inner, body, body.outvars[place]
         made = producers(program, atom)
     yield from (n for n, v in varying if atom not in v)
 
 
-def _dependents(program: Program, differs: Sequence[bool]) -> set[Atom]:
-    """The values of a program that depend on some of its inputs."""
-    found: set[Atom] = {v for v, d in zip(program.invars, differs, strict=True) if d}
-    for e in program.equations:
-        if e.effects:
-            found.update(e.outvars)
-        elif not found.isdisjoint(e.invars):
-            if e.primitive in (*_CALLS, compat.scan_p):
-                body = _body(e).program
-                inside = _dependents(body, _differing_in(e, found))
-                found.update(v for v, a in zip(e.outvars, body.outvars, strict=True) if a in inside)
-            else:
+class _Dependence:
+    """Which values depend on which inputs of a program. Each program is looked through once for each choice of them."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Program, tuple[bool, ...]], set[Atom]] = {}
+
+    def dependents(self, program: Program, differs: Sequence[bool]) -> set[Atom]:
+        """The values of a program that depend on some of its inputs."""
+        key = program, tuple(differs)
+        if key not in self.known:
+            self.known[key] = self._dependents(*key)
+        return self.known[key]
+
+    def _dependents(self, program: Program, differs: Sequence[bool]) -> set[Atom]:
+        found: set[Atom] = {v for v, d in zip(program.invars, differs, strict=True) if d}
+        for e in program.equations:
+            if e.effects:
                 found.update(e.outvars)
-    return found
+            elif not found.isdisjoint(e.invars):
+                if e.primitive in (*_CALLS, compat.scan_p):
+                    body = _body(e).program
+                    inside = self.dependents(body, self.differing_in(e, found))
+                    found.update(v for v, a in zip(e.outvars, body.outvars, strict=True) if a in inside)
+                else:
+                    found.update(e.outvars)
+        return found
 
-
-def _differing_in(equation: Equation, differing: set[Atom]) -> list[bool]:
-    """Which inputs of an equation's body depend on some values outside: what a scan's carry depends on, it has from then on."""
-    body = _body(equation).program
-    differs = [a in differing for a in equation.invars]
-    if equation.primitive is compat.scan_p:
-        n_consts, n_carry = compat.scan_sizes(equation.params)
-        grew = True
-        while grew:
-            inside = _dependents(body, differs)
-            now = [a in inside for a in body.outvars[:n_carry]]
-            grew = any(new and not old for new, old in zip(now, differs[n_consts:], strict=False))
-            for i, new in enumerate(now):
-                differs[n_consts + i] |= new
-    return differs
+    def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
+        """Which inputs of an equation's body depend on some values outside: what a scan's carry depends on, it has from then on."""
+        body = _body(equation).program
+        differs = [a in differing for a in equation.invars]
+        if equation.primitive is compat.scan_p:
+            n_consts, n_carry = compat.scan_sizes(equation.params)
+            grew = True
+            while grew:
+                inside = self.dependents(body, differs)
+                now = [a in inside for a in body.outvars[:n_carry]]
+                grew = any(new and not old for new, old in zip(now, differs[n_consts:], strict=False))
+                for i, new in enumerate(now):
+                    differs[n_consts + i] |= new
+        return differs
 
 
 # --- what the boundary of a jit forces to be kept ---------------------------------------------------------------------
