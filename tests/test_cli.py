@@ -61,6 +61,8 @@ def model(tmp_path_factory):
 def run(model, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(model.parent)
+    # What the terminal says that the tests run in, or a library on its behalf, is not what is tested.
+    monkeypatch.setenv("COLUMNS", "100")
 
     def run_command(command, function, *words):
         capsys.readouterr()
