@@ -69,8 +69,9 @@ def test_call_paths_are_functions_then_scopes():
 
 
 def test_call_paths_of_libraries():
-    import equinox as eqx
-    import flax.linen as nn
+    reason = "the engine's tests with the newest JAX go without the libraries"
+    eqx = pytest.importorskip("equinox", reason=reason)
+    nn = pytest.importorskip("flax.linen", reason=reason)
 
     class Net(nn.Module):
         @nn.compact
