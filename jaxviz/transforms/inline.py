@@ -13,7 +13,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
 def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var] | None = None) -> Program:
-    """The program with all calls of these primitives, which have one program in the param `jaxpr`, replaced by that.
+    """The program with all calls of these primitives, see `called_program`, replaced by what they call.
 
     Nested programs are gone through too. A program in which there are none is returned as it is, and so is one whose constants stand
     elsewhere (libraries keep such jaxprs in the params of their primitives): there is no place in it for the constants of a call.
@@ -25,8 +25,14 @@ def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var
 
 
 def inlined_where(program: Program, is_opened: Callable[[Equation], bool]) -> Program:
-    """The program with some calls, each with one program in the param `jaxpr`, replaced by what they call. See `inlined`."""
+    """The program with some calls, see `called_program`, replaced by what they call. See `inlined`."""
     return _Inliner(is_opened, {}).program(program)
+
+
+def called_program(operation: Operation) -> Program:
+    """What a call calls, such as a jit or a function with custom rules."""
+    program: Program = operation.params["jaxpr" if "jaxpr" in operation.params else "call_jaxpr"]
+    return program
 
 
 class _Inliner:
@@ -75,7 +81,7 @@ class _Inliner:
             line = e.source if source is None or locate(e.source) is not None else source
             ins = tuple([env.get(a, a) for a in e.invars])
             if self.is_opened(e):
-                body: Program = e.params["jaxpr"]
+                body = called_program(e.operation)
                 inner: dict[Atom, Atom] = dict(zip(body.invars, ins, strict=True))
                 for v, x in zip(body.constvars, body.consts, strict=True):
                     inner[v], _ = constants.setdefault(id(x), (Var(v.aval), x))

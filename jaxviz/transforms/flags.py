@@ -1,0 +1,201 @@
+"""Flags: `a → b` becomes `a → b, flags`, which say where and in which iteration a value that is not finite first appeared.
+
+A flag costs a reduction, and a reduction breaks what XLA would fuse. So few values are watched: those from which no infinity and no NaN
+need go on, since an operation may hide it (`where` takes the other branch, `exp(-inf)` is 0), and those that such an operation
+gives. All others are told from these. If x + y is not finite then neither is what is computed of it, up to the next watched value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Operation, Program, Var
+from jaxviz.transforms.driver import Builder, RuleTable, Template, call_of
+
+INFINITE, NAN = 0, 1
+"""The two kinds of flags, by their place along the first axis of an array of flags: not finite, and NaN."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """Values of one program that are watched; one array of flags tells of them.
+
+    Args:
+      path: the equations that hold the program, outermost first, each with the place of the program among its programs.
+      n_loops: how many of those are loops.
+      program: where the values are.
+      values: the values.
+    """
+
+    path: tuple[tuple[Equation, int], ...]
+    n_loops: int
+    program: Program
+    values: tuple[Var, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flagged:
+    """A program with flags.
+
+    Args:
+      program: inputs → results, then for each watch its flags: bool[2, n] for n values outside of loops, else int32[2, n, n_loops],
+        the iterations in which it first happened, -1 where it never did.
+      watches: what the flags tell of.
+    """
+
+    program: Program
+    watches: tuple[Watch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRule:
+    """How an operation that holds programs passes on their flags.
+
+    Args:
+      flagged: operands → results, flags.
+      watches: what those tell of, each with the place of its program among the operation's programs.
+    """
+
+    flagged: Program
+    watches: tuple[tuple[int, Watch], ...]
+
+
+def _default_rule(operation: Operation) -> FlagRule:
+    return FlagRule(call_of(operation), ())
+
+
+flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
+"""Key: operation. One without a rule is a single step, whatever programs it holds."""
+
+
+def flag_program(program: Program) -> Flagged:
+    """Adds flags to a program. Calls in it are single steps: write them out before, see `transforms.inline`."""
+    builder = Builder(program.constvars, program.consts)
+    nested: list[tuple[Watch, Atom]] = []
+    for e in program.equations:
+        if e.primitive not in flag_rules.registered:
+            builder.equations.append(e)
+            continue
+        rule = flag_rules(e.operation)
+        outs = builder.splice(Template(rule.flagged, ["primal"] * len(rule.flagged.equations)), e.invars, e, "flags", "")
+        nested += [
+            (replace(watch, path=((e, place), *watch.path)), flags)
+            for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=True)
+        ]
+        renamed = dict(zip(outs, e.outvars, strict=False))
+        last = builder.equations[-1]
+        builder.equations[-1] = replace(last, outvars=tuple([renamed.get(v, v) for v in last.outvars]))
+    values = watched(program)
+    own: list[Atom] = []
+    watches: list[Watch] = []
+    if values:
+        codes = [builder.inline(_trouble(v.aval), [v])[0] for v in values]
+        own = builder.inline(_kinds(len(codes)), codes)
+        watches = [Watch((), 0, program, values)]
+    made = builder.program(program.invars, (*program.outvars, *own, *(flags for _, flags in nested)), None, like=program)
+    return Flagged(made, (*watches, *(watch for watch, _ in nested)))
+
+
+@lru_cache(maxsize=4096)
+def _trouble(aval: Any) -> Program:
+    """x → int32[1]: 0 where all of it is finite, 1 where it holds an infinity, 2 where it holds a NaN."""
+
+    def trouble(x: Any) -> list[Any]:
+        parts = [lax.real(x), lax.imag(x)] if jnp.issubdtype(x.dtype, jnp.complexfloating) else [x]
+        if x.dtype.itemsize == 1:  # float8: not every type has infinities and comparisons of its own
+            parts = [lax.convert_element_type(x, jnp.float32)]
+        whole = lambda c: lax.reduce(c, jnp.int32(0), lax.max, tuple(range(c.ndim)))
+        as_int = lambda p: lax.convert_element_type(p, jnp.int32)
+        codes = [whole(as_int(lax.bitwise_not(lax.is_finite(p))) + as_int(lax.ne(p, p))) for p in parts]
+        return [lax.reshape(codes[0] if len(codes) == 1 else lax.max(*codes), (1,))]
+
+    return trace_rule(trouble, [aval])
+
+
+@lru_cache(maxsize=256)
+def _kinds(n: int) -> Program:
+    def kinds(*codes: Any) -> list[Any]:
+        code = lax.concatenate(codes, 0)
+        return [lax.concatenate([lax.reshape(lax.ge(code, jnp.int32(k)), (1, n)) for k in (1, 2)], 0)]
+
+    return trace_rule(kinds, [_trouble_type()] * n)
+
+
+@lru_cache(maxsize=1)
+def _trouble_type() -> Any:
+    return _trouble(jax.typeof(jnp.float32(0))).outvars[0].aval
+
+
+# --- which values are watched ------------------------------------------------------------------------------------------
+
+_IN_ALL = frozenset(
+    "add add_any sub mul neg abs reshape transpose broadcast_in_dim squeeze expand_dims copy stop_gradient rev concatenate "
+    "convert_element_type reduce_precision dot_general reduce_sum cumsum cumprod reduce_prod sqrt square log log1p sin cos tan "
+    "sinh cosh asinh acosh cbrt name pvary".split()
+)
+_IN_FIRST = frozenset("div scatter-add scatter_add pad integer_pow".split())
+
+
+def passes_on(operation: Operation) -> tuple[bool, ...]:
+    """For each operand, whether a result cannot be finite where the operand is not."""
+    n = len(operation.in_avals)
+    name = operation.primitive.name
+    params = operation.params
+    if len(operation.out_avals) != 1 or not is_watchable(operation.out_avals[0]):
+        return (False,) * n
+    if name in _IN_ALL:
+        return tuple([is_watchable(a) for a in operation.in_avals])
+    if name == "integer_pow" and params["y"] < 1:
+        return (False,)
+    if name == "pad" and any(low < 0 or high < 0 for low, high, _ in params["padding_config"]):
+        return (False,) * n
+    if name in _IN_FIRST:
+        return (True, *([False] * (n - 1)))
+    return (False,) * n
+
+
+def is_watchable(aval: Any) -> bool:
+    """Whether values of a type can be anything but finite."""
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact) and getattr(aval, "size", 0) > 0
+
+
+def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
+    """The results of an equation that need no flag, since values in its programs tell of them: what a scan stacks, what a branch gives.
+
+    Returns:
+      for each such result the values, each with the place of its program; the result is not finite where one of them is not.
+    """
+    if equation.primitive not in flag_rules.registered or equation.primitive is compat.while_p:
+        return {}
+    n_carry = compat.scan_sizes(equation.params)[1] if equation.primitive is compat.scan_p else 0
+    bound = [(p, {v for e in p.equations for v in e.outvars}) for _, p in equation.programs]
+    told = {}
+    for k, v in enumerate(equation.outvars[n_carry:], n_carry):
+        inside = [(place, p.outvars[k]) for place, (p, made) in enumerate(bound) if p.outvars[k] in made]
+        if len(inside) == len(bound) and is_watchable(v.aval):
+            told[v] = tuple((place, a) for place, a in inside if isinstance(a, Var))
+    return told
+
+
+def watched(program: Program) -> tuple[Var, ...]:
+    """The values of a program that get a flag, in the order in which they are made; not those of the programs in it."""
+    found: set[Atom] = set(program.outvars)
+    told: set[Atom] = set()
+    for e in program.equations:
+        hides = [not p and is_watchable(a.aval) for p, a in zip(passes_on(e.operation), e.invars, strict=True)]
+        if any(is_watchable(a) for a in e.operation.out_avals):
+            found.update(a for a, h in zip(e.invars, hides, strict=True) if h)
+        if any(hides):
+            found.update(e.outvars)
+        told.update(told_inside(e))
+    made = (v for e in program.equations for v in e.outvars)
+    return tuple(v for v in made if v in found and v not in told and is_watchable(v.aval) and not isinstance(v, DropVar))
