@@ -272,6 +272,12 @@ def is_differentiated(source: Any) -> bool:
     return any(isinstance(item, _source.Transform) and item.name in ("jvp", "transpose") for item in stack)
 
 
+def is_transposed(source: Any) -> bool:
+    """Whether an equation was written by JAX's transposition inside the function that was traced."""
+    stack = source.name_stack.stack if source is not None else ()
+    return any(isinstance(item, _source.Transform) and item.name == "transpose" for item in stack)
+
+
 def within_scopes(source: Any, outer: Any) -> Any:
     """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now."""
     if source is None or outer is None or not outer.name_stack.stack:

@@ -219,7 +219,9 @@ def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *lin = linear
     nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts).nonzeros_out for b in branches)
-    made = cond_operation(operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches])
+    made = cond_operation(
+        operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches]
+    )
     return TransposeRule(Template(call_of(made), ["cotangent"]), nonzeros_out, "transpose of a cond")
 
 

@@ -17,7 +17,7 @@ from jaxviz.ir.syntax import Atom, Operation, Program, Var
 from jaxviz.rules.checkpoint import apply_remat
 from jaxviz.rules.conditionals import cond_operation
 from jaxviz.rules.loops import Scan, While
-from jaxviz.transforms.driver import Builder, partition, with_results
+from jaxviz.transforms.driver import Builder, partition
 from jaxviz.transforms.flags import Flagged, FlagRule, Watch, flag_program, flag_rules
 
 

@@ -17,7 +17,7 @@ from jax import lax
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import trace_rule
-from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, DropVar, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Builder, RuleTable, Template, call_of
 
 INFINITE, NAN = 0, 1
@@ -85,7 +85,9 @@ def flag_program(program: Program) -> Flagged:
             builder.equations.append(e)
             continue
         rule = flag_rules(e.operation)
-        outs = builder.splice(Template(rule.flagged, ["primal"] * len(rule.flagged.equations)), e.invars, e, "flags", "")
+        outs = builder.splice(
+            Template(rule.flagged, ["primal"] * len(rule.flagged.equations)), e.invars, e, "flags", ""
+        )
         nested += [
             (replace(watch, path=((e, place), *watch.path)), flags)
             for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=True)
@@ -100,7 +102,9 @@ def flag_program(program: Program) -> Flagged:
         codes = [builder.inline(_trouble(v.aval), [v])[0] for v in values]
         own = builder.inline(_kinds(len(codes)), codes)
         watches = [Watch((), 0, program, values)]
-    made = builder.program(program.invars, (*program.outvars, *own, *(flags for _, flags in nested)), None, like=program)
+    made = builder.program(
+        program.invars, (*program.outvars, *own, *(flags for _, flags in nested)), None, like=program
+    )
     return Flagged(made, (*watches, *(watch for watch, _ in nested)))
 
 
@@ -198,4 +202,6 @@ def watched(program: Program) -> tuple[Var, ...]:
             found.update(e.outvars)
         told.update(told_inside(e))
     made = (v for e in program.equations for v in e.outvars)
-    return tuple(v for v in made if v in found and v not in told and is_watchable(v.aval) and not isinstance(v, DropVar))
+    return tuple(
+        v for v in made if v in found and v not in told and is_watchable(v.aval) and not isinstance(v, DropVar)
+    )

@@ -1,0 +1,247 @@
+"""Looking closely: what the equations found read and made, in the step in which they did, and whose equations they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.analysis.nan_causes import Case, Operand, cause_of, is_slope, on_host, operand
+from jaxviz.analysis.nan_report import Event, Iteration, Passed
+from jaxviz.analysis.nan_search import Birth, Level, Search
+from jaxviz.analysis.tables import nbytes, short_location, type_text
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework, locate
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.runtime.capture import values_at
+from jaxviz.transforms.flags import INFINITE, NAN
+
+_SMALL = 1 << 20
+"""An array of so many bytes is looked at here; of a larger one the device tells."""
+
+
+def kinds_of(x: Any) -> tuple[bool, bool]:
+    """Whether an array holds what is not finite, and a NaN."""
+    aval = compat.aval_of(x)
+    if not jnp.issubdtype(aval.dtype, jnp.inexact):
+        return False, False
+    if nbytes(aval) > _SMALL:
+        return not bool(jnp.isfinite(x).all()), bool(jnp.isnan(x).any())
+    host = on_host(x)
+    return not np.isfinite(host).all(), bool(np.isnan(host).any())
+
+
+def events_of(program: Program, inputs: Sequence[Any], births: Sequence[Birth]) -> dict[Birth, Event]:
+    """Takes the values that the equations which may have made each read and made, in the step in which they did."""
+    wanted = [_values(b.equations) for b in births]
+
+    def capture(*inputs: Any) -> list[list[Any]]:
+        return [
+            values_at(program, inputs, b.level.path, b.steps, atoms) for b, atoms in zip(births, wanted, strict=True)
+        ]
+
+    given = run_once(program, capture)(*inputs)
+    events: dict[Birth, Event] = {}
+    for b, atoms, values in reversed(list(zip(births, wanted, given, strict=True))):
+        events[b] = _event(b, dict(zip(atoms, values, strict=True)), next(iter(events.values()), None))
+    return events
+
+
+def _values(equations: Sequence[Equation]) -> list[Var]:
+    """What equations read and make."""
+    atoms = (a for e in equations for a in (*e.invars, *e.outvars))
+    return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
+
+
+def _event(birth: Birth, env: dict[Atom, Any], later: Event | None) -> Event:
+    read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
+    bad = lambda xs: any(kinds_of(x)[birth.kind] for x in xs)
+    for e in birth.equations:
+        ins, outs = read(e.invars), read(e.outvars)
+        if bad(outs) and not bad(ins):
+            return described(birth, e, ins, outs, later, True)
+    e = birth.equations[-1]
+    return described(birth, e, read(e.invars), read(e.outvars), later, False)
+
+
+_LITTLE = 1 << 24
+"""A program that computes no more numbers than this runs in a moment however it is compiled."""
+
+
+def run_once(program: Program, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit` of something that is run a single time: where there is little to compute, compiling it well takes longer than it spares."""
+    if jax.default_backend() == "cpu" and _work(program) < _LITTLE:
+        quick: Callable[..., Any] = jax.jit(fun, compiler_options={"xla_backend_optimization_level": 0})
+        return quick
+    well: Callable[..., Any] = jax.jit(fun)
+    return well
+
+
+def _work(program: Program) -> float:
+    """How many numbers a program computes; those of a matrix product are XLA's own business. Infinite where a loop's length is not known."""
+    total = 0.0
+    for e in program.equations:
+        if e.primitive is compat.while_p:
+            return float("inf")
+        times = int(e.params["length"]) if e.primitive is compat.scan_p else 1
+        total += times * sum(_work(p) for _, p in e.programs)
+        total += sum(getattr(a, "size", 0) for a in e.operation.out_avals)
+    return total
+
+
+def described(
+    birth: Birth, e: Equation, ins: Sequence[Any], outs: Sequence[Any], later: Event | None, is_exact: bool
+) -> Event:
+    index = next((i for x in outs if (i := _first_bad(x, birth.kind)) is not None), ())
+    operands = tuple(operand(x, index) for x in ins)
+    results = tuple(operand(x, index) for x in outs)
+    operation, is_derivative = _own_operation(birth.level.program, e)
+    dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
+    zero = _reads_zero_cotangent(birth.level, e, operands)
+    meets_zero = zero or (later is not None and later.zero_cotangent)
+    behind = is_derivative and meets_zero and _goes_into_where(birth.level.program, e)
+    case = Case(e.primitive.name, e.params, operation, is_derivative, operands, results, dtype, behind)
+    iterations, branches = _steps(birth)
+    return Event(
+        _text(e), e.primitive.name, _phase(birth.level, e), _user_line(e.source), operation, is_derivative, iterations,
+        branches, operands, results, index, cause_of(case), is_exact, zero,
+    )  # fmt: skip
+
+
+def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]) -> bool:
+    """Whether an equation of the backward pass multiplies or divides a cotangent that is 0 where it matters."""
+    if e.primitive.name not in ("mul", "div") or _phase(level, e) == "forward":
+        return False
+    for a, o in zip(e.invars, operands, strict=True):
+        is_zero = o.value == 0 or (o.value is None and o.n_zero > 0)
+        made_by = level.program.equations[level.makers[a]] if a in level.makers else None
+        if is_zero and made_by is not None and _phase(level, made_by) == "backward" and not _is_residual(made_by):
+            return True
+    return False
+
+
+def _is_residual(e: Equation) -> bool:
+    """Whether it computes anew, in the backward pass, what the forward pass has computed."""
+    return e.origin is not None and e.origin.role in ("recomputation", "residual", "primal")
+
+
+def _first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
+    if not jnp.issubdtype(compat.aval_of(x).dtype, jnp.inexact):
+        return None
+    host = on_host(x)
+    bad = np.isnan(host) if kind == NAN else ~np.isfinite(host)
+    return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
+
+
+def _own_operation(program: Program, e: Equation) -> tuple[str, bool]:
+    """What the user called that an equation belongs to, and whether it belongs to the derivative of that."""
+    if e.origin is not None:
+        own = next(reversed([e, *ancestors(e)]))
+        return compat.library_call(own.source) or own.primitive.name, e.origin.role != "primal"
+    transposed = compat.is_transposed(e.source)
+    if transposed or compat.is_differentiated(e.source):
+        # JAX's own gradient: an equation on this line that reads or makes what this one reads, and has a slope like this.
+        line = _user_line(e.source)
+        near = {a for a in e.invars if isinstance(a, Var)}
+        for other in program.equations:
+            if (
+                other is not e
+                and near.intersection((*other.invars, *other.outvars))
+                and _user_line(other.source) == line
+            ):
+                name = compat.library_call(other.source) or other.primitive.name
+                for candidate in (name, other.primitive.name):
+                    if is_slope(candidate, e.primitive.name) and not compat.is_transposed(other.source):
+                        return candidate, True
+    return compat.library_call(e.source) or e.primitive.name, transposed
+
+
+def _phase(level: Level, e: Equation) -> str:
+    around = (e, *(outer for outer, _ in level.path))
+    back = any(
+        (x.origin is not None and x.origin.transform == "transpose") or compat.is_transposed(x.source) for x in around
+    )
+    return "backward" if back else "forward"
+
+
+def _goes_into_where(program: Program, e: Equation) -> bool:
+    """Whether what the user computes on the line of an equation goes, in a few steps, into a `where` that may not take it."""
+    line = _user_line(e.source)
+    reached: dict[Atom, int] = {}
+    for other in program.equations:
+        near = min((reached[a] for a in other.invars if a in reached), default=99)
+        if other.primitive.name == "select_n" and any(a in reached for a in other.invars[1:]):
+            return True
+        starts = other is not e and _user_line(other.source) == line and not compat.is_transposed(other.source)
+        if starts or near < _FEW:
+            reached.update((v, 0 if starts else near + 1) for v in other.outvars)
+    return False
+
+
+_FEW = 4
+
+
+def _user_line(source: Any) -> Location | None:
+    """The line of the user's, not one of a library that models are written with, if there is another."""
+    here = locate(source)
+    if here is None or not is_framework(here.file):
+        return here
+    return next((line for line in call_stack(source) if not is_framework(line.file)), here)
+
+
+def _text(e: Equation) -> str:
+    ins = [str(np.asarray(a.val)[()]) if isinstance(a, Literal) else type_text(a.aval) for a in e.invars]
+    outs = [type_text(a) for a in e.operation.out_avals]
+    return f"{e.primitive.name} {' '.join(ins)} -> {', '.join(outs)}"
+
+
+def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[str, ...]]:
+    iterations, branches = [], []
+    steps = iter(birth.steps)
+    for e, place in birth.level.path:
+        where = _user_line(e.source)
+        at = f" at {short_location(where)}" if where is not None else ""
+        if e.primitive is compat.scan_p:
+            step, length = next(steps), int(e.params["length"])
+            iterations.append(Iteration(f"scan{at}", length - 1 - step if e.params["reverse"] else step, length))
+        elif e.primitive is compat.while_p:
+            iterations.append(Iteration(f"while loop{at}", next(steps), None))
+        elif e.primitive is compat.cond_p:
+            which = ("False", "True")[place] if len(e.programs) == 2 else str(place)
+            branches.append(f"in branch {which} of the cond{at}")
+    return tuple(iterations), tuple(branches)
+
+
+def chain_of(birth: Birth) -> tuple[Passed, ...]:
+    """The lines from a birth to a result, each once in a row."""
+    found: list[Passed] = []
+    for level, value in birth.chain:
+        place = level.makers.get(value)
+        if place is None:
+            continue
+        e = level.program.equations[place]
+        line, phase, name = _user_line(e.source), _phase(level, e), e.primitive.name
+        if found and (found[-1].location, found[-1].phase) == (line, phase):
+            if name not in found[-1].operations:
+                found[-1] = Passed(line, (*found[-1].operations, name), phase)
+        else:
+            found.append(Passed(line, (name,), phase))
+    return tuple(found)
+
+
+def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
+    """What is not finite and leads to no result."""
+    seen: set[Any] = set()
+    for k in bad:
+        search.births_of_result(k, INFINITE, seen)
+    found: dict[Any, Passed] = {}
+    for level, value in search.raised_values():
+        for birth in search.births(level, value, INFINITE, seen):
+            if birth.equations:
+                e = birth.equations[-1]
+                p = Passed(_user_line(e.source), (e.primitive.name,), _phase(birth.level, e))
+                found[(p.location, p.operations, p.phase)] = p
+    return tuple(found.values())

@@ -1,0 +1,207 @@
+"""What `find_nan` gives: the equation that made what is not finite, its values, its cause, and what came of it."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+from jaxviz.analysis.nan_causes import Cause, Operand
+from jaxviz.analysis.tables import short_location, wrapped
+from jaxviz.ir.origin import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One step of a loop.
+
+    Args:
+      loop: such as `scan at model.py:12`.
+      index: which element of what is scanned over, or which step of a while loop; from 0.
+      length: of how many; None for a while loop.
+    """
+
+    loop: str
+    index: int
+    length: int | None
+
+    def __str__(self) -> str:
+        return (
+            f"iteration {self.index}"
+            + (f" of {self.length:,}" if self.length is not None else "")
+            + f" of the {self.loop}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An equation that made what is not finite.
+
+    Args:
+      equation: as text.
+      primitive: its primitive.
+      phase: 'forward' or 'backward'.
+      location: the line of the user's own operation that it belongs to.
+      operation: what the user called there, such as 'log'.
+      is_derivative: whether it belongs to that operation's derivative.
+      iterations: the loops around it, outermost first.
+      branch: the branches of conds that it stands in.
+      inputs, outputs: what it read and made.
+      index: of the first element that is not finite.
+      cause: what happened, and what helps.
+      is_exact: whether the values show it: computed once more, in another program, they may be rounded otherwise.
+      zero_cotangent: whether it read a cotangent that is 0 there.
+    """
+
+    equation: str
+    primitive: str
+    phase: str
+    location: Location | None
+    operation: str
+    is_derivative: bool
+    iterations: tuple[Iteration, ...]
+    branch: tuple[str, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    index: tuple[int, ...]
+    cause: Cause
+    is_exact: bool
+    zero_cotangent: bool = False
+
+    def equation_is(self, other: Event) -> bool:
+        """Whether both are one equation in one step."""
+        mine = (self.equation, self.location, self.iterations, self.phase)
+        return mine == (other.equation, other.location, other.iterations, other.phase)
+
+    @property
+    def made(self) -> str:
+        """'NaN' or 'infinity'."""
+        there = [o.value for o in self.outputs if o.value is not None]
+        nan = any(v != v for v in there) if there else any(o.n_nan for o in self.outputs)
+        return "NaN" if nan else "infinity"
+
+    @property
+    def place(self) -> str:
+        """`model.py:12, iteration 37 of 1,000 of the scan at model.py:20, in the backward pass`."""
+        where = [str(self.location)] if self.location is not None else ["no line of yours"]
+        where += [*map(str, self.iterations), *self.branch]
+        return ", ".join(where) + f", in the {self.phase} pass"
+
+    @property
+    def short(self) -> str:
+        """The same, without the path of the file."""
+        line = short_location(self.location) if self.location is not None else ""
+        return self.place.replace(str(self.location), line, 1) if line else self.place
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        operand = lambda o: {name: getattr(o, name) for name in Operand.__slots__}
+        return {
+            "equation": self.equation, "primitive": self.primitive, "phase": self.phase,
+            "location": str(self.location) if self.location is not None else None,
+            "operation": self.operation, "is_derivative": self.is_derivative,
+            "iterations": [{"loop": i.loop, "index": i.index, "length": i.length} for i in self.iterations],
+            "branch": list(self.branch), "made": self.made, "index": list(self.index),
+            "inputs": [operand(o) for o in self.inputs], "outputs": [operand(o) for o in self.outputs],
+            "cause": self.cause.id, "text": self.cause.text, "remedy": self.cause.remedy, "is_exact": self.is_exact,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A line that what is not finite passed through, on its way to a result.
+
+    Args:
+      location: the line.
+      operations: the operations there.
+      phase: 'forward' or 'backward'.
+    """
+
+    location: Location | None
+    operations: tuple[str, ...]
+    phase: str
+
+
+@dataclass(frozen=True, eq=False)
+class NanReport:
+    """Where what is not finite was born, and what came of it.
+
+    Args:
+      function: its name.
+      results: the results that are not finite, such as `the loss` or `the gradient in params['w']`.
+      born: the first equation that made it of finite numbers; None where no result is touched, or where it came in.
+      given: the arguments and constants that it came in by.
+      became_nan: where an infinity then became a NaN; None where it was one at once, or became none.
+      chain: the lines from there to a result.
+      harmless: infinities and NaNs that reach no result, where they were asked for.
+      note: what else is to be known, such as that the compiled program did not show what stepping showed.
+    """
+
+    function: str
+    results: tuple[str, ...]
+    born: Event | None
+    given: tuple[str, ...]
+    became_nan: Event | None
+    chain: tuple[Passed, ...]
+    harmless: tuple[Passed, ...] = ()
+    note: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.results)
+
+    @property
+    def summary(self) -> str:
+        """One sentence: what came out, and where it was born."""
+        if not self.results:
+            return f"{self.function}: every result is finite"
+        few = ", ".join(self.results[:3]) + (f" and {len(self.results) - 3:,} more" if len(self.results) > 3 else "")
+        verb = "is" if len(self.results) == 1 else "are"
+        if self.born is None:
+            where = f"it came in by {', '.join(self.given)}" if self.given else "where from was not found"
+        else:
+            where = f"the first {self.born.made} is born at {self.born.place}"
+        return f"{self.function}: {few} {verb} not finite; {where}"
+
+    def __str__(self) -> str:
+        lines = [wrapped(self.summary)]
+        for title, event in (("Born", self.born), ("Becomes NaN", self.became_nan)):
+            if event is None:
+                continue
+            of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
+            lines += ["", f"{title} at {event.short}", wrapped(f"{event.equation}{of}", "  ")]
+            lines += [wrapped(f"reads {o}", "    ") for o in event.inputs]
+            at = f" first at {list(event.index)}" if event.index else ""
+            lines += [wrapped(f"makes {o}{at}", "    ") for o in event.outputs]
+            lines += [wrapped(event.cause.text, "  "), wrapped(f"Instead: {event.cause.remedy}", "  ")]
+        if self.chain:
+            lines += ["", "From there:"]
+            lines += [wrapped(_line(p), "  ") for p in self.chain]
+        if self.harmless:
+            lines += ["", "Not finite, but without effect on any result:"]
+            lines += [wrapped(_line(p), "  ") for p in self.harmless]
+        if self.note:
+            lines += ["", wrapped(self.note)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        passed = lambda ps: [
+            {"location": str(p.location) if p.location else None, "operations": list(p.operations), "phase": p.phase}
+            for p in ps
+        ]
+        return {
+            "function": self.function, "results": list(self.results), "given": list(self.given),
+            "born": self.born.to_dict() if self.born else None,
+            "became_nan": self.became_nan.to_dict() if self.became_nan else None,
+            "chain": passed(self.chain), "harmless": passed(self.harmless), "note": self.note,
+        }  # fmt: skip
+
+
+def _line(p: Passed) -> str:
+    where = short_location(p.location) if p.location is not None else "no line of yours"
+    return f"{where}: {', '.join(p.operations)}, {p.phase}"

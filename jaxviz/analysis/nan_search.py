@@ -1,0 +1,302 @@
+"""From flags to births: the equations that make a value that is not finite of finite ones, where that value reaches a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.runtime.capture import Path
+from jaxviz.transforms.flags import INFINITE, Watch, flag_rules, is_watchable, told_inside
+
+Steps = tuple[int, ...]
+"""For each loop around a program the step, from 0 in the order of execution."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A program in a program.
+
+    Args:
+      program: itself.
+      path: the equations that hold it.
+      outer: the program that holds the last of those; None for the outermost.
+    """
+
+    program: Program
+    path: Path = ()
+    outer: Level | None = None
+    inner: dict[tuple[int, int], Level] = field(default_factory=dict)
+
+    @cached_property
+    def makers(self) -> dict[Atom, int]:
+        """For each value the place of the equation that makes it."""
+        return {v: k for k, e in enumerate(self.program.equations) for v in e.outvars}
+
+    @cached_property
+    def told(self) -> dict[Var, tuple[tuple[int, Var], ...]]:
+        return {v: inside for e in self.program.equations for v, inside in told_inside(e).items()}
+
+    @property
+    def n_loops(self) -> int:
+        return sum(is_loop(e) for e, _ in self.path)
+
+    def within(self, equation: Equation, place: int) -> Level:
+        """The level of a program that an equation of this one holds."""
+        key = (id(equation), place)
+        if key not in self.inner:
+            self.inner[key] = Level(equation.programs[place][1], (*self.path, (equation, place)), self)
+        return self.inner[key]
+
+
+def is_loop(equation: Equation) -> bool:
+    return equation.primitive in (compat.scan_p, compat.while_p)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Birth:
+    """Where a value that is not finite is made of finite ones, or comes in.
+
+    Args:
+      level, steps: in which program, and in which step of the loops around it.
+      equations: one of these makes it, in order of evaluation; none where `value` is an input or a constant.
+      value: the watched value that is not finite for it, or the input.
+      kind: NAN, or INFINITE.
+      chain: the values that it goes through from here to a result, each with its level.
+    """
+
+    level: Level
+    steps: Steps
+    equations: tuple[Equation, ...]
+    value: Atom
+    kind: int
+    chain: tuple[tuple[Level, Atom], ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Compares as the order of execution."""
+        places: list[int] = []
+        steps = iter(self.steps)
+        level: Level | None = self.level
+        levels = []
+        while level is not None and level.outer is not None:
+            levels.append(level)
+            level = level.outer
+        for inner in reversed(levels):
+            equation, _ = inner.path[-1]
+            assert inner.outer is not None
+            places.append(inner.outer.makers.get(equation.outvars[0], 0) if equation.outvars else 0)
+            places += [next(steps)] if is_loop(equation) else []
+        return (*places, self.level.makers.get(self.value, -1))
+
+
+class Search:
+    """Goes back from values that are not finite to where they were made.
+
+    Args:
+      program: that ran.
+      watches, flags: what `transforms.flags` watched in it, and what became of it.
+      is_bad_input: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
+    """
+
+    def __init__(
+        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool]
+    ):
+        self.top = Level(program)
+        self.is_bad_input = is_bad
+        self.watches = tuple(watches)
+        self.raised: dict[Any, np.ndarray] = {}
+        for watch, of_watch in zip(watches, flags, strict=True):
+            columns = np.asarray(of_watch).reshape(2, len(watch.values), watch.n_loops or -1)
+            for k, v in enumerate(watch.values):
+                self.raised[_key(watch.path, v)] = columns[:, k]
+
+    def first(self, level: Level, value: Atom, kind: int) -> Steps | None:
+        """When a value, watched or told of by those of an inner program, was first not finite; None if it never was or is not known."""
+        row = self.raised.get(_key(level.path, value))
+        if row is not None:
+            if level.n_loops == 0:
+                return () if row[kind].any() else None
+            return tuple(map(int, row[kind])) if row[kind][0] >= 0 else None
+        inside = level.told.get(value, ()) if isinstance(value, Var) else ()
+        equation = level.program.equations[level.makers[value]] if inside else None
+        firsts = [self.first(level.within(equation, place), v, kind) for place, v in inside] if equation else []
+        return min((f[: level.n_loops] for f in firsts if f is not None), default=None)
+
+    def is_bad_result(self, k: int, kind: int) -> bool:
+        """Whether a result of the whole program is not finite, or holds a NaN."""
+        return self._when(self.top, self.top.program.outvars[k], (), kind) is not None
+
+    def births_of_result(self, k: int, kind: int, seen: set[Any]) -> list[Birth]:
+        """Where what is not finite in a result comes from."""
+        value = self.top.program.outvars[k]
+        when = self._when(self.top, value, (), kind)
+        return [] if when is None else list(self._from(self.top, value, when, kind, (), seen))
+
+    def earliest(self, results: Sequence[int], kind: int) -> Birth | None:
+        """Of all that these results are not finite for, what was made first; what was given only where nothing was made."""
+        seen: set[Any] = set()
+        found = [b for k in results for b in self.births_of_result(k, kind, seen)]
+        return min(found, key=lambda b: (not b.equations, b.order), default=None)
+
+    def raised_values(self) -> Iterator[tuple[Level, Var]]:
+        """The watched values that were not finite, in any step."""
+        for watch in self.watches:
+            level = self.top
+            for equation, place in watch.path:
+                level = level.within(equation, place)
+            for v in watch.values:
+                if self.first(level, v, INFINITE) is not None:
+                    yield level, v
+
+    def births(self, level: Level, value: Atom, kind: int, seen: set[Any] | None = None) -> list[Birth]:
+        """Where a value that is not finite comes from."""
+        steps = self.first(level, value, kind)
+        if steps is None:
+            return []
+        return list(self._from(level, value, steps, kind, (), set() if seen is None else seen))
+
+    def _from(
+        self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
+    ) -> Iterator[Birth]:
+        """Of a value that is known to be bad in a step."""
+        key = _key(level.path, value)
+        if key in seen:
+            return
+        seen.add(key)
+        chain = ((level, value), *chain)
+        if value not in level.makers:
+            yield from self._from_input(level, value, steps, kind, chain, seen)
+            return
+        equation = level.program.equations[level.makers[value]]
+        inner = list(self._inside(level, equation, value, steps, kind))
+        if inner:
+            for inner_level, v, first in inner:
+                yield from self._from(inner_level, v, first, kind, chain, seen)
+            return
+        equations, frontier = self._made_of(level, value)
+        bad = [(a, when) for a in frontier if (when := self._when(level, a, steps, kind)) is not None]
+        for a, when in bad:
+            yield from self._from(level, a, when, kind, chain, seen)
+        if not bad:
+            yield Birth(level, steps, equations, value, kind, chain)
+
+    def _inside(
+        self, level: Level, equation: Equation, value: Atom, steps: Steps, kind: int
+    ) -> Iterator[tuple[Level, Atom, Steps]]:
+        """What a result of an equation that holds programs is in those."""
+        if equation.primitive not in flag_rules.registered:
+            return
+        k = equation.outvars.index(value)  # type: ignore[arg-type]
+        carry = _carry(equation)
+        for place, (label, program) in enumerate(equation.programs):
+            if label == "cond_jaxpr":
+                continue
+            inner, result = level.within(equation, place), program.outvars[k]
+            if carry is not None and result in program.invars:
+                # What a step hands on as it came in: the carry, as the step before left it.
+                at = program.invars.index(result) - carry[0]  # type: ignore[arg-type]
+                result = program.outvars[at] if 0 <= at < carry[1] else result
+            first = self.first(inner, result, kind)
+            if first is not None and first[: len(steps)] <= steps:
+                yield inner, result, first
+            elif result in program.invars:
+                operand = equation.invars[program.invars.index(result) + _first_operand(equation)]  # type: ignore[arg-type]
+                when = self._when(level, operand, steps, kind)
+                if when is not None:
+                    yield level, operand, when
+
+    def _made_of(self, level: Level, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
+        """The equations that make a value of watched ones and inputs, through values that are not watched; and what those are."""
+        found: set[int] = set()
+        frontier: dict[Atom, None] = {}
+        todo = [level.makers[value]]
+        while todo:
+            k = todo.pop()
+            if k in found:
+                continue
+            found.add(k)
+            for a in level.program.equations[k].invars:
+                if not is_watchable(a.aval):
+                    continue
+                is_known = _key(level.path, a) in self.raised or a in level.told
+                if isinstance(a, Literal) or a not in level.makers or is_known:
+                    frontier[a] = None
+                else:
+                    todo.append(level.makers[a])
+        return tuple(level.program.equations[k] for k in sorted(found)), list(frontier)
+
+    def _when(self, level: Level, a: Atom, steps: Steps, kind: int) -> Steps | None:
+        """When a value that others are made of in a step became bad: in that step or before; None if it is not."""
+        if isinstance(a, Literal):
+            return steps if _is_bad(a.val, kind) else None
+        if a in level.makers:
+            first = self.first(level, a, kind)
+            return first if first is not None and first <= steps else None
+        return steps if any(True for _ in self._outside(level, a, steps, kind)) else None
+
+    def _from_input(
+        self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
+    ) -> Iterator[Birth]:
+        if level.outer is None or isinstance(value, Literal) or value in level.program.constvars:
+            yield Birth(level, steps, (), value, kind, chain)
+            return
+        for where, a, when in self._outside(level, value, steps, kind):
+            yield from self._from(where, a, when, kind, chain, seen)
+
+    def _outside(self, level: Level, value: Atom, steps: Steps, kind: int) -> Iterator[tuple[Level, Atom, Steps]]:
+        """What an input of a nested program, or a constant, is outside of it, or in the step before, where that is bad."""
+        if level.outer is None or value in level.program.constvars:
+            if self.is_bad_input(value, kind):  # type: ignore[arg-type]
+                yield level, value, steps
+            return
+        equation, _ = level.path[-1]
+        k = level.program.invars.index(value)  # type: ignore[arg-type]
+        sizes = _carry(equation)
+        before = steps[:-1] if is_loop(equation) else steps
+        operand = equation.invars[k + _first_operand(equation)]
+        if sizes is not None and sizes[0] <= k < sizes[0] + sizes[1] and steps[-1] > 0:
+            result = level.program.outvars[k - sizes[0]]
+            last = (*before, steps[-1] - 1)
+            when = self._when(level, result, last, kind) if result is not value else None
+            if when is not None:
+                yield level, result, when
+                return
+            if result is not value:
+                return
+        when = self._when(level.outer, operand, before, kind)
+        if when is not None:
+            yield level.outer, operand, when
+
+
+def _carry(equation: Equation) -> tuple[int, int] | None:
+    """Where the carry stands among the inputs of a loop's body, and how many values it has."""
+    if equation.primitive is compat.scan_p:
+        n_consts, n_carry = compat.scan_sizes(equation.params)
+        return n_consts, n_carry
+    if equation.primitive is compat.while_p:
+        return equation.params["body_nconsts"], len(equation.outvars)
+    return None
+
+
+def _first_operand(equation: Equation) -> int:
+    """The operand that is the first input of the programs in it."""
+    if equation.primitive is compat.cond_p:
+        return 1
+    return int(equation.params["cond_nconsts"]) if equation.primitive is compat.while_p else 0
+
+
+def _is_bad(x: Any, kind: int) -> bool:
+    x = np.asarray(x)
+    if x.dtype.kind not in "fc":
+        x = x.astype(np.float32)
+    return bool((~np.isfinite(x)).any() if kind == INFINITE else np.isnan(x).any())
+
+
+def _key(path: Path, value: Atom) -> tuple[Any, ...]:
+    return (*((id(e), place) for e, place in path), id(value))
