@@ -29,6 +29,7 @@ from jaxviz.analysis.cost import (
 from jaxviz.analysis.counts import (
     Cost as Cost,
 )
+from jaxviz.analysis.find_nan import find_nan as find_nan
 from jaxviz.analysis.lint import (
     LintReport as LintReport,
 )
@@ -47,6 +48,7 @@ from jaxviz.analysis.memory import (
 from jaxviz.analysis.memory import (
     memory as memory,
 )
+from jaxviz.analysis.nan_report import NanReport as NanReport
 from jaxviz.analysis.policies import (
     PolicyReport as PolicyReport,
 )

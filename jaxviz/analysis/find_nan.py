@@ -102,7 +102,7 @@ def _find(subject: _Subject, harmless: bool) -> NanReport | None:
     bad = [k for k in range(n_results) if search.is_bad_result(k, INFINITE)]
     others = harmless_in(search, bad) if harmless else ()
     if not bad:
-        return NanReport(subject.function, (), None, (), None, (), others) if others else None
+        return NanReport(subject.function, (), None, (), None, (), others, subject.note) if others else None
     births = [search.earliest(bad, kind) for kind in (INFINITE, NAN)]
     first, nan = births
     assert first is not None
@@ -117,7 +117,7 @@ def _find(subject: _Subject, harmless: bool) -> NanReport | None:
         became = None
     given = () if first.equations else (_given(subject, first),)
     results = tuple(subject.results[k] for k in bad)
-    return NanReport(subject.function, results, born, given, became, chain_of(first), others)
+    return NanReport(subject.function, results, born, given, became, chain_of(first), others, subject.note)
 
 
 def _subject(
@@ -236,8 +236,9 @@ def _step_through(
     bad = lambda x: kinds_of(x)[kind]
     for e in program.equations:
         env.update(zip(e.outvars, evaluate_equation(e, read(e.invars)), strict=True))
-    results = [k for k, x in enumerate(read(program.outvars)) if bad(x)]
-    reaching = {program.outvars[k] for k in results}
+    last = read(program.outvars)
+    results = [k for k, x in enumerate(last) if kinds_of(x)[INFINITE]]
+    reaching = {a for a, x in zip(program.outvars, last, strict=True) if bad(x)}
     found: Equation | None = None
     for e in reversed(program.equations):
         if reaching.intersection(e.outvars) and any(bad(x) for x in read(e.outvars)):

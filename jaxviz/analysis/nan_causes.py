@@ -226,13 +226,13 @@ def _of_derivative(case: Case) -> Cause | None:
 
 def _of_library(case: Case) -> Cause | None:
     """By what the user called."""
-    if case.operation in ("logsumexp", "softmax", "log_softmax") and case.primitive == "sub":
-        if all(x.n_inf for x in case.inputs):
-            return Cause(
-                "all-masked",
-                f"All that {case.operation} reads along an axis is -inf (all masked), and -inf - (-inf) is NaN.",
-                "Mask with a large negative number instead of -inf, leave at least one entry, or use the `where=` argument.",
-            )
+    masks = case.operation in ("logsumexp", "softmax", "log_softmax") and case.primitive == "sub"
+    if masks and all(x.n_inf for x in case.inputs):
+        return Cause(
+            "all-masked",
+            f"All that {case.operation} reads along an axis is -inf (all masked), and -inf - (-inf) is NaN.",
+            "Mask with a large negative number instead of -inf, leave at least one entry, or use the `where=` argument.",
+        )
     if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
         return Cause(
             "not-positive-definite", "cholesky gives NaN where the matrix is not positive definite.",

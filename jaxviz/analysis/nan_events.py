@@ -106,7 +106,7 @@ def described(
     case = Case(e.primitive.name, e.params, operation, is_derivative, operands, results, dtype, behind)
     iterations, branches = _steps(birth)
     return Event(
-        _text(e), e.primitive.name, _phase(birth.level, e), _user_line(e.source), operation, is_derivative, iterations,
+        _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
         branches, operands, results, index, cause_of(case), is_exact, zero,
     )  # fmt: skip
 
@@ -192,6 +192,12 @@ def _user_line(source: Any) -> Location | None:
     return next((line for line in call_stack(source) if not is_framework(line.file)), here)
 
 
+def _line_of(level: Level, e: Equation) -> Location | None:
+    """The line of an equation; of one that has none, since a library's function was handed over as it is, the line that did."""
+    lines = (_user_line(x.source) for x in (e, *(outer for outer, _ in reversed(level.path))))
+    return next((line for line in lines if line is not None), None)
+
+
 def _text(e: Equation) -> str:
     ins = [str(np.asarray(a.val)[()]) if isinstance(a, Literal) else type_text(a.aval) for a in e.invars]
     outs = [type_text(a) for a in e.operation.out_avals]
@@ -223,7 +229,7 @@ def chain_of(birth: Birth) -> tuple[Passed, ...]:
         if place is None:
             continue
         e = level.program.equations[place]
-        line, phase, name = _user_line(e.source), _phase(level, e), e.primitive.name
+        line, phase, name = _line_of(level, e), _phase(level, e), e.primitive.name
         if found and (found[-1].location, found[-1].phase) == (line, phase):
             if name not in found[-1].operations:
                 found[-1] = Passed(line, (*found[-1].operations, name), phase)
@@ -242,6 +248,6 @@ def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
         for birth in search.births(level, value, INFINITE, seen):
             if birth.equations:
                 e = birth.equations[-1]
-                p = Passed(_user_line(e.source), (e.primitive.name,), _phase(birth.level, e))
+                p = Passed(_line_of(birth.level, e), (e.primitive.name,), _phase(birth.level, e))
                 found[(p.location, p.operations, p.phase)] = p
     return tuple(found.values())

@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
 from jaxviz.trace import trace
 
-_CALL = argument("call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run")
+_CALL = argument("call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run, but for %%nan")
 _ARGNUMS = argument(
     "--argnums", "-a", default=None, help="positional arguments to differentiate in, such as 0 or 0,1 (default: 0)"
 )
@@ -120,6 +120,15 @@ class JaxvizMagics(Magics):
     def lint(self, line: str, cell: str | None = None) -> Any:
         """Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`."""
         return self._run(self.lint, line, cell, "deriving", Request.lint)
+
+    @magic_arguments()
+    @_ARGNUMS
+    @argument("--harmless", action="store_true", help="also list what is not finite and reaches no result")
+    @_CALL
+    @line_cell_magic
+    def nan(self, line: str, cell: str | None = None) -> Any:
+        """Run a call, and of a loss its gradient too, and show where a NaN or an infinity in its results is born: `%nan loss(params, x)`."""
+        return self._run(self.nan, line, cell, "running", Request.nan)
 
     @magic_arguments()
     @_ARGNUMS

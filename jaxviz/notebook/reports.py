@@ -10,8 +10,10 @@ import jax
 
 from jaxviz.analysis.budgets import FASTEST, read_budget
 from jaxviz.analysis.cost import format_flops
+from jaxviz.analysis.find_nan import find_nan
 from jaxviz.analysis.lint import LintReport, lint
 from jaxviz.analysis.memory import MemoryTimeline, memory
+from jaxviz.analysis.nan_report import NanReport
 from jaxviz.analysis.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
 from jaxviz.analysis.policy_views import MemoryComparison, PlanComparison
 from jaxviz.analysis.remat_plan import RematPlan, plan_remat
@@ -62,6 +64,15 @@ class Request:
         if self.options.xla:
             self.say(wrapped(timeline.compare()))
         return timeline
+
+    def nan(self) -> NanReport | None:
+        """Where a NaN is born; that there is none is said."""
+        call = self.call
+        nums = 0 if self.argnums is None else self.argnums
+        found = find_nan(call.fun, *call.args, argnums=nums, harmless=self.options.harmless, **call.kwargs)
+        if found is None:
+            self.say(f"{call.text}: every result is finite")
+        return found
 
     def remat(self) -> RematPlan | PlanComparison:
         """What to save; the lines for it are said before, where they are asked for."""

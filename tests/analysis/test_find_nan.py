@@ -1,0 +1,340 @@
+"""Where a NaN is born: programs that give one, with the line, the equation and the cause that are to be named."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxviz
+from jaxviz.analysis import find_nan as finding
+
+CASES = {}
+
+
+def case(*args, primitive, cause, phase="forward", iterations=(), **options):
+    """A function with a line that is marked `here`."""
+
+    def enter(fun):
+        CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, options)
+        return fun
+
+    return enter
+
+
+X = jnp.array([1.0, 0.0, 2.0])
+
+
+@case(X, primitive="log", cause="log-of-zero")
+def log_of_zero(x):
+    y = jnp.log(x)  # here
+    return jnp.sum(y)
+
+
+@case(X - 0.5, primitive="log", cause="log-of-negative")
+def log_of_negative(x):
+    return jnp.sum(jnp.log(x))  # here
+
+
+@case(X, primitive="div", cause="unsafe-where", phase="backward")
+def unsafe_log(x):
+    safe = jnp.log(x)  # here
+    return jnp.sum(jnp.where(x > 0, safe, 0.0))
+
+
+@case(X, primitive="div", cause="unsafe-where")
+def unsafe_sqrt(x):
+    root = jnp.sqrt(x)  # here
+    return jnp.sum(jnp.where(x > 0, root, 0.0))
+
+
+@case(X, primitive="div", cause="unsafe-where")
+def unsafe_sqrt_by_jax(x):
+    def loss(x):
+        root = jnp.sqrt(x)  # here
+        return jnp.sum(jnp.where(x > 0, root, 0.0))
+
+    return jax.grad(loss)(x)
+
+
+@case(X, primitive="div", cause="unsafe-where")
+def unsafe_sqrt_by_jaxviz(x):
+    def loss(x):
+        root = jnp.sqrt(x)  # here
+        return jnp.sum(jnp.where(x > 0, root, 0.0))
+
+    return jaxviz.grad(loss)(x)
+
+
+@case(jnp.zeros(3), primitive="div", cause="slope-of-norm-at-zero")
+def norm_of_zeros(x):
+    return jnp.linalg.norm(x)  # here
+
+
+@case(X, primitive="div", cause="slope-of-sqrt")
+def root_at_zero(x):
+    return jnp.sum(jnp.sqrt(x))  # here
+
+
+@case(jnp.ones(4), primitive="div", cause="slope-of-sqrt")
+def deviation_of_equals(x):
+    return jnp.std(x)  # here
+
+
+@case(X, primitive="div", cause="division-by-zero")
+def division(x):
+    return jnp.sum(1.0 / x)  # here
+
+
+@case(jnp.ones(3), primitive="div", cause="zero-by-zero")
+def scaled_by_its_range(x):
+    return jnp.sum((x - x.min()) / (x.max() - x.min()))  # here
+
+
+@case(jnp.array([1.0, 0.3]), primitive="rsqrt", cause="slope-of-arccos", phase="forward")
+def arccos(x):
+    return jnp.sum(jnp.arccos(x))  # here
+
+
+@case(jnp.array([1.5, 0.3]), primitive="acos", cause="outside-of-domain")
+def arccos_outside(x):
+    return jnp.sum(jnp.arccos(x))  # here
+
+
+@case(jnp.array([100.0, 1.0]), primitive="exp", cause="overflow-of-exp")
+def exp(x):
+    return jnp.sum(jnp.exp(x))  # here
+
+
+@case(jnp.array([300.0, 1.0], jnp.float16), primitive="mul", cause="overflow-of-float16")
+def half(x):
+    return jnp.sum(x * x)  # here
+
+
+@case(jnp.array([1e38, 1e38]), primitive="convert_element_type", cause="overflow-of-cast")
+def cast(x):
+    return x.astype(jnp.float16)  # here
+
+
+@case(jnp.full(70_000, 1.0, jnp.float16), primitive="reduce_sum", cause="overflow-of-float16")
+def long_sum(x):
+    return lax.reduce(x, np.float16(0), lax.add, (0,))  # here
+
+
+@case(jnp.array([-1.0, 4.0]), primitive="pow", cause="power-of-negative")
+def power(x):
+    return jnp.sum(x**0.5)  # here
+
+
+@case(X, primitive="sub", cause="all-masked")
+def masked(x):
+    scores = jnp.where(jnp.arange(3) > 5, x, -jnp.inf)
+    return jnp.sum(jax.nn.softmax(scores))  # here
+
+
+@case(jnp.eye(3), primitive="integer_pow", cause="repeated-values-of-eigh")
+def eigenvectors(x):
+    return jnp.sum(jnp.linalg.eigh(x)[1])  # here
+
+
+@case(-jnp.eye(2), primitive="cholesky", cause="not-positive-definite", gradient=False)
+def factor(x):
+    return jnp.sum(jnp.linalg.cholesky(x))  # here
+
+
+@case(jnp.array([0.0, 1.0]), primitive="mul", cause="zero-times-infinity")
+def zero_times_infinity(x):
+    return jnp.sum(x * jnp.inf)  # here
+
+
+@case(jnp.zeros((4, 4)), jnp.ones((30, 4)).at[17].set(0.0), primitive="div", cause="slope-of-sqrt", iterations=(17,))
+def recurrent(w, xs):
+    def step(h, x):
+        h = jnp.tanh(h @ w + x)
+        return h, jnp.sum(jnp.sqrt(jnp.abs(h)))  # here
+
+    return jnp.mean(lax.scan(step, jnp.zeros(4), xs)[1])
+
+
+@case(jnp.array(3.0), primitive="mul", cause="overflow", iterations=(6,))
+def growing(x):
+    def step(c, _):
+        return c * c, c  # here
+
+    return lax.scan(step, x, None, length=20)[0]
+
+
+@case(jnp.array(1.0), primitive="exp", cause="overflow-of-exp", iterations=(3,))
+def growing_while(x):
+    def body(c):
+        return c[0] + 1, jnp.exp(c[1])  # here
+
+    return lax.while_loop(lambda c: c[0] < 9, body, (0, x))[1]
+
+
+@case(jnp.ones((3, 4)).at[2, 1].set(0.0), primitive="log", cause="log-of-zero", iterations=(2, 1))
+def nested_loops(x):
+    def inner(c, y):
+        return c + jnp.log(y), None  # here
+
+    return lax.scan(lambda c, ys: (lax.scan(inner, c, ys)[0], None), 0.0, x)[0]
+
+
+@case(jnp.ones((3, 2)).at[1, 0].set(-1.0), primitive="sqrt", cause="sqrt-of-negative", iterations=(1,))
+def branch(x):
+    def step(c, y):
+        return c + lax.cond(y[0] < 0, jnp.sqrt, jnp.abs, y).sum(), None  # here
+
+    return lax.scan(step, 0.0, x)[0]
+
+
+@case(jnp.array([jnp.pi / 2, 0.3]), primitive="rsqrt", cause="slope-of-arccos", phase="backward")
+def checkpointed(x):
+    @jax.checkpoint
+    def f(x):
+        return jnp.arccos(jnp.sin(x))  # here
+
+    return jnp.sum(f(x))
+
+
+@case(X, primitive="log", cause="log-of-zero")
+def jitted(x):
+    @jax.jit
+    def step(x):
+        return {"loss": jnp.log(x), "other": x}  # here
+
+    return step(x)
+
+
+@case(X, primitive="log", cause="log-of-zero")
+def custom(x):
+    @jax.custom_vjp
+    def f(x):
+        return jnp.log(x)
+
+    f.defvjp(lambda x: (jnp.log(x), x), lambda x, ct: (ct * x,))  # here
+    return jnp.sum(f(x))
+
+
+@case(X[:, None], primitive="log", cause="log-of-zero")
+def mapped(x):
+    return jax.vmap(lambda y: jnp.sum(jnp.log(y)))(x)  # here
+
+
+def line_of(fun):
+    lines, start = inspect.getsourcelines(fun)
+    return start + next(k for k, line in enumerate(lines) if "# here" in line)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_equation_is_named(name):
+    fun, args, primitive, cause, phase, iterations, options = CASES[name]
+    report = jaxviz.find_nan(fun, *args, **options)
+    born = report.born
+    assert born.location.file == __file__
+    assert born.location.line == line_of(fun)
+    assert (born.primitive, born.cause.id, born.phase) == (primitive, cause, phase)
+    assert tuple(i.index for i in born.iterations) == iterations
+    assert born.is_exact
+    assert f"{__file__}:{line_of(fun)}" in str(report).replace("\n", "")
+    assert not any(o.is_finite for o in born.outputs if o.low is not None or o.n_nan or o.n_inf)
+    assert report.chain
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stepping_finds_the_same(name):
+    fun, args, *_, options = CASES[name]
+    subject = finding._subject(fun, args, {}, 0, options.get("gradient"))
+    by_flags, by_steps = finding._find(subject, False), finding._find_by_stepping(subject)
+    what = lambda r: (r.born.equation, r.born.location, r.born.iterations, r.born.branch, r.born.phase, r.results)
+    assert what(by_steps) == what(by_flags)
+    assert "equation by equation" in by_steps.note
+
+
+FINITE = {
+    "harmless": (lambda x: jnp.sum(jnp.where(x > 0, x, jnp.log(-x))), (jnp.array([1.0, 2.0]),)),
+    "masked": (lambda x: jnp.sum(jax.nn.softmax(jnp.where(jnp.arange(3) > 0, x, -jnp.inf)) ** 2), (X,)),
+    "no_floats": (lambda i: i + 1, (jnp.arange(3),)),
+    "relu": (lambda x: jnp.sum(jax.nn.relu(x)), (X,)),
+    "max_of_equals": (lambda x: jnp.max(x), (jnp.ones(3),)),
+    "clipped": (lambda x: jnp.sum(jnp.minimum(jnp.exp(x * 100.0), 5.0)), (jnp.array([1.0]),)),
+}
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_no_false_alarm(name):
+    fun, args = FINITE[name]
+    gradient = False if name in ("harmless", "clipped") else None  # whose gradients do have NaNs
+    assert jaxviz.find_nan(fun, *args, gradient=gradient) is None
+
+
+def test_harmless_ones_are_listed_apart():
+    fun, args = FINITE["harmless"]
+    report = jaxviz.find_nan(fun, *args, gradient=False, harmless=True)
+    assert not report
+    assert [(p.operations, p.phase) for p in report.harmless] == [(("log",), "forward")]
+    assert "without effect on any result" in str(report)
+    assert report.to_dict()["harmless"][0]["operations"] == ["log"]
+
+
+def test_harmless_ones_do_not_hide_the_one_that_matters():
+    def loss(x):
+        hidden = jnp.where(x > 5, jnp.log(x), 0.0)
+        return jnp.sum(hidden + jnp.sqrt(x - 1.0))
+
+    report = jaxviz.find_nan(loss, X, gradient=False, harmless=True)
+    assert report.born.primitive == "sqrt"
+    assert [p.operations for p in report.harmless] == [("log",)]
+
+
+def test_what_came_in_is_named():
+    report = jaxviz.find_nan(lambda p, x: jnp.sum(p["w"] * x), {"w": jnp.array([1.0, jnp.nan])}, jnp.ones(2))
+    assert report.born is None
+    assert report.given[0].startswith("the argument p['w'] (f32[2]")
+    assert "came in by the argument p['w']" in report.summary.replace("\n", " ")
+
+
+def test_a_constant_that_is_closed_over_is_named():
+    table = jnp.array([jnp.nan, 1.0])
+    report = jaxviz.find_nan(lambda x: jnp.sum(x * table), jnp.ones(2))
+    assert "a constant that is closed over" in report.given[0]
+
+
+def test_a_loss_without_reverse_mode_is_searched_forward():
+    def loss(x):
+        return lax.while_loop(lambda c: c < 3.0, lambda c: c + 1.0, x)
+
+    assert jaxviz.find_nan(loss, 1.0) is None
+    report = jaxviz.find_nan(lambda x: jnp.log(loss(x) - 3.0), 0.0)
+    assert report.born.primitive == "log"
+    assert "Its gradient was not searched" in report.note
+
+
+def test_the_gradient_must_be_of_one_number():
+    with pytest.raises(TypeError, match=r"needs a function that gives one real number; f gives f32\[3\]"):
+
+        def f(x):
+            return x
+
+        jaxviz.find_nan(f, X, gradient=True)
+
+
+def test_static_arguments_and_keywords():
+    def loss(x, power, *, scale):
+        return jnp.sum(jnp.log(x) ** power) * scale
+
+    report = jaxviz.find_nan(loss, X, 2, scale=3.0)
+    assert report.born.primitive == "log"
+    assert report.results[0] == "the loss"
+    assert "the gradient in x" in report.results
+
+
+def test_the_function_is_not_left_changed_by_the_report():
+    report = jaxviz.find_nan(log_of_zero, X)
+    data = report.to_dict()
+    assert data["born"]["index"] == [1]
+    assert data["born"]["inputs"][0]["n_zero"] == 1
+    assert "<script>" not in report._repr_html_()
+    assert report._repr_html_().startswith("<pre")
