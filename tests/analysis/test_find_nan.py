@@ -313,11 +313,10 @@ def test_a_loss_without_reverse_mode_is_searched_forward():
 
 
 def test_the_gradient_must_be_of_one_number():
+    def f(x):
+        return x
+
     with pytest.raises(TypeError, match=r"needs a function that gives one real number; f gives f32\[3\]"):
-
-        def f(x):
-            return x
-
         jaxviz.find_nan(f, X, gradient=True)
 
 

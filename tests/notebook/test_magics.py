@@ -216,6 +216,15 @@ def test_lint(run, shell, capsys):
     assert "nothing to advise" in str(run("%lint loops(2.0)")[0])
 
 
+def test_nan(run, shell, capsys):
+    run("def rooted(x):\n    return jnp.sum(jnp.sqrt(x))")
+    report, err = run("%nan rooted(jnp.zeros(2))")
+    assert report.born.cause.id == "slope-of-sqrt"
+    assert err == ""
+    shell.run_cell("%nan rooted(jnp.ones(2))").raise_error()
+    assert "rooted(jnp.ones(2)): every result is finite" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "call", ["f(x, y=x)", "f(*[x])", "f(**{'x': x})", "model.loss(x)", "jax.jit(f)(x)", "f(x,\n  x)"]
 )
