@@ -138,10 +138,14 @@ is_zero = lambda v: v == 0
 is_negative = lambda v: v < 0
 is_infinite = lambda v: v in (np.inf, -np.inf)
 
-_SAFE_WHERE = (
-    "Make what goes into {op} safe before it, not only what comes out: x_safe = jnp.where(ok, x, 1.0); "
-    "jnp.where(ok, {op}(x_safe), 0.0)."
-)
+
+def _safe_where(op: str) -> str:
+    call = {"division": "a / {}", "power": "{} ** p"}.get(op, f"jnp.{op}({{}})")
+    name = "b" if op == "division" else "x"
+    return (
+        f"Make what goes into it safe before it, not only what comes out: {name}_safe = jnp.where(ok, {name}, 1.0), then "
+        f"jnp.where(ok, {call.format(f'{name}_safe')}, 0.0)."
+    )
 
 
 def cause_of(case: Case) -> Cause:
@@ -213,7 +217,7 @@ def _of_derivative(case: Case) -> Cause | None:
             "unsafe-where",
             f"`where` computes and differentiates both sides. {why[0].upper()}{why[1:]}; the side that is not taken sends back a "
             "cotangent of 0, and zero times infinity is NaN.",
-            _SAFE_WHERE.format(op={"division": "the division", "power": "the power"}.get(op, f"jnp.{op}")),
+            _safe_where(op),
         )  # fmt: skip
     keep = {
         "sqrt": "Keep the argument away from 0: jnp.sqrt(x + eps), or jnp.where around the argument.",
@@ -233,6 +237,17 @@ def _of_library(case: Case) -> Cause | None:
             f"All that {case.operation} reads along an axis is -inf (all masked), and -inf - (-inf) is NaN.",
             "Mask with a large negative number instead of -inf, leave at least one entry, or use the `where=` argument.",
         )
+    if case.operation == "logsumexp" and case.primitive == "log" and case.reads(0, is_zero):
+        return Cause(
+            "all-masked",
+            "All that logsumexp reads along an axis is -inf (all masked): the sum is 0, and its log is -inf.",
+            "Mask with a large negative number instead of -inf, leave at least one entry, or replace the result where all are masked.",
+        )
+    if case.primitive == "shard_map":
+        return Cause(
+            "inside-shard-map", "It happens on a device, inside of the shard_map, which is a single step here.",
+            "Call find_nan on the function in it, with what one device has of the arguments.",
+        )  # fmt: skip
     if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
         return Cause(
             "not-positive-definite", "cholesky gives NaN where the matrix is not positive definite.",

@@ -98,7 +98,7 @@ def described(
     index = next((i for x in outs if (i := _first_bad(x, birth.kind)) is not None), ())
     operands = tuple(operand(x, index) for x in ins)
     results = tuple(operand(x, index) for x in outs)
-    operation, is_derivative = _own_operation(birth.level.program, e)
+    operation, is_derivative = _own_operation(birth.level, e)
     dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
     zero = _reads_zero_cotangent(birth.level, e, operands)
     meets_zero = zero or (later is not None and later.zero_cotangent)
@@ -136,27 +136,23 @@ def _first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
 
 
-def _own_operation(program: Program, e: Equation) -> tuple[str, bool]:
+def _own_operation(level: Level, e: Equation) -> tuple[str, bool]:
     """What the user called that an equation belongs to, and whether it belongs to the derivative of that."""
     if e.origin is not None:
         own = next(reversed([e, *ancestors(e)]))
         return compat.library_call(own.source) or own.primitive.name, e.origin.role != "primal"
-    transposed = compat.is_transposed(e.source)
-    if transposed or compat.is_differentiated(e.source):
-        # JAX's own gradient: an equation on this line that reads or makes what this one reads, and has a slope like this.
-        line = _user_line(e.source)
-        near = {a for a in e.invars if isinstance(a, Var)}
-        for other in program.equations:
-            if (
-                other is not e
-                and near.intersection((*other.invars, *other.outvars))
-                and _user_line(other.source) == line
-            ):
-                name = compat.library_call(other.source) or other.primitive.name
-                for candidate in (name, other.primitive.name):
-                    if is_slope(candidate, e.primitive.name) and not compat.is_transposed(other.source):
-                        return candidate, True
-    return compat.library_call(e.source) or e.primitive.name, transposed
+    # JAX's own gradient says of an equation that it was differentiated, and of some that they were transposed, but not what from:
+    # that is an equation on the same line that reads or makes what this one reads, and has a slope like this.
+    around = (e, *(outer for outer, _ in level.path))
+    if any(compat.is_differentiated(x.source) for x in around):
+        line, read = _user_line(e.source), {a for a in e.invars if isinstance(a, Var)}
+        for other in level.program.equations:
+            if other is e or not read.intersection((*other.invars, *other.outvars)) or _user_line(other.source) != line:
+                continue
+            for name in (compat.library_call(other.source), other.primitive.name):
+                if is_slope(name, e.primitive.name) and not compat.is_transposed(other.source):
+                    return name, True
+    return compat.library_call(e.source) or e.primitive.name, _phase(level, e) == "backward"
 
 
 def _phase(level: Level, e: Equation) -> str:

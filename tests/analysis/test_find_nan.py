@@ -134,6 +134,32 @@ def masked(x):
     return jnp.sum(jax.nn.softmax(scores))  # here
 
 
+@case(jnp.ones(3), primitive="log", cause="all-masked")
+def all_masked(x):
+    return jax.scipy.special.logsumexp(jnp.where(x > 5, x, -jnp.inf))  # here
+
+
+@case(jnp.zeros((4, 4)), jnp.ones((30, 4)).at[17].set(0.0), primitive="div", cause="slope-of-sqrt", iterations=(17,))
+def recurrent_by_jax(w, xs):
+    def loss(xs):
+        def step(h, x):
+            h = jnp.tanh(h @ w + x)
+            return h, jnp.linalg.norm(h)  # here
+
+        return jnp.mean(lax.scan(step, jnp.zeros(4), xs)[1])
+
+    return jax.grad(loss)(xs)
+
+
+@case(jnp.ones((3, 2)).at[1, 0].set(0.0), primitive="integer_pow", cause="unsafe-where", iterations=(1,))
+def unsafe_division(x):
+    def step(c, y):
+        quotient = y[1] / y[0]  # here
+        return c + jnp.where(y[0] > 0, quotient, 0.0), None
+
+    return lax.scan(step, 0.0, x)[0]
+
+
 @case(jnp.eye(3), primitive="integer_pow", cause="repeated-values-of-eigh")
 def eigenvectors(x):
     return jnp.sum(jnp.linalg.eigh(x)[1])  # here
