@@ -23,9 +23,6 @@ from jaxviz.analysis.cost import (
 from jaxviz.analysis.cost import (
     cost as cost,
 )
-from jaxviz.analysis.cost import (
-    cost_of as cost_of,
-)
 from jaxviz.analysis.counts import (
     Cost as Cost,
 )
@@ -49,6 +46,7 @@ from jaxviz.analysis.memory import (
     memory as memory,
 )
 from jaxviz.analysis.nan_report import NanReport as NanReport
+from jaxviz.analysis.parts import cost_of as cost_of
 from jaxviz.analysis.policies import (
     PolicyReport as PolicyReport,
 )
@@ -78,15 +76,6 @@ from jaxviz.analysis.residuals import (
 )
 from jaxviz.api import (
     grad as grad,
-)
-from jaxviz.api import (
-    hessian as hessian,
-)
-from jaxviz.api import (
-    jacfwd as jacfwd,
-)
-from jaxviz.api import (
-    jacrev as jacrev,
 )
 from jaxviz.api import (
     jvp as jvp,
@@ -147,6 +136,9 @@ from jaxviz.ir.errors import (
 )
 from jaxviz.ir.syntax import Equation as Equation
 from jaxviz.ir.syntax import Program as Program
+from jaxviz.jacobians import hessian as hessian
+from jaxviz.jacobians import jacfwd as jacfwd
+from jaxviz.jacobians import jacrev as jacrev
 from jaxviz.jit import (
     jit as jit,
 )

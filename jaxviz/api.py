@@ -355,7 +355,7 @@ def grad(
     """
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes, cond_residuals=cond_residuals)
 
-    @_named(fun, "Gradient", argnums)
+    @named(fun, "Gradient", argnums)
     def grad_f(*args: Any, **kwargs: Any) -> Any:
         value, g = both(*args, **kwargs)
         return (g, value[1]) if has_aux else g
@@ -384,11 +384,11 @@ def value_and_grad(
     compat.check_callable(fun)
     argnums = compat.index_or_indices(argnums)
 
-    @_named(fun, "Value and gradient", argnums)
+    @named(fun, "Value and gradient", argnums)
     def value_and_grad_f(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         check_not_donated(fun, args, kwargs)
-        in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
-        _check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
+        in_argnums, dyn_args = partial_in(fun, argnums, args, kwargs)
+        check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
         ans, f_vjp, *aux = vjp(
             in_argnums, *dyn_args, has_aux=has_aux, reduce_axes=reduce_axes, cond_residuals=cond_residuals
         )
@@ -464,7 +464,7 @@ def vmap(
     return remember_step(vmap_f, fun, vmap, options)
 
 
-def _partial_in(
+def partial_in(
     fun: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function of the arguments to differentiate in, the others fixed; and those arguments."""
@@ -493,7 +493,8 @@ def _partial_in(
     return in_argnums, dyn_args
 
 
-def _check_inputs(check: Callable[[Any], None], args: tuple[Any, ...], fun: Callable[..., Any]) -> None:
+def check_inputs(check: Callable[[Any], None], args: tuple[Any, ...], fun: Callable[..., Any]) -> None:
+    """Raises what `check` raises for an argument, with its path."""
     for x, name in zip(jax.tree.leaves(args), _argument_names(fun, args), strict=True):
         try:
             check(x)
@@ -505,7 +506,7 @@ def _argument(name: str) -> str:
     return f" The argument is {name}." if name else ""
 
 
-def _named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a wrapper the wrapped function's name and a docstring of its own."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -515,64 +516,6 @@ def _named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callab
         return made
 
     return decorate
-
-
-def jacfwd(
-    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[..., Any]:
-    """Jacobian column by column in forward mode, as `jax.jacfwd`; see `grad` for the arguments."""
-    compat.check_callable(fun)
-    argnums = compat.index_or_indices(argnums)
-
-    @_named(fun, "Jacobian", argnums)
-    def jacfun(*args: Any, **kwargs: Any) -> Any:
-        in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
-        _check_inputs(partial(compat.check_input_dtype_jacfwd, holomorphic), dyn_args, in_argnums)
-        push = partial(jvp, in_argnums, dyn_args, has_aux=has_aux)
-        out_axes = (None, -1, None) if has_aux else (None, -1)
-        y, jac, *aux = compat.jax_vmap(push, out_axes=out_axes)(compat.standard_basis(dyn_args))
-        jax.tree.map(partial(compat.check_output_dtype_jacfwd, holomorphic), y)
-        example = dyn_args[0] if isinstance(argnums, int) else dyn_args
-        jac_tree = jax.tree.map(partial(compat.unravel_jacfwd, example), y, jac)
-        return (jac_tree, *aux) if has_aux else jac_tree
-
-    return remember_step(jacfun, fun, jacfwd, {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic})
-
-
-def jacrev(
-    fun: Callable[..., Any],
-    argnums: Argnums = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[..., Any]:
-    """Jacobian row by row in reverse mode, as `jax.jacrev`; see `grad` for the arguments."""
-    compat.check_callable(fun)
-    argnums = compat.index_or_indices(argnums)
-
-    @_named(fun, "Jacobian", argnums)
-    def jacfun(*args: Any, **kwargs: Any) -> Any:
-        in_argnums, dyn_args = _partial_in(fun, argnums, args, kwargs)
-        _check_inputs(partial(compat.check_input_dtype_reverse, "jacrev", holomorphic, allow_int), dyn_args, in_argnums)
-        y, pull, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux)
-        jax.tree.map(partial(compat.check_output_dtype_reverse, "jacrev", holomorphic), y)
-        jac = compat.jax_vmap(pull)(compat.standard_basis(y))
-        jac = jac[0] if isinstance(argnums, int) else jac
-        example = dyn_args[0] if isinstance(argnums, int) else dyn_args
-        jac_tree = jax.tree.map(partial(compat.unravel_jacrev, y), example, jac)
-        jac_tree = jax.tree.transpose(jax.tree.structure(example), jax.tree.structure(y), jac_tree)
-        return (jac_tree, *aux) if has_aux else jac_tree
-
-    options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    return remember_step(jacfun, fun, jacrev, {"argnums": argnums, **options})
-
-
-def hessian(
-    fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
-) -> Callable[..., Any]:
-    """Hessian, forward over reverse, as `jax.hessian`; see `grad` for the arguments."""
-    inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
-    return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)
 
 
 def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:

@@ -14,8 +14,9 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.checkpoints import policy_name
-from jaxviz.analysis.cost import cost_of, format_flops
+from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.findings import Finding, find_upcasts
+from jaxviz.analysis.parts import cost_of
 from jaxviz.analysis.recompute import Candidate, Kept, candidates
 from jaxviz.analysis.residuals import Residual, ResidualSet
 from jaxviz.analysis.tables import format_bytes, nbytes, short_location, wrapped

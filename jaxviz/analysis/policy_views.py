@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxviz.analysis.memory import KINDS, MemoryTimeline
+from jaxviz.analysis.memory import MemoryTimeline
+from jaxviz.analysis.memory_model import KINDS
 from jaxviz.analysis.policies import paragraph
 from jaxviz.analysis.policy_comparison import PolicyComparison, cut, number, width_of
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, wrapped

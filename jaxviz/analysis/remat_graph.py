@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.analysis.cost import cost_of
+from jaxviz.analysis.parts import cost_of
 from jaxviz.analysis.remat_solver import Problem
 from jaxviz.analysis.tables import nbytes
 from jaxviz.analysis.walk import location_of

@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
 from jaxviz.analysis.checkpoints import report_checkpoints
-from jaxviz.analysis.cost import flops_of
 from jaxviz.analysis.counts import Cost
 from jaxviz.analysis.devices import placement_of
 from jaxviz.analysis.donation import donations_of
 from jaxviz.analysis.memory import memory
+from jaxviz.analysis.parts import flops_of
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.totals import call_path, path_to

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from jaxviz.analysis.cost import cost
-from jaxviz.analysis.memory import (
+from jaxviz.analysis.memory import memory
+from jaxviz.analysis.memory_model import (
     KINDS,
     Model,
     is_made_where_read,
     is_view,
     may_write_into_an_operand,
-    memory,
     what_makes,
 )
 from jaxviz.analysis.remat_code import places_of_values, with_source
@@ -82,7 +82,7 @@ class _Table:
         graph = self.graph
         repeated_effects(graph.flat)
         model = Model(graph.whole, (False,) * len(graph.whole.primal.invars))
-        model.timeline()
+        model.run()
         number_of = {id(b): i for i, b in enumerate(model.buffers)}
         numbers = {name: i for i, name in enumerate(graph.candidates)}
         loops = list(dict.fromkeys(n.where.loop for n in graph.nodes if n.where.loop is not None))

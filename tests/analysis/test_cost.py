@@ -16,8 +16,8 @@ import jaxviz
 from benchmarks import models
 from jaxviz import Cost, cost_of
 from jaxviz.analysis import counts
-from jaxviz.analysis.cost import flops_of
 from jaxviz.analysis.counts import COUNTS
+from jaxviz.analysis.parts import flops_of
 
 LINE = Mesh(np.array(jax.devices()[:8]), ("i",))
 F = 4

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.memory import KINDS
+from jaxviz.analysis.memory_model import KINDS
 
 X = jnp.ones(1000)  # 4,000 bytes
 W = jnp.ones((50, 50))  # 10,000 bytes

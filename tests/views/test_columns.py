@@ -12,7 +12,7 @@ from printed_programs import FIXTURE, PROGRAMS, printed
 
 import jaxviz
 from jaxviz.analysis import memory
-from jaxviz.analysis.cost import cost_of
+from jaxviz.analysis.parts import cost_of
 from jaxviz.derivation import STAGES
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
