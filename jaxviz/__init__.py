@@ -59,6 +59,18 @@ from jaxviz.analysis.policy_comparison import (
 from jaxviz.analysis.policy_comparison import (
     compare_policies as compare_policies,
 )
+from jaxviz.analysis.recompilations import (
+    CompilationReport as CompilationReport,
+)
+from jaxviz.analysis.recompilations import (
+    FunctionCompilations as FunctionCompilations,
+)
+from jaxviz.analysis.recompilations import (
+    explain_recompile as explain_recompile,
+)
+from jaxviz.analysis.recompilations import (
+    watch_compilations as watch_compilations,
+)
 from jaxviz.analysis.remat_plan import (
     RematPlan as RematPlan,
 )

@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic; and `%recompile`. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from jaxviz.analysis.compare import Comparison, compare
+from jaxviz.analysis.recompilations import explain_recompile, watch_compilations
 from jaxviz.analysis.remat_plan import RematPlan
 from jaxviz.derivation import Derivation
 from jaxviz.ir.syntax import Program
@@ -147,6 +148,24 @@ class JaxvizMagics(Magics):
     def compare(self, line: str, cell: str | None = None) -> Any:
         """Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`."""
         return self._run(self.compare, line, cell, "comparing", self._compare, 2)
+
+    @line_cell_magic
+    def recompile(self, line: str, cell: str | None = None) -> Any:
+        """Show what JAX compiled and why again: `%recompile step`; without a function, of all since jaxviz was imported.
+
+        As a cell magic it runs the cell, and shows what was compiled for it.
+        """
+        try:
+            if cell is None:
+                return explain_recompile(eval(line, self._namespace())) if line.strip() else explain_recompile()
+            code = self.shell.transform_cell(cell)
+            with watch_compilations() as seen:
+                exec(compile(code, self.shell.compile.cache(code), "exec"), self._namespace())
+            return seen
+        except Exception as error:
+            self._remember(error)
+            _print_error(short_message(error, "running the cell" if cell else f"reading {line.strip()}"))
+        return None
 
     def _run(
         self,
