@@ -29,6 +29,12 @@ from jaxviz.analysis.cost import (
 from jaxviz.analysis.counts import (
     Cost as Cost,
 )
+from jaxviz.analysis.donation_report import (
+    DonationReport as DonationReport,
+)
+from jaxviz.analysis.donation_report import (
+    donation as donation,
+)
 from jaxviz.analysis.lint import (
     LintReport as LintReport,
 )
@@ -172,16 +178,18 @@ from jaxviz.runtime.cache import (
 from jaxviz.runtime.cache import (
     cache_info as cache_info,
 )
+from jaxviz.runtime.donated import watch_donations as watch_donations
 from jaxviz.trace import trace as trace
 
 __version__ = "0.1.0"
 
 
 def load_ipython_extension(ipython: object) -> None:
-    """Makes the magics known: `%load_ext jaxviz`."""
+    """Makes the magics known, and has reading a donated array name the call that took it: `%load_ext jaxviz`."""
     from jaxviz.notebook.magics import register
 
     register(ipython)
+    watch_donations()
 
 
 def __getattr__(name: str) -> object:

@@ -15,6 +15,7 @@ For each name: why the public API does not serve, and what would replace it.
 | `config.eager_constant_folding` | tracing with constants computed at once | an option of `make_jaxpr` |
 | `debugging.debug_callback_p` | a debug callback under a checkpoint policy | `jax.extend.core.primitives` |
 | `api_util.debug_info` | argument names and source of a function | `jax.extend` |
+| `api._post_hook_state`, `array.ArrayImpl._check_if_deleted` | which call a donated array went to, said where it is read | a public hook for jitted calls; a note on donated arrays |
 | the frames of `pjit.cache_miss`, `config.trace_context`, `tree_util.equality_errors_pytreedef` | what a jitted function is compiled for, and what of it changed | an event of `jax.monitoring` with the key |
 """
 
@@ -33,6 +34,7 @@ import numpy as np
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api
 from jax._src import api_util, debugging, dispatch, dtypes, pjit
+from jax._src import array as _array
 from jax._src import callback as _callback
 from jax._src import config as _config
 from jax._src import core as _core
@@ -1689,3 +1691,68 @@ def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
 def _named_path(path: Sequence[Any]) -> str:
     """`x[0]` of a path that begins with a name in a dict."""
     return f"{path[0].key}{_tree_util.keystr(tuple(path[1:]))}" if path else ""
+
+
+def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None) -> None:
+    """Has JAX call a function after each call of a jitted one, with that, its arguments and its keyword arguments.
+
+    It is where JAX itself checks for NaNs, whose check goes on; setting `jax_debug_nans` afterwards puts JAX's in its place.
+
+    Args:
+      heard: to be called; None to put back what was there, unless another has taken the place since.
+    """
+    state, unset = _api._post_hook_state, _config.config_ext.unset
+    here = state.get_local()  # JAX sets that of a thread where `jax.debug_nans` was a context in it
+    places = [(state.get_global(), state.set_global)]
+    places += [] if here is unset else [(here, state.set_local)]
+    for current, put in places:
+        before = getattr(current, "_before", current)
+        put(before if heard is None else _heard_after(before, heard))
+
+
+def _heard_after(before: Any, heard: Any) -> Any:
+    def hook(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if before is not None:
+            before(fun, args, kwargs, out)
+        heard(fun, args, kwargs)
+
+    hook._before = before  # type: ignore[attr-defined]
+    return hook
+
+
+def donates(f: Any) -> bool:
+    """Whether a function of `jax.jit` takes over the memory of arguments."""
+    info = getattr(f, "_jit_info", None)
+    return info is not None and bool(info.donate_argnums or info.donate_argnames)
+
+
+def donated_arguments(call: JitCall) -> list[tuple[str, Any]]:
+    """The arrays that a call of a jitted function donates, each with its path."""
+    info, names = call.info, parameters(call.fun, len(call.args), {})[0]
+    given = [(names[i], call.args[i]) for i in info.donate_argnums if i < len(call.args)]
+    given += [(name, call.kwargs[name]) for name in info.donate_argnames if name in call.kwargs]
+    leaves = jax.tree_util.tree_leaves_with_path
+    return [(name + jax.tree_util.keystr(path), x) for name, tree in given for path, x in leaves(tree)]
+
+
+_check_if_deleted = _array.ArrayImpl._check_if_deleted
+
+
+def explain_deleted(tell: Callable[[Any], str]) -> None:
+    """Has JAX's error for reading an array that is no more end in what a function says of the array, if anything."""
+
+    def check(self: Any) -> None:
+        try:
+            _check_if_deleted(self)
+        except RuntimeError as error:
+            said = tell(self)
+            if not said:
+                raise
+            raise RuntimeError(f"{error} {said}") from None
+
+    _array.ArrayImpl._check_if_deleted = check
+
+
+def key_data(x: Any) -> Any:
+    """The array that an array of random keys is made of; the array itself of another."""
+    return getattr(x, "_base_array", x)

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +136,9 @@ LOG: deque[Compilation] = deque(maxlen=_KEPT)
 """All since jaxviz was imported, up to a bound."""
 
 SINCE = time.time()
+on_compiled_call: list[Callable[[compat.JitCall, Location | None], None]] = []
+"""Told of each call that JAX traces or compiles for, with the user's line."""
+
 _watches: list[list[Compilation]] = []
 _numbers = itertools.count(1)
 _failures: deque[str] = deque(maxlen=5)
@@ -192,6 +195,9 @@ def _begin(phase: str, name: str, frame: Any) -> Compilation:
         LOG.append(found)
         for watch in _watches:
             watch.append(found)
+        if call is not None and call.kind == "call":
+            for heard in on_compiled_call:
+                heard(call, found.site)
     return found
 
 
