@@ -65,6 +65,12 @@ from jaxviz.analysis.policy_comparison import (
 from jaxviz.analysis.policy_comparison import (
     compare_policies as compare_policies,
 )
+from jaxviz.analysis.profile import (
+    Profile as Profile,
+)
+from jaxviz.analysis.profile import (
+    profile as profile,
+)
 from jaxviz.analysis.recompilations import (
     CompilationReport as CompilationReport,
 )

@@ -17,6 +17,7 @@ from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table,
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.compilations import unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,9 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     if jitted is None:
         raise TypeError(f"{function_name(f)} is not jitted: ask about jax.jit({function_name(f)}, donate_argnums=...)")
     fun, info = jitted
-    traced = underneath.trace(*args, **kwargs)
-    compiled = traced.lower().compile()
+    with unwatched():
+        traced = underneath.trace(*args, **kwargs)
+        compiled = traced.lower().compile()
     program = read_jaxpr(traced.jaxpr)
     given = [x.donated for x in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     names = compat.argument_paths(fun, info, args, kwargs)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from jaxviz.analysis.tables import html_table, short_location, text_table, wrapped
+from jaxviz.analysis.tables import format_seconds, html_table, short_location, text_table, wrapped
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.runtime import compilations
@@ -286,15 +286,6 @@ class CompilationReport:
 
 
 _ALL_HEADS = ("function", "defined at", "compiled", "in", "what changed")
-
-
-def format_seconds(seconds: float) -> str:
-    """`1.24 s`, `3.1 ms`, `85 µs`."""
-    if seconds >= 1:
-        return f"{seconds:,.2f} s"
-    if seconds >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} µs"
 
 
 def _times(n: int) -> str:

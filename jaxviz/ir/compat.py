@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 import numpy as np
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api
@@ -1756,3 +1757,50 @@ def explain_deleted(tell: Callable[[Any], str]) -> None:
 def key_data(x: Any) -> Any:
     """The array that an array of random keys is made of; the array itself of another."""
     return getattr(x, "_base_array", x)
+
+
+def jitted_anew(fun: Callable[..., Any], info: Any) -> Any:
+    """A function jitted as another was, which shares nothing of what was traced and compiled of that; it donates nothing."""
+
+    @functools.wraps(fun)
+    def again(*args: Any, **kwargs: Any) -> Any:
+        return fun(*args, **kwargs)
+
+    unflatten = jax.tree.unflatten
+    return jax.jit(
+        again, static_argnums=info.static_argnums or None, static_argnames=info.static_argnames or None,
+        in_shardings=unflatten(info.in_shardings_treedef, info.in_shardings_leaves),
+        out_shardings=unflatten(info.out_shardings_treedef, info.out_shardings_leaves),
+        keep_unused=info.keep_unused, compiler_options=dict(info.compiler_options_kvs) or None,
+    )  # fmt: skip
+
+
+_JAX = pjit.__file__.partition("_src")[0]
+_JAXLIB = jaxlib.__file__.removesuffix("__init__.py")
+_DERIVES = tuple(
+    f"{_JAX}_src/{name}"
+    for name in (
+        "interpreters/ad.py",
+        "interpreters/batching.py",
+        "ad_util.py",
+        "custom_derivatives.py",
+        "ad_checkpoint.py",
+    )
+)
+_WRAPS = ("traceback_util.py", "profiler.py", "/util.py", "linear_util.py", "config.py", "api_util.py")
+
+
+def part_of_jax(file: str) -> str:
+    """What a file of JAX's does: 'derivation', 'wrapper' where it only calls others, else 'jax'; '' of a file of another's."""
+    if file.startswith(_JAXLIB):
+        return "jax"
+    if not file.startswith(_JAX):
+        return ""
+    return "derivation" if file in _DERIVES else "wrapper" if file.endswith(_WRAPS) else "jax"
+
+
+def name_in_jax(file: str, function: str) -> str:
+    """`jax.numpy.reductions.sum` of a function in `jax/_src/numpy/reductions.py`."""
+    if file.startswith(_JAXLIB):
+        return f"jaxlib.{file[len(_JAXLIB) :].removesuffix('.py').replace('/', '.')}.{function}"
+    return f"jax.{file[len(_JAX) :].removeprefix('_src/').removesuffix('.py').replace('/', '.')}.{function}"

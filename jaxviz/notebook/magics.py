@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic; and `%recompile`. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic; `%recompile` and `%profile`. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from jaxviz.analysis.compare import Comparison, compare
+from jaxviz.analysis.profile import profile as run_profile
 from jaxviz.analysis.recompilations import explain_recompile, watch_compilations
 from jaxviz.analysis.remat_plan import RematPlan
 from jaxviz.derivation import Derivation
@@ -149,6 +150,16 @@ class JaxvizMagics(Magics):
         """Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`."""
         return self._run(self.compare, line, cell, "comparing", self._compare, 2)
 
+    @magic_arguments()
+    @argument(
+        "--repeat", "-r", type=int, default=None, help="how many calls to time (default: as many as take a second)"
+    )
+    @argument("call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is run")
+    @line_cell_magic
+    def profile(self, line: str, cell: str | None = None) -> Any:
+        """Show where the time of a call goes, by phase, line and kernel: `%profile step(params, x)`. It runs several times."""
+        return self._run(self.profile, line, cell, "profiling", self._profile)
+
     @line_cell_magic
     def recompile(self, line: str, cell: str | None = None) -> Any:
         """Show what JAX compiled and why again: `%recompile step`; without a function, of all since jaxviz was imported.
@@ -230,6 +241,10 @@ class JaxvizMagics(Magics):
             return self._explored(request.planned(plan))
         return plan
 
+    def _profile(self, request: Request) -> Any:
+        call = request.call
+        return run_profile(call.fun, *call.args, repeat=request.options.repeat, **call.kwargs)
+
     def _compare(self, first: Request, second: Request) -> Any:
         comparison = compare(first.derivation, second.derivation)
         return self._explored(comparison) if first.options.explore else comparison
@@ -259,7 +274,7 @@ class Shown:
         return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
 
 
-_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare")
+_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare", "--repeat", "-r")
 
 
 def _options(line: str) -> tuple[list[str], str]:

@@ -149,6 +149,7 @@ class _UnderWay(threading.local):
         self.started: dict[tuple[int, int], Compilation] = {}
         self.ahead: deque[Compilation] = deque(maxlen=64)
         self.current: list[Compilation | None] = []
+        self.is_own = False
 
 
 _under_way = _UnderWay()
@@ -192,6 +193,8 @@ def _begin(phase: str, name: str, frame: Any) -> Compilation:
             _under_way.started[call.identity] = found
         else:
             _under_way.ahead.append(found)
+        if _under_way.is_own:
+            return found
         LOG.append(found)
         for watch in _watches:
             watch.append(found)
@@ -417,6 +420,16 @@ def watched() -> Iterator[list[Compilation]]:
         yield seen
     finally:
         _watches[:] = [w for w in _watches if w is not seen]
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Leaves out what is compiled for a report of jaxviz's in this thread, while the context lasts."""
+    before, _under_way.is_own = _under_way.is_own, True
+    try:
+        yield
+    finally:
+        _under_way.is_own = before
 
 
 def failures() -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -122,3 +123,14 @@ def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     names = compat.function_debug_info(fun, args, kwargs).arg_names or ()
     paths = names if len(names) == len(leaves) else [""] * len(leaves)
     return [(path, x) for path, x, is_gone in zip(paths, leaves, deleted, strict=True) if is_gone]
+
+
+@contextmanager
+def calls_heard(heard: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+    """Calls a function after each call of a jitted one that JAX need not compile, with that and its arguments, while the context lasts."""
+    is_watching = bool(compilations.on_compiled_call)
+    compat.on_jit_calls(heard)
+    try:
+        yield
+    finally:
+        watch_donations(is_watching)

@@ -334,3 +334,12 @@ def test_recompile_tells_of_a_function_and_of_a_cell(run):
     assert shown.count >= 3
     _, err = run("%recompile no_such_function")
     assert "no_such_function" in err
+
+
+def test_profile_runs_a_call(run):
+    shown, err = run("%profile --repeat 3 jax.jit(f)(x)")
+    assert err == ""
+    assert shown.repeats == 3
+    assert shown["compilation"] > 0
+    _, err = run("%profile broken(x)")
+    assert "no such layer" in err
