@@ -26,6 +26,12 @@ from jaxviz.analysis.cost import (
 from jaxviz.analysis.counts import (
     Cost as Cost,
 )
+from jaxviz.analysis.donation_report import (
+    DonationReport as DonationReport,
+)
+from jaxviz.analysis.donation_report import (
+    donation as donation,
+)
 from jaxviz.analysis.find_nan import find_nan as find_nan
 from jaxviz.analysis.lint import (
     LintReport as LintReport,
@@ -58,6 +64,24 @@ from jaxviz.analysis.policy_comparison import (
 )
 from jaxviz.analysis.policy_comparison import (
     compare_policies as compare_policies,
+)
+from jaxviz.analysis.profile import (
+    Profile as Profile,
+)
+from jaxviz.analysis.profile import (
+    profile as profile,
+)
+from jaxviz.analysis.recompilations import (
+    CompilationReport as CompilationReport,
+)
+from jaxviz.analysis.recompilations import (
+    FunctionCompilations as FunctionCompilations,
+)
+from jaxviz.analysis.recompilations import (
+    explain_recompile as explain_recompile,
+)
+from jaxviz.analysis.recompilations import (
+    watch_compilations as watch_compilations,
 )
 from jaxviz.analysis.remat_plan import (
     RematPlan as RematPlan,
@@ -154,16 +178,18 @@ from jaxviz.runtime.cache import (
 from jaxviz.runtime.cache import (
     cache_info as cache_info,
 )
+from jaxviz.runtime.donated import watch_donations as watch_donations
 from jaxviz.trace import trace as trace
 
 __version__ = "0.1.0"
 
 
 def load_ipython_extension(ipython: object) -> None:
-    """Makes the magics known: `%load_ext jaxviz`."""
+    """Makes the magics known, and has reading a donated array name the call that took it: `%load_ext jaxviz`."""
     from jaxviz.notebook.magics import register
 
     register(ipython)
+    watch_donations()
 
 
 def __getattr__(name: str) -> object:

@@ -127,7 +127,7 @@ def report_compiled(
     in_shardings = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)
     out_shardings = jax.tree.leaves(compiled.output_shardings)
     kept = [s is not None for s in in_shardings]
-    donations = _as_compiled(program, donated, compiled, kept)
+    donations = as_compiled(program, donated, compiled, kept)
     notes = {
         i: "" if is_kept else "not part of the compiled program: nothing reads it" for i, is_kept in enumerate(kept)
     }
@@ -185,20 +185,18 @@ def layout_of(sharding: Any) -> str:
     return f"P({', '.join(map(repr, spec))})" if spec is not None else str(sharding)
 
 
-def _as_compiled(
-    program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool]
-) -> tuple[Donation, ...]:
+def as_compiled(program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool]) -> tuple[Donation, ...]:
     """What JAX planned for donated arguments, corrected by what XLA says that it did."""
     planned = match_donations(program, donated)
-    pairs = _aliases(compiled)
+    pairs = aliases_of(compiled)
     place = [i for i, is_kept in enumerate(kept) if is_kept]
     if pairs is None or any(i >= len(place) or k >= len(program.outvars) for i, k in pairs.items()):
         return planned  # XLA does not tell, or tokens are among its inputs
     result_of = {place[i]: k for i, k in pairs.items()}
-    return tuple(_corrected(program, d, result_of, kept[d.argument]) for d in planned)
+    return tuple(_corrected(program, d, result_of, kept[d.argument], compiled) for d in planned)
 
 
-def _aliases(compiled: Any) -> dict[int, int] | None:
+def aliases_of(compiled: Any) -> dict[int, int] | None:
     """For inputs of a compiled program, the results that are in their memory; None where the backend gives no text."""
     try:
         head = str(compiled.as_text()).split("\n", 1)[0]
@@ -209,14 +207,34 @@ def _aliases(compiled: Any) -> dict[int, int] | None:
     return {int(i): int(k or 0) for k, i in pairs}
 
 
-def _corrected(program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool) -> Donation:
+def _corrected(
+    program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool, compiled: Any
+) -> Donation:
     i = planned.argument
     if i in result_of:
         return Donation(i, result_of[i])
     if planned.result is not None:
-        return Donation(i, None, f"XLA did not let {_result(planned.result)}, of its type, take the memory")
+        other = _laid_out_otherwise(compiled, i, planned.result)
+        return Donation(i, None, other or f"XLA did not let {_result(planned.result)}, of its type, take the memory")
     reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, is_final=True)
     return Donation(i, None, reason, planned.offered)
+
+
+def _laid_out_otherwise(compiled: Any, i: int, k: int) -> str:
+    """How an argument and a result of one type differ in how they lie in memory; '' where they do not."""
+    given = jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None)[i]
+    made = jax.tree.leaves(compiled.output_formats)[k]
+    if given is None or given.sharding is None or made.sharding is None:
+        return ""
+    kinds = given.sharding.memory_kind, made.sharding.memory_kind
+    if kinds[0] != kinds[1]:
+        return f"{_result(k)}, of its type, is in {kinds[1]} memory, and it is in {kinds[0]} memory"
+    places = layout_of(given.sharding), layout_of(made.sharding)
+    if places[0] != places[1]:
+        return f"{_result(k)}, of its type, is laid out as {places[1] or 'on one device'}, and it as {places[0] or 'on one device'}"
+    if given.layout != made.layout:
+        return f"{_result(k)}, of its type, has another order of dimensions in memory"
+    return ""
 
 
 def _arguments(

@@ -27,6 +27,15 @@ def format_bytes(n: int) -> str:
     return f"{size:,.1f} TiB"
 
 
+def format_seconds(seconds: float) -> str:
+    """`1.24 s`, `3.1 ms`, `85 µs`."""
+    if seconds >= 1:
+        return f"{seconds:,.2f} s"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} µs"
+
+
 _UNFIT = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     r"\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"

@@ -1,4 +1,5 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic;
+`%recompile` and `%profile`. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from jaxviz.analysis.compare import Comparison, compare
+from jaxviz.analysis.profile import profile as run_profile
+from jaxviz.analysis.recompilations import explain_recompile, watch_compilations
 from jaxviz.analysis.remat_plan import RematPlan
 from jaxviz.derivation import Derivation
 from jaxviz.ir.syntax import Program
@@ -157,6 +160,34 @@ class JaxvizMagics(Magics):
         """Show what differs between two calls and their gradients: `%compare loss(params, x), faster_loss(params, x)`."""
         return self._run(self.compare, line, cell, "comparing", self._compare, 2)
 
+    @magic_arguments()
+    @argument(
+        "--repeat", "-r", type=int, default=None, help="how many calls to time (default: as many as take a second)"
+    )
+    @argument("call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is run")
+    @line_cell_magic
+    def profile(self, line: str, cell: str | None = None) -> Any:
+        """Show where the time of a call goes, by phase, line and kernel: `%profile step(params, x)`. It runs several times."""
+        return self._run(self.profile, line, cell, "profiling", self._profile)
+
+    @line_cell_magic
+    def recompile(self, line: str, cell: str | None = None) -> Any:
+        """Show what JAX compiled and why again: `%recompile step`; without a function, of all since jaxviz was imported.
+
+        As a cell magic it runs the cell, and shows what was compiled for it.
+        """
+        try:
+            if cell is None:
+                return explain_recompile(eval(line, self._namespace())) if line.strip() else explain_recompile()
+            code = self.shell.transform_cell(cell)
+            with watch_compilations() as seen:
+                exec(compile(code, self.shell.compile.cache(code), "exec"), self._namespace())
+            return seen
+        except Exception as error:
+            self._remember(error)
+            _print_error(short_message(error, "running the cell" if cell else f"reading {line.strip()}"))
+        return None
+
     def _run(
         self,
         magic: Callable[..., Any],
@@ -220,6 +251,10 @@ class JaxvizMagics(Magics):
             return self._explored(request.planned(plan))
         return plan
 
+    def _profile(self, request: Request) -> Any:
+        call = request.call
+        return run_profile(call.fun, *call.args, repeat=request.options.repeat, **call.kwargs)
+
     def _compare(self, first: Request, second: Request) -> Any:
         comparison = compare(first.derivation, second.derivation)
         return self._explored(comparison) if first.options.explore else comparison
@@ -249,7 +284,7 @@ class Shown:
         return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
 
 
-_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare")
+_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare", "--repeat", "-r")
 
 
 def _options(line: str) -> tuple[list[str], str]:

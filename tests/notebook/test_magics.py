@@ -330,3 +330,25 @@ def test_the_whole_traceback_is_kept_for_tb(run, shell, capsys):
     run("%jaxpr broken(1.0)")
     shell.run_line_magic("tb", "")
     assert "no such layer" in capsys.readouterr().out
+
+
+def test_recompile_tells_of_a_function_and_of_a_cell(run):
+    run("g = jax.jit(lambda x: x * 2.5)\ng(jnp.ones(3))\ng(jnp.ones(4))")
+    shown, _ = run("%recompile g")
+    assert "x: f32[3] → f32[4]" in str(shown)
+    shown, _ = run("%%recompile\ng(jnp.ones(5))")
+    assert [f.count for f in shown] == [1]
+    assert shown[0].compiled[0].number == 3
+    shown, _ = run("%recompile")
+    assert shown.count >= 3
+    _, err = run("%recompile no_such_function")
+    assert "no_such_function" in err
+
+
+def test_profile_runs_a_call(run):
+    shown, err = run("%profile --repeat 3 jax.jit(f)(x)")
+    assert err == ""
+    assert shown.repeats == 3
+    assert shown["compilation"] > 0
+    _, err = run("%profile broken(x)")
+    assert "no such layer" in err

@@ -1,0 +1,91 @@
+"""What a device did while Python ran, as `jax.profiler` recorded it: each instruction, and each call of a jitted function."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class DeviceTrace:
+    """What was recorded.
+
+    Args:
+      instructions: seconds and times of each instruction, by module and name, such as `('jit_step', 'dot.1')`; the seconds are the median of
+        one, as often as it ran.
+      seconds: that the run took, as it was recorded.
+      busy: of those, in which some instruction ran.
+      calls: seconds and times of each jitted function's calls, as the host has them.
+    """
+
+    instructions: dict[tuple[str, str], tuple[float, int]]
+    seconds: float
+    busy: float
+    calls: dict[str, tuple[float, int]]
+
+    @property
+    def share(self) -> float:
+        """The share of the run in which the device computed; recording makes both longer."""
+        return min(1.0, self.busy / self.seconds) if self.seconds else 0.0
+
+
+def device_trace(run: Callable[[], Any]) -> DeviceTrace | None:
+    """Runs a function under `jax.profiler`; None where that cannot be, as when it is recording already."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            jax.profiler.start_trace(folder, profiler_options=options)
+        except RuntimeError:
+            return None
+        started = time.perf_counter()
+        try:
+            run()
+        finally:
+            seconds = time.perf_counter() - started
+            jax.profiler.stop_trace()
+        files = sorted(Path(folder).rglob("*.xplane.pb"))
+        with warnings.catch_warnings():
+            # The types of jaxlib 0.12's reader warn as they are made, and the process ends where that is an error.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return _read(files[-1], seconds) if files else None
+
+
+def _read(file: Path, seconds: float) -> DeviceTrace:
+    instructions: dict[tuple[str, str], list[float]] = defaultdict(list)
+    calls: dict[str, list[float]] = defaultdict(list)
+    spans: list[tuple[float, float]] = []
+    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            until: dict[str, float] = {}
+            for event in line.events:
+                if event.name.startswith("PjitFunction("):
+                    # A call stands there twice, the one inside of the other.
+                    if event.start_ns >= until.get(event.name, -1.0):
+                        calls[event.name[len("PjitFunction(") : -1]].append(event.duration_ns)
+                        until[event.name] = event.start_ns + event.duration_ns
+                    continue
+                stats = dict(event.stats)
+                if "hlo_op" in stats and not event.name.startswith("end: "):
+                    instructions[str(stats.get("hlo_module", "")), str(stats["hlo_op"])].append(event.duration_ns)
+                    spans.append((event.start_ns, event.start_ns + event.duration_ns))
+    of = lambda found: {key: (median(times) * len(times) * 1e-9, len(times)) for key, times in found.items()}
+    return DeviceTrace(of(instructions), seconds, _covered(spans) * 1e-9, of(calls))
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """The length of what some spans cover together."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total

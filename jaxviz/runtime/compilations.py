@@ -1,0 +1,440 @@
+"""What JAX has traced, lowered and compiled, as it is told by `jax.monitoring`: for which call, under which key, in what time.
+
+Nothing of JAX's is replaced. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, definition, is_framework, is_own_code
+from jaxviz.runtime.cache import function_name
+
+PHASES = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+"""An event of `jax.monitoring` -> what JAX does then."""
+
+_KEPT = 10_000
+_REPR = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An array among the arguments, as far as a compiled program depends on it.
+
+    Args:
+      type: such as `f32[3]`.
+      shape, dtype: the same in parts.
+      is_weak: whether its type is weak, as that of a Python number is.
+      place: the devices that it is committed to, and how it is laid out over them; '' where JAX may choose.
+    """
+
+    type: str
+    shape: tuple[Any, ...]
+    dtype: str
+    is_weak: bool
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value that is part of the key and no array: that of a static argument, or one that the function closes over.
+
+    Args:
+      text: what it looks like.
+      token: what stands for it in a comparison; a copy, a hash or an identity, never the value itself.
+      by_identity: whether it is the same as itself only.
+    """
+
+    text: str
+    token: Any
+    by_identity: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a compiled program is kept under.
+
+    Args:
+      leaves: the arrays among the arguments, by path.
+      tree: the structure of the arguments that are not static, as a dict by name; None where it is not known.
+      by_position, by_keyword: the names of all arguments, by how they were given, which the key tells apart.
+      static: the values of static arguments, by name.
+      options: the parameters of `jit`, as text.
+      config: JAX's configuration.
+      closure: what the function closes over. Not JAX's key, which has the function itself; it says how two functions differ.
+    """
+
+    leaves: dict[str, Leaf]
+    tree: Any
+    by_position: tuple[str, ...]
+    by_keyword: tuple[str, ...]
+    static: dict[str, Held]
+    options: dict[str, str]
+    config: dict[str, Any]
+    closure: dict[str, Held]
+
+
+@dataclass(eq=False)
+class Compilation:
+    """A program that was traced, and compiled where it was.
+
+    Args:
+      number: from 1, among all.
+      name: of the function.
+      kind: see `compat.JitCall`.
+      definition: where the function is defined.
+      function: stands for the function; the same for the same. 0 where it is not known.
+      site: the user's line that called it.
+      key: see `Key`; None where only the name is known.
+      is_own: whether the user wrote the function, and not JAX.
+      is_primitive: whether it is one operation, which ran by itself.
+      seconds: by phase, 'trace', 'lower' and 'compile'; a phase that did not happen is not there.
+    """
+
+    number: int
+    name: str
+    kind: str
+    definition: Location | None
+    function: int
+    site: Location | None
+    key: Key | None
+    is_own: bool
+    is_primitive: bool
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiled it; else it was only traced, or what was compiled of another took its place."""
+        return "compile" in self.seconds
+
+    @property
+    def total(self) -> float:
+        """Seconds."""
+        return sum(self.seconds.values())
+
+
+LOG: deque[Compilation] = deque(maxlen=_KEPT)
+"""All since jaxviz was imported, up to a bound."""
+
+SINCE = time.time()
+on_compiled_call: list[Callable[[compat.JitCall, Location | None], None]] = []
+"""Told of each call that JAX traces or compiles for, with the user's line."""
+
+_watches: list[list[Compilation]] = []
+_numbers = itertools.count(1)
+_failures: deque[str] = deque(maxlen=5)
+
+
+class _UnderWay(threading.local):
+    def __init__(self) -> None:
+        self.started: dict[tuple[int, int], Compilation] = {}
+        self.ahead: deque[Compilation] = deque(maxlen=64)
+        self.current: list[Compilation | None] = []
+        self.is_own = False
+
+
+_under_way = _UnderWay()
+
+
+def _on_start(event: str, value: float, **about: Any) -> None:
+    del value
+    if (phase := PHASES.get(event)) is not None:
+        found = None
+        try:
+            found = _begin(phase, str(about.get("fun_name", "")), sys._getframe(1))
+        except Exception as error:  # what only looks on must not break the user's program
+            _failures.append(f"{type(error).__name__}: {error}")
+        _under_way.current.append(found)
+
+
+def _on_end(event: str, seconds: float, **about: Any) -> None:
+    del about
+    if (phase := PHASES.get(event)) is None or not _under_way.current:
+        return
+    done = _under_way.current.pop()
+    if done is None:
+        return
+    done.seconds[phase] = seconds
+    if phase == "compile":  # the place of its frame is free for that of another call
+        _under_way.started = {k: c for k, c in _under_way.started.items() if not c.is_compiled}
+
+
+def _begin(phase: str, name: str, frame: Any) -> Compilation:
+    name = name.removeprefix("jit(").removesuffix(")") if name.startswith("jit(") else name
+    call = compat.jit_call_under_way(frame)
+    if call is None:
+        found = next((c for c in reversed(_under_way.ahead) if c.name == name and phase not in c.seconds), None)
+    else:
+        found = _under_way.started.get(call.identity)
+        if found is not None and (phase == "trace" or phase in found.seconds):
+            found = None
+    if found is None:
+        found = _new(name, call, frame)
+        if call is not None and call.kind != "ahead":
+            _under_way.started[call.identity] = found
+        else:
+            _under_way.ahead.append(found)
+        if _under_way.is_own:
+            return found
+        LOG.append(found)
+        for watch in _watches:
+            watch.append(found)
+        if call is not None and call.kind == "call":
+            for heard in on_compiled_call:
+                heard(call, found.site)
+    return found
+
+
+def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
+    site = user_site(frame)
+    number = next(_numbers)
+    if call is None:
+        return Compilation(number, name, "ahead", None, 0, site, None, is_own=False, is_primitive=False)
+    if call.kind == "part":
+        at = definition(call.debug_info)
+        is_own = at is not None and compat.is_user_file(at.file) and not is_own_code(at.file)
+        leaves = {f"argument {i}": _leaf(x) for i, x in enumerate(call.args)}
+        return Compilation(number, name, "part", at, 0, site, Key(leaves, None, (), (), {}, {}, {}, {}), is_own, False)
+    at = definition_of(call.fun)
+    is_primitive = compat.is_primitive_call(call.fun)
+    is_own = not is_primitive and at is not None and compat.is_user_file(at.file) and not is_own_code(at.file)
+    key = None if is_primitive else key_of(call.fun, call.info, call.args, call.kwargs)
+    name = function_name(call.fun)
+    return Compilation(number, name, call.kind, at, identity(call.fun), site, key, is_own, is_primitive)
+
+
+def user_site(frame: Any) -> Location | None:
+    """The innermost line of the user's among a Python frame and those that called it; of a library's where there is none."""
+    fallback = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if compat.is_user_file(file) and not is_own_code(file):
+            code = frame.f_code
+            at = Location(file, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
+            if not is_framework(file):
+                return at
+            fallback = fallback or at
+        frame = frame.f_back
+    return fallback
+
+
+def root_function(fun: Any) -> Any:
+    """The function that a user wrote, within partial applications, methods and what `functools.wraps` marked."""
+    for _ in range(100):
+        if isinstance(fun, functools.partial):
+            fun = fun.func
+        elif inspect.ismethod(fun):
+            fun = fun.__func__
+        elif (inner := getattr(fun, "__wrapped__", None)) is not None:
+            fun = inner
+        else:
+            break
+    return fun
+
+
+def definition_of(fun: Any) -> Location | None:
+    """Where the innermost function is defined; None of one without Python code."""
+    root = root_function(fun)
+    code = getattr(root, "__code__", None) or getattr(vars(type(root)).get("__call__"), "__code__", None)
+    if code is None:
+        return None
+    return Location(code.co_filename, code.co_firstlineno, getattr(root, "__qualname__", code.co_name))
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def key_of(fun: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Key:
+    """What the program for a call of a jitted function is kept under."""
+    static, positional, named = compat.static_arguments(fun, info, args, kwargs)
+    leaves = jax.tree.leaves((tuple(positional.values()), named))
+    paths: Sequence[str] = compat.argument_paths(fun, info, args, kwargs)
+    if len(paths) != len(leaves):
+        paths = [f"argument {i}" for i in range(len(leaves))]
+    return Key(
+        {path: _leaf(x) for path, x in zip(paths, leaves, strict=True)},
+        jax.tree.structure(positional | named),
+        tuple(compat.parameters(fun, len(args), {})[0]),
+        tuple(kwargs),
+        {name: _held(x) for name, x in static.items()},
+        compat.jit_options(info),
+        compat.trace_config(),
+        _closure(fun),
+    )
+
+
+def _leaf(x: Any) -> Leaf:
+    aval = compat.argument_type(x)
+    place = ""
+    if isinstance(x, jax.Array) and not compat.is_tracer(x) and x.committed:
+        devices = x.sharding.device_set
+        place = str(x.sharding) if len(devices) > 1 else "".join(f"{d.platform}:{d.id}" for d in devices)
+    shape, dtype = tuple(getattr(aval, "shape", ())), str(getattr(aval, "dtype", aval))
+    return Leaf(aval.str_short(short_dtypes=True), shape, dtype, bool(getattr(aval, "weak_type", False)), place)
+
+
+def _held(x: Any) -> Held:
+    if x is None or isinstance(x, (bool, int, float, complex, str, bytes)):
+        return Held(_shortened(repr(x)), (type(x).__name__, x))
+    kind: Any = type(x)
+    by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
+    try:
+        token: Any = identity(x) if by_identity else hash(x)
+    except TypeError:
+        token = repr(x)
+    text = f"a {type(x).__name__}" if by_identity else _shortened(repr(x))
+    return Held(text, (type(x).__name__, token), by_identity)
+
+
+def _closure(fun: Any) -> dict[str, Held]:
+    """What a function closes over and what is bound to it, and the same of those that it wraps, without jax's own."""
+    found: dict[str, Held] = {}
+    for _ in range(100):
+        if isinstance(fun, functools.partial):
+            bound = {f"argument {i}": x for i, x in enumerate(fun.args)} | dict(fun.keywords)
+            found |= {name: _bound(x) for name, x in bound.items()}
+            fun = fun.func
+        elif inspect.ismethod(fun):
+            found["self"] = Held(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
+            fun = fun.__func__
+        elif (code := getattr(fun, "__code__", None)) is not None:
+            if compat.is_user_file(code.co_filename) and not is_own_code(code.co_filename):
+                for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=False):
+                    try:
+                        found[name] = _bound(cell.cell_contents)
+                    except ValueError:  # a variable that has no value yet
+                        continue
+                names = code.co_varnames[: code.co_argcount]
+                given = fun.__defaults__ or ()
+                found |= {f"{n}=": _bound(x) for n, x in zip(names[len(names) - len(given) :], given, strict=True)}
+                found |= {f"{n}=": _bound(x) for n, x in (fun.__kwdefaults__ or {}).items()}
+            fun = getattr(fun, "__wrapped__", None)
+        else:
+            fun = getattr(fun, "__wrapped__", None)
+        if fun is None:
+            break
+    return found
+
+
+def _bound(x: Any) -> Held:
+    if isinstance(x, (jax.Array, np.ndarray)):
+        return Held(_kind(x), identity(x), by_identity=True)
+    if isinstance(x, (list, tuple, dict)):
+        leaves, tree = jax.tree.flatten(x)
+        if len(leaves) > 1000 or (len(leaves) == 1 and leaves[0] is x):
+            return Held(f"a {type(x).__name__}", identity(x), by_identity=True)
+        parts = [_bound(leaf) for leaf in leaves]
+        arrays = any(p.by_identity for p in parts)
+        text = f"a {type(x).__name__} of {len(leaves):,} values" if arrays else _shortened(repr(x))
+        return Held(text, (str(tree), tuple(p.token for p in parts)), arrays)
+    code = getattr(root_function(x), "__code__", None) if callable(x) else None
+    if code is not None:  # a function made anew beside this one is not what makes them differ
+        return Held(function_name(x), (code.co_filename, code.co_firstlineno, code.co_name))
+    return _held(x)
+
+
+def _kind(x: Any) -> str:
+    if compat.is_tracer(x) or isinstance(x, jax.Array):
+        return str(jax.typeof(x).str_short(short_dtypes=True))
+    return f"{x.dtype}[{','.join(map(str, x.shape))}]"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _REPR else text[: _REPR - 1] + "…"
+
+
+_identities: dict[Any, tuple[Any, int]] = {}
+_serials = itertools.count(1)
+
+
+def identity(x: Any) -> int:
+    """A number that stands for an object and for no other, even after it has gone. Bound methods of one object are one."""
+    if isinstance(x, functools.partial):
+        owner: Any = x
+    elif inspect.ismethod(x):
+        return hash((identity(x.__self__), identity(x.__func__)))
+    else:
+        owner = x
+    place = id(owner)
+    known = _identities.get(place)
+    if known is not None and known[0]() is owner:
+        return known[1]
+    serial = next(_serials)
+    try:
+        reference: Any = weakref.ref(owner, lambda _, place=place, serial=serial: _forget(place, serial))  # type: ignore[misc]
+    except TypeError:  # it cannot be held weakly, so that nothing tells when its place is taken by another
+        return -place
+    _identities[place] = (reference, serial)
+    return serial
+
+
+def _forget(place: int, serial: int) -> None:
+    if place in _identities and _identities[place][1] == serial:
+        del _identities[place]
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+def listen() -> None:
+    """Listens to JAX, unless it is so already, or again where `jax.monitoring.clear_event_listeners()` was called."""
+    for callback, stop, start in (
+        (_on_start, jax.monitoring.unregister_scalar_listener, jax.monitoring.register_scalar_listener),
+        (
+            _on_end,
+            jax.monitoring.unregister_event_duration_listener,
+            jax.monitoring.register_event_duration_secs_listener,
+        ),
+    ):
+        with contextlib.suppress(AssertionError, ValueError):  # it was not listening
+            stop(callback)  # type: ignore[operator]
+        start(callback)  # type: ignore[operator]
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Compilation]]:
+    """A list to which each compilation is added while the context lasts."""
+    listen()
+    seen: list[Compilation] = []
+    _watches.append(seen)
+    try:
+        yield seen
+    finally:
+        _watches[:] = [w for w in _watches if w is not seen]
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Leaves out what is compiled for a report of jaxviz's in this thread, while the context lasts."""
+    before, _under_way.is_own = _under_way.is_own, True
+    try:
+        yield
+    finally:
+        _under_way.is_own = before
+
+
+def failures() -> tuple[str, ...]:
+    """What went wrong in listening, last."""
+    return tuple(_failures)
+
+
+listen()

@@ -1,0 +1,74 @@
+"""Where Python is, looked at every millisecond from another thread: the stacks of a flame graph, and what share of the time they took.
+
+A thread that looks at `sys._current_frames` slows the program by less than a run differs from the next; `cProfile`, which hears of each
+call, takes as long again in tracing, and knows no lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType
+
+_SWITCH = 5e-4
+
+Stack = tuple[tuple[CodeType, int], ...]
+"""Code and line of each frame, outermost first, within the one that asked."""
+
+
+@dataclass
+class Samples:
+    """What was seen.
+
+    Args:
+      stacks: each with the seconds until the next.
+      seconds: of the whole, by the clock.
+    """
+
+    stacks: list[tuple[Stack, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@contextmanager
+def sampled(interval: float = 1e-3) -> Iterator[Samples]:
+    """Looks at this thread's Python frames from another thread, while the context lasts.
+
+    Python tells of a frame between two of its operations only, so that a long call of C is seen once, with the time that it took.
+
+    Args:
+      interval: seconds between two looks; it is no less than the operating system's.
+    """
+    found, done = Samples(), threading.Event()
+    here, outer = threading.get_ident(), sys._getframe(2)
+
+    def look() -> None:
+        last = time.perf_counter()
+        while not done.wait(interval):
+            stack = _stack(sys._current_frames().get(here), outer)
+            now = time.perf_counter()
+            found.stacks.append((stack, now - last))
+            last = now
+
+    thread, switch = threading.Thread(target=look, daemon=True), sys.getswitchinterval()
+    sys.setswitchinterval(min(switch, _SWITCH))
+    thread.start()
+    started = time.perf_counter()
+    try:
+        yield found
+    finally:
+        found.seconds = time.perf_counter() - started
+        done.set()
+        thread.join()
+        sys.setswitchinterval(switch)
+
+
+def _stack(frame: object, outer: object) -> Stack:
+    frames: list[tuple[CodeType, int]] = []
+    while frame is not None and frame is not outer:
+        frames.append((frame.f_code, frame.f_lineno or 0))  # type: ignore[attr-defined]
+        frame = frame.f_back  # type: ignore[attr-defined]
+    return tuple(reversed(frames))

@@ -1,0 +1,136 @@
+"""Reading an array that was donated: the error names the call, of functions of `jax.jit` too."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from jaxviz.runtime import donated
+
+
+@pytest.fixture
+def watched():
+    jaxviz.watch_donations()
+    yield
+    jaxviz.watch_donations(False)
+
+
+def step(params, scale):
+    return jax.tree.map(lambda p: p * scale, params)
+
+
+def said(read):
+    with pytest.raises(RuntimeError) as error:
+        read()
+    return str(error.value)
+
+
+READS = {
+    "add": lambda x: x + 1, "print": str, "numpy": np.asarray, "jit": lambda x: jax.jit(lambda a: a * 2)(x),
+    "index": lambda x: x[0], "sum": lambda x: float(x.sum()), "grad": lambda x: jax.grad(lambda a: a.sum())(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("calls_before", [0, 2])
+def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_before):
+    f = jax.jit(step, donate_argnums=0)
+    for _ in range(calls_before):
+        f({"w": jnp.ones(3)}, 2.0)
+    params = {"w": jnp.ones(3)}
+    f(params, 2.0)
+    line = inspect.currentframe().f_lineno - 1
+    told = said(lambda: read(params["w"]))
+    assert told.startswith("Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at ")
+    assert f"{__file__}:{line}" in told
+
+
+def test_arguments_by_name_and_random_keys(watched):
+    f = jax.jit(lambda x, y: x + y, donate_argnames="y")
+    x = jnp.ones(3)
+    f(jnp.ones(3), y=x)
+    assert "as y at" in said(lambda: x + 1)
+    key = jax.random.key(0)
+    jax.jit(lambda k: jax.random.split(k, 1)[0], donate_argnums=0)(key)
+    assert "as k at" in said(lambda: jax.random.normal(key))
+
+
+def test_an_array_that_was_only_offered_is_said_to_go_where_it_went(watched):
+    unused = jax.jit(lambda x: x.sum(), donate_argnums=0)
+    x = jnp.ones(3)
+    with pytest.warns(UserWarning, match="donated buffers were not usable"):
+        unused(x)
+    assert float(x.sum()) == 3.0
+    used = jax.jit(lambda x: x + 1, donate_argnums=0)
+    used(jnp.ones(3))
+    used(x)
+    line = inspect.currentframe().f_lineno - 1
+    assert f"{__file__}:{line}" in said(lambda: x + 1)
+
+
+def test_an_array_that_was_deleted_has_the_error_of_jax():
+    x = jnp.ones(3)
+    x.delete()
+    assert said(lambda: x + 1) == "Array has been deleted with shape=float32[3]."
+
+
+def test_functions_of_jaxviz_need_no_watch():
+    x = jnp.ones(3)
+    jaxviz.jit(lambda a: a + 1, donate_argnums=0)(x)
+    assert "as a at" in said(lambda: x * 2)
+
+
+def test_inside_of_another_function_nothing_is_donated(watched):
+    inner = jax.jit(lambda x: x + 1, donate_argnums=0)
+    x = jnp.ones(3)
+    jax.jit(lambda x: inner(x) * 2)(x)
+    assert float(x.sum()) == 3.0
+
+
+@pytest.fixture
+def own_state():
+    """No state of this thread's: `jax.extend.core.jaxpr_as_fun` leaves one, by which JAX itself checks for no NaNs in it any more."""
+    from jax._src import api, config
+
+    api._post_hook_state.swap_local(config.config_ext.unset)
+
+
+def test_the_check_for_nans_goes_on_beside_it(own_state):
+    jax.config.update("jax_debug_nans", True)
+    try:
+        jaxviz.watch_donations()
+        divide = jax.jit(lambda x: x / x)
+        divide(jnp.ones(2))
+        with pytest.raises(FloatingPointError):
+            divide(jnp.zeros(2))
+        jaxviz.watch_donations(False)
+        with pytest.raises(FloatingPointError):
+            divide(jnp.zeros(2))
+    finally:
+        jax.config.update("jax_debug_nans", False)
+
+
+def test_it_can_be_called_again_after_the_check_for_nans(watched):
+    with jax.debug_nans(True):
+        pass
+    jaxviz.watch_donations()
+    f = jax.jit(lambda x: x + 1, donate_argnums=0)
+    f(jnp.ones(3))
+    x = jnp.ones(3)
+    f(x)
+    assert "as x at" in said(lambda: x * 2)
+
+
+def test_no_array_is_kept(watched):
+    import gc
+
+    f = jax.jit(lambda x: x + 1, donate_argnums=0)
+    gc.collect()
+    before = len(donated._went), len(donated._given)
+    for _ in range(3):
+        f(jnp.ones(3))
+    gc.collect()
+    assert (len(donated._went), len(donated._given)) == before
