@@ -138,7 +138,7 @@ test("left to itself the better one is taken", async () => {
   const { place } = await client();
   const shape = shapeOf(nested);
   const done = vi.fn();
-  place(shape, "automatic", async () => dot, done);
+  place(shape, "auto", async () => dot, done);
   await new Promise((resolve) => setTimeout(resolve));
   const both = [placeAll(shape), placeByDot(shape, dot)] as const;
   const better = isBetter(shape, both[1], both[0]) ? both[1] : both[0];
@@ -171,6 +171,6 @@ test("nobody asks for Graphviz where it is not wanted, or the graph is large", a
   const { place } = await client();
   const load = vi.fn(async () => dot);
   place(shapeOf(nested), "layered", load, () => {});
-  place(shapeOf(layers(40)), "automatic", load, () => {});
+  place(shapeOf(layers(40)), "auto", load, () => {});
   expect(load).not.toHaveBeenCalled();
 });

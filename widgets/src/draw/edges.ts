@@ -8,6 +8,8 @@ import type { View } from "./view";
 
 /** On the screen, in pixels: a shorter edge is not drawn where there are many. */
 const SHORT = 3;
+/** An edge across so many times what is in sight is not to be followed by eye: only its ends are drawn. */
+const LONG = 3;
 /** A bend of less than this, in pixels, is drawn straight. */
 const BEND = 1;
 
@@ -27,13 +29,16 @@ export interface EdgeMarks {
 export class Edges {
   private readonly strokes: (Stroke | undefined)[] = [];
   private readonly isSparse: boolean;
+  private readonly long: number;
 
   constructor(
     private readonly drawing: Drawing,
     private readonly view: View,
+    size: readonly [number, number],
     private readonly marks: EdgeMarks,
   ) {
     this.isSparse = view.scale < 0.35;
+    this.long = LONG * (size[0] + size[1]);
   }
 
   add(e: number): void {
@@ -43,12 +48,11 @@ export class Edges {
     const [first, last] = [starts[e]!, starts[e + 1]! - 2];
     if (last <= first) return;
     if (this.isSparse && (points[last + 1]! - points[first + 1]!) * scale < SHORT) return;
-    const { path } = this.strokeOf(e);
+    const { path, isNear } = this.strokeOf(e);
     const [x0, y0] = [points[first]! * scale + dx, points[first + 1]! * scale + dy];
     const [x1, y1] = [points[last]! * scale + dx, points[last + 1]! * scale + dy];
     path.moveTo(x0, y0);
-    if (at.cut[e] === 1) {
-      // Too long to follow: a stroke at each end.
+    if (at.cut[e] === 1 || (!isNear && Math.abs(x1 - x0) + Math.abs(y1 - y0) > this.long)) {
       path.lineTo(x0, y0 + 9 * scale);
       path.moveTo(x1, y1 - 9 * scale);
       path.lineTo(x1, y1);

@@ -48,12 +48,10 @@ export function paint(
   colouring: Colouring,
   marks: Marks,
 ): void {
-  const { scale, x, y } = view;
-  const part: Part = [-x / scale, -y / scale, (width - x) / scale, (height - y) / scale];
   ctx.fillStyle = palette.background;
   ctx.fillRect(0, 0, width, height);
   ctx.textBaseline = "middle";
-  new Frame(drawing, ctx, view, part, palette, colouring, marks).paint();
+  new Frame(drawing, ctx, view, [width, height], palette, colouring, marks).paint();
 }
 
 /** Text is drawn upright, in the pixels of the screen, so that it is sharp. */
@@ -62,21 +60,25 @@ class Frame {
   /** How deep each of them is. */
   private readonly depths: number[] = [];
   private readonly edges: Edges;
+  /** What of the world is in sight. */
+  private readonly part: Part;
   private font = "";
 
   constructor(
     private readonly drawing: Drawing,
     private readonly ctx: CanvasRenderingContext2D,
     private readonly view: View,
-    private readonly part: Part,
+    [width, height]: readonly [number, number],
     private readonly palette: Palette,
     private readonly colouring: Colouring,
     private readonly marks: Marks,
   ) {
+    const { scale, x, y } = view;
+    this.part = [-x / scale, -y / scale, (width - x) / scale, (height - y) / scale];
     const { from, to } = drawing.scene.shape;
     const { at, hover, hoverEdge } = marks;
     const isMarked = (i: number) => i >= 0 && (i === at || i === hover);
-    this.edges = new Edges(drawing, view, {
+    this.edges = new Edges(drawing, view, [width, height], {
       isNear: (e) => e === hoverEdge || isMarked(from[e]!) || isMarked(to[e]!),
       isDim: (e) => this.isDimmed(from[e]!) || this.isDimmed(to[e]!),
     });

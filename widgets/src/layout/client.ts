@@ -8,7 +8,9 @@ import { isBetter } from "./quality";
 declare const LAYOUT_WORKER: string | undefined;
 
 /** By whom it is laid out: by Graphviz where that is better and takes no time, always where it can be, or never. */
-export type Layouter = "automatic" | "graphviz" | "layered";
+export type Layouter = "auto" | "graphviz" | "layered";
+
+export const NO_GRAPHVIZ = "Without Graphviz: it is not loaded, or there are too many boxes.";
 
 /** Up to so many boxes and edges a worker is not worth the way there and back. */
 const FEW = 3000;

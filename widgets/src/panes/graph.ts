@@ -6,7 +6,7 @@ import { MiniMap } from "../draw/minimap";
 import { type Marks, paint } from "../draw/painter";
 import { type Palette, readPalette } from "../draw/palette";
 import { plural } from "../format";
-import { type Layouter, place } from "../layout/client";
+import { type Layouter, NO_GRAPHVIZ, place } from "../layout/client";
 import type { Dot } from "../layout/graphviz";
 import { openAtFirst, STAGE, Tree } from "../layout/hierarchy";
 import { OPEN } from "../layout/place";
@@ -45,7 +45,7 @@ export class GraphPane {
   private frame = 0;
   private asked = 0;
   private isMine = false;
-  private by: Layouter = "automatic";
+  private by: Layouter = "auto";
   private readonly tools: Tools;
   private readonly outline: Outline;
   private readonly found: Search;
@@ -61,8 +61,7 @@ export class GraphPane {
     stages: readonly number[],
     private readonly side: Side,
     root: HTMLElement,
-    private readonly loadDot: () => Promise<Dot> = () =>
-      Promise.reject(new Error("there is no Graphviz here")),
+    private readonly loadDot: () => Promise<Dot> = () => Promise.reject(new Error("no Graphviz")),
   ) {
     const { model } = state;
     const infos = stages.map((stage) => model.view.stages[stage]!);
@@ -167,7 +166,8 @@ export class GraphPane {
     this.wait.textContent = scene.shape.parent.length > 3000 ? "Laying out…" : "";
     place(scene.shape, this.by, this.loadDot, (positions, isAgain) => {
       if (request !== this.asked) return;
-      this.wait.textContent = "";
+      this.element.dataset["layout"] = positions.curved ? "graphviz" : "layered";
+      this.wait.textContent = this.by === "graphviz" && !positions.curved ? NO_GRAPHVIZ : "";
       const before = isAgain ? this.corner(this.current) : null;
       this.drawing = new Drawing(this.tree, scene, positions);
       this.ways = new Ways(scene);
@@ -185,7 +185,7 @@ export class GraphPane {
 
   private layOutBy(by: Layouter): void {
     this.by = by;
-    this.layOut(() => this.fit());
+    this.layOut(() => this.showFirst());
   }
 
   private get scene(): Scene | null {
@@ -247,14 +247,13 @@ export class GraphPane {
 
   /** Makes a node visible: opens what is around it. */
   private uncover(node: number, then: () => void): void {
-    const closed = [...this.tree.around(node)].filter(
-      (n) => this.tree.kind[n] !== STAGE && !this.open.has(n),
-    );
+    const { tree, open } = this;
+    const closed = [...tree.around(node)].filter((n) => tree.kind[n] !== STAGE && !open.has(n));
     if (closed.length === 0) {
       then();
       return;
     }
-    for (const n of closed) this.open.add(n);
+    for (const n of closed) open.add(n);
     this.keeping(closed.at(-1)!, then);
   }
 

@@ -74,11 +74,8 @@ export class Tools {
     const by = choice<By>("Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
       actions.colours.set(value),
     );
-    const layout = choice<Layouter>(
-      "Layout by",
-      "graph-layout",
-      ["automatic", "graphviz", "layered"],
-      (value) => actions.layOutBy(value),
+    const layout = choice<Layouter>("Layout by", "graph-layout", ["auto", "graphviz", "layered"], (value) =>
+      actions.layOutBy(value),
     );
     const button = (text: string, title: string, onclick: () => void, id: string) =>
       h(
