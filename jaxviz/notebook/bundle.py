@@ -16,6 +16,8 @@ import ipywidgets
 import traitlets
 
 MAIN = "explorer"
+GRAPHVIZ = "graphviz"
+"""The part that is Graphviz, larger than all the rest."""
 _STATIC = Path(__file__).parent.parent / "static"
 _PARTS = "parts"
 _LIGHT = 64 * 1024

@@ -57,9 +57,12 @@ try {
 """
 
 _POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "default-src 'none'; script-src 'unsafe-inline' blob:{wasm}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
 )
+
+_WASM_PARTS = {"graphviz"}
+"""The parts that are WebAssembly, which a page without them is not allowed to compile."""
 
 
 def page(
@@ -74,13 +77,14 @@ def page(
       state: the widget's other traits; `before`, if it is there, in base 64.
       parts: modules that it loads when it first uses them, gzipped, by name.
     """
+    policy = _POLICY.format(wasm=" 'wasm-unsafe-eval'" if _WASM_PARTS & set(parts or ()) else "")
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{html.escape(title)}</title>
 <style>
 body {{ margin: 0; background: light-dark(#fff, #111418); font-family: system-ui, sans-serif; }}

@@ -438,6 +438,29 @@ def test_primals_are_read_between_tangents(tab, tmp_path):
     expect(page.get_by_test_id("colours-left")).to_have_attribute("aria-pressed", "false")
 
 
+def lay_out_by_graphviz(explorer):
+    explorer.get_by_test_id("stage-forward").click()
+    explorer.get_by_test_id("as-graph-left").click()
+    explorer.get_by_test_id("graph-layout").select_option("graphviz")
+    return explorer.get_by_test_id("graph-left")
+
+
+def test_graphviz_comes_from_the_kernel_when_it_is_first_used(notebook):
+    graph = lay_out_by_graphviz(explorer_of(notebook.page))
+    expect(graph).to_have_attribute("data-layout", "graphviz", timeout=15_000)
+    notebook.screenshot("graph-by-graphviz")
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_page_lays_out_by_graphviz_where_it_holds_it(tab, tmp_path, held):
+    f, args = transformer(1)
+    tab.page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "page.html", graphviz=held).as_uri())
+    graph = lay_out_by_graphviz(tab.page)
+    expect(graph).to_have_attribute("data-layout", "graphviz" if held else "layered")
+    note = graph.locator(".jv-graph-wait")
+    expect(note).to_have_text("" if held else re.compile("^Without Graphviz"))
+
+
 def test_the_graph_is_opened_searched_and_clicked(tab, tmp_path):
     f, args = transformer(3)
     page = tab.page

@@ -257,6 +257,16 @@ def test_a_page_holds_the_parts(explorer, with_a_part, tmp_path):
     assert packed(explorer.save_html(tmp_path / "loss.html"), "part-small") == b"export const answer = 42;"
 
 
+def test_a_page_holds_graphviz_where_it_is_asked_to(explorer, tmp_path):
+    assert "jaxviz-part-graphviz" not in explorer.save_html(tmp_path / "without.html").read_text(encoding="utf-8")
+    page = explorer.save_html(tmp_path / "with.html", graphviz=True)
+    assert packed(page, "part-graphviz") == (STATIC / "parts" / "graphviz.js").read_bytes()
+
+
+def test_a_notebook_does_not_hold_graphviz(explorer):
+    assert "graphviz" not in explorer._code.parts
+
+
 def other(w, x):
     return jnp.sum(jnp.tanh(x @ w) + jnp.exp(x[0, 0]))
 

@@ -86,3 +86,8 @@ def test_names_neither_turn_text_around_nor_fill_the_page():
 def test_a_view_without_such_names_stays_as_it_is():
     view = view_of(jaxviz.derive(lambda x: x * 2.0, 1.0))
     assert encode(fit_to_show(view)) == encode(view)
+
+
+def test_only_a_page_with_graphviz_may_compile_webassembly():
+    assert "wasm-unsafe-eval" not in read(parts={"graph": b""})[0]
+    assert "script-src 'unsafe-inline' blob: 'wasm-unsafe-eval';" in read(parts={"graphviz": b""})[0]

@@ -79,7 +79,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       if (stages.length === 0) continue;
       const graph = async () => {
         const { GraphPane } = await loadPart<typeof import("./parts/graph")>(widget, "graph");
-        return () => new GraphPane(state, stages, side, root);
+        const loadDot = async () =>
+          (await loadPart<typeof import("./parts/graphviz")>(widget, "graphviz")).loadDot();
+        return () => new GraphPane(state, stages, side, root, loadDot);
       };
       const text = () =>
         isCompiled

@@ -4,7 +4,7 @@
  * A part is a module of its own, `src/parts/NAME.ts`; `build.mjs` builds each of them into `jaxviz/static/parts/NAME.js`, and the Python
  * package ships what is there. Nothing in the main module may import it, but for its types. One that takes less than 64 KB gzipped is held by
  * the widget that holds the main module, so that a notebook has it without a kernel; a larger one is sent by the kernel. A saved page holds
- * all parts, gzipped, in blocks that are read when they are asked for. Where there is no kernel and the part is nowhere else, the
+ * the parts, gzipped, in blocks that are read when they are asked for; Graphviz only where it is asked to. Where there is no kernel and the part is nowhere else, the
  * promise is rejected, with a message for people, and whoever asked does without.
  *
  *     const { layout } = await loadPart<typeof import("./parts/graphviz")>(model, "graphviz");

@@ -164,6 +164,11 @@ export class State {
     this.select(r.producer >= 0 ? [r.producer] : [], { residual: index }, r.consumers);
   }
 
+  /** Selects the equation at one end of a residual, and the residual with it. */
+  selectEnd(index: number, row: number): void {
+    this.select([row], { residual: index });
+  }
+
   clear(): void {
     this.selection = NOTHING;
     this.variable = -1;

@@ -1,6 +1,11 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
+import { Drawing } from "../src/draw/drawing";
 import { inkOn, viridis } from "../src/draw/palette";
+import { opening } from "../src/draw/view";
+import { openAtFirst, Tree } from "../src/layout/hierarchy";
+import { placeAll } from "../src/layout/place";
+import { sceneOf } from "../src/layout/scene";
 import type { Model } from "../src/model";
 import { GraphPane } from "../src/panes/graph";
 import { State } from "../src/state";
@@ -131,6 +136,75 @@ test("two stages stand beside each other", () => {
   const { pane, tree } = show(fixture(), [0, 1]);
   expect(pane.element.dataset["stage"]).toBe("primal+backward");
   expect(tree.querySelectorAll("[role=treeitem]").length).toBeGreaterThan(1);
+});
+
+/** Where the port of a residual is in a pane that shows a stage of the shared view. */
+function portOf(model: Model, stage: number, residual: number): { clientX: number; clientY: number } {
+  const tree = new Tree(model, [stage]);
+  const open = openAtFirst(tree);
+  const scene = sceneOf(tree, (node) => open.has(node));
+  const drawing = new Drawing(tree, scene, placeAll(scene.shape));
+  const { scale, x, y } = opening({ x: 0, y: 0, width: drawing.width, height: drawing.height }, 600, 400);
+  for (const box of scene.shape.kind.keys())
+    for (const { row, x: left, y: top } of drawing.rows(box))
+      for (const port of row.ports)
+        if (port.stubs[0]!.residual === residual)
+          return {
+            clientX: (left + port.x + port.width / 2) * scale + x,
+            clientY: (top + 6) * scale + y,
+          };
+  throw new Error("it has no port");
+}
+
+function clickAt(find: (id: string) => HTMLElement, at: { clientX: number; clientY: number }): void {
+  const canvas = find("graph-canvas-left").querySelector<HTMLCanvasElement>(".jv-graph-canvas")!;
+  canvas.setPointerCapture = () => {};
+  for (const name of ["pointerdown", "pointerup"])
+    canvas.dispatchEvent(new PointerEvent(name, { bubbles: true, button: 0, pointerId: 1, ...at }));
+}
+
+test("a click on the port of a residual leads to its other end, and back", () => {
+  const model = fixture();
+  const forward = show(model, [0]);
+  clickAt(forward.find, portOf(model, 0, 0));
+  expect(forward.state.shown).toEqual({ left: [1], right: [] });
+  expect(forward.state.selection.residual).toBe(0);
+  expect(model.summary(forward.state.row)).toBe("e = mul b d");
+  forward.pane.destroy();
+  document.body.replaceChildren();
+
+  const backward = show(model, [1]);
+  backward.state.show({ left: [1] });
+  clickAt(backward.find, portOf(model, 1, 0));
+  expect(backward.state.shown.left).toEqual([0]);
+  expect(model.summary(backward.state.row)).toBe("b = sin a");
+  // The pane that then shows the stage has the box for its current one, in the middle.
+  const there = show(model, [0]);
+  there.state.selectEnd(0, backward.state.row);
+  expect(there.current()!.textContent).toContain("sin");
+  const { camera, drawing } = there.pane;
+  const box = drawing!.scene.boxOf[there.pane.tree.ofRow[backward.state.row]!]!;
+  const { x, y, width, height } = drawing!.at;
+  const [cx, cy] = camera.world(300, 200);
+  expect(cx).toBeCloseTo(x[box]! + width[box]! / 2);
+  expect(cy).toBeCloseTo(y[box]! + height[box]! / 2);
+});
+
+test("the other end is gone to in the pane that shows it", () => {
+  const model = fixture();
+  const { state, find } = show(model, [0]);
+  state.show({ left: [0], right: [1] });
+  clickAt(find, portOf(model, 0, 0));
+  expect(state.shown).toEqual({ left: [0], right: [1] });
+  expect(model.summary(state.row)).toBe("e = mul b d");
+});
+
+test("a residual that is an argument is selected, for want of another end", () => {
+  const model = fixture();
+  const { state, find } = show(model, [1]);
+  clickAt(find, portOf(model, 1, 1));
+  expect(state.selection.residual).toBe(1);
+  expect(state.shown.left).toEqual([0]);
 });
 
 function luminance(colour: string): number {

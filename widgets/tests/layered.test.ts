@@ -3,6 +3,7 @@ import { Tree } from "../src/layout/hierarchy";
 import { type Level, layered, ranks } from "../src/layout/layered";
 import { placeAll } from "../src/layout/place";
 import { sceneOf } from "../src/layout/scene";
+import { type Row, residualText, rowOf, type Stub } from "../src/layout/stubs";
 import { layers, modelOf, random } from "./graphs";
 
 function level(n: number, edges: [number, number][], width = (_: number) => 60): Level {
@@ -148,6 +149,27 @@ test("edges of open boxes meet at their ports", () => {
   for (let e = 0; e < from.length; e++)
     for (const end of [from[e]!, to[e]!])
       expect(parent[end] === within[e] || parent[parent[end]!] === within[e]).toBe(true);
+});
+
+test("residuals stand in a row by number, as many as there is room for", () => {
+  const stub = (residual: number): Stub => ({
+    kind: "residual",
+    text: residualText(residual),
+    variable: -1,
+    residual,
+  });
+  const texts = (row: Row) => row.ports.map((port) => port.text);
+  expect(texts(rowOf([stub(4), stub(0)]))).toEqual(["R1", "R5"]);
+  const many = rowOf(Array.from({ length: 20 }, (_, i) => stub(19 - i)));
+  expect(texts(many)).toEqual(["R1", "R2", "R3", "R4", "R5", "+15"]);
+  expect(many.ports.at(-1)!.stubs.map((s) => s.residual)).toEqual(
+    Array.from({ length: 15 }, (_, i) => i + 5),
+  );
+  many.ports.reduce((end, port) => {
+    expect(port.x).toBeGreaterThanOrEqual(end);
+    return port.x + port.width;
+  }, 0);
+  expect(many.width).toBe(many.ports.at(-1)!.x + many.ports.at(-1)!.width);
 });
 
 test("equations that share a program keep their edges apart", () => {

@@ -1,7 +1,7 @@
 /** The small map: all of the drawing, and the part in sight. */
 
 import { OPEN } from "../layout/place";
-import type { Drawing } from "./painter";
+import type { Drawing } from "./drawing";
 import type { Palette } from "./palette";
 import type { Box, View } from "./view";
 

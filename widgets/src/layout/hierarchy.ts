@@ -349,6 +349,32 @@ function cuts(model: Model, rows: readonly number[]): Int32Array {
   return cut;
 }
 
+/** Boxes are open at first as long as no more than so many are then visible; of small programs all. */
+const AT_FIRST = 12;
+const SMALL = 40;
+
+/** The boxes that are open at first. */
+export function openAtFirst(tree: Tree): Set<number> {
+  const open = new Set<number>();
+  const most = tree.roots.reduce((sum, root) => sum + tree.count[root]!, 0) <= SMALL ? SMALL : AT_FIRST;
+  const todo = tree.roots.flatMap((root) => tree.children[root]!);
+  let visible = todo.length;
+  for (let node = todo.shift(); node !== undefined; node = todo.shift()) {
+    const inside = tree.children[node]!;
+    if (inside.length === 0 || tree.kind[node] === REPEAT || visible + inside.length > most) continue;
+    open.add(node);
+    visible += inside.length;
+    todo.push(...inside);
+  }
+  return open;
+}
+
+/** What a box is, in words, for those who hear the tree. */
+export function kindOf(tree: Tree, node: number): string {
+  if (tree.row[node]! >= 0) return tree.canOpen(node) ? "equation that holds a program" : "equation";
+  return { [REPEAT]: "repeated layers", [COPY]: "layer", [STAGE]: "program" }[tree.kind[node]!] ?? "group";
+}
+
 /** What the copies of folded layers differ in, in a few lines. */
 export function differences(tree: Tree, node: number): string[] {
   const { model } = tree;

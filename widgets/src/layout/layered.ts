@@ -30,7 +30,7 @@ export interface Placed {
 }
 
 export const GAP = 16;
-const RANK_GAP = 26;
+export const RANK_GAP = 26;
 /** What an edge that passes a rank takes of it. */
 const LANE = 10;
 const SWEEPS = 6;

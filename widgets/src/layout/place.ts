@@ -10,7 +10,7 @@ export const IN = 2;
 export const OUT = 3;
 
 export const HEADER = 24;
-const PAD = 12;
+export const PAD = 12;
 
 /** Boxes and ports, parents before children, children in the order of the program; and the edges between those of one parent. */
 export interface Shape {
@@ -36,7 +36,10 @@ export interface Positions {
   /** For each edge the offset of its points, x and y in turn; between the first and the last, two for each rank that it passes. */
   starts: Int32Array;
   points: Float32Array;
+  /** Edges of which only the ends are drawn. */
   cut: Uint8Array;
+  /** Whether points are those of cubic curves instead, one and three times as many, from box to box across the frames of open ones. */
+  curved: boolean;
 }
 
 export function placeAll(shape: Shape): Positions {
@@ -128,7 +131,7 @@ export function placeAll(shape: Shape): Positions {
     }
   }
   spreadEnds(shape, points, starts, cut);
-  return { x, y, width, height, starts, points, cut };
+  return { x, y, width, height, starts, points, cut, curved: false };
 }
 
 /** Edges that enter a closed box do so beside each other, in the order in which they come. */

@@ -1,20 +1,21 @@
-/** What of a tree is visible, given which boxes are open: boxes, ports, edges with their bytes, and stubs for inputs and residuals. */
+/** What of a tree is visible, given which boxes are open: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
 
 import type { Model } from "../model";
+import { constantsOf } from "./constants";
 import { EQUATION, PROGRAM, STAGE, type Tree } from "./hierarchy";
+import { operandsOf } from "./operands";
 import { CLOSED, IN, OPEN, OUT, type Shape } from "./place";
-
-export type StubKind = "input" | "constant" | "literal" | "carry" | "residual" | "result";
-
-/** A value that is named beside a box, rather than joined to it by a long line. */
-export interface Stub {
-  kind: StubKind;
-  text: string;
-  /** The variable that it is, or -1. */
-  variable: number;
-  /** The residual that it is, or -1. */
-  residual: number;
-}
+import {
+  LONG_STUB,
+  residualText,
+  rowHeight,
+  rowOf,
+  SIZES,
+  type Stub,
+  type StubKind,
+  shortened,
+  stubsWidth,
+} from "./stubs";
 
 export interface Scene {
   shape: Shape;
@@ -22,29 +23,21 @@ export interface Scene {
   node: Int32Array;
   /** For a port the value that passes. */
   variable: Int32Array;
-  /** For each node of the tree its box, or -1 where that is not visible. */
+  /** For each node of the tree its box, that of its first reader for a constant, or -1 where that is not visible. */
   boxOf: Int32Array;
+  /** The stubs at the left and at the right of each box. */
   before: ReadonlyMap<number, readonly Stub[]>;
   after: ReadonlyMap<number, readonly Stub[]>;
+  /** The residuals that come in at a box, and those that leave it. */
+  taken: ReadonlyMap<number, readonly Stub[]>;
+  kept: ReadonlyMap<number, readonly Stub[]>;
   /** For each edge the values that go along it, and their bytes. */
   values: readonly (readonly number[])[];
   bytes: Float64Array;
 }
 
-/** Sizes in pixels at full size. */
-export const SIZES = { card: 34, stub: 15, letter: 7.3, small: 6.1, gap: 4, port: 8 } as const;
-
-/** Names longer than this are cut, with a tooltip. */
-const LONG = 30;
-const LONG_STUB = 16;
-/** So many stubs at a side of a box are written out. */
-export const STUBS = 2;
 /** A stage of no more inputs, or results, shows them as boxes of their own. */
 const FEW = 4;
-
-export function shortened(text: string, most = LONG): string {
-  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
-}
 
 /** The two lines that a closed box shows. */
 export function labels(tree: Tree, node: number): [string, string] {
@@ -59,36 +52,6 @@ export function labels(tree: Tree, node: number): [string, string] {
       ? ""
       : model.atomType(outputs[0]!) + (outputs.length > 1 ? ` +${outputs.length - 1}` : "");
   return [tree.name(node), tree.canOpen(node) ? inside : type];
-}
-
-/** What is written of the stubs at one side: each, or how many of each kind. */
-export interface Pill {
-  text: string;
-  stubs: readonly Stub[];
-}
-
-const COUNTED: [string, (stub: Stub) => boolean][] = [
-  ["R", (s) => s.kind === "residual"],
-  ["in", (s) => s.kind !== "residual" && s.kind !== "result"],
-  ["out", (s) => s.kind === "result"],
-];
-
-export function pills(stubs: readonly Stub[]): Pill[] {
-  if (stubs.length <= STUBS) return stubs.map((s) => ({ text: shortened(s.text, LONG_STUB), stubs: [s] }));
-  return COUNTED.flatMap(([unit, is]) => {
-    const some = stubs.filter(is);
-    if (some.length === 0) return [];
-    const [first] = some;
-    return [
-      { text: some.length === 1 ? shortened(first!.text, LONG_STUB) : `${some.length} ${unit}`, stubs: some },
-    ];
-  });
-}
-
-/** How wide the stubs at one side are. */
-export function stubsWidth(stubs: readonly Stub[] | undefined): number {
-  if (!stubs || stubs.length === 0) return 0;
-  return Math.max(...pills(stubs).map((p) => p.text.length)) * SIZES.small + 10 + SIZES.gap;
 }
 
 export function sceneOf(tree: Tree, isOpen: (node: number) => boolean): Scene {
@@ -118,6 +81,9 @@ class Scenes {
   private readonly edges = new Map<number, number>();
   private readonly before = new Map<number, Stub[]>();
   private readonly after = new Map<number, Stub[]>();
+  private readonly taken = new Map<number, Stub[]>();
+  private readonly kept = new Map<number, Stub[]>();
+  private readonly constants: ReadonlyMap<number, string>;
   private readonly seen = new Map<number, Set<string>>();
   private readonly residualOf = new Map<number, number>();
 
@@ -126,6 +92,7 @@ class Scenes {
     private readonly isOpen: (node: number) => boolean,
   ) {
     this.model = tree.model;
+    this.constants = constantsOf(tree);
     this.boxOf = new Int32Array(tree.size).fill(-1);
   }
 
@@ -136,7 +103,7 @@ class Scenes {
       // A stage by itself needs no box around it.
       this.node[0] = only;
       this.boxOf[only] = 0;
-      for (const child of tree.children[only]!) this.addBox(child, 0);
+      this.addBoxes(only, 0);
     } else for (const root of tree.roots) this.addBox(root, 0);
     for (const root of tree.roots) {
       const stage = model.stage(this.anyRow(root) ?? 0);
@@ -166,6 +133,8 @@ class Scenes {
       boxOf: this.boxOf,
       before: this.before,
       after: this.after,
+      taken: this.taken,
+      kept: this.kept,
       values: this.values,
       bytes: Float64Array.from(this.bytes),
     };
@@ -187,17 +156,17 @@ class Scenes {
     const text =
       Math.max(shortened(title).length * SIZES.letter + badge + 12, shortened(line).length * SIZES.small) +
       26;
+    const rows = [this.taken.get(i), this.kept.get(i)];
+    const ports = rows.map((stubs) => (stubs === undefined ? 0 : rowOf(stubs).width + 14));
     if (kind === OPEN) {
-      shape.width[i] = Math.max(
-        90,
-        (shortened(title).length + 2) * SIZES.letter + 40 + line.length * SIZES.small,
-      );
+      const header = (shortened(title).length + 2) * SIZES.letter + 40 + line.length * SIZES.small;
+      shape.width[i] = Math.max(90, header + ports[0]! + ports[1]!);
       return;
     }
     const left = stubsWidth(this.before.get(i));
     const right = stubsWidth(this.after.get(i));
-    shape.width[i] = left + Math.max(64, text) + right;
-    shape.height[i] = SIZES.card;
+    shape.width[i] = left + Math.max(64, text, ...ports) + right;
+    shape.height[i] = SIZES.card + rowHeight(rows[0]) + rowHeight(rows[1]);
     shape.anchor[i] = (left - right) / 2;
   }
 
@@ -212,7 +181,15 @@ class Scenes {
     const open = this.opens(node);
     const box = this.add(node, parent, open ? OPEN : CLOSED);
     this.boxOf[node] = box;
-    if (open) for (const child of this.tree.children[node]!) this.addBox(child, box);
+    if (open) this.addBoxes(node, box);
+  }
+
+  /** A box for each that a node holds, but for constants beside others. */
+  private addBoxes(node: number, box: number): void {
+    const { tree, constants } = this;
+    const inside = tree.children[node]!;
+    const boxes = inside.filter((child) => !constants.has(tree.row[child]!));
+    for (const child of boxes.length > 0 ? boxes : inside) this.addBox(child, box);
   }
 
   private add(node: number, parent: number, kind: number, variable = -1): number {
@@ -272,8 +249,15 @@ class Scenes {
     const { tree, model } = this;
     const box = this.boxOf[holder]!;
     const rows = tree.children[holder]!.flatMap((child) => tree.rows(child));
-    for (const row of rows) for (const v of model.outputs(row)) sources.set(v, { row });
+    const hidden = new Set<number>();
     for (const row of rows) {
+      const isHidden = this.constants.has(row) && this.shown(tree.ofRow[row]!) < 0;
+      if (isHidden) hidden.add(row);
+      for (const v of model.outputs(row))
+        sources.set(v, isHidden ? { stub: this.constant(row, v) } : { row });
+    }
+    for (const row of rows) {
+      if (hidden.has(row)) continue;
       for (const atom of model.inputs(row)) {
         if (atom < 0) {
           this.stub(this.before, this.shown(tree.ofRow[row]!), this.literal(atom));
@@ -286,9 +270,10 @@ class Scenes {
       }
     }
     results();
+    this.standIn(rows, hidden);
     for (const row of rows) {
       const node = tree.ofRow[row]!;
-      const own = this.boxOf[node]!;
+      const own = hidden.has(row) ? -1 : this.boxOf[node]!;
       if (own < 0 || this.kind[own] !== OPEN) continue;
       const nested = model.nested(row);
       if (nested.length === 1) this.nested(node, own, row, nested[0]!, sources);
@@ -299,6 +284,20 @@ class Scenes {
           if (this.kind[inner] === OPEN) this.nested(branch, inner, row, p, sources, own);
           else this.closedBranch(inner, own, row, p, sources);
         }
+    }
+  }
+
+  /** A constant is found at the first box that reads it. */
+  private standIn(rows: readonly number[], hidden: ReadonlySet<number>): void {
+    if (hidden.size === 0) return;
+    const { tree, model } = this;
+    const reader = new Map<number, number>();
+    for (const row of rows)
+      for (const atom of model.inputs(row)) if (atom >= 0 && !reader.has(atom)) reader.set(atom, row);
+    for (const row of hidden) {
+      let at = row;
+      while (hidden.has(at)) at = reader.get(model.outputs(at)[0]!)!;
+      this.boxOf[tree.ofRow[row]!] = this.shown(tree.ofRow[at]!);
     }
   }
 
@@ -362,7 +361,9 @@ class Scenes {
   private sourceOf(operand: number, binder: number, role: string, sources: Sources): Source {
     if (operand < 0) return { stub: role ? this.carried(binder, role) : this.literal(operand) };
     const outer = sources.get(operand) ?? { stub: this.input(operand, "input") };
-    return role && "stub" in outer ? { stub: this.carried(binder, role) } : outer;
+    // What a loop takes from a residual in each iteration is that residual's.
+    const isResidual = role === "each" && "stub" in outer && outer.stub.residual >= 0;
+    return role && "stub" in outer && !isResidual ? { stub: this.carried(binder, role) } : outer;
   }
 
   // --- edges ---
@@ -446,8 +447,9 @@ class Scenes {
 
   // --- stubs ---
 
-  private stub(side: Map<number, Stub[]>, box: number, stub: Stub): void {
+  private stub(given: Map<number, Stub[]>, box: number, stub: Stub): void {
     if (box < 0) return;
+    const side = stub.kind !== "residual" ? given : given === this.before ? this.taken : this.kept;
     const isClosed = this.tree.canOpen(this.node[box]!);
     if (stub.kind === "literal" && isClosed) return;
     const list = side.get(box);
@@ -461,7 +463,7 @@ class Scenes {
       return;
     }
     // A box may have thousands.
-    const key = `${side === this.before ? "<" : ">"}${stub.kind} ${stub.residual >= 0 ? stub.residual : stub.variable} ${stub.text}`;
+    const key = `${given === this.before ? "<" : ">"}${stub.kind} ${stub.residual >= 0 ? stub.residual : stub.variable} ${stub.text}`;
     let seen = this.seen.get(box);
     if (seen === undefined) {
       seen = new Set();
@@ -471,6 +473,10 @@ class Scenes {
     seen.add(key);
     if (list) list.push(stub);
     else side.set(box, [stub]);
+  }
+
+  private constant(row: number, variable: number): Stub {
+    return { kind: "constant", text: this.constants.get(row)!, variable, residual: -1 };
   }
 
   private literal(atom: number): Stub {
@@ -551,46 +557,4 @@ class Scenes {
       });
     }
   }
-}
-
-/** The same number at both ends. */
-export function residualText(index: number): string {
-  return `R${index + 1}`;
-}
-
-interface Operand {
-  binder: number;
-  operand: number;
-  /** What a loop makes of it: a carry, or the slice of an iteration; or empty. */
-  role: string;
-}
-
-/** For each input of a program that an equation holds the operand that it is. */
-export function operandsOf(model: Model, row: number, program: number): Operand[] {
-  const binders = model.binders(program);
-  const operands = model.inputs(row);
-  const primitive = model.primitive(row);
-  const param = (name: string) => {
-    const text = model.params(row).find((p) => p.startsWith(`${name}=`));
-    return text === undefined ? 0 : Number(text.slice(name.length + 1));
-  };
-  if (primitive === "while") {
-    const [ofCond, ofBody] = [param("cond_nconsts"), param("body_nconsts")];
-    const isCond = model.programLabel(program).startsWith("cond");
-    const consts = isCond ? ofCond : ofBody;
-    return binders.map((binder, i) => ({
-      binder,
-      operand: operands[i < consts ? i + (isCond ? 0 : ofCond) : ofCond + ofBody + i - consts]!,
-      role: i < consts ? "" : "carry",
-    }));
-  }
-  const offset = operands.length - binders.length;
-  if (offset < 0 || offset > 1) return [];
-  const [consts, carries] =
-    primitive === "scan" ? [param("num_consts"), param("num_carry")] : [binders.length, 0];
-  return binders.map((binder, i) => ({
-    binder,
-    operand: operands[i + offset]!,
-    role: i < consts ? "" : i < consts + carries ? "carry" : "each",
-  }));
 }

@@ -2,18 +2,10 @@
 
 import { h, svg } from "../dom";
 import { formatCount, plural } from "../format";
+import { ROLE_LETTERS } from "../roles";
 import type { Change, State } from "../state";
 
-export const ROLE_LETTERS: Record<string, string> = {
-  primal: "",
-  tangent: "T",
-  residual: "R",
-  cotangent: "C",
-  accumulation: "+",
-  recomputation: "↻",
-  zero: "0",
-  dummy: "∅",
-};
+export { ROLE_LETTERS };
 
 /** A chip for each role that there is, which dims its equations, hides them, and shows them again. */
 export class RoleChips {

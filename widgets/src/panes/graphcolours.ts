@@ -8,19 +8,9 @@ import type { Tree } from "../layout/hierarchy";
 import { CLOSED } from "../layout/place";
 import { sizeOf } from "../layout/query";
 import type { Scene } from "../layout/scene";
+import { ROLE_LETTERS } from "../roles";
 
 export type By = "role" | "cost" | "bytes";
-
-const ROLES: [string, string][] = [
-  ["primal", "·"],
-  ["tangent", "T"],
-  ["residual", "R"],
-  ["cotangent", "C"],
-  ["accumulation", "+"],
-  ["recomputation", "↻"],
-  ["zero", "0"],
-  ["dummy", "∅"],
-];
 
 export class Colours implements Colouring {
   by: By = "role";
@@ -102,9 +92,16 @@ export class Colours implements Colouring {
     }
     const names = new Set([...there].map((i) => model.view.roles[i]));
     this.legend.replaceChildren(
-      ...ROLES.filter(([role]) => names.has(role) && names.size > 1).map(([role, letter]) =>
-        h("span", { class: "jv-graph-role" }, h("span", { class: `jv-role jv-role-${role}` }, letter), role),
-      ),
+      ...Object.entries(ROLE_LETTERS)
+        .filter(([role]) => names.has(role) && names.size > 1)
+        .map(([role, letter]) =>
+          h(
+            "span",
+            { class: "jv-graph-role" },
+            h("span", { class: `jv-role jv-role-${role}` }, letter || "·"),
+            role,
+          ),
+        ),
     );
   }
 }

@@ -4,7 +4,8 @@ import { h } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
 import { differences, REPEAT, type Tree } from "../layout/hierarchy";
 import { IN } from "../layout/place";
-import type { Scene, Stub } from "../layout/scene";
+import type { Scene } from "../layout/scene";
+import type { Stub } from "../layout/stubs";
 import type { Colours } from "./graphcolours";
 
 const MANY = 8;

@@ -1,6 +1,7 @@
 /** The row of tools above the graph: search, colours, zoom, focus. */
 
 import { h } from "../dom";
+import type { Layouter } from "../layout/client";
 import { SYNTAX } from "../layout/query";
 import type { By, Colours } from "./graphcolours";
 
@@ -16,6 +17,7 @@ export interface Actions {
   nextHit(by: 1 | -1): void;
   /** Gives the keys back to the graph. */
   leave(): void;
+  layOutBy(by: Layouter): void;
   colours: Colours;
 }
 
@@ -25,6 +27,27 @@ const FOCUS: Record<Focus, [string, string]> = {
   up: ["↑", "Focus on ancestors; next: descendants (F)"],
   down: ["↓", "Focus on descendants; next: off (F)"],
 };
+
+/** A few words to choose from. */
+function choice<T extends string>(
+  title: string,
+  id: string,
+  values: readonly T[],
+  choose: (value: T) => void,
+): HTMLSelectElement {
+  const select = h(
+    "select",
+    {
+      class: "jv-graph-by",
+      title,
+      "aria-label": title.toLowerCase(),
+      "data-testid": id,
+      onchange: () => choose(select.value as T),
+    },
+    ...values.map((value) => h("option", { value }, value)),
+  );
+  return select;
+}
 
 export class Tools {
   readonly element: HTMLElement;
@@ -48,16 +71,11 @@ export class Tools {
       },
       onkeydown: (event: KeyboardEvent) => this.onKey(event),
     });
-    const by = h(
-      "select",
-      {
-        class: "jv-graph-by",
-        title: "Colour by",
-        "aria-label": "colour by",
-        "data-testid": "graph-colour",
-        onchange: () => actions.colours.set(by.value as By),
-      },
-      ...["role", "cost", "bytes"].map((value) => h("option", { value }, value)),
+    const by = choice<By>("Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
+      actions.colours.set(value),
+    );
+    const layout = choice<Layouter>("Layout by", "graph-layout", ["auto", "graphviz", "layered"], (value) =>
+      actions.layOutBy(value),
     );
     const button = (text: string, title: string, onclick: () => void, id: string) =>
       h(
@@ -72,6 +90,7 @@ export class Tools {
       this.input,
       this.count,
       h("span", { class: "jv-space" }),
+      layout,
       by,
       this.focusButton,
       button("◎", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),

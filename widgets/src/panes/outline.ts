@@ -1,8 +1,7 @@
 /** The graph as a tree for those who hear it: the box that keys act on, what is around it and beside it. It holds the keys, too. */
 
 import { h } from "../dom";
-import { kindOf } from "../draw/painter";
-import { STAGE, type Tree } from "../layout/hierarchy";
+import { kindOf, STAGE, type Tree } from "../layout/hierarchy";
 import { labels } from "../layout/scene";
 
 /** So many boxes before and after the current one are in the tree. */

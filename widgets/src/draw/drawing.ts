@@ -1,0 +1,223 @@
+/** A scene and where it stands, with what it takes to find what is in sight of it, or under the pointer. */
+
+import { pointsAlong } from "../layout/curves";
+import type { Tree } from "../layout/hierarchy";
+import { OPEN, type Positions } from "../layout/place";
+import type { Scene } from "../layout/scene";
+import { pills, type Row, rowHeight, rowOf, SIZES, type Stub, stubsWidth } from "../layout/stubs";
+
+/** Widths of edges at full size, by how many bytes go along. */
+export const WIDTHS = [1, 1.4, 2, 2.8, 3.8];
+/** Fewer bytes than this get no more than a share of the widths, however few the others have. */
+const MANY_BYTES = 2 ** 16;
+/** What is between the edge of a card and its ports. */
+const INSET = 8;
+
+/** A part of the world: left, top, right, bottom. */
+export type Part = readonly [number, number, number, number];
+
+/** A row of ports, and where it stands in the world. */
+export interface PlacedRow {
+  row: Row;
+  x: number;
+  y: number;
+}
+
+export class Drawing {
+  /** For each open box its boxes by their upper edge, and the height of the tallest. */
+  private readonly inside: Int32Array[] = [];
+  private readonly tallest: Float32Array;
+  /** For each open box its edges by their upper end, and the height of the tallest. */
+  private readonly within: Int32Array[] = [];
+  private readonly longest: Float32Array;
+  /** What room each edge takes. */
+  private readonly left: Float32Array;
+  private readonly top: Float32Array;
+  private readonly right: Float32Array;
+  private readonly bottom: Float32Array;
+  private readonly widthOf: Uint8Array;
+
+  constructor(
+    readonly tree: Tree,
+    readonly scene: Scene,
+    readonly at: Positions,
+  ) {
+    const { parent, level } = scene.shape;
+    const [n, m] = [parent.length, level.length];
+    const inside: number[][] = Array.from({ length: n }, () => []);
+    for (let i = 1; i < n; i++) inside[parent[i]!]!.push(i);
+    this.tallest = new Float32Array(n);
+    inside.forEach((boxes, i) => {
+      boxes.sort((a, b) => at.y[a]! - at.y[b]!);
+      this.inside.push(Int32Array.from(boxes));
+      for (const b of boxes) this.tallest[i] = Math.max(this.tallest[i]!, at.height[b]!);
+    });
+    this.left = new Float32Array(m).fill(Infinity);
+    this.top = new Float32Array(m).fill(Infinity);
+    this.right = new Float32Array(m).fill(-Infinity);
+    this.bottom = new Float32Array(m).fill(-Infinity);
+    const within: number[][] = Array.from({ length: n }, () => []);
+    for (let e = 0; e < m; e++) {
+      within[level[e]!]!.push(e);
+      // A curve lies between the points that it bends to.
+      for (let p = at.starts[e]!; p < at.starts[e + 1]!; p += 2) {
+        this.left[e] = Math.min(this.left[e]!, at.points[p]!);
+        this.right[e] = Math.max(this.right[e]!, at.points[p]!);
+        this.top[e] = Math.min(this.top[e]!, at.points[p + 1]!);
+        this.bottom[e] = Math.max(this.bottom[e]!, at.points[p + 1]!);
+      }
+    }
+    this.longest = new Float32Array(n);
+    within.forEach((edges, i) => {
+      edges.sort((a, b) => this.top[a]! - this.top[b]!);
+      this.within.push(Int32Array.from(edges));
+      for (const e of edges) this.longest[i] = Math.max(this.longest[i]!, this.bottom[e]! - this.top[e]!);
+    });
+    let most = MANY_BYTES;
+    for (const b of scene.bytes) most = Math.max(most, b);
+    this.widthOf = Uint8Array.from(scene.bytes, (b) =>
+      Math.min(WIDTHS.length - 1, Math.floor((WIDTHS.length * Math.log2(1 + b)) / Math.log2(2 + most))),
+    );
+  }
+
+  get width(): number {
+    return this.at.width[0] ?? 0;
+  }
+  get height(): number {
+    return this.at.height[0] ?? 0;
+  }
+
+  /** Which of the widths an edge has. */
+  bucket(edge: number): number {
+    return this.widthOf[edge]!;
+  }
+
+  /** The innermost box or port at a point of the world, or -1. */
+  boxAt(x: number, y: number): number {
+    const { at, scene } = this;
+    let found = -1;
+    for (let level = 0; level >= 0; ) {
+      let next = -1;
+      this.visitBoxes(level, [x, y, x, y], (b) => {
+        if (at.height[b]! > 0) next = b;
+      });
+      if (next < 0) return found;
+      found = next;
+      if (scene.shape.kind[next] !== OPEN) return found;
+      level = next;
+    }
+    return found;
+  }
+
+  /** The edge nearest to a point of the world that is in no closed box, or -1. */
+  edgeAt(x: number, y: number, reach: number): number {
+    const { parent, kind } = this.scene.shape;
+    const box = this.boxAt(x, y);
+    if (box >= 0 && kind[box] !== OPEN) return -1;
+    let best = reach;
+    let found = -1;
+    // Edges may run across the frames of the boxes around.
+    for (let level = Math.max(0, box); level >= 0; level = parent[level]!)
+      this.visitEdges(level, [x - reach, y - reach, x + reach, y + reach], (e) => {
+        const distance = this.distance(e, x, y);
+        if (distance < best) [best, found] = [distance, e];
+      });
+    return found;
+  }
+
+  private distance(e: number, x: number, y: number): number {
+    if (this.at.cut[e] === 1) return Infinity;
+    const line = pointsAlong(this.at, e);
+    let least = Infinity;
+    for (let k = 0; k + 3 < line.length; k += 2) {
+      const [x0, y0, dx, dy] = [line[k]!, line[k + 1]!, line[k + 2]! - line[k]!, line[k + 3]! - line[k + 1]!];
+      const length = dx * dx + dy * dy;
+      const t = length === 0 ? 0 : Math.min(1, Math.max(0, ((x - x0) * dx + (y - y0) * dy) / length));
+      least = Math.min(least, Math.hypot(x - x0 - t * dx, y - y0 - t * dy));
+    }
+    return least;
+  }
+
+  /** Where the card of a box begins, and how wide it is: beside its stubs. */
+  card(box: number): [number, number] {
+    const { scene, at } = this;
+    if (scene.shape.kind[box] === OPEN) return [at.x[box]!, at.width[box]!];
+    const left = stubsWidth(scene.before.get(box));
+    return [at.x[box]! + left, at.width[box]! - left - stubsWidth(scene.after.get(box))];
+  }
+
+  /** The residuals that come in at a box, at its upper edge, and those that leave it; of an open box both in its header. */
+  rows(box: number): PlacedRow[] {
+    const { scene, at } = this;
+    const [taken, kept] = [scene.taken.get(box), scene.kept.get(box)];
+    if (taken === undefined && kept === undefined) return [];
+    const [x, width] = this.card(box);
+    const y = at.y[box]!;
+    if (scene.shape.kind[box] !== OPEN) {
+      const found: PlacedRow[] = [];
+      if (taken) found.push({ row: rowOf(taken), x: x + INSET, y });
+      if (kept) found.push({ row: rowOf(kept), x: x + INSET, y: y + at.height[box]! - rowHeight(kept) });
+      return found;
+    }
+    let right = x + width - INSET;
+    return [kept, taken].flatMap((stubs) => {
+      if (stubs === undefined) return [];
+      const row = rowOf(stubs);
+      right -= row.width;
+      const placed = { row, x: right, y: y + 3 };
+      right -= INSET;
+      return [placed];
+    });
+  }
+
+  /** The stubs of the port or the pill at a point of the world that is in a box. */
+  stubsAt(box: number, x: number, y: number): readonly Stub[] {
+    for (const { row, x: left, y: top } of this.rows(box)) {
+      if (y < top || y > top + SIZES.row) continue;
+      const port = row.ports.find((p) => x >= left + p.x - 1 && x <= left + p.x + p.width + 1);
+      if (port) return port.stubs;
+    }
+    const { at, scene } = this;
+    if (scene.shape.kind[box] === OPEN) return [];
+    const [left, width] = this.card(box);
+    const side = x < left ? scene.before.get(box) : x > left + width ? scene.after.get(box) : undefined;
+    if (side === undefined) return [];
+    const all = pills(side);
+    const top = at.y[box]! + (at.height[box]! - all.length * (SIZES.stub + 1)) / 2;
+    return all[Math.floor((y - top) / (SIZES.stub + 1))]?.stubs ?? [];
+  }
+
+  /** Calls back with the boxes and ports of an open box that meet a part of the world. */
+  visitBoxes(level: number, [left, top, right, bottom]: Part, visit: (box: number) => void): void {
+    const { x, y, width, height } = this.at;
+    const boxes = this.inside[level]!;
+    for (let k = firstFrom(boxes, y, top - this.tallest[level]!); k < boxes.length; k++) {
+      const b = boxes[k]!;
+      if (y[b]! > bottom) break;
+      if (y[b]! + height[b]! < top || x[b]! > right || x[b]! + width[b]! < left) continue;
+      visit(b);
+    }
+  }
+
+  /** Calls back with the edges of an open box that meet a part of the world. */
+  visitEdges(level: number, [left, top, right, bottom]: Part, visit: (edge: number) => void): void {
+    const edges = this.within[level]!;
+    for (let k = firstFrom(edges, this.top, top - this.longest[level]!); k < edges.length; k++) {
+      const e = edges[k]!;
+      if (this.top[e]! > bottom) break;
+      if (this.bottom[e]! < top || this.right[e]! < left || this.left[e]! > right) continue;
+      visit(e);
+    }
+  }
+}
+
+/** The first of some things, by their upper edge, that stands no higher than a height. */
+function firstFrom(things: Int32Array, top: Float32Array, from: number): number {
+  let low = 0;
+  for (let high = things.length; low < high; ) {
+    const middle = (low + high) >> 1;
+    if (top[things[middle]!]! < from) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,111 @@
+/** What stands at a box in place of a long line: stubs at its sides, and ports for residuals in a row. */
+
+export type StubKind = "input" | "constant" | "literal" | "carry" | "residual" | "result";
+
+/** A value that is named at a box, rather than joined to it by a line. */
+export interface Stub {
+  kind: StubKind;
+  text: string;
+  /** The variable that it is, or -1. */
+  variable: number;
+  /** The residual that it is, or -1. */
+  residual: number;
+}
+
+/** Sizes in pixels at full size. */
+export const SIZES = {
+  card: 34,
+  stub: 15,
+  letter: 7.3,
+  small: 6.1,
+  gap: 4,
+  port: 8,
+  /** The row of ports at the edge of a box. */
+  row: 17,
+} as const;
+
+/** Names longer than this are cut, with a tooltip. */
+const LONG = 30;
+export const LONG_STUB = 16;
+/** So many stubs at a side of a box are written out. */
+export const STUBS = 2;
+/** So many ports of a row are written out. */
+export const PORTS = 6;
+/** What a port has beside its text, and what is between two. */
+const [PORT_PAD, PORT_GAP] = [8, 3];
+
+export function shortened(text: string, most = LONG): string {
+  return text.length <= most ? text : `${text.slice(0, most - 1)}…`;
+}
+
+/** What is written of the stubs at one side: each, or how many of each kind. */
+export interface Pill {
+  text: string;
+  stubs: readonly Stub[];
+}
+
+const COUNTED: [string, (stub: Stub) => boolean][] = [
+  ["in", (s) => s.kind !== "result"],
+  ["out", (s) => s.kind === "result"],
+];
+
+export function pills(stubs: readonly Stub[]): Pill[] {
+  if (stubs.length <= STUBS) return stubs.map((s) => ({ text: shortened(s.text, LONG_STUB), stubs: [s] }));
+  return COUNTED.flatMap(([unit, is]) => {
+    const some = stubs.filter(is);
+    if (some.length === 0) return [];
+    const [first] = some;
+    return [
+      { text: some.length === 1 ? shortened(first!.text, LONG_STUB) : `${some.length} ${unit}`, stubs: some },
+    ];
+  });
+}
+
+/** How wide the stubs at one side are. */
+export function stubsWidth(stubs: readonly Stub[] | undefined): number {
+  if (!stubs || stubs.length === 0) return 0;
+  return Math.max(...pills(stubs).map((p) => p.text.length)) * SIZES.small + 10 + SIZES.gap;
+}
+
+/** A port of a row, or what stands for those that are left out; `x` is from the left of the row. */
+export interface Port extends Pill {
+  x: number;
+  width: number;
+}
+
+export interface Row {
+  ports: readonly Port[];
+  width: number;
+}
+
+const rows = new WeakMap<readonly Stub[], Row>();
+
+/** The residuals at one edge of a box, beside each other by number. */
+export function rowOf(stubs: readonly Stub[]): Row {
+  const before = rows.get(stubs);
+  if (before !== undefined) return before;
+  const inOrder = [...stubs].sort((a, b) => a.residual - b.residual);
+  const shown = inOrder.length <= PORTS ? inOrder.length : PORTS - 1;
+  const rest = inOrder.slice(shown);
+  const texts: Pill[] = inOrder.slice(0, shown).map((stub) => ({ text: stub.text, stubs: [stub] }));
+  if (rest.length > 0) texts.push({ text: `+${rest.length}`, stubs: rest });
+  let x = 0;
+  const ports = texts.map((pill) => {
+    const port = { ...pill, x, width: pill.text.length * SIZES.small + PORT_PAD };
+    x += port.width + PORT_GAP;
+    return port;
+  });
+  const row = { ports, width: Math.max(0, x - PORT_GAP) };
+  rows.set(stubs, row);
+  return row;
+}
+
+/** How high a row of ports is. */
+export function rowHeight(stubs: readonly Stub[] | undefined): number {
+  return stubs === undefined ? 0 : SIZES.row;
+}
+
+/** The same number at both ends. */
+export function residualText(index: number): string {
+  return `R${index + 1}`;
+}

@@ -1,0 +1,176 @@
+import { Graphviz } from "@hpcc-js/wasm-graphviz";
+import { beforeEach, expect, test, vi } from "vitest";
+import { pointsAlong } from "../src/layout/curves";
+import { type Dot, placeByDot } from "../src/layout/graphviz";
+import { Tree } from "../src/layout/hierarchy";
+import { CLOSED, OPEN, type Positions, placeAll, type Shape } from "../src/layout/place";
+import { crossings, isBetter } from "../src/layout/quality";
+import { sceneOf } from "../src/layout/scene";
+import { layers, modelOf, type Program } from "./graphs";
+
+const graphviz = await Graphviz.load();
+const dot: Dot = (text) => graphviz.layout(text, "json0" as "json", "dot");
+
+function shapeOf(program: Program): Shape {
+  return sceneOf(new Tree(modelOf({ primal: program }), [0]), () => true).shape;
+}
+
+/** A loop whose body hands two values from box to box. */
+const nested: Program = {
+  inputs: ["a", "b"],
+  equations: [
+    { text: "c = sin a" },
+    {
+      text: "d e = scan[num_consts=0 num_carry=2] b c",
+      inside: [
+        {
+          inputs: ["x", "y"],
+          equations: [{ text: "u = mul x y" }, { text: "v = add u 1.0" }, { text: "w = tanh v" }],
+          results: ["u", "w"],
+        },
+      ],
+    },
+    { text: "f = mul d e" },
+  ],
+  results: ["f"],
+};
+
+test.each([
+  ["open layers", layers(3)],
+  ["a loop", nested],
+])("boxes lie in those that hold them, apart from each other: %s", (_, program) => {
+  const shape = shapeOf(program);
+  const at = placeByDot(shape, dot);
+  const { parent, kind } = shape;
+  for (let i = 1; i < parent.length; i++) {
+    const p = parent[i]!;
+    expect(at.x[i]!).toBeGreaterThanOrEqual(at.x[p]! - 1);
+    expect(at.y[i]!).toBeGreaterThanOrEqual(at.y[p]! - 1);
+    expect(at.x[i]! + at.width[i]!).toBeLessThanOrEqual(at.x[p]! + at.width[p]! + 1);
+    expect(at.y[i]! + at.height[i]!).toBeLessThanOrEqual(at.y[p]! + at.height[p]! + 1);
+    for (let j = 1; j < i; j++) {
+      if (parent[j] !== p || kind[i]! > OPEN || kind[j]! > OPEN) continue;
+      const apart =
+        at.x[i]! + at.width[i]! <= at.x[j]! + 1 ||
+        at.x[j]! + at.width[j]! <= at.x[i]! + 1 ||
+        at.y[i]! + at.height[i]! <= at.y[j]! + 1 ||
+        at.y[j]! + at.height[j]! <= at.y[i]! + 1;
+      expect(apart, `${i} and ${j}`).toBe(true);
+    }
+  }
+});
+
+test.each([
+  ["open layers", layers(3)],
+  ["a loop", nested],
+])("edges lead from the lower edge of a card to the upper edge of another: %s", (_, program) => {
+  const shape = shapeOf(program);
+  const at = placeByDot(shape, dot);
+  const middle = (i: number) => at.x[i]! + at.width[i]! / 2 + shape.anchor[i]!;
+  shape.from.forEach((from, e) => {
+    const points = [...at.points.subarray(at.starts[e]!, at.starts[e + 1]!)];
+    expect(points.length % 6).toBe(2);
+    if (shape.kind[from] === CLOSED) {
+      expect(points[0]).toBeCloseTo(middle(from), -1);
+      expect(Math.abs(points[1]! - at.y[from]! - at.height[from]!)).toBeLessThan(2);
+    }
+    const to = shape.to[e]!;
+    if (shape.kind[to] === CLOSED) {
+      expect(points.at(-2)!).toBeCloseTo(middle(to), -1);
+      expect(Math.abs(points.at(-1)! - at.y[to]!)).toBeLessThan(2);
+    }
+  });
+});
+
+test("a box that follows another one stands below it", () => {
+  const shape = shapeOf(layers(3));
+  const at = placeByDot(shape, dot);
+  const copies = [...shape.kind.keys()].filter(
+    (i) => shape.kind[i] === OPEN && shape.parent[shape.parent[i]!] === 0,
+  );
+  expect(copies).toHaveLength(3);
+  for (const k of [1, 2])
+    expect(at.y[copies[k]!]!).toBeGreaterThan(at.y[copies[k - 1]!]! + at.height[copies[k - 1]!]! - 1);
+});
+
+test("a crossing is counted, and costs as much as a detour", () => {
+  const shape = { from: Int32Array.of(0, 1), to: Int32Array.of(3, 2), level: Int32Array.of(0, 0) };
+  const lines = (...xs: number[]): Positions => ({
+    x: new Float32Array(4),
+    y: new Float32Array(4),
+    width: Float32Array.of(100),
+    height: Float32Array.of(100),
+    starts: Int32Array.of(0, 4, 8),
+    points: Float32Array.of(xs[0]!, 0, xs[1]!, 100, xs[2]!, 0, xs[3]!, 100),
+    cut: new Uint8Array(2),
+    curved: false,
+  });
+  const [crossed, plain] = [lines(0, 50, 50, 0), lines(0, 50, 60, 90)];
+  expect(crossings(shape as Shape, crossed)).toBe(1);
+  expect(crossings(shape as Shape, plain)).toBe(0);
+  expect(isBetter(shape as Shape, plain, crossed)).toBe(true);
+  expect(isBetter(shape as Shape, { ...plain, width: Float32Array.of(200) }, crossed)).toBe(false);
+  expect(pointsAlong(plain, 0).slice(-2)).toEqual([50, 100]);
+});
+
+const client = () => import("../src/layout/client");
+
+beforeEach(() => {
+  vi.resetModules();
+});
+
+test("our own layout is there at once, and that of Graphviz when it is loaded", async () => {
+  const { place } = await client();
+  const shape = shapeOf(nested);
+  const load = vi.fn(async () => dot);
+  const done = vi.fn();
+  place(shape, "graphviz", load, done);
+  expect(done).toHaveBeenCalledTimes(1);
+  expect(done.mock.calls[0]).toEqual([placeAll(shape), false]);
+  await vi.waitFor(() => expect(done).toHaveBeenCalledTimes(2));
+  expect(done.mock.calls[1]).toEqual([placeByDot(shape, dot), true]);
+  place(shape, "graphviz", load, done);
+  expect(done.mock.calls[2]).toEqual([placeByDot(shape, dot), false]);
+  expect(load).toHaveBeenCalledTimes(1);
+});
+
+test("left to itself the better one is taken", async () => {
+  const { place } = await client();
+  const shape = shapeOf(nested);
+  const done = vi.fn();
+  place(shape, "auto", async () => dot, done);
+  await new Promise((resolve) => setTimeout(resolve));
+  const both = [placeAll(shape), placeByDot(shape, dot)] as const;
+  const better = isBetter(shape, both[1], both[0]) ? both[1] : both[0];
+  expect(done.mock.calls.at(-1)![0]).toEqual(better);
+});
+
+test.each([
+  ["cannot be loaded", () => Promise.reject(new Error("no WebAssembly here"))],
+  [
+    "fails",
+    async () => () => {
+      throw new Error("out of memory");
+    },
+  ],
+])("our own layout stays where Graphviz %s", async (_, load: () => Promise<Dot>) => {
+  vi.spyOn(console, "warn").mockImplementation(() => {});
+  const { place } = await client();
+  const shape = shapeOf(nested);
+  const done = vi.fn();
+  place(shape, "graphviz", load, done);
+  await new Promise((resolve) => setTimeout(resolve));
+  place(shape, "graphviz", load, done);
+  expect(done.mock.calls).toEqual([
+    [placeAll(shape), false],
+    [placeAll(shape), false],
+  ]);
+});
+
+test("nobody asks for Graphviz where it is not wanted, or the graph is large", async () => {
+  const { place } = await client();
+  const load = vi.fn(async () => dot);
+  place(shapeOf(nested), "layered", load, () => {});
+  place(shapeOf(layers(40)), "auto", load, () => {});
+  expect(load).not.toHaveBeenCalled();
+});
