@@ -3,11 +3,13 @@ import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/format";
 import explorer from "../src/index";
+import { GONE, NO_ANSWER } from "../src/late";
+import { CodePane } from "../src/panes/code";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
-import { State } from "../src/state";
+import { type Side, State } from "../src/state";
 import { type Table, WhatIf } from "../src/whatif";
 import { bytes, json, model } from "./fixture";
 import { host as modelOf, zipped } from "./host";
@@ -636,7 +638,7 @@ test("a role is dimmed, then hidden, then shown again, in every pane", () => {
   chip!.click();
   expect(chip!.title).toContain("hidden");
   expect(lines()).toBeLessThan(before);
-  expect(find("code-right")[0]!.querySelector(".jv-hidden")!.getAttribute("title")).toContain(
+  expect(find("code-right")[0]!.querySelector(".jv-left-out")!.getAttribute("title")).toContain(
     "hidden by role",
   );
   chip!.click();
@@ -693,6 +695,7 @@ test("the program and the selected equations are copied as JAX text, to a sheet 
 
 test("G shows the pane in use as a graph, and as code again", async () => {
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
+  await import("../src/parts/graph");
   const { find, key } = show();
   key("g");
   await vi.waitFor(() => expect(find("graph-left")).toHaveLength(1));
@@ -701,11 +704,14 @@ test("G shows the pane in use as a graph, and as code again", async () => {
   expect(find("code-left")).toHaveLength(1);
 });
 
+const codeIn = (state: State, root: HTMLElement) => (stage: number, side: Side) =>
+  new CodePane(state, [stage], side, root);
+
 test("the player: a step at a time, told in words, at the equation that is selected, and closed again", () => {
   const state = new State(SIN_COS());
   const root = document.createElement("div");
   document.body.append(root);
-  const pane = new PlayerPane(state, root);
+  const pane = new PlayerPane(state, root, codeIn(state, root));
   root.append(pane.element);
   state.subscribe((change) => pane.update(change));
   const find = (id: string) => Array.from(root.querySelectorAll<HTMLElement>(`[data-testid="${id}"]`));
@@ -760,7 +766,7 @@ test("the player plays, stops at the end, and begins again", () => {
   vi.useFakeTimers();
   const state = new State(SIN_COS());
   const root = document.createElement("div");
-  const pane = new PlayerPane(state, root);
+  const pane = new PlayerPane(state, root, codeIn(state, root));
   root.append(pane.element);
   state.subscribe((change) => pane.update(change));
   const button = root.querySelector<HTMLElement>('[data-testid="step-play"]')!;
@@ -778,8 +784,75 @@ test("the player plays, stops at the end, and begins again", () => {
   vi.useRealTimers();
 });
 
+test("where no programs come it is said, with what asks again; and they are shown when they come", () => {
+  vi.useFakeTimers();
+  const { find, model } = show({ payload: null });
+  expect(find("loading")[0]!.textContent).toContain("Deriving");
+  vi.advanceTimersByTime(19_000);
+  expect(find("no-answer")).toHaveLength(0);
+  vi.advanceTimersByTime(1_000);
+  expect(find("no-answer")[0]!.textContent).toContain(NO_ANSWER);
+  expect(find("loading")).toHaveLength(0);
+  find("again")[0]!.click();
+  expect(find("loading")).toHaveLength(1);
+  expect(model.sent).toEqual(["fill", "fill"]);
+  vi.advanceTimersByTime(20_000);
+  expect(find("no-answer")).toHaveLength(1);
+  model.set("payload", bytes());
+  expect(find("no-answer")).toHaveLength(0);
+  expect(find("code-left")).toHaveLength(1);
+  vi.useRealTimers();
+});
+
+test.each([true, false])(
+  "where the host knows whether there is a kernel (%s), it is said at once",
+  async (comm_live) => {
+    const code = { get: () => undefined, comm_live };
+    const asked = vi.fn(async () => code);
+    const model = { ...host({ payload: null, _code: "IPY_MODEL_7" }), widget_manager: { get_model: asked } };
+    const el = document.createElement("div");
+    document.body.append(el);
+    const stop = explorer.render({ model, el });
+    await new Promise((done) => setTimeout(done, 10));
+    expect(asked).toHaveBeenCalledWith("7");
+    expect(el.textContent!.includes(GONE)).toBe(!comm_live);
+    stop();
+  },
+);
+
+test("what did away with what had the focus leaves it in the explorer", async () => {
+  const rects = HTMLElement.prototype.getClientRects;
+  HTMLElement.prototype.getClientRects = () => [new DOMRect()] as unknown as DOMRectList;
+  const { find, stop } = show({ stage: "primal", beside: "backward" });
+  const [root] = find("explorer");
+  const close = find("code-right")[0]!.querySelector<HTMLElement>(".jv-close")!;
+  close.focus();
+  close.click();
+  expect(find("code-right")).toHaveLength(0);
+  await vi.waitFor(() => expect(document.activeElement).toBe(root));
+  // What somebody has gone to is left alone.
+  const other = document.createElement("button");
+  document.body.append(other);
+  find("beside-backward")[0]!.click();
+  other.focus();
+  await new Promise((done) => requestAnimationFrame(done));
+  expect(document.activeElement).toBe(other);
+  stop();
+  HTMLElement.prototype.getClientRects = rects;
+});
+
+test.each(["what-if", "memory"])("the tab %s has the focus where it is shown", (tab) => {
+  const { find } = show();
+  const [button] = find(`show-${tab}`);
+  button!.focus();
+  button!.click();
+  const now = document.activeElement as HTMLElement;
+  expect(now.classList.contains(`jv-tab-${tab}`) && now.classList.contains("is-own")).toBe(true);
+});
+
 test("R opens the player where there is a transform to play, and it is a key like others", () => {
   const { find, key } = show();
   key("r");
-  expect(find("player")[0]!.hidden).toBe(true);
+  expect(find("player")).toHaveLength(0);
+  expect(find("failed-player")).toHaveLength(0);
 });
