@@ -11,7 +11,11 @@ interface Held {
 /** The part of an anywidget model that is needed to find it. */
 export interface Holder extends Asked {
   get(name: string): unknown;
-  widget_manager?: { get_model?(id: string): Promise<Held | undefined> };
+  widget_manager?: {
+    /** Null where there is none any more. */
+    kernel?: { status?: string } | null;
+    get_model?(id: string): Promise<Held | undefined>;
+  };
 }
 
 export const MAIN = "explorer";

@@ -132,7 +132,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
-  const loosen = keepFocus(root);
+  // Who comes to see two versions sees first what differs.
+  if (state.compared) state.showLower("changes");
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
@@ -154,7 +155,6 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     unfollow();
     unlink();
     stop();
-    loosen();
     state.switches.destroy();
     for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
@@ -287,6 +287,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   });
   root.style.height = `${heightOf(model)}px`;
   el.append(root);
+  const loosen = keepFocus(root);
   let unmount = () => {};
   let state: State | null = null;
   const late = new Late(LONG);
@@ -341,11 +342,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
         say("loading", "Deriving the programs…");
         late.start(
           () => isGone(model),
-          (why) => {
-            const hadFocus = root.contains(focused(root));
-            root.replaceChildren(noAnswer(why, show));
-            if (hadFocus) root.focus({ preventScroll: true });
-          },
+          (why) => root.replaceChildren(noAnswer(why, show)),
         );
         askForPayload(model);
       }
@@ -358,6 +355,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   return () => {
     turn++;
     stop();
+    loosen();
     clear();
   };
 }

@@ -42,6 +42,8 @@ export class Late {
 
 /** Whether it is known that no kernel is behind a widget: the one that holds the code is of the same kernel, and hosts know of that. */
 export async function isGone(model: Holder): Promise<boolean> {
+  const kernel = model.widget_manager?.kernel;
+  if (kernel === null || kernel?.status === "dead") return true;
   try {
     return (await holderOf(model))?.comm_live === false;
   } catch {

@@ -368,12 +368,28 @@ test("the version before stands beside this one, and what is new is marked", () 
 test("the changes are told in figures", () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
-  const texts = find("figure").map((row) => row.textContent);
-  expect(texts[1]).toBe("bytes kept1.0 KiB2.0 KiB+1.0 KiB (+100%)");
+  const texts = (id: string) => find(id).map((row) => row.textContent);
+  expect(texts("figure")).toEqual(["bytes kept, was 1.0 KiB2.0 KiB+100%"]);
+  expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
   expect(find("residual-change")[0]!.textContent).toBe("cosf32[3]0 → 1+12 Bmodel.py:3");
   const box = find("compared")[0] as HTMLInputElement;
   box.click();
   expect(find("code-right").length).toBe(1);
+});
+
+test("what only one version has is gone through in that version", () => {
+  const { find } = show(versions());
+  find("show-changes")[0]!.click();
+  const selected = () =>
+    ["left", "right"].map(
+      (side) => find(`code-${side}`)[0]?.querySelector<HTMLElement>(".is-selected")?.dataset["row"],
+    );
+  find("next-added-primal")[0]!.click();
+  expect(selected()).toEqual([undefined, "0"]);
+  find("next-added-primal")[0]!.click();
+  expect(selected()).toEqual([undefined, "1"]);
+  find("next-removed-primal")[0]!.click();
+  expect(selected()).toEqual(["0", undefined]);
 });
 
 test("without another version there is nothing to compare with", () => {
