@@ -140,7 +140,7 @@ SHOTS: Mapping[str, Shot] = {
     "what-if": Shot("transformer of 3", both(WHAT_IF, plan(3))),
     "what-if-at-a-residual": Shot("transformer of 3", click("[data-testid=residual-switch]")),
     "memory": Shot("transformer", both(keys("m", "ArrowRight", "ArrowRight", "ArrowRight"))),
-    "versions": Shot("versions", click("[data-testid=show-changes]")),
+    "versions": Shot("versions"),
     "card": Shot("model", hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
     "keys": Shot("model", keys("?")),
 }
@@ -150,7 +150,7 @@ FOR_README: Mapping[str, Shot] = {
     "what-if": Shot("transformer of 3", both(WHAT_IF, plan(3)), part=".jv-lower", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("model", keys("r", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), size=(1280, 620)),
-    "versions": Shot("versions", click("[data-testid=show-changes]"), size=(1400, 760)),
+    "versions": Shot("versions", size=(1400, 760)),
 }
 
 

@@ -1,6 +1,6 @@
 // Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
 // loader.js, the few lines that each widget has of its own; and parts/NAME.js for each src/parts/NAME.ts, see src/parts.ts.
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
 const minified = !process.argv.includes("--watch");
@@ -19,6 +19,21 @@ const styles = {
         logLevel: "error",
       });
       return { contents: outputFiles[0].text, loader: "text", watchFiles: Object.keys(metafile.inputs) };
+    });
+  },
+};
+
+/** The pixels of text, in all, that CodeMirror keeps above and below what is in sight; it has no option for them. */
+const MARGIN = { theirs: "1000 /* VP.Margin */", ours: "400" };
+
+/** A text that leaps draws that much again, which in theirs is four times what a pane shows. */
+const margins = {
+  name: "margins",
+  setup({ onLoad }) {
+    onLoad({ filter: /@codemirror.view.dist.index\.js$/ }, ({ path }) => {
+      const source = readFileSync(path, "utf8");
+      if (!source.includes(MARGIN.theirs)) throw new Error(`${path} has no ${MARGIN.theirs} any more`);
+      return { contents: source.replaceAll(MARGIN.theirs, MARGIN.ours) };
     });
   },
 };
@@ -50,7 +65,7 @@ const options = {
   outdir: "../jaxviz/static",
   format: "esm",
   target: "es2022",
-  plugins: [styles],
+  plugins: [styles, margins],
   define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 

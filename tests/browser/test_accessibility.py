@@ -83,6 +83,38 @@ def test_axe_finds_nothing_in_the_lower_panes(tab, explorer, shown):
     assert violations(tab.page) == ""
 
 
+CLICKS = {
+    "tabs": [
+        "[data-testid=residuals] [data-testid=show-what-if]",
+        "[data-testid=what-if] [data-testid=show-memory]",
+        "[data-testid=memory] [data-testid=show-changes]",
+        "[data-testid=changes] [data-testid=show-residuals]",
+    ],
+    "a pane opened and closed": ["[data-testid=beside-backward]", "[data-testid=code-right] .jv-close"],
+    "code and graph": ["[data-testid=as-graph-left]", "[data-testid=as-code-left]"],
+    "folds": ["[data-testid=fold-left]", "[data-testid=code-left] .jv-fold", "[data-testid=code-left] .jv-arrow"],
+    "the player": ["[data-testid=play]", "[data-testid=player-close]"],
+    "a difference": [
+        "[data-testid=residuals] [data-testid=show-changes]",
+        "[data-testid=next-added-primal]",
+        "[data-testid=code-right] .jv-close",
+    ],
+}
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@pytest.mark.parametrize("clicks", CLICKS.values(), ids=CLICKS)
+def test_who_clicks_goes_on_with_keys(tab, explorer, clicks):
+    """What had the focus may go with a click; the next key is still the explorer's."""
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    for where in clicks:
+        explorer.locator(where).first.click()
+        tab.page.wait_for_timeout(200)
+        assert explorer.evaluate("e => e.contains(document.activeElement)"), where
+    tab.page.keyboard.press("Digit5")
+    expect(explorer.get_by_test_id("code-left")).to_have_attribute("data-stage", "backward")
+
+
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
 def test_the_keyboard_reaches_everything(tab, explorer):
     """Whatever can be clicked is a button, a field or a row that the keys reach, and shows that it has the focus."""

@@ -176,6 +176,14 @@ def test_the_code_is_held_once(explorer):
     )
 
 
+def test_the_main_module_is_small_and_alone_has_the_editor():
+    assert len(bundle.packed(bundle.MAIN)) < 150_000
+    assert ".cm-lineWrapping" in bundle.script(bundle.MAIN)
+    for part in bundle.part_names():
+        assert ".cm-lineWrapping" not in bundle.script(part)
+        assert len(bundle.packed(part)) < 64 * 1024
+
+
 def test_a_bundle_that_was_closed_is_made_anew(explorer):
     explorer._code.close()
     other = jaxviz.explore(explorer.derivation)

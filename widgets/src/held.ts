@@ -2,18 +2,33 @@
 
 import type { Asked } from "./ask";
 
+interface Held {
+  get(name: string): unknown;
+  /** Whether a kernel is behind it, where the host knows. */
+  comm_live?: boolean;
+}
+
 /** The part of an anywidget model that is needed to find it. */
 export interface Holder extends Asked {
   get(name: string): unknown;
-  widget_manager?: { get_model?(id: string): Promise<{ get(name: string): unknown } | undefined> };
+  widget_manager?: {
+    /** Null where there is none any more. */
+    kernel?: { status?: string } | null;
+    get_model?(id: string): Promise<Held | undefined>;
+  };
 }
 
 export const MAIN = "explorer";
 
+/** The model of that widget, where the host has one. */
+export async function holderOf(model: Holder): Promise<Held | undefined> {
+  const id = String(model.get("_code")).replace("IPY_MODEL_", "");
+  return model.widget_manager?.get_model?.(id);
+}
+
 /** The gzipped source of the main module or of a part; throws where the host has no such widget, or that has no such part. */
 export async function held(model: Holder, name: string): Promise<Uint8Array<ArrayBuffer>> {
-  const id = String(model.get("_code")).replace("IPY_MODEL_", "");
-  const code = await model.widget_manager?.get_model?.(id);
+  const code = await holderOf(model);
   const parts = code?.get("parts") as Record<string, string> | undefined;
   const text = name === MAIN ? code?.get("code") : parts?.[name];
   if (!text) throw new Error(`no widget holds ${name}`);

@@ -2,20 +2,23 @@
 
 import { type Changes, Matches } from "./changes";
 import { h } from "./dom";
+import { textView } from "./editor";
+import { focused, keepFocus } from "./focus";
+import { isGone, Late, noAnswer } from "./late";
 import { Model } from "./model";
 import { guarded, type Listing, later, type Pane, reasonOf } from "./pane";
 import { ChangesPane } from "./panes/changes";
 import { CodePane } from "./panes/code";
-import { CompiledPane } from "./panes/compiled";
 import { InspectorPane } from "./panes/inspector";
 import { lower } from "./panes/lower";
 import { MemoryPane } from "./panes/memory";
-import { PlayerPane } from "./panes/player";
+import type { PlayerPane } from "./panes/player";
 import { KEYS, Rail } from "./panes/rail";
 import { ResidualsPane } from "./panes/residuals";
 import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
 import { loadPart } from "./parts";
+import { transformsOf } from "./player";
 import { decode, type View } from "./schema";
 import { linkScrolling } from "./scrolling";
 import { splitter } from "./splitter";
@@ -37,19 +40,17 @@ import {
 } from "./sync";
 import { isZipped, unzipped } from "./zip";
 
+/** Milliseconds until it is said that no programs have come. */
+const LONG = 20_000;
+
 /** Equations of the function up to which its switches are asked for before they are looked at. */
 const AT_ONCE = 500;
 
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
   const keys = keySheet();
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
-  let opened: PlayerPane | undefined;
-  const player = guarded("player", () => {
-    opened = new PlayerPane(state, root);
-    return opened;
-  });
-  const togglePlayer = () => opened?.toggle();
-  const rail = guarded("rail", () => new Rail(state, toggleKeys, togglePlayer));
+  const player = playerOf(root, widget, state);
+  const rail = guarded("rail", () => new Rail(state, toggleKeys, player.toggle));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
@@ -72,7 +73,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       const key = isGraph ? `graph ${stages.join()}` : listed;
       const before = code.get(side);
       if (before?.key === key) continue;
-      const hadFocus = before?.pane.element.contains(document.activeElement);
+      const hadFocus = before?.pane.element.contains(focused(root));
       before?.pane.destroy?.();
       before?.pane.element.remove();
       code.delete(side);
@@ -83,21 +84,26 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
           (await loadPart<typeof import("./parts/graphviz")>(widget, "graphviz")).loadDot();
         return () => new GraphPane(state, stages, side, root, loadDot);
       };
-      const text = () =>
-        isCompiled
-          ? new CompiledPane(state, compiledOf(widget), side, root)
-          : new CodePane(shown.state, stages, side, root);
-      const pane = isGraph ? later("graph", graph()) : guarded("code", text);
+      const compiled = async () => {
+        const { CompiledPane } = await loadPart<typeof import("./parts/compiled")>(widget, "compiled");
+        return () => new CompiledPane(state, compiledOf(widget), side, root, textView);
+      };
+      const pane = isGraph
+        ? later("graph", graph())
+        : isCompiled
+          ? later("compiled", compiled())
+          : guarded("code", () => new CodePane(shown.state, stages, side, root));
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
       const listing = shown.state !== state ? pane.listing : null;
       code.set(side, { key, pane, translated: listing ? inTermsOf(listing, shown.state) : null });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
-      if (hadFocus)
-        (pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree") ?? root).focus({
-          preventScroll: true,
-        });
+      if (hadFocus) {
+        const keyed = pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree");
+        (keyed ?? root).focus({ preventScroll: true });
+        if (!keyed) pane.focus?.();
+      }
     }
     const right = code.get("right")?.pane.element;
     if (right) right.before(between);
@@ -117,7 +123,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
     if (event.key === "/") residuals.focus?.();
     else if (event.key.toLowerCase() === "m") memory.focus?.();
-    else if (event.key.toLowerCase() === "r") togglePlayer();
+    else if (event.key.toLowerCase() === "r") player.toggle();
     else if (!actOn(event, state, keys, toggleKeys, step)) return;
     event.preventDefault();
   };
@@ -128,6 +134,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
+  // Who comes to see two versions sees first what differs.
+  if (state.compared) state.showLower("changes");
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
@@ -151,6 +159,38 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     stop();
     state.switches.destroy();
     for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+  };
+}
+
+/** The rewrite player, whose code is loaded when it is first opened. */
+function playerOf(root: HTMLElement, widget: WidgetModel, state: State): Pane & { toggle(): void } {
+  const element = h("div", { class: "jv-guard" });
+  const canPlay = transformsOf(state.model).length > 0;
+  let opened: PlayerPane | null = null;
+  let pane: Pane | null = null;
+  const load = async () => {
+    const part = loadPart<typeof import("./parts/player")>(widget, "player");
+    const { PlayerPane, sheet } = await part.catch((error) => {
+      pane = null; // so that it can be tried again
+      throw error;
+    });
+    addSheet(root, sheet);
+    return () => {
+      opened = new PlayerPane(state, root, (stage, side) => new CodePane(state, [stage], side, root));
+      return opened;
+    };
+  };
+  return {
+    element,
+    update: (change) => pane?.update(change),
+    destroy: () => pane?.destroy?.(),
+    toggle: () => {
+      if (opened) opened.toggle();
+      else if (canPlay && pane === null) {
+        pane = later("player", load(), () => opened?.toggle());
+        element.replaceChildren(pane.element);
+      }
+    },
   };
 }
 
@@ -249,9 +289,12 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   });
   root.style.height = `${heightOf(model)}px`;
   el.append(root);
+  const loosen = keepFocus(root);
   let unmount = () => {};
   let state: State | null = null;
+  const late = new Late(LONG);
   const clear = () => {
+    late.stop();
     unmount();
     unmount = () => {};
     state = null;
@@ -274,7 +317,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
       return;
     }
     clear();
-    addSheet(el);
+    addSheet(el, sheet);
     state = new State(new Model(view), whatIfOf(model));
     setBeside(state, other, changesOf(model));
     beside = earlier;
@@ -299,6 +342,10 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
       } else if (failureOf(model)) say("failed", `The explorer could not be shown: ${failureOf(model)}`);
       else {
         say("loading", "Deriving the programs…");
+        late.start(
+          () => isGone(model),
+          (why) => root.replaceChildren(noAnswer(why, show)),
+        );
         askForPayload(model);
       }
     } catch (error) {
@@ -310,6 +357,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   return () => {
     turn++;
     stop();
+    loosen();
     clear();
   };
 }
@@ -320,15 +368,16 @@ function isSame(a: View, b: View): boolean {
   return a.title === b.title && rows(a) === rows(b);
 }
 
-const styled = new WeakSet<Node>();
+const styled = new WeakMap<Node, Set<string>>();
 
-/** Puts the style sheet where it holds for an element: once into the document, or into the shadow tree that a host shows it in. */
-function addSheet(el: HTMLElement): void {
-  const root = el.getRootNode();
-  const place = root instanceof ShadowRoot ? root : document.head;
-  if (styled.has(place)) return;
-  styled.add(place);
-  place.append(h("style", {}, sheet));
+/** Puts a style sheet where it holds for an element: once into the document, or into the shadow tree that a host shows it in. */
+function addSheet(el: HTMLElement, text: string): void {
+  const tree = el.getRootNode();
+  const place = tree instanceof ShadowRoot ? tree : document.head;
+  const there = styled.get(place) ?? new Set();
+  if (there.has(text)) return;
+  styled.set(place, there.add(text));
+  place.append(h("style", {}, text));
 }
 
 /** The view in a block: at once, unless it has to be unzipped. */

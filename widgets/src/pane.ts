@@ -54,26 +54,35 @@ export function guarded(name: string, make: () => Pane): Pane {
   };
 }
 
-/** A pane whose code is loaded when it is first shown; it says so, or why it cannot be. */
-export function later(name: string, load: Promise<() => Pane>): Pane {
-  const wait = h(
-    "section",
-    { class: "jv-pane" },
-    h("p", { class: "jv-message", role: "status" }, "Loading…"),
-  );
-  const element = h("div", { class: "jv-guard" }, wait);
+/** Milliseconds until it is said that a pane is being loaded; most are there before. */
+const AT_ONCE = 150;
+
+/**
+ * A pane whose code is loaded when it is first shown; it says so, or why it cannot be.
+ *
+ * @param then does something with it as soon as it is there.
+ */
+export function later(name: string, load: Promise<() => Pane>, then: () => void = () => {}): Pane {
+  const element = h("div", { class: "jv-guard" });
+  const timer = setTimeout(() => {
+    const said = h("p", { class: "jv-message", role: "status" }, "Loading…");
+    element.append(h("section", { class: "jv-pane" }, said));
+  }, AT_ONCE);
   let pane: Pane | null = null;
   let isGone = false;
   let wantsFocus = false;
   load.then(
     (make) => {
+      clearTimeout(timer);
       if (isGone) return;
       pane = guarded(name, make);
       element.replaceChildren(pane.element);
       pane.update("selection");
       if (wantsFocus) pane.focus?.();
+      then();
     },
     (error) => {
+      clearTimeout(timer);
       if (!isGone) element.replaceChildren(failure(name, error));
     },
   );

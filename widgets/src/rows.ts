@@ -3,13 +3,16 @@
 import { h } from "./dom";
 
 /** Rows come and go by so many. */
-const CHUNK = 12;
+const CHUNK = 4;
 
 /** A table of no more rows than this has them all. */
 const FEW = 120;
 
+/** So many rows there are at least, for the keys that go from one to the next. */
+const LEAST = 12;
+
 /** Pixels above and below what is in sight for which there are rows too. */
-const AROUND = 400;
+const AROUND = 250;
 
 /** What a row is taken to be high before one has been measured. */
 const USUAL = 24;
@@ -69,7 +72,7 @@ export class Rows {
     let y = 0;
     while (first < last && y + this.height(first) < scrollTop - AROUND) y += this.height(first++);
     let end = first;
-    while (end <= last && (y < scrollTop + clientHeight + AROUND || (end - first) * CHUNK < FEW / 2))
+    while (end <= last && (y < scrollTop + clientHeight + AROUND || (end - first) * CHUNK < LEAST))
       y += this.height(end++);
     for (const [chunk, rows] of this.chunks)
       if ((chunk < first || chunk >= end) && !rows.some((row) => row.contains(document.activeElement))) {

@@ -1,6 +1,6 @@
 /** The switches of a function as set: what is to be saved, and what comes of it. The panes that show them share one of these. */
 
-import { Late, NO_ANSWER } from "./late";
+import { Late } from "./late";
 import type { Made } from "./sync";
 import type { Timeline } from "./timeline";
 import { type Outcome, type Table, WhatIf } from "./whatif";
@@ -47,10 +47,13 @@ export class Switches {
     if (this.source.read() !== "") this.read();
     else {
       this.error = "";
-      this.late.start(() => {
-        this.error = NO_ANSWER;
-        this.tell();
-      });
+      this.late.start(
+        () => this.source.isGone(),
+        (why) => {
+          this.error = why;
+          this.tell();
+        },
+      );
       this.source.ask();
       this.tell();
     }

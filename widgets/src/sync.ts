@@ -2,6 +2,7 @@
 
 import type { Changes } from "./changes";
 import type { Holder } from "./held";
+import { isGone } from "./late";
 import type { State } from "./state";
 
 /** The part of an anywidget model that is used. */
@@ -46,12 +47,21 @@ export function failureOf(model: WidgetModel): string {
 
 /** Asks Python for the view, which it makes when first asked. */
 export function askForPayload(model: WidgetModel): void {
-  model.send?.("fill");
+  send(model, "fill");
 }
 
 /** Asks Python for what it left out of the view of a large program, so that the rest is there sooner. */
 export function askForRest(model: WidgetModel): void {
-  model.send?.("rest");
+  send(model, "rest");
+}
+
+function send(model: WidgetModel, message: string): void {
+  try {
+    model.send?.(message);
+  } catch (error) {
+    // There is no kernel any more. Whoever asks says so when no answer comes.
+    console.warn(error);
+  }
 }
 
 /** What Python makes when it is first asked for: the table of the switches, the compiled program. */
@@ -59,11 +69,18 @@ export interface Made {
   /** JSON of it or of `{error}`; empty until it is there. */
   read(): string;
   ask(): void;
+  /** Whether it is known that nobody is there to ask. */
+  isGone(): Promise<boolean>;
   listen(callback: () => void): () => void;
 }
 
 /** Where there is none. */
-export const NOTHING_MADE: Made = { read: () => "", ask: () => {}, listen: () => () => {} };
+export const NOTHING_MADE: Made = {
+  read: () => "",
+  ask: () => {},
+  isGone: async () => false,
+  listen: () => () => {},
+};
 
 export const whatIfOf = (model: WidgetModel): Made => made(model, "what_if", "what if");
 export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", "compile");
@@ -71,14 +88,8 @@ export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", 
 function made(model: WidgetModel, trait: string, message: string): Made {
   return {
     read: () => String(model.get(trait) ?? ""),
-    ask: () => {
-      try {
-        model.send?.(message);
-      } catch (error) {
-        // There is no kernel any more. Whoever asks says so when no answer comes.
-        console.warn(error);
-      }
-    },
+    ask: () => send(model, message),
+    isGone: () => isGone(model),
     listen: (callback) => {
       model.on(`change:${trait}`, callback);
       return () => model.off(`change:${trait}`, callback);

@@ -1,7 +1,8 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { Linked, partsOf } from "../src/compiled";
-import { NO_ANSWER, PATIENCE } from "../src/late";
+import { textView } from "../src/editor";
+import { GONE, NO_ANSWER, PATIENCE } from "../src/late";
 import type { Listing, Pane } from "../src/pane";
 import { CompiledPane } from "../src/panes/compiled";
 import { linkScrolling, Places, target } from "../src/scrolling";
@@ -75,7 +76,7 @@ test.each([
   ).toBe(parts);
 });
 
-function source(first: string): Made & { set(text: string): void; asked: number } {
+function source(first: string, gone = false): Made & { set(text: string): void; asked: number } {
   let held = first;
   let told = () => {};
   return {
@@ -84,6 +85,7 @@ function source(first: string): Made & { set(text: string): void; asked: number 
     ask() {
       this.asked += 1;
     },
+    isGone: async () => gone,
     listen(callback) {
       told = callback;
       return () => {
@@ -100,7 +102,7 @@ function source(first: string): Made & { set(text: string): void; asked: number 
 describe("the pane", () => {
   function mounted(from: Made) {
     const state = new State(shared);
-    const pane = new CompiledPane(state, from, "left", document.body);
+    const pane = new CompiledPane(state, from, "left", document.body, textView);
     document.body.append(pane.element);
     state.subscribe((change) => pane.update(change));
     const lines = () => [...pane.element.querySelectorAll(".cm-line")];
@@ -142,6 +144,21 @@ describe("the pane", () => {
     vi.advanceTimersByTime(PATIENCE);
     expect(state.switches.error).toBe(NO_ANSWER);
     vi.useRealTimers();
+  });
+
+  test("says at once that there is nobody to answer, and asks again when told to", async () => {
+    const from = source("", true);
+    const { pane } = mounted(from);
+    await vi.waitFor(() => expect(pane.element.textContent).toContain(GONE));
+    expect(pane.element.textContent).not.toContain("Compiling");
+    pane.element.querySelector<HTMLElement>("[data-testid=again]")!.click();
+    expect(from.asked).toBe(2);
+    expect(pane.element.textContent).toContain("Compiling");
+    pane.destroy();
+
+    const state = new State(shared, source("", true));
+    state.switches.ask();
+    await vi.waitFor(() => expect(state.switches.error).toBe(GONE));
   });
 
   test("says what went wrong, and shows StableHLO where XLA did not compile it", () => {

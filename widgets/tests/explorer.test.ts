@@ -3,11 +3,13 @@ import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/format";
 import explorer from "../src/index";
+import { GONE, NO_ANSWER } from "../src/late";
+import { CodePane } from "../src/panes/code";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
-import { State } from "../src/state";
+import { type Side, State } from "../src/state";
 import { type Table, WhatIf } from "../src/whatif";
 import { bytes, json, model } from "./fixture";
 import { host as modelOf, zipped } from "./host";
@@ -366,12 +368,28 @@ test("the version before stands beside this one, and what is new is marked", () 
 test("the changes are told in figures", () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
-  const texts = find("figure").map((row) => row.textContent);
-  expect(texts[1]).toBe("bytes kept1.0 KiB2.0 KiB+1.0 KiB (+100%)");
+  const texts = (id: string) => find(id).map((row) => row.textContent);
+  expect(texts("figure")).toEqual(["bytes kept, was 1.0 KiB2.0 KiB+100%"]);
+  expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
   expect(find("residual-change")[0]!.textContent).toBe("cosf32[3]0 → 1+12 Bmodel.py:3");
   const box = find("compared")[0] as HTMLInputElement;
   box.click();
   expect(find("code-right").length).toBe(1);
+});
+
+test("what only one version has is gone through in that version", () => {
+  const { find } = show(versions());
+  find("show-changes")[0]!.click();
+  const selected = () =>
+    ["left", "right"].map(
+      (side) => find(`code-${side}`)[0]?.querySelector<HTMLElement>(".is-selected")?.dataset["row"],
+    );
+  find("next-added-primal")[0]!.click();
+  expect(selected()).toEqual([undefined, "0"]);
+  find("next-added-primal")[0]!.click();
+  expect(selected()).toEqual([undefined, "1"]);
+  find("next-removed-primal")[0]!.click();
+  expect(selected()).toEqual(["0", undefined]);
 });
 
 test("without another version there is nothing to compare with", () => {
@@ -636,7 +654,7 @@ test("a role is dimmed, then hidden, then shown again, in every pane", () => {
   chip!.click();
   expect(chip!.title).toContain("hidden");
   expect(lines()).toBeLessThan(before);
-  expect(find("code-right")[0]!.querySelector(".jv-hidden")!.getAttribute("title")).toContain(
+  expect(find("code-right")[0]!.querySelector(".jv-left-out")!.getAttribute("title")).toContain(
     "hidden by role",
   );
   chip!.click();
@@ -693,6 +711,7 @@ test("the program and the selected equations are copied as JAX text, to a sheet 
 
 test("G shows the pane in use as a graph, and as code again", async () => {
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
+  await import("../src/parts/graph");
   const { find, key } = show();
   key("g");
   // The graph is loaded as it is first shown, which takes a moment in a test.
@@ -702,11 +721,14 @@ test("G shows the pane in use as a graph, and as code again", async () => {
   expect(find("code-left")).toHaveLength(1);
 });
 
+const codeIn = (state: State, root: HTMLElement) => (stage: number, side: Side) =>
+  new CodePane(state, [stage], side, root);
+
 test("the player: a step at a time, told in words, at the equation that is selected, and closed again", () => {
   const state = new State(SIN_COS());
   const root = document.createElement("div");
   document.body.append(root);
-  const pane = new PlayerPane(state, root);
+  const pane = new PlayerPane(state, root, codeIn(state, root));
   root.append(pane.element);
   state.subscribe((change) => pane.update(change));
   const find = (id: string) => Array.from(root.querySelectorAll<HTMLElement>(`[data-testid="${id}"]`));
@@ -761,7 +783,7 @@ test("the player plays, stops at the end, and begins again", () => {
   vi.useFakeTimers();
   const state = new State(SIN_COS());
   const root = document.createElement("div");
-  const pane = new PlayerPane(state, root);
+  const pane = new PlayerPane(state, root, codeIn(state, root));
   root.append(pane.element);
   state.subscribe((change) => pane.update(change));
   const button = root.querySelector<HTMLElement>('[data-testid="step-play"]')!;
@@ -779,8 +801,75 @@ test("the player plays, stops at the end, and begins again", () => {
   vi.useRealTimers();
 });
 
+test("where no programs come it is said, with what asks again; and they are shown when they come", () => {
+  vi.useFakeTimers();
+  const { find, model } = show({ payload: null });
+  expect(find("loading")[0]!.textContent).toContain("Deriving");
+  vi.advanceTimersByTime(19_000);
+  expect(find("no-answer")).toHaveLength(0);
+  vi.advanceTimersByTime(1_000);
+  expect(find("no-answer")[0]!.textContent).toContain(NO_ANSWER);
+  expect(find("loading")).toHaveLength(0);
+  find("again")[0]!.click();
+  expect(find("loading")).toHaveLength(1);
+  expect(model.sent).toEqual(["fill", "fill"]);
+  vi.advanceTimersByTime(20_000);
+  expect(find("no-answer")).toHaveLength(1);
+  model.set("payload", bytes());
+  expect(find("no-answer")).toHaveLength(0);
+  expect(find("code-left")).toHaveLength(1);
+  vi.useRealTimers();
+});
+
+test.each([true, false])(
+  "where the host knows whether there is a kernel (%s), it is said at once",
+  async (comm_live) => {
+    const code = { get: () => undefined, comm_live };
+    const asked = vi.fn(async () => code);
+    const model = { ...host({ payload: null, _code: "IPY_MODEL_7" }), widget_manager: { get_model: asked } };
+    const el = document.createElement("div");
+    document.body.append(el);
+    const stop = explorer.render({ model, el });
+    await new Promise((done) => setTimeout(done, 10));
+    expect(asked).toHaveBeenCalledWith("7");
+    expect(el.textContent!.includes(GONE)).toBe(!comm_live);
+    stop();
+  },
+);
+
+test("what did away with what had the focus leaves it in the explorer", async () => {
+  const rects = HTMLElement.prototype.getClientRects;
+  HTMLElement.prototype.getClientRects = () => [new DOMRect()] as unknown as DOMRectList;
+  const { find, stop } = show({ stage: "primal", beside: "backward" });
+  const [root] = find("explorer");
+  const close = find("code-right")[0]!.querySelector<HTMLElement>(".jv-close")!;
+  close.focus();
+  close.click();
+  expect(find("code-right")).toHaveLength(0);
+  await vi.waitFor(() => expect(document.activeElement).toBe(root));
+  // What somebody has gone to is left alone.
+  const other = document.createElement("button");
+  document.body.append(other);
+  find("beside-backward")[0]!.click();
+  other.focus();
+  await new Promise((done) => requestAnimationFrame(done));
+  expect(document.activeElement).toBe(other);
+  stop();
+  HTMLElement.prototype.getClientRects = rects;
+});
+
+test.each(["what-if", "memory"])("the tab %s has the focus where it is shown", (tab) => {
+  const { find } = show();
+  const [button] = find(`show-${tab}`);
+  button!.focus();
+  button!.click();
+  const now = document.activeElement as HTMLElement;
+  expect(now.classList.contains(`jv-tab-${tab}`) && now.classList.contains("is-own")).toBe(true);
+});
+
 test("R opens the player where there is a transform to play, and it is a key like others", () => {
   const { find, key } = show();
   key("r");
-  expect(find("player")[0]!.hidden).toBe(true);
+  expect(find("player")).toHaveLength(0);
+  expect(find("failed-player")).toHaveLength(0);
 });

@@ -37,8 +37,16 @@ export class ChangesPane {
       h(
         "div",
         { class: "jv-scroll jv-changes-body" },
-        figures(changes, (key) => this.show(key)),
-        residuals(changes),
+        figures(changes),
+        h(
+          "div",
+          { class: "jv-changes-tables" },
+          equations(changes, {
+            show: (key) => this.show(key),
+            next: (key, isAfter) => this.next(key, isAfter),
+          }),
+          residuals(changes),
+        ),
       ),
     );
     this.update("shown");
@@ -46,6 +54,21 @@ export class ChangesPane {
 
   update(change: Change): void {
     if (change === "shown") this.toggle.checked = this.state.compared;
+  }
+
+  /** Goes through the equations of a stage that one version has alone, in the version that has them. */
+  private next(key: string, isAfter: boolean): void {
+    const { other } = this.state;
+    if (other === null) return;
+    const state = isAfter ? this.state : other.state;
+    this.state.compare(true);
+    this.show(key);
+    const [first, stop] = state.model.view.stages.find((stage) => stage.key === key)!.equations;
+    const rows = Array.from({ length: stop - first }, (_, i) => first + i).filter(
+      (row) => state.markOf(row) !== "",
+    );
+    const next = rows.find((row) => row > state.row) ?? rows[0];
+    if (next !== undefined) state.selectRow(next);
   }
 
   private show(key: string): void {
@@ -61,67 +84,120 @@ const amount = (n: number, unit: string) => (AMOUNTS[unit] ?? formatCount)(n);
 const signed = (n: number, unit: string) =>
   n === 0 ? "same" : `${n < 0 ? "−" : "+"}${amount(Math.abs(n), unit)}`;
 
-/** `+12.0 KiB (+20%)`. */
-export function changeText(before: number, after: number, unit: string): string {
-  const by = after - before;
-  const share =
-    before > 0 && by !== 0 ? ` (${by < 0 ? "−" : "+"}${Math.round((100 * Math.abs(by)) / before)}%)` : "";
-  return signed(by, unit) + share;
+/** `−51%`, or empty where there is nothing to take a share of. */
+function shareText(before: number, after: number): string {
+  const percent = before > 0 ? Math.round((100 * Math.abs(after - before)) / before) : 0;
+  return percent > 0 ? `${after < before ? "−" : "+"}${formatCount(percent)}%` : "";
 }
 
-function figures({ functions, figures, stages }: Changes, show: (key: string) => void): HTMLElement {
+/** `+12.0 KiB (+20%)`. */
+export function changeText(before: number, after: number, unit: string): string {
+  const share = shareText(before, after);
+  return signed(after - before, unit) + (share && ` (${share})`);
+}
+
+/** What the versions come to: in large the second one, and by how much it differs. */
+function figures({ figures }: Changes): HTMLElement {
+  return h(
+    "div",
+    { class: "jv-figures" },
+    ...figures
+      .filter(([, , , unit]) => unit !== "equations")
+      .map(([name, before, after, unit]) =>
+        h(
+          "div",
+          {
+            class: "jv-figure",
+            "data-testid": "figure",
+            title: `${name}: ${changeText(before, after, unit)}`,
+          },
+          h(
+            "span",
+            { class: "jv-dim" },
+            `${name}, ${before === after ? "in both" : `was ${amount(before, unit)}`}`,
+          ),
+          h(
+            "strong",
+            {},
+            amount(after, unit),
+            before !== after &&
+              h("span", { class: "jv-change" }, shareText(before, after) || signed(after - before, unit)),
+          ),
+        ),
+      ),
+  );
+}
+
+interface Steps {
+  show(key: string): void;
+  /** To the next equation of a stage that only the version before has, or only this one. */
+  next(key: string, isAfter: boolean): void;
+}
+
+const keyOf = (name: string) => (name === "f" ? "primal" : name);
+
+function equations({ functions, figures, stages }: Changes, { show, next }: Steps): HTMLElement {
   const [first, second] = functions;
-  const n = (runs: [number, number][]) => runs.reduce((sum, [, size]) => sum + size, 0);
-  const keyOf = (name: string) => (name === "f" ? "primal" : name);
+  const names = first === second ? "before → after" : `${first} → ${second}`;
+  const only = (key: string, isAfter: boolean) => {
+    const runs = stages[key]![isAfter ? "added" : "removed"];
+    const n = runs.reduce((sum, [, size]) => sum + size, 0);
+    const [mark, version] = isAfter ? ["+", second] : ["−", first === second ? "the version before" : first];
+    const text = `${mark}${formatCount(n)}`;
+    const title = `${plural(n, "equation")} of ${version} that the other has not: press to go through them`;
+    return h(
+      "td",
+      { class: `jv-only-in ${isAfter ? "jv-added" : "jv-removed"}` },
+      n === 0
+        ? h("span", { class: "jv-dim" }, "–")
+        : h(
+            "button",
+            {
+              type: "button",
+              class: "jv-step-through",
+              title,
+              "aria-label": `${text}: ${title}`,
+              "data-testid": `next-${isAfter ? "added" : "removed"}-${key}`,
+              onclick: () => next(key, isAfter),
+            },
+            text,
+          ),
+    );
+  };
   return h(
     "table",
     { class: "jv-table" },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        ...["figure", first === second ? `${first}, before` : first, second, "change", "only in one"].map(
-          (text) => h("th", { scope: "col", class: "jv-plain" }, text),
-        ),
-      ),
-    ),
+    h("caption", { class: "jv-dim" }, "equations, and those that are in one only"),
+    tableHead(["stage", names, "only in one"], (text) => (text === "only in one" ? 2 : 1)),
     h(
       "tbody",
       {},
-      ...figures.map(([name, before, after, unit]) => {
-        const stage = unit === "equations" ? stages[keyOf(name)] : undefined;
-        const open = () => show(keyOf(name));
-        const label = stage
-          ? h("button", { type: "button", class: "jv-open", title: "show this stage", onclick: open }, name)
-          : name;
-        return h(
-          "tr",
-          { "data-testid": "figure" },
-          h("th", { scope: "row", class: "jv-plain" }, label),
-          h("td", { class: "jv-col-nbytes" }, amount(before, unit)),
-          h("td", { class: "jv-col-nbytes" }, amount(after, unit)),
-          h(
-            "td",
-            { class: `jv-col-nbytes${before === after ? " jv-dim" : ""}` },
-            changeText(before, after, unit),
-          ),
-          h(
-            "td",
-            { class: "jv-col-nbytes" },
-            ...(stage
-              ? [
-                  h("span", { class: "jv-removed" }, `−${formatCount(n(stage.removed))}`),
-                  " ",
-                  h("span", { class: "jv-added" }, `+${formatCount(n(stage.added))}`),
-                ]
-              : []),
-          ),
-        );
-      }),
+      ...figures
+        .filter(([name, , , unit]) => unit === "equations" && stages[keyOf(name)])
+        .map(([name, before, after]) => {
+          const key = keyOf(name);
+          const open = {
+            type: "button",
+            class: "jv-open",
+            title: "show this stage",
+            onclick: () => show(key),
+          };
+          return h(
+            "tr",
+            { "data-testid": "equations-changed" },
+            h("th", { scope: "row", class: "jv-plain" }, h("button", open, name)),
+            h("td", { class: "jv-col-nbytes" }, `${formatCount(before)} → ${formatCount(after)}`),
+            only(key, false),
+            only(key, true),
+          );
+        }),
     ),
   );
+}
+
+function tableHead(texts: readonly string[], span: (text: string) => number = () => 1): HTMLElement {
+  const cells = texts.map((text) => h("th", { scope: "col", class: "jv-plain", colspan: span(text) }, text));
+  return h("thead", {}, h("tr", {}, ...cells));
 }
 
 function residuals({ residuals }: Changes): HTMLElement {
@@ -134,17 +210,7 @@ function residuals({ residuals }: Changes): HTMLElement {
       { class: "jv-dim" },
       plural(residuals.length, "kind of residual differs", "kinds of residual differ"),
     ),
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        ...["made by", "type", "how many", "bytes", "line"].map((text) =>
-          h("th", { scope: "col", class: "jv-plain" }, text),
-        ),
-      ),
-    ),
+    tableHead(["made by", "type", "how many", "bytes", "line"]),
     h(
       "tbody",
       {},

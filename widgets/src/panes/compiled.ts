@@ -1,26 +1,14 @@
 /** The pane of the stage `compiled`: StableHLO and optimised HLO, each line linked to the equations that it was made from. */
 
-import { EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
-import {
-  Decoration,
-  type DecorationSet,
-  EditorView,
-  GutterMarker,
-  gutter,
-  keymap,
-  ViewPlugin,
-  type ViewUpdate,
-  WidgetType,
-} from "@codemirror/view";
 import { type Compiled, Linked, partsOf } from "../compiled";
 import { h } from "../dom";
-import { editor } from "../editor";
+import type { Look, Text, TextView } from "../editor";
 import { formatCount, plural } from "../format";
-import { Late, NO_ANSWER } from "../late";
+import { Late, noAnswer } from "../late";
 import type { Listing } from "../pane";
-import { listingOf } from "../scrolling";
 import { type Change, type Lit, litAs, type Side, type State } from "../state";
 import type { Made } from "../sync";
+import { closeButton, message } from "./head";
 import { marked } from "./residuals";
 
 type Which = "hlo" | "stablehlo";
@@ -38,40 +26,11 @@ const NO_LINE: Record<Which, string> = {
 const GONE =
   "Its result is a constant or another equation's, or nothing reads it; or XLA left no metadata on what it became.";
 
-const relight = StateEffect.define<null>();
-
 /** Places of the user's source that are written behind a line. */
 const MOST_PLACES = 2;
 
-class OfMarker extends GutterMarker {
-  constructor(readonly of: string) {
-    super();
-  }
-  override eq(other: OfMarker): boolean {
-    return other.of === this.of;
-  }
-  override toDOM(): Node {
-    const [letter, what] = {
-      forward: ["F", "forward"],
-      backward: ["B", "backward"],
-      both: ["FB", "both passes"],
-      primal: ["", "the function"],
-    }[this.of]!;
-    return h("span", { class: `jv-pass jv-pass-${this.of}`, title: `of ${what}` }, letter);
-  }
-}
-
-class PlaceWidget extends WidgetType {
-  constructor(readonly text: string) {
-    super();
-  }
-  override eq(other: PlaceWidget): boolean {
-    return other.text === this.text;
-  }
-  override toDOM(): HTMLElement {
-    return h("span", { class: "jv-behind", "aria-hidden": true }, this.text);
-  }
-}
+/** What stands in the margin, by what a line is of. */
+const LETTERS: Record<string, string> = { forward: "F", backward: "B", both: "FB", primal: "" };
 
 export class CompiledPane {
   readonly element: HTMLElement;
@@ -92,17 +51,18 @@ export class CompiledPane {
   private readonly late = new Late();
   private compiled: Compiled | null = null;
   private which: Which = "hlo";
-  private view: EditorView | null = null;
+  private text: Text | null = null;
   private linked: Linked | null = null;
   /** The rows that are selected, and those that stand for them. */
   private selected = new Set<number>();
-  listing: Listing | null = null;
 
   constructor(
     private readonly state: State,
     private readonly source: Made,
     private readonly side: Side,
     private readonly root: HTMLElement,
+    /** Of the main module, which has the editor. */
+    private readonly textView: TextView,
   ) {
     this.element = h(
       "section",
@@ -121,18 +81,7 @@ export class CompiledPane {
         h("strong", {}, "compiled"),
         this.switches,
         this.about,
-        side === "right" &&
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: "Close this pane",
-              "aria-label": "close this pane",
-              onclick: () => state.show({ right: [] }),
-            },
-            "×",
-          ),
+        side === "right" && closeButton(state),
       ),
       this.body,
       this.missing,
@@ -145,7 +94,11 @@ export class CompiledPane {
   destroy(): void {
     this.late.stop();
     this.stop();
-    this.view?.destroy();
+    this.text?.view.destroy();
+  }
+
+  get listing(): Listing | null {
+    return this.text?.listing ?? null;
   }
 
   update(change: Change): void {
@@ -169,6 +122,10 @@ export class CompiledPane {
     return true;
   }
 
+  focus(): void {
+    (this.element.querySelector<HTMLElement>(".cm-content") ?? this.element).focus({ preventScroll: true });
+  }
+
   private markSide(): void {
     const { side, shown } = this.state;
     this.element.classList.toggle("is-active", side === this.side && shown.right.length > 0);
@@ -180,7 +137,10 @@ export class CompiledPane {
       this.body.replaceChildren(
         message("", "Compiling forward and backward as one program… The kernel does that once.", "compiling"),
       );
-      this.late.start(() => this.body.append(message("", NO_ANSWER, "no-answer")));
+      this.late.start(
+        () => this.source.isGone(),
+        (why) => this.body.replaceChildren(noAnswer(why, () => this.fill())),
+      );
       this.source.ask();
       return;
     }
@@ -191,17 +151,16 @@ export class CompiledPane {
       return;
     }
     this.compiled = answer;
-    this.show(answer.hlo === null ? "stablehlo" : "hlo");
+    this.fillWith(answer.hlo === null ? "stablehlo" : "hlo");
   }
 
-  private show(which: Which): void {
+  private fillWith(which: Which): void {
     const { compiled, state } = this;
     if (compiled === null) return;
     this.which = which;
-    this.view?.destroy();
-    this.view = null;
+    this.text?.view.destroy();
+    this.text = null;
     this.linked = null;
-    this.listing = null;
     this.switches.replaceChildren(
       ...(["stablehlo", "hlo"] as const).map((name) =>
         h(
@@ -212,7 +171,10 @@ export class CompiledPane {
             title: ABOUT[name],
             "aria-pressed": String(name === which),
             "data-testid": `text-${name}`,
-            onclick: () => this.show(name),
+            onclick: () => {
+              this.fillWith(name);
+              this.switches.querySelector<HTMLElement>(".is-own")?.focus();
+            },
           },
           NAMES[name],
         ),
@@ -228,10 +190,17 @@ export class CompiledPane {
     }
     const linked = new Linked(state.model, text, compiled.stages);
     this.linked = linked;
-    this.view = editor(this.root, {
-      state: EditorState.create({ doc: linked.lines.join("\n"), extensions: this.extensions(linked) }),
+    this.text = this.textView(this.root, {
+      label: NAMES[which],
+      lines: linked.lines,
+      rows: linked.rows,
+      looks: () => (line) => this.look(linked, line),
+      choose: (line) => {
+        const rows = linked.rows[line]!;
+        if (rows.length > 0) state.selectRows(rows);
+      },
+      step: (by) => this.step(by),
     });
-    this.listing = listingOf(this.view, linked.rows);
     const { total, without } = linked.gone();
     const gone = without > 0 ? ` · ${plural(without, "equation")} without a line` : "";
     this.about.textContent = `${compiled.backend}${gone}`;
@@ -241,19 +210,16 @@ export class CompiledPane {
     ].join("\n");
     const cut =
       linked.cut > 0 ? [message("", `${plural(linked.cut, "more line")} are not shown`, "cut")] : [];
-    this.body.replaceChildren(...notes, this.view.dom, ...cut);
+    this.body.replaceChildren(...notes, this.text.view.dom, ...cut);
     this.light();
-    if (!this.bringIntoSight())
-      this.scrollTo(
-        linked.lines.findIndex((line) => line.startsWith("ENTRY ")),
-        "start",
-      );
+    const entry = linked.lines.findIndex((line) => line.startsWith("ENTRY "));
+    if (!this.bringIntoSight() && entry >= 0) this.text.scrollTo(entry, "start");
   }
 
   /** Lights the lines of what is selected, and says so where there are none. */
   private light(): void {
-    const { linked, view } = this;
-    if (linked === null || view === null) return;
+    const { linked, text } = this;
+    if (linked === null || text === null) return;
     const { rows, descendants } = this.state.selection;
     this.selected = new Set([...rows].flatMap((row) => linked.standingFor(row)));
     const asked = [...rows].some((row) => linked.isCompiled(row)) ? rows : descendants;
@@ -262,7 +228,7 @@ export class CompiledPane {
     this.missing.textContent = isGone ? NO_LINE[this.which] : "";
     this.missing.title = isGone ? GONE : "";
     this.missing.hidden = !isGone;
-    view.dispatch({ effects: relight.of(null) });
+    text.relight();
   }
 
   private lit(rows: readonly number[]): Lit {
@@ -288,8 +254,9 @@ export class CompiledPane {
 
   /** Scrolls to the nearest line that is lit, if none is in sight; says whether there is one. */
   private bringIntoSight(): boolean {
-    const { linked, listing } = this;
-    if (linked === null || listing === null) return false;
+    const { linked, text } = this;
+    if (linked === null || text === null) return false;
+    const { listing } = text;
     const { descendants, ancestors } = this.state.selection;
     for (const rows of [this.selected, descendants, ancestors]) {
       const lines = [...new Set([...rows].flatMap((row) => linked.linesOf.get(row) ?? []))];
@@ -300,53 +267,10 @@ export class CompiledPane {
         return Math.max(scrollTop - top, top + LINE_HEIGHT - scrollTop - clientHeight, 0);
       });
       const least = Math.min(...away);
-      if (least > 0 || clientHeight === 0) this.scrollTo(lines[away.indexOf(least)]!, "center");
+      if (least > 0 || clientHeight === 0) text.scrollTo(lines[away.indexOf(least)]!, "center");
       return true;
     }
     return false;
-  }
-
-  private scrollTo(line: number, y: "start" | "center"): void {
-    if (this.view === null || line < 0) return;
-    const { from } = this.view.state.doc.line(line + 1);
-    this.view.dispatch({ effects: EditorView.scrollIntoView(from, { y, x: "start", xMargin: 200 }) });
-  }
-
-  private extensions(linked: Linked): Extension[] {
-    const lineAt = (view: EditorView, position: number) => view.state.doc.lineAt(position).number - 1;
-    return [
-      EditorState.readOnly.of(true),
-      EditorView.editable.of(false),
-      EditorView.contentAttributes.of({
-        tabindex: "0",
-        "aria-label": `program ${NAMES[this.which]}`,
-        role: "textbox",
-        "aria-readonly": "true",
-      }),
-      gutter({
-        class: "jv-role-gutter",
-        lineMarker: (view, block) => {
-          const of = this.passOf(linked.rows[lineAt(view, block.from)]!);
-          return of === "" ? null : new OfMarker(of);
-        },
-        initialSpacer: () => new OfMarker("both"),
-      }),
-      this.lights(linked),
-      EditorView.domEventHandlers({
-        click: (event, view) => {
-          const position = view.posAtCoords({ x: event.clientX, y: event.clientY }, false);
-          const rows = linked.rows[lineAt(view, position)] ?? [];
-          if (rows.length > 0) this.state.selectRows(rows);
-          return false;
-        },
-      }),
-      keymap.of([
-        { key: "ArrowDown", run: () => this.step(1) },
-        { key: "ArrowUp", run: () => this.step(-1) },
-        { key: "j", run: () => this.step(1) },
-        { key: "k", run: () => this.step(-1) },
-      ]),
-    ];
   }
 
   /** The pass that a line is of, or `both`; nothing where it is of neither. */
@@ -364,58 +288,28 @@ export class CompiledPane {
     return `${places.slice(0, MOST_PLACES).join(", ")}${more}`;
   }
 
-  /** Colours for what is in sight only. */
-  private lights(linked: Linked): Extension {
-    const build = (view: EditorView): DecorationSet => {
-      const builder = new RangeSetBuilder<Decoration>();
-      // Of a very long line parts are in sight, each a range of its own.
-      let next = 1;
-      for (const { from, to } of view.visibleRanges) {
-        const last = view.state.doc.lineAt(to).number;
-        for (let n = Math.max(next, view.state.doc.lineAt(from).number); n <= last; n++) {
-          next = n + 1;
-          const { from: start, to: end, text } = view.state.doc.line(n);
-          const rows = linked.rows[n - 1]!;
-          const lit = this.lit(rows);
-          const pass = this.passOf(rows);
-          const attributes: Record<string, string> = {
-            class: `jv-line ${pass && `jv-line-of-${pass}`} ${rows.length > 0 ? "is-linked" : ""} ${lit}`,
-          };
-          if (lit === "is-selected") attributes["aria-current"] = "true";
-          builder.add(start, start, Decoration.line({ attributes }));
-          for (const part of partsOf(text))
-            builder.add(start + part.from, start + part.to, Decoration.mark({ class: `jv-${part.kind}` }));
-          const behind = this.behind(rows);
-          if (behind) builder.add(end, end, Decoration.widget({ widget: new PlaceWidget(behind), side: 1 }));
-        }
-      }
-      return builder.finish();
+  private look(linked: Linked, line: number): Look {
+    const rows = linked.rows[line]!;
+    const lit = this.lit(rows);
+    const pass = this.passOf(rows);
+    const linkedClass = rows.length > 0 ? "is-linked" : "";
+    const attributes: Record<string, string> = {
+      class: ["jv-line", pass && `jv-line-of-${pass}`, linkedClass, lit].filter(Boolean).join(" "),
     };
-    return ViewPlugin.fromClass(
-      class {
-        decorations: DecorationSet;
-        constructor(view: EditorView) {
-          this.decorations = build(view);
-        }
-        update(update: ViewUpdate): void {
-          const lit = update.transactions.some((t) => t.effects.length > 0);
-          if (lit || update.viewportChanged || update.docChanged) this.decorations = build(update.view);
-        }
-      },
-      { decorations: (plugin) => plugin.decorations },
-    );
+    if (pass !== "") {
+      attributes["data-pass"] = pass;
+      attributes["data-letter"] = LETTERS[pass]!;
+    }
+    if (lit === "is-selected") attributes["aria-current"] = "true";
+    const marks = partsOf(linked.lines[line]!).map(({ from, to, kind }) => ({
+      from,
+      to,
+      name: `jv-${kind}`,
+    }));
+    return { attributes, marks, behind: this.behind(rows) };
   }
 }
 
 const LINE_HEIGHT = 18;
 
 const key = (rows: readonly number[]) => rows.join();
-
-function message(title: string, text: string, id: string): HTMLElement {
-  return h(
-    "div",
-    { class: "jv-message", role: "status", "data-testid": id },
-    title && h("strong", {}, title),
-    h("p", {}, ...marked(text)),
-  );
-}

@@ -1,7 +1,8 @@
-/** What the heads of the two main panes have in common. */
+/** What the two main panes have in common. */
 
 import { h } from "../dom";
 import type { Side, State } from "../state";
+import { marked } from "./residuals";
 
 /** Code or graph, and a cross at the right pane. */
 export function headButtons(state: State, side: Side): HTMLElement[] {
@@ -27,7 +28,12 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
   // Two versions are compared as code.
   const isCompared = state.compared || state.other?.mark === "is-removed";
   if (side === "left") return isCompared ? [] : [forms];
-  const close = h(
+  return isCompared ? [closeButton(state)] : [forms, closeButton(state)];
+}
+
+/** Of the pane at the right. */
+export function closeButton(state: State): HTMLElement {
+  return h(
     "button",
     {
       type: "button",
@@ -38,5 +44,14 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
     },
     "×",
   );
-  return isCompared ? [close] : [forms, close];
+}
+
+/** What stands in the place of a text, or above it. */
+export function message(title: string, text: string, id?: string): HTMLElement {
+  return h(
+    "div",
+    { class: "jv-message", role: id && "status", "data-testid": id },
+    title && h("strong", {}, title),
+    h("p", {}, ...marked(text)),
+  );
 }

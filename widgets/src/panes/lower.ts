@@ -23,7 +23,12 @@ export function tabs(state: State, own: Lower): HTMLElement {
         class: `jv-tab jv-tab-${key}${isOwn ? " is-own" : ""}`,
         "aria-pressed": isOwn,
         "data-testid": isOwn ? undefined : `show-${key}`,
-        onclick: () => state.showLower(key),
+        onclick: (event: MouseEvent) => {
+          const shown = (event.currentTarget as HTMLElement).closest(".jv-lower");
+          state.showLower(key);
+          // This tab has gone with its pane; the one that stands in its place goes on.
+          shown?.querySelector<HTMLElement>(`.jv-tab-${key}.is-own`)?.focus({ preventScroll: true });
+        },
       },
       label,
     );

@@ -5,9 +5,8 @@ import { formatCount } from "../format";
 import { guarded, type Pane } from "../pane";
 import { Play, Player, type Transform, transformsOf } from "../player";
 import { Rules } from "../rule";
-import type { Change, State } from "../state";
+import type { Change, Side, State } from "../state";
 import { stepCard } from "./card";
-import { CodePane } from "./code";
 
 /** Milliseconds that a step stays when played at speed 1. */
 const STEP_MS = 1600;
@@ -26,7 +25,11 @@ export class PlayerPane {
     "data-testid": "rule",
     tabindex: 0,
   });
-  private readonly said = h("p", { class: "jv-hidden", "aria-live": "polite", "data-testid": "step-said" });
+  private readonly said = h("p", {
+    class: "jv-step-said",
+    "aria-live": "polite",
+    "data-testid": "step-said",
+  });
   private readonly slider = h("input", {
     type: "range",
     class: "jv-slider",
@@ -59,6 +62,8 @@ export class PlayerPane {
   constructor(
     private readonly state: State,
     private readonly root: HTMLElement,
+    /** Of the main module: a stage as code. */
+    private readonly codeOf: (stage: number, side: Side) => Pane,
   ) {
     this.transforms = transformsOf(state.model);
     this.tabs = this.transforms.map((transform) =>
@@ -298,8 +303,7 @@ export class PlayerPane {
     if (this.shown === transform) return;
     this.clear();
     this.shown = transform;
-    const make = (stage: number, side: "left" | "right") =>
-      guarded("code", () => new CodePane(this.state, [stage], side, this.root));
+    const make = (stage: number, side: Side) => guarded("code", () => this.codeOf(stage, side));
     const source = make(transform.source, "left");
     const targets = transform.targets.map((stage) => make(stage, "right"));
     this.codes = [source, ...targets];

@@ -121,10 +121,11 @@ export class Rail {
         type: "button",
         class: "jv-button",
         title: "Scrolling one pane brings the other to the place that it is linked to (S)",
+        "aria-label": "link scrolling",
         "data-testid": "link-scrolling",
         onclick: () => state.toggleLinking(),
       },
-      "⇅ link scrolling",
+      "⇅ link",
     );
     this.versions = h("button", {
       type: "button",
@@ -176,6 +177,8 @@ export class Rail {
     if (change !== "shown" && change !== "side" && change !== "linking") return;
     const { left, right } = this.state.shown;
     this.fillVersions();
+    // Beside a version stands the same stage of the other.
+    this.pair.hidden = this.state.compared;
     this.link.hidden = right.length === 0 && !this.state.compared;
     this.link.setAttribute("aria-pressed", String(this.state.linksScrolling));
     this.link.classList.toggle("is-shown", this.state.linksScrolling);

@@ -2,6 +2,7 @@
 
 import { h, onRowKey, reveal } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
+import { noAnswer } from "../late";
 import type { Residual } from "../model";
 import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
@@ -82,11 +83,13 @@ export class WhatIfPane {
   }
 
   private fill(): void {
-    const { whatIf, error } = this.state.switches;
+    const { whatIf, error, isUnderWay } = this.state.switches;
     if (whatIf === null) {
       this.board = null;
       this.content.replaceChildren(
-        message(error || "Working out what could be saved… The kernel does that once."),
+        isUnderWay && error !== ""
+          ? noAnswer(error, () => this.state.switches.ask())
+          : message(error || "Working out what could be saved… The kernel does that once."),
       );
       return;
     }
