@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jax.extend.core import jaxpr_as_fun
-
+from jaxviz.ir import compat
 from jaxviz.ir.syntax import Program
 
 
@@ -16,5 +15,4 @@ def as_function(program: Program) -> Callable[..., list[Any]]:
     >>> as_function(trace(jnp.sin)(1.0))(2.0)
     [Array(0.9092974, dtype=float32)]
     """
-    fun: Callable[..., list[Any]] = jaxpr_as_fun(program.jaxpr)
-    return fun
+    return compat.jaxpr_as_fun(program.jaxpr)

@@ -12,7 +12,6 @@ from typing import Literal as OneOf
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
 
 from jaxviz.analysis.counts import Cost
 from jaxviz.analysis.devices import input_types, spans_devices
@@ -451,7 +450,7 @@ class _Stopwatch:
 
         for e in program.equations:
             if e.operation not in self.compiled:
-                self.compiled[e.operation] = jax.jit(jaxpr_as_fun(one_equation(e.operation)))
+                self.compiled[e.operation] = jax.jit(compat.jaxpr_as_fun(one_equation(e.operation)))
             outs, seconds = self.time(self.compiled[e.operation], [read(a) for a in e.invars])
             values.update(zip(e.outvars, outs, strict=True))
             for a in (*e.invars, *e.outvars):

@@ -87,9 +87,10 @@ def find_nan(
     """
     compat.check_callable(f)
     subject = _subject(f, args, kwargs, argnums, gradient)
-    found = _find(subject, harmless)
-    if found is None and not _runs_finite(subject):
-        found = _find_by_stepping(subject)
+    with compat.nan_checks_off():
+        found = _find(subject, harmless)
+        if found is None and not _runs_finite(subject):
+            found = _find_by_stepping(subject)
     return found
 
 

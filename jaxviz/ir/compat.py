@@ -15,6 +15,7 @@ For each name: why the public API does not serve, and what would replace it.
 | `config.eager_constant_folding` | tracing with constants computed at once | an option of `make_jaxpr` |
 | `debugging.debug_callback_p` | a debug callback under a checkpoint policy | `jax.extend.core.primitives` |
 | `api_util.debug_info` | argument names and source of a function | `jax.extend` |
+| `core.eval_jaxpr` | running a jaxpr under the user's `jax_debug_nans` | `jaxpr_as_fun` that leaves it alone |
 | `api._post_hook_state`, `array.ArrayImpl._check_if_deleted` | which call a donated array went to, said where it is read | a public hook for jitted calls; a note on donated arrays |
 | the frames of `pjit.cache_miss`, `config.trace_context`, `tree_util.equality_errors_pytreedef` | what a jitted function is compiled for, and what of it changed | an event of `jax.monitoring` with the key |
 """
@@ -660,6 +661,33 @@ def trace_to_jaxpr(
     made = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from, trace.bodies)
     trace.invalidate()
     return made
+
+
+def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function of a ClosedJaxpr, as `jax.extend.core.jaxpr_as_fun` gives it, but with `jax_debug_nans` as the user has it.
+
+    That one switches it off while it runs, and JAX does not switch it on again for calls in the thread that find their program compiled.
+    """
+
+    def fun(*args: Any) -> list[Any]:
+        return list(_core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args))
+
+    return fun
+
+
+@contextlib.contextmanager
+def nan_checks_off() -> Iterator[None]:
+    """Within it `jax_debug_nans` and `jax_debug_infs` raise nothing; after it they are as they were."""
+    if not (_config.debug_nans.value or _config.debug_infs.value):
+        yield
+        return
+    state = _api._post_hook_state
+    here = state.get_local()
+    try:
+        with _config.debug_nans(False), _config.debug_infs(False):
+            yield
+    finally:
+        state.set_local(here)  # JAX leaves None there, which hides what is set for all threads
 
 
 def evaluate_in_trace(

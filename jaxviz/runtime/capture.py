@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
 
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
@@ -111,4 +110,4 @@ def steps_of(equation: Equation, operands: Sequence[Any]) -> Iterator[tuple[int,
 
 def evaluate_equation(equation: Equation, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation, run by itself."""
-    return list(jaxpr_as_fun(one_equation(equation.operation))(*operands))
+    return compat.jaxpr_as_fun(one_equation(equation.operation))(*operands)

@@ -363,3 +363,33 @@ def test_the_function_is_not_left_changed_by_the_report():
     assert data["born"]["inputs"][0]["n_zero"] == 1
     assert "<script>" not in report._repr_html_()
     assert report._repr_html_().startswith("<pre")
+
+
+@pytest.fixture
+def debug_nans():
+    jax.config.update("jax_debug_nans", True)
+    yield
+    jax.config.update("jax_debug_nans", False)
+
+
+def test_debug_nans_neither_stops_it_nor_is_switched_off(debug_nans):
+    log = jax.jit(jnp.log)
+    log(jnp.ones(2))
+    assert jaxviz.find_nan(log_of_negative, X - 0.5).born.primitive == "log"
+    with pytest.raises(FloatingPointError):
+        log(-jnp.ones(2))
+
+
+def test_what_is_run_leaves_debug_nans_to_be_switched_on_later():
+    log = jax.jit(jnp.log)
+    log(jnp.ones(2))
+    assert jaxviz.find_nan(log_of_negative, X + 0.5) is None
+    jaxviz.grad(log_of_negative)(X + 0.5)
+    jax.config.update("jax_debug_nans", True)
+    try:
+        with pytest.raises(FloatingPointError):
+            log(-jnp.ones(2))
+        with pytest.raises(FloatingPointError):
+            jaxviz.grad(log_of_negative)(X - 5.0)
+    finally:
+        jax.config.update("jax_debug_nans", False)
