@@ -1,6 +1,7 @@
 // Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
 // loader.js, the few lines that each widget has of its own; and parts/NAME.js for each src/parts/NAME.ts, see src/parts.ts.
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+// LICENSES.txt names the packages that are in them.
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
 const minified = !process.argv.includes("--watch");
@@ -69,5 +70,30 @@ const options = {
   define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 
-if (minified) await once(options);
-else await (await context({ ...options, sourcemap: "inline" })).watch();
+/** Of packages that hold more than their own license says. */
+const WITHIN = {
+  "@hpcc-js/wasm-graphviz":
+    "It holds Graphviz, compiled to WebAssembly, which is under the Eclipse Public License: https://graphviz.org/license/. " +
+    "Its source is at https://gitlab.com/graphviz/graphviz.",
+};
+
+/** The packages that a bundle is made of, each with its license as it was published. */
+function licenses({ inputs }) {
+  const found = Object.keys(inputs).map((path) => /^(.*node_modules\/((?:@[^/]+\/)?[^/]+))\//.exec(path));
+  const packages = new Map(found.filter(Boolean).map(([, folder, name]) => [name, folder]));
+  return [...packages].sort().map(([name, folder]) => {
+    const { version, license } = JSON.parse(readFileSync(`${folder}/package.json`, "utf8"));
+    const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
+    const text = file === undefined ? "" : readFileSync(`${folder}/${file}`, "utf8").trim();
+    return [`${name} ${version} (${license})`, WITHIN[name] ?? "", text].filter(Boolean).join("\n\n");
+  });
+}
+
+if (minified) {
+  const { metafile } = await once({ ...options, metafile: true });
+  const head = "The scripts in this folder hold these packages.";
+  writeFileSync(
+    `${options.outdir}/LICENSES.txt`,
+    `${[head, ...licenses(metafile)].join(`\n\n${"-".repeat(80)}\n\n`)}\n`,
+  );
+} else await (await context({ ...options, sourcemap: "inline" })).watch();

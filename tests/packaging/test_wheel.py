@@ -45,8 +45,11 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "jaxviz/static/explorer.js" in names
     assert "jaxviz/static/loader.js" in names
-    for part in ("compiled", "graph", "player"):
+    for part in ("compiled", "graph", "graphviz", "player"):
         assert f"jaxviz/static/parts/{part}.js" in names
+    licenses = zipfile.ZipFile(wheel).read("jaxviz/static/LICENSES.txt").decode()
+    assert "@codemirror/view" in licenses
+    assert "Eclipse Public License" in licenses
     assert "jaxviz/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jaxviz", "jaxviz_lab"}
 
