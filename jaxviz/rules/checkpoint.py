@@ -203,7 +203,10 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     saved = builder.inline(again, others)[len(parts.known_results) :]
     cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
     given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
-    outs = builder.inline(back.backward, [*saved, *given])
+    cotangents = back.backward.cotangents
+    with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *cotangents.values()))
+    outs = builder.inline(with_cotangents, [*saved, *given])
+    outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
     whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
         body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
     ))  # fmt: skip
@@ -211,6 +214,7 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
         operation.params["prevent_cse"],
         lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
     )
+    whole = replace(whole, cotangents=dict(zip(cotangents, cts_inside, strict=True)))
     call = apply_remat(operation, whole, prevent_cse)
     return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
 

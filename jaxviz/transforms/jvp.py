@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
@@ -17,6 +17,7 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     roles_by_use,
+    values_of_tangents,
 )
 
 
@@ -130,4 +131,5 @@ def jvp_program(
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)
+    made = replace(made, tangents=values_of_tangents(tangent, primal, program, made.equations))
     return Jvp(made, nonzeros_out)

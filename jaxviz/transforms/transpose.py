@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
@@ -112,6 +113,7 @@ def transpose_program(
             linear_equations.append((index, equation))
 
     cotangents: dict[Atom, Atom] = {}
+    complete: dict[Any, Atom] = {}
     axes = varying(program, summing.inputs) if summing is not None else {}
     ct_axes: dict[Atom, Axes] = {}
 
@@ -141,6 +143,7 @@ def transpose_program(
         nonzeros = tuple([ct is not None for ct in cts])
         if True not in nonzeros:
             continue
+        complete.update((v, ct) for v, ct in zip(equation.outvars, cts, strict=True) if ct is not None)
         mask = tuple([a in is_linear for a in equation.invars])
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
@@ -170,7 +173,9 @@ def transpose_program(
     results = [ct for ct in cts_out if ct is not None]
     _drop_unread(builder, len(program.equations) - len(linear_equations), results)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
-    backward = builder.program(invars, results, info, like=program)
+    complete.update((v, ct) for v, ct in zip(linear_inputs, cts_out, strict=True) if ct is not None)
+    of_values = {x: complete[t] for t, values in program.tangents.items() if t in complete for x in values}
+    backward = replace(builder.program(invars, results, info, like=program), cotangents=of_values)
     return Transposed(backward, tuple(ct is not None for ct in cts_out))
 
 
