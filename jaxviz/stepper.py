@@ -518,7 +518,7 @@ class Stepper:
         found: dict[Atom, list[tuple[Site, Atom]]] = {}
         for program, path, holders in self._texts["backward"].programs:
             made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
-            for value, ct in program.cotangents.items():
+            for value, ct in program.cotangents().items():
                 site = Site(path, made.get(ct, 0), holders)
                 found.setdefault(value, []).append((site, ct))
         return found

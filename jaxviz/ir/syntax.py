@@ -7,7 +7,7 @@ equation of a derived program says which equation it came from, in its `Origin`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Union
@@ -217,9 +217,10 @@ class Program:
       debug_info: JAX's record of the function's name, source and argument names.
       branches: where Python looked at a value; such a program was recorded on concrete values and is one path.
       closed: whether it is written out as a ClosedJaxpr (always, but for the params that hold an open jaxpr).
-      tangents: of a program that takes tangents, from each of its variables that is a tangent to the value that it is the tangent of; to
-        several where they share it, and the cotangent with it.
-      cotangents: of a transposed program, from a value of the forward program to its cotangent, all that reads it taken together.
+      tangents: gives, of a program that takes tangents, a mapping from each of its variables that is a tangent to the value that it is the
+        tangent of; to several where they share it, and the cotangent with it. Worked out when it is asked for.
+      cotangents: gives, of a transposed program, a mapping from a value of the forward program to its cotangent, all that reads it taken
+        together.
     """
 
     constvars: tuple[Var, ...]
@@ -233,8 +234,8 @@ class Program:
     is_path: bool = False
     closed: bool = True
     is_high: bool = field(default=False, repr=False)
-    tangents: Mapping[Var, tuple[Atom, ...]] = field(default_factory=dict, repr=False)
-    cotangents: Mapping[Atom, Atom] = field(default_factory=dict, repr=False)
+    tangents: Callable[[], Mapping[Var, tuple[Atom, ...]]] = field(default=dict, repr=False)
+    cotangents: Callable[[], Mapping[Atom, Atom]] = field(default=dict, repr=False)
 
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:

@@ -11,6 +11,7 @@ Source: JAX's `ad_checkpoint.py`.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxviz.ir import compat
@@ -203,7 +204,7 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     saved = builder.inline(again, others)[len(parts.known_results) :]
     cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
     given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
-    cotangents = back.backward.cotangents
+    cotangents = back.backward.cotangents()
     with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *cotangents.values()))
     outs = builder.inline(with_cotangents, [*saved, *given])
     outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
@@ -214,7 +215,7 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
         operation.params["prevent_cse"],
         lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
     )
-    whole = replace(whole, cotangents=dict(zip(cotangents, cts_inside, strict=True)))
+    whole = replace(whole, cotangents=partial(dict, tuple(zip(cotangents, cts_inside, strict=True))))
     call = apply_remat(operation, whole, prevent_cse)
     return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
@@ -131,5 +132,5 @@ def jvp_program(
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)
-    made = replace(made, tangents=values_of_tangents(tangent, primal, program, made.equations))
+    made = replace(made, tangents=partial(values_of_tangents, tangent, primal, program, made.equations))
     return Jvp(made, nonzeros_out)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
@@ -84,8 +84,7 @@ def transpose_program(
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
-    Each cotangent is read once, by the equation that made the value, so it is taken out of the environment as it is
-    read.
+    Each cotangent is read once, by the equation that made the value: all that reads the value has added to it then.
 
     Args:
       program: linear in those inputs taken together.
@@ -113,7 +112,6 @@ def transpose_program(
             linear_equations.append((index, equation))
 
     cotangents: dict[Atom, Atom] = {}
-    complete: dict[Any, Atom] = {}
     axes = varying(program, summing.inputs) if summing is not None else {}
     ct_axes: dict[Atom, Axes] = {}
 
@@ -139,11 +137,10 @@ def transpose_program(
             accumulate(v, cts_in[-1], None)
 
     for index, equation in reversed(linear_equations):
-        cts = [cotangents.pop(v, None) for v in equation.outvars]
+        cts = [cotangents.get(v) for v in equation.outvars]
         nonzeros = tuple([ct is not None for ct in cts])
         if True not in nonzeros:
             continue
-        complete.update((v, ct) for v, ct in zip(equation.outvars, cts, strict=True) if ct is not None)
         mask = tuple([a in is_linear for a in equation.invars])
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
@@ -173,10 +170,18 @@ def transpose_program(
     results = [ct for ct in cts_out if ct is not None]
     _drop_unread(builder, len(program.equations) - len(linear_equations), results)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
-    complete.update((v, ct) for v, ct in zip(linear_inputs, cts_out, strict=True) if ct is not None)
-    of_values = {x: complete[t] for t, values in program.tangents.items() if t in complete for x in values}
-    backward = replace(builder.program(invars, results, info, like=program), cotangents=of_values)
+    backward = builder.program(invars, results, info, like=program)
+    backward = replace(backward, cotangents=partial(_of_values, program, cotangents, linear_inputs, cts_out))
     return Transposed(backward, tuple(ct is not None for ct in cts_out))
+
+
+def _of_values(
+    program: Program, cotangents: Mapping[Atom, Atom], inputs: Sequence[Var], of_inputs: Sequence[Atom | None]
+) -> Mapping[Atom, Atom]:
+    """From the values that the variables of a linear program are the tangents of to their cotangents."""
+    found = dict(cotangents)
+    found.update((v, ct) for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None)
+    return {x: found[t] for t, values in program.tangents().items() if t in found for x in values}
 
 
 def _drop_unread(builder: Builder, n: int, results: list[Atom]) -> None:
