@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import html
+import operator
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +47,10 @@ class Site:
     @property
     def loops(self) -> int:
         return sum(e.primitive in (compat.scan_p, compat.while_p) for e in self.holders)
+
+
+Place = tuple[Site, tuple[Atom, ...]]
+"""Where a value is made, as the sum of some variables."""
 
 
 @dataclass(frozen=True)
@@ -437,26 +443,24 @@ class Stepper:
     def _value(self, stage: str, name: str, iterations: tuple[int, ...]) -> Any:
         text = self._texts[stage]
         variables = text.by_name.get(name, [])
-        places = [(site, v) for v in variables for site in text.sites.get(v, ())]
+        places: list[Place] = [(site, (v,)) for v in variables for site in text.sites.get(v, ())]
         if not places:
             raise NoValueError(f"The {stage} program has no variable `{name}` that can be looked at.")
         return self._look(stage, name, places, iterations, f"`{name}`")
 
-    def _look(
-        self, stage: str, name: str, places: Sequence[tuple[Site, Atom]], iterations: tuple[int, ...], what: str
-    ) -> Any:
+    def _look(self, stage: str, name: str, places: Sequence[Place], iterations: tuple[int, ...], what: str) -> Any:
         """The value of the place that is nearest to the position, of those that have been passed."""
         here: StaticPath = ()
         if self.position.stage == stage:
             here = tuple((level.index, level.body) for level in self.position.path)
         places = sorted(places, key=lambda place: (-_shared(here, place[0].path), len(place[0].path)))
         errors: list[SteppingError] = []
-        for site, atom in places:
+        for site, parts in places:
             try:
                 p = self._position(stage, site, iterations, name)
                 if self.machine.sort_key(p) > self.machine.sort_key(self.position):
                     raise NoValueError(self._not_yet(stage, site, what))
-                return self.machine.value(p, atom)
+                return functools.reduce(operator.add, [self.machine.value(p, part) for part in parts])
             except SteppingError as error:
                 errors.append(error)
         raise errors[0]
@@ -513,13 +517,13 @@ class Stepper:
     # --- cotangents ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _cotangent_places(self) -> dict[Atom, list[tuple[Site, Atom]]]:
+    def _cotangent_places(self) -> dict[Atom, list[Place]]:
         """For values of the forward program, and of what was checkpointed, where the backward program makes their cotangents."""
-        found: dict[Atom, list[tuple[Site, Atom]]] = {}
+        found: dict[Atom, list[Place]] = {}
         for program, path, holders in self._texts["backward"].programs:
             made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
             for value, ct in program.cotangents().items():
-                site = Site(path, made.get(ct, 0), holders)
+                site = Site(path, max(made.get(part, 0) for part in ct), holders)
                 found.setdefault(value, []).append((site, ct))
         return found
 
@@ -557,7 +561,7 @@ class Stepper:
                         group.append((site, v))
         return found
 
-    def _cotangent_place(self, site: Site, v: Var) -> tuple[Site, Atom] | None:
+    def _cotangent_place(self, site: Site, v: Var) -> Place | None:
         """Where the cotangent of a variable of the forward program is made; None where it has none."""
         of = self._stands_for.get(v, v)
         way = _way(site.holders)
@@ -580,7 +584,7 @@ class Stepper:
         if not places:
             raise NoValueError(
                 f"`{name}` has no cotangent of its own: the result does not depend on it in a way that is differentiated, or it is kept "
-                "for the backward pass and read there alone, or it is another value plus a constant and that value is read elsewhere too."
+                "for the backward pass and read there alone, or it is another value plus a constant and both are read by one equation."
             )
         if self.stage != "backward":
             raise NoValueError(f"The cotangent of `{name}` is not there yet: the backward pass has not begun.")
@@ -625,8 +629,8 @@ class Stepper:
         for v, name in text.names.items():
             for site in text.sites.get(v, ()):
                 place = self._cotangent_place(site, v)
-                if place is not None and name != "_":
-                    names = found.setdefault(place[1], [])
+                if place is not None and len(place[1]) == 1 and name != "_":
+                    names = found.setdefault(place[1][0], [])
                     if name not in names:
                         names.append(name)
         return {ct: ", ".join(names) for ct, names in found.items()}

@@ -18,7 +18,7 @@ from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Shared, Var
 
 R = TypeVar("R")
 Mask = tuple[bool, ...]
@@ -290,39 +290,18 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
     return roles[::-1]
 
 
-def values_of_tangents(
-    tangent: Mapping[Atom, Atom], primal: Mapping[Atom, Atom], program: Program, equations: Sequence[Equation]
-) -> dict[Var, tuple[Atom, ...]]:
-    """From each tangent to the values whose cotangent is its cotangent.
-
-    A value such as `x + 1` has the tangent of `x`; it is among them if nothing but it reads `x`.
+def values_of_tangents(tangent: Mapping[Atom, Atom], primal: Mapping[Atom, Atom]) -> dict[Var, Shared]:
+    """From each tangent to the values that it is the tangent of; see `Program.tangents`.
 
     Args:
-      tangent: from the variables of the program to their tangents.
+      tangent: from the variables of the program before the transform to their tangents.
       primal: what has become of those variables, of those that are not themselves any more.
-      program: before the transform.
-      equations: those that read tangents.
     """
     sharing: dict[Var, list[Atom]] = {}
     for v, t in tangent.items():
         if isinstance(t, Var):
             sharing.setdefault(t, []).append(v)
-    alone: dict[Var, tuple[Atom, ...]] = {t: (primal.get(vs[0], vs[0]),) for t, vs in sharing.items() if len(vs) == 1}
-    if len(alone) == len(sharing):
-        return alone
-    place = {v: i for vs in sharing.values() if len(vs) > 1 for i, v in enumerate(vs)}
-    first = {t: len(vs) - 1 for t, vs in sharing.items() if len(vs) > 1}
-    for e in equations:
-        for t in first.keys() & set(e.invars):
-            read = e.origin.equation.invars if e.origin is not None and e.origin.equation is not None else ()
-            places = [place[a] for a in read if tangent.get(a) is t]
-            first[t] = min([first[t], *places]) if places else 0
-    for a in program.outvars:
-        if a in place:
-            t = tangent[a]
-            first[t] = min(first[t], place[a])  # type: ignore[index]
-    shared = {t: tuple([primal.get(v, v) for v in sharing[t][: n + 1]]) for t, n in first.items()}  # type: ignore[index]
-    return alone | shared
+    return {t: Shared(tuple([primal.get(v, v) for v in vs]), tuple(vs)) for t, vs in sharing.items()}
 
 
 def call_of(operation: Operation) -> Program:
