@@ -172,6 +172,9 @@ from jaxviz.rule_check import (
 from jaxviz.rule_check import (
     check_rule as check_rule,
 )
+from jaxviz.runtime.breakpoints import (
+    Breakpoint as Breakpoint,
+)
 from jaxviz.runtime.cache import (
     CacheInfo as CacheInfo,
 )
@@ -179,6 +182,18 @@ from jaxviz.runtime.cache import (
     cache_info as cache_info,
 )
 from jaxviz.runtime.donated import watch_donations as watch_donations
+from jaxviz.runtime.stepping import (
+    Position as Position,
+)
+from jaxviz.runtime.stepping import (
+    SteppingError as SteppingError,
+)
+from jaxviz.stepper import (
+    Stepper as Stepper,
+)
+from jaxviz.stepper import (
+    step as step,
+)
 from jaxviz.trace import trace as trace
 
 __version__ = "0.1.0"

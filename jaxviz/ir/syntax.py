@@ -7,7 +7,7 @@ equation of a derived program says which equation it came from, in its `Origin`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Union
@@ -205,6 +205,19 @@ class Branch:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a tangent is the tangent of: one value, or several that differ by constants, such as `x` and `x + 1`.
+
+    Args:
+      values: in the forward program, first the one that the others were made from.
+      variables: what they were in the program before the transform.
+    """
+
+    values: tuple[Atom, ...]
+    variables: tuple[Atom, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A typed program: `lambda constvars; invars. let equations in outvars`.
@@ -217,6 +230,9 @@ class Program:
       debug_info: JAX's record of the function's name, source and argument names.
       branches: where Python looked at a value; such a program was recorded on concrete values and is one path.
       closed: whether it is written out as a ClosedJaxpr (always, but for the params that hold an open jaxpr).
+      tangents: gives, of a program that takes tangents, a mapping from each of its variables that is a tangent to what it is the tangent of.
+        Worked out when it is asked for.
+      cotangents: gives, of a transposed program, a mapping from a value of the forward program to the variables whose sum is its cotangent.
     """
 
     constvars: tuple[Var, ...]
@@ -230,6 +246,8 @@ class Program:
     is_path: bool = False
     closed: bool = True
     is_high: bool = field(default=False, repr=False)
+    tangents: Callable[[], Mapping[Var, Shared]] = field(default=dict, repr=False)
+    cotangents: Callable[[], Mapping[Atom, tuple[Atom, ...]]] = field(default=dict, repr=False)
 
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:

@@ -10,12 +10,14 @@ Source: JAX's `ad_checkpoint.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.syntax import Checkpoint, Equation, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
@@ -203,7 +205,11 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     saved = builder.inline(again, others)[len(parts.known_results) :]
     cts_in = {i: Var(compat.cotangent_type(v.aval)) for i, v in enumerate(body.outvars) if nonzero_cts[i]}
     given = [v for i, v in cts_in.items() if parts.unknown_out[i]]
-    outs = builder.inline(back.backward, [*saved, *given])
+    cotangents = back.backward.cotangents()
+    summands = [ct for cts in cotangents.values() for ct in cts]
+    with_cotangents = replace(back.backward, outvars=(*back.backward.outvars, *summands))
+    outs = builder.inline(with_cotangents, [*saved, *given])
+    outs, cts_inside = outs[: len(back.backward.outvars)], outs[len(back.backward.outvars) :]
     whole = builder.program([*others, *cts_in.values()], outs, compat.derived_debug_info(
         body.debug_info, [""] * (len(others) + len(cts_in)), len(outs)
     ))  # fmt: skip
@@ -211,8 +217,15 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
         operation.params["prevent_cse"],
         lambda p: (*select([not lin for lin in linear], p), *([True] * len(cts_in))),
     )
+    whole = replace(whole, cotangents=partial(_inlined, cotangents, cts_inside))
     call = apply_remat(operation, whole, prevent_cse)
     return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
+
+
+def _inlined(cotangents: Mapping[Atom, Sequence[Atom]], parts: Sequence[Atom]) -> Mapping[Atom, tuple[Atom, ...]]:
+    """The cotangents, of which `parts` has what all their summands have become."""
+    given = iter(parts)
+    return {value: tuple([next(given) for _ in cts]) for value, cts in cotangents.items()}
 
 
 @vmap_rules.register(compat.remat_p)

@@ -8,7 +8,7 @@ copied equation came from.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
@@ -18,7 +18,7 @@ from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Shared, Var
 
 R = TypeVar("R")
 Mask = tuple[bool, ...]
@@ -288,6 +288,20 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
             needed.update(a for a in equation.invars if isinstance(a, Var))
         roles.append(result if used else other)
     return roles[::-1]
+
+
+def values_of_tangents(tangent: Mapping[Atom, Atom], primal: Mapping[Atom, Atom]) -> dict[Var, Shared]:
+    """From each tangent to the values that it is the tangent of; see `Program.tangents`.
+
+    Args:
+      tangent: from the variables of the program before the transform to their tangents.
+      primal: what has become of those variables, of those that are not themselves any more.
+    """
+    sharing: dict[Var, list[Atom]] = {}
+    for v, t in tangent.items():
+        if isinstance(t, Var):
+            sharing.setdefault(t, []).append(v)
+    return {t: Shared(tuple([primal.get(v, v) for v in vs]), tuple(vs)) for t, vs in sharing.items()}
 
 
 def call_of(operation: Operation) -> Program:

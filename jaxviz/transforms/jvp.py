@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
@@ -17,6 +18,7 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     roles_by_use,
+    values_of_tangents,
 )
 
 
@@ -130,4 +132,5 @@ def jvp_program(
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)
+    made = replace(made, tangents=partial(values_of_tangents, tangent, primal))
     return Jvp(made, nonzeros_out)

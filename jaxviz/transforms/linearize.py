@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal as OneOf
 
 from jaxviz.ir import compat
@@ -20,6 +21,7 @@ from jaxviz.transforms.driver import (
     located,
     roles_by_use,
     select,
+    values_of_tangents,
 )
 from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program, split_rules
@@ -351,4 +353,6 @@ def _finish(
     forward_program, _ = dce_program(forward_program)
     # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
     tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
+    tangents = partial(values_of_tangents, tangent, primal)
+    linear_program = replace(linear_program, tangents=tangents)
     return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(checkpoints))

@@ -13,14 +13,26 @@ Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import write_params
-from jaxviz.ir.syntax import Atom, Checkpoint, Decision, Equation, Literal, Operation, Origin, Program, Role, Var
+from jaxviz.ir.syntax import (
+    Atom,
+    Checkpoint,
+    Decision,
+    DropVar,
+    Equation,
+    Literal,
+    Operation,
+    Origin,
+    Program,
+    Role,
+    Var,
+)
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, select
 
 Policy = Callable[..., Any]
@@ -246,11 +258,22 @@ class _Splitter:
         came_from = None if self.is_rule else equation
         own_role: Role = equation.origin.role if equation.origin is not None else "primal"
         ins = [self.value_now.get(a, a) for a, u in zip(equation.invars, unknown, strict=True) if not u]
+        start = len(self.now.equations)
         outs = self.now.splice(rule.known, ins, came_from, self.transform, rule.name, own_role)
+        outs = _in_place_of(
+            outs, dict(zip(outs, select([not u for u in rule.unknown_out], equation.outvars), strict=False)),
+            self.now.equations[start:],
+        )  # fmt: skip
         n_in = len(equation.invars)
         later = [self.read_later(equation.invars[i]) if i < n_in else self.keep(outs[i - n_in]) for i in rule.staged_in]
         role = self.later_role or own_role
-        given = iter(self.later.splice(rule.staged, later, came_from, self.transform, rule.name, role))
+        start = len(self.later.equations)
+        made = self.later.splice(rule.staged, later, came_from, self.transform, rule.name, role)
+        is_new = select(rule.available_out, rule.unknown_out)
+        unknown_results = {
+            a: v for a, v, new in zip(made, select(rule.available_out, equation.outvars), is_new, strict=True) if new
+        }
+        given = iter(_in_place_of(made, unknown_results, self.later.equations[start:]))
         known = iter(outs)
         for v, is_unknown, is_available in zip(equation.outvars, rule.unknown_out, rule.available_out, strict=True):
             if is_unknown:
@@ -282,9 +305,26 @@ class _Splitter:
         )
         later = [*self.residuals.values(), *self.inputs_later]
         staged = self.later.program(later, results_later, _names(program, len(later), len(results_later)))
+        staged = replace(staged, tangents=program.tangents)
         return Split(
             known, staged, residuals, unknown_out, available_out, tuple(self.decisions), tuple(self.checkpoints)
         )
+
+
+def _in_place_of(made: list[Atom], variables: Mapping[Atom, Var], equations: Sequence[Equation]) -> list[Atom]:
+    """Has results keep the variables that they had, as those of an equation that is not split do.
+
+    Args:
+      made: the results.
+      variables: the variables that some of them had.
+      equations: those that have just been made, which are changed.
+    """
+    here = {v for e in equations for v in e.outvars}
+    renamed: dict[Atom, Var] = {a: v for a, v in variables.items() if a in here and not isinstance(v, DropVar)}
+    for e in equations if renamed else ():
+        e.invars = tuple([renamed.get(a, a) for a in e.invars])
+        e.outvars = tuple([renamed.get(v, v) for v in e.outvars])
+    return [renamed.get(a, a) for a in made]
 
 
 def _names(program: Program, n_in: int, n_out: int) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, write_params
+from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.axes import NO_AXES, Axes, Summing, named_axes, sum_over, varying
 from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
@@ -73,6 +75,10 @@ transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule
 """Key: operation, which operands it is linear in, which results have a nonzero cotangent."""
 
 
+Readers = dict[Atom, list[tuple["Equation | None", Atom]]]
+"""For a variable, the equations that read it, None for the program's results, and what each adds to its cotangent."""
+
+
 def transpose_program(
     program: Program,
     linear: Sequence[bool],
@@ -83,8 +89,7 @@ def transpose_program(
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
-    Each cotangent is read once, by the equation that made the value, so it is taken out of the environment as it is
-    read.
+    Each cotangent is read once, by the equation that made the value: all that reads the value has added to it then.
 
     Args:
       program: linear in those inputs taken together.
@@ -112,6 +117,7 @@ def transpose_program(
             linear_equations.append((index, equation))
 
     cotangents: dict[Atom, Atom] = {}
+    readers: Readers = {}
     axes = varying(program, summing.inputs) if summing is not None else {}
     ct_axes: dict[Atom, Axes] = {}
 
@@ -121,6 +127,7 @@ def transpose_program(
             if over:
                 ct = sum_over(builder, ct, over, equation)
             ct_axes[to] = ct_axes.get(to, NO_AXES) | differs.difference(over)
+        readers.setdefault(to, []).append((equation, ct))
         before = cotangents.get(to)
         cotangents[to] = ct if before is None else _add(builder, before, ct, equation)
 
@@ -137,7 +144,7 @@ def transpose_program(
             accumulate(v, cts_in[-1], None)
 
     for index, equation in reversed(linear_equations):
-        cts = [cotangents.pop(v, None) for v in equation.outvars]
+        cts = [cotangents.get(v) for v in equation.outvars]
         nonzeros = tuple([ct is not None for ct in cts])
         if True not in nonzeros:
             continue
@@ -171,7 +178,46 @@ def transpose_program(
     _drop_unread(builder, len(program.equations) - len(linear_equations), results)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
     backward = builder.program(invars, results, info, like=program)
+    backward = replace(backward, cotangents=partial(_of_values, program, cotangents, readers, linear_inputs, cts_out))
     return Transposed(backward, tuple(ct is not None for ct in cts_out))
+
+
+def _of_values(
+    program: Program, cotangents: Mapping[Atom, Atom], readers: Readers, inputs: Sequence[Var],
+    of_inputs: Sequence[Atom | None],
+) -> Mapping[Atom, tuple[Atom, ...]]:  # fmt: skip
+    """From the values that the variables of a linear program are the tangents of to the sums that are their cotangents.
+
+    Args:
+      program: the linear program.
+      cotangents: of its variables.
+      readers: for each of them, the equations that read it, and what each adds to its cotangent.
+      inputs, of_inputs: its linear inputs, and their cotangents, zeros that were written out among them.
+    """
+    found = dict(cotangents)
+    found.update((v, ct) for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None)
+    of_values: dict[Atom, tuple[Atom, ...]] = {}
+    for t, shared in program.tangents().items():
+        if t not in found:
+            continue
+        of_values.setdefault(shared.values[0], (found[t],))
+        read = [_read_by(equation, shared.variables) for equation, _ in readers.get(t, ())]
+        for i, value in enumerate(shared.values[1:], 1):
+            if any(not places or min(places) < i <= max(places) for places in read):
+                continue  # which part of the sum comes from this value, and which from one before it, is not known
+            parts = [ct for places, (_, ct) in zip(read, readers[t], strict=True) if min(places) >= i] if read else []
+            if parts:
+                of_values.setdefault(value, (found[t],) if len(parts) == len(read) else tuple(parts))
+    return of_values
+
+
+def _read_by(equation: Equation | None, variables: tuple[Atom, ...]) -> list[int]:
+    """The places of the variables, among those that share a tangent, that the equation which one of its readers came from reads."""
+    for e in ancestors(equation) if equation is not None else ():
+        places = [variables.index(a) for a in e.invars if a in variables]
+        if places:
+            return places
+    return []
 
 
 def _drop_unread(builder: Builder, n: int, results: list[Atom]) -> None:

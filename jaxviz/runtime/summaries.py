@@ -1,0 +1,346 @@
+"""What an array looks like in a few numbers, worked out where it lies: the array stays on its device, kilobytes come back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from jaxviz.ir import compat
+
+_jit: Callable[[Any], Any] = jax.jit
+
+BINS = 40
+PICTURE = (64, 64)
+"""The most rows and columns of a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An array, or its last two dimensions at the start of all others, in shades.
+
+    Args:
+      rows, columns: how many.
+      of: what is shown, such as 'x[0, :, :]'.
+      low, high: the values that shades 0 and 254 stand for.
+      shades: one byte each, row by row; 255 where a value that is not finite is among those that share the place.
+    """
+
+    rows: int
+    columns: int
+    of: str
+    low: float
+    high: float
+    shades: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shades as base64."""
+        return {
+            "rows": self.rows, "columns": self.columns, "of": self.of, "low": self.low, "high": self.high,
+            "shades": base64.b64encode(self.shades).decode(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """An array in a few numbers. Of complex numbers, sizes and the histogram are those of the absolute value.
+
+    >>> print(summarize(jnp.array([1.0, jnp.nan, 3.0])))
+    f32[3] 1 … 3, mean 2, std 1, 1 NaN, first not finite at [1]
+
+    Args:
+      type: as JAX prints it.
+      shape: of the array.
+      size: how many elements.
+      finite: how many of them are finite.
+      min, max, mean, std: of the finite ones; None where there are none.
+      nan, pos_inf, neg_inf: how many of each.
+      zeros, subnormals: how many are zero, and how many are so small that they have fewer digits.
+      histogram: how many finite elements are in each of some bins of equal width.
+      edges: where the first bin begins and the last one ends.
+      first_not_finite: the index of the first element that is not finite.
+      picture: the array in shades, where it has a shape to show.
+      note: why there are no numbers, as for random keys.
+    """
+
+    type: str
+    shape: tuple[int, ...]
+    size: int
+    finite: int = 0
+    min: float | int | None = None
+    max: float | int | None = None
+    mean: float | None = None
+    std: float | None = None
+    nan: int = 0
+    pos_inf: int = 0
+    neg_inf: int = 0
+    zeros: int = 0
+    subnormals: int = 0
+    histogram: tuple[int, ...] = ()
+    edges: tuple[float, float] | None = None
+    first_not_finite: tuple[int, ...] | None = None
+    picture: Picture | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.note:
+            return f"{self.type} {self.note}"
+        if self.size == 1 and self.finite:
+            what = [_short(self.min)]
+        elif self.min is not None:
+            what = [f"{_short(self.min)} … {_short(self.max)}, mean {_short(self.mean)}, std {_short(self.std)}"]
+        else:
+            what = ["nothing finite"]
+        counts = {
+            "NaN": self.nan, "Inf": self.pos_inf, "-Inf": self.neg_inf, "subnormal": self.subnormals,
+            ("zero" if self.zeros == 1 else "zeros"): self.zeros if self.size > 1 else 0,
+        }  # fmt: skip
+        what += [f"{n:,} {name}" for name, n in counts.items() if n]
+        if self.first_not_finite:
+            what.append(f"first not finite at {list(self.first_not_finite)}")
+        return f"{self.type} {', '.join(what)}"
+
+    def bars(self) -> str:
+        """The histogram as a line of text."""
+        most = max(self.histogram, default=0)
+        return "".join(" ▁▂▃▄▅▆▇█"[-(-8 * n // most)] for n in self.histogram) if most else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        made = {name: getattr(self, name) for name in self.__slots__}
+        made["picture"] = self.picture.to_dict() if self.picture is not None else None
+        for name in ("shape", "histogram", "edges", "first_not_finite"):
+            made[name] = list(made[name]) if made[name] is not None else None
+        return made
+
+
+def _short(x: float | int | None) -> str:
+    return f"{x:,}" if isinstance(x, int) else f"{x:.4g}"
+
+
+def summarize(x: Any) -> Summary:
+    """The summary of an array; what it is worked out from does not leave its device.
+
+    Args:
+      x: an array on one device or laid out over several, or a number. Of random keys and of what was donated there is the type alone.
+    """
+    aval = compat.aval_of(x)
+    kind = aval.str_short(short_dtypes=True)
+    if not hasattr(aval, "dtype"):
+        return Summary(kind, (), 0, note="is no array")
+    shape, size = tuple(map(int, aval.shape)), int(aval.size)
+    if isinstance(x, jax.Array) and x.is_deleted():
+        return Summary(kind, shape, size, note="was donated or deleted")
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return Summary(kind, shape, size, note="random key" if size == 1 else f"{size:,} random keys")
+    if compat.is_float0(aval):
+        return Summary(kind, shape, size, note="zeros without a value: the tangents of integers")
+    if size == 0:
+        return Summary(kind, shape, 0, note="has no elements")
+    found: dict[str, Any] = jax.device_get(_measure(_plain(x)))
+    is_whole = aval.dtype == np.bool_ or jnp.issubdtype(aval.dtype, jnp.integer)
+    number: Callable[[Any], Any] = int if is_whole else float
+    finite, first = int(found["finite"]), int(found["first"])
+    picture = None
+    if "shades" in found and finite:
+        rows, columns = found["shades"].shape
+        of = "x" if len(shape) <= 2 else f"x[{', '.join(['0'] * (len(shape) - 2))}, :, :]"
+        low, high = map(float, found["range"])
+        picture = Picture(rows, columns, of, low, high, found["shades"].tobytes())
+    made = Summary(
+        kind, shape, size, finite,
+        nan=int(found["nan"]), pos_inf=int(found["pos_inf"]), neg_inf=int(found["neg_inf"]),
+        zeros=int(found["zeros"]), subnormals=int(found["subnormals"]), picture=picture,
+        first_not_finite=tuple(int(i) for i in np.unravel_index(first, shape)) if finite < size else None,
+    )  # fmt: skip
+    if not finite:
+        return made
+    return replace(
+        made, min=number(found["min"]), max=number(found["max"]), mean=float(found["mean"]), std=float(found["std"]),
+        histogram=tuple(map(int, found["histogram"])), edges=(float(found["min"]), float(found["max"])),
+    )  # fmt: skip
+
+
+def is_finite(x: Any) -> bool:
+    """Whether all elements are finite; of a type that has no others, true."""
+    dtype = getattr(compat.aval_of(x), "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jnp.inexact) or np.size(x) == 0:
+        return True
+    return bool(_all_finite(_plain(x)))
+
+
+@_jit
+def _all_finite(x: Any) -> Any:
+    return jnp.isfinite(_widened(x)).all()
+
+
+def _plain(x: Any) -> Any:
+    """x as an array whose type does not say how it is laid out over devices; where it lies it stays."""
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    sharding = x.sharding
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return x
+    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
+    return jax.device_put(x, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind))
+
+
+def _flat_index(shape: tuple[int, ...]) -> Any:
+    """The place of each element in the order of memory."""
+    strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+    parts = [lax.broadcasted_iota(jnp.uint32, shape, i) * jnp.uint32(s) for i, s in enumerate(strides)]
+    return sum(parts, start=jnp.zeros(shape, jnp.uint32))
+
+
+def _widened(x: Any) -> Any:
+    """As a type that JAX calculates with everywhere: small floats as float32, small integers as int32, complex as it is."""
+    dtype = x.dtype
+    if dtype == np.bool_:
+        return x.astype(jnp.int32)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return x.astype(jnp.int32) if jnp.iinfo(dtype).bits < 32 else x
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+        return x.astype(jnp.float32)
+    return x
+
+
+@_jit
+def _measure(x: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    wide = _widened(x)
+    if jnp.issubdtype(wide.dtype, jnp.complexfloating):
+        parts = (wide.real, wide.imag)
+        is_nan = jnp.isnan(parts[0]) | jnp.isnan(parts[1])
+        is_inf = jnp.isinf(wide) & ~is_nan
+        found |= {"nan": is_nan.sum(), "pos_inf": is_inf.sum(), "neg_inf": 0}
+        finite = jnp.isfinite(wide)
+        tiny = [_zeros_and_subnormals(p) for p in parts]
+        is_zero = tiny[0][0] & tiny[1][0]
+        is_subnormal = (tiny[0][1] | tiny[1][1]) & (tiny[0][0] | tiny[0][1]) & (tiny[1][0] | tiny[1][1])
+        v = jnp.abs(wide)
+        finite &= jnp.isfinite(v)
+    elif jnp.issubdtype(wide.dtype, jnp.floating):
+        found |= {"nan": jnp.isnan(wide).sum(), "pos_inf": (wide == jnp.inf).sum(), "neg_inf": (wide == -jnp.inf).sum()}
+        finite = jnp.isfinite(wide)
+        is_zero, is_subnormal = _zeros_and_subnormals(x)
+        v = wide
+    else:
+        found |= {"nan": 0, "pos_inf": 0, "neg_inf": 0}
+        finite = jnp.ones(x.shape, bool)
+        is_zero, is_subnormal = wide == 0, jnp.zeros(x.shape, bool)
+        v = wide
+    n = finite.sum()
+    found |= {
+        "finite": n,
+        "zeros": is_zero.sum(),
+        "subnormals": is_subnormal.sum(),
+        "first": jnp.where(finite, x.size - 1, _flat_index(x.shape)).min(),
+    }
+    if jnp.issubdtype(v.dtype, jnp.integer):
+        low, high = v.min(), v.max()
+    else:
+        low, high = jnp.where(finite, v, jnp.inf).min(), jnp.where(finite, v, -jnp.inf).max()
+    found |= {"min": low, "max": high}
+    v = v if jnp.issubdtype(v.dtype, jnp.floating) else v.astype(jnp.float32)
+    low, high = low.astype(v.dtype), high.astype(v.dtype)
+    # Scaled, so that no sum or difference overflows.
+    scale = jnp.maximum(jnp.abs(low), jnp.abs(high))
+    scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
+    scaled = jnp.where(finite, v / scale, 0)
+    mean = scaled.sum() / n
+    std = jnp.sqrt(jnp.where(finite, (scaled - mean) ** 2, 0).sum() / n)
+    found |= {"mean": mean * scale, "std": std * scale}
+    a, b = low / scale, high / scale
+    width = jnp.where(b > a, b - a, 1)
+    bins = jnp.clip(((scaled - a) / width * BINS).astype(jnp.int32), 0, BINS - 1)
+    found["histogram"] = _counts(jnp.where(finite, bins, BINS))
+    if x.ndim and x.size > 1:
+        matrix = lambda y: y.reshape(1, -1) if y.ndim == 1 else y[(0,) * (y.ndim - 2)]
+        shades, around = _shades(matrix(scaled), matrix(finite))
+        found |= {"shades": shades, "range": around * scale}
+    return found
+
+
+def _counts(bins: Any) -> Any:
+    """How often each bin occurs, the last one for what is left out.
+
+    Neighbours count in places of their own, which are added up: on a GPU they would else wait for each other.
+    """
+    lanes = 1024
+    lane = (_flat_index(bins.shape) % lanes).astype(jnp.int32)
+    return jnp.zeros((BINS + 1, lanes), jnp.int32).at[bins, lane].add(1)[:BINS].sum(1)
+
+
+def _zeros_and_subnormals(x: Any) -> tuple[Any, Any]:
+    """By the bits where a processor may take subnormal numbers for zeros."""
+    finfo = jnp.finfo(x.dtype)
+    if x.dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
+        uint = {16: jnp.uint16, 32: jnp.uint32, 64: jnp.uint64}[finfo.bits]
+        bits = lax.bitcast_convert_type(x, uint) & uint((1 << (finfo.bits - 1)) - 1)
+        return bits == 0, (bits > 0) & (bits < uint(1 << finfo.nmant))
+    size = jnp.abs(x.astype(jnp.float32))
+    return size == 0, (size > 0) & (size < float(finfo.smallest_normal))
+
+
+def _shades(x: Any, finite: Any) -> tuple[Any, Any]:
+    """A matrix, scaled and without what is not finite, in few shades: each the mean of those that share its place."""
+    window = tuple(-(-n // most) for n, most in zip(x.shape, PICTURE if x.shape[0] > 1 else (1, 128), strict=True))
+    pool = partial(
+        lax.reduce_window, computation=lax.add, window_dimensions=window, window_strides=window,
+        padding=[(0, -n % w) for n, w in zip(x.shape, window, strict=True)],
+    )  # fmt: skip
+    zero = np.zeros((), x.dtype)
+    n = pool(finite.astype(x.dtype), zero)
+    rows, columns = (
+        np.minimum(w, size - w * np.arange(-(-size // w))) for size, w in zip(x.shape, window, strict=True)
+    )
+    inside = np.outer(rows, columns).astype(x.dtype)
+    mean = pool(x, zero) / jnp.maximum(n, 1)
+    seen = n > 0
+    low, high = jnp.where(seen, mean, jnp.inf).min(), jnp.where(seen, mean, -jnp.inf).max()
+    shades = jnp.round((mean - low) / jnp.where(high > low, high - low, 1) * 254)
+    return jnp.where(n < inside, 255, shades).astype(jnp.uint8), jnp.stack([low, high])
+
+
+# --- is it the same again ---------------------------------------------------------------------------------------------
+
+
+def fingerprint(x: Any) -> np.ndarray:
+    """A few numbers that are others where an array is another one, and nearly the same where it differs by rounding."""
+    aval = compat.aval_of(x)
+    if not hasattr(aval, "dtype") or compat.is_float0(aval) or aval.size == 0:
+        return np.zeros(3)
+    x = _plain(x)
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(_fingerprint(x), np.float64)
+
+
+@_jit
+def _fingerprint(x: Any) -> Any:
+    """How many are not finite, the norm, and the sum with signs that look random."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        x = jnp.stack([x.real, x.imag])
+    v = _widened(x)
+    v = v.astype(jnp.float32) if not jnp.issubdtype(v.dtype, jnp.floating) else v
+    finite = jnp.isfinite(v)
+    v = jnp.where(finite, v, 0)
+    scale = jnp.maximum(jnp.abs(v).max(), jnp.finfo(v.dtype).tiny)
+    v = v / scale
+    noise = (_flat_index(v.shape) + 1) * jnp.uint32(2654435761)
+    noise = (noise ^ (noise >> 15)) * jnp.uint32(2246822519)
+    signs = jnp.where(noise >> 31, 1, -1).astype(v.dtype)
+    return jnp.stack([(~finite).sum().astype(v.dtype), jnp.sqrt((v * v).sum()) * scale, (v * signs).sum() * scale])
+
+
+def same_fingerprint(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two fingerprints may be those of one array computed twice, sums taken in another order."""
+    size = max(abs(a[1]), abs(b[1]))
+    return bool(a[0] == b[0] and abs(a[1] - b[1]) <= 1e-3 * size and abs(a[2] - b[2]) <= 1e-3 * size)
