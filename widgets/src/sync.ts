@@ -10,15 +10,27 @@ export interface WidgetModel extends Holder {
   save_changes(): void;
 }
 
-export function payloadOf(model: WidgetModel): DataView | null {
-  const payload = model.get("payload");
-  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
-}
+export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
 /** The view of the version before, and what differs; null where there is none. */
-export function beforeOf(model: WidgetModel): DataView | null {
-  const payload = model.get("before");
-  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+export const beforeOf = (model: WidgetModel): DataView | null => blockOf(model.get("before"));
+
+const blocks = new WeakMap<object, DataView>();
+
+/** The bytes of a trait, in whatever form a host has them, and the same object for the same bytes; null for none. */
+export function blockOf(value: unknown): DataView | null {
+  if (typeof value !== "object" || value === null) return null;
+  const before = blocks.get(value);
+  if (before) return before;
+  let block: DataView;
+  // What comes from another frame is no instance of this frame's classes.
+  if (ArrayBuffer.isView(value)) block = new DataView(value.buffer, value.byteOffset, value.byteLength);
+  else if (Object.prototype.toString.call(value) === "[object ArrayBuffer]")
+    block = new DataView(value as ArrayBuffer);
+  else return null;
+  if (block.byteLength === 0) return null;
+  blocks.set(value, block);
+  return block;
 }
 
 export function changesOf(model: WidgetModel): Changes | null {
