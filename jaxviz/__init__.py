@@ -148,6 +148,7 @@ from jaxviz.ir.syntax import Program as Program
 from jaxviz.jit import (
     jit as jit,
 )
+from jaxviz.progress import show_progress as show_progress
 from jaxviz.rule_check import (
     RuleCheck as RuleCheck,
 )
