@@ -104,14 +104,14 @@ def told_to(listener: Listener) -> Iterator[None]:
 def _is_shown() -> bool:
     if _wanted[0] is not None:
         return _wanted[0]
-    return _is_in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+    return _notebook() is not None or (sys.stderr is not None and sys.stderr.isatty())
 
 
-def _is_in_notebook() -> bool:
-    # As `tqdm.auto` sees it; without IPython there is none.
+def _notebook() -> Any:
+    """IPython where it runs a notebook, as `tqdm.auto` sees it; it is there then, and nothing here brings it along."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and "IPKernelApp" in shell.config
+    return ipython if shell is not None and "IPKernelApp" in shell.config else None
 
 
 @contextlib.contextmanager
@@ -139,10 +139,28 @@ def _draw(
     from tqdm.auto import tqdm  # takes a while to import
 
     of: dict[str, Any] = {} if total else {"bar_format": "{desc}: {elapsed}"}
-    with tqdm(total=total, desc=what, leave=False, **of) as bar:
+    if _notebook() is not None:
+        of["display"] = False
+    with tqdm(total=total, desc=what, leave=False, **of) as bar, _displayed(bar):
         bar.start_t -= _DELAY
         while True:
             bar.n = done()
             bar.refresh()
             if over.wait(_BETWEEN):
+                # Short of its total it would stay, in red.
+                bar.total = bar.n
                 return
+
+
+@contextlib.contextmanager
+def _displayed(bar: Any) -> Iterator[None]:
+    """In a notebook, a bar in an output that is empty afterwards: of a widget that is closed, the file would keep a reference."""
+    ipython = _notebook()
+    if ipython is None:
+        yield
+        return
+    shown = ipython.display.display(bar.container, display_id=True)
+    try:
+        yield
+    finally:
+        shown.update({}, raw=True)

@@ -5,7 +5,11 @@ import type { Asked } from "./ask";
 /** The part of an anywidget model that is needed to find it. */
 export interface Holder extends Asked {
   get(name: string): unknown;
-  widget_manager?: { get_model?(id: string): Promise<{ get(name: string): unknown } | undefined> };
+  widget_manager?: {
+    get_model?(id: string): Promise<{ get(name: string): unknown } | undefined>;
+    /** JupyterLab's has it. */
+    kernel?: { interrupt?(): Promise<void> } | null;
+  };
 }
 
 export const MAIN = "explorer";

@@ -22,8 +22,6 @@ import { splitter } from "./splitter";
 import { type Other, type Side, State } from "./state";
 import sheet from "./style.css";
 import {
-  askForPayload,
-  askForRest,
   beforeOf,
   changesOf,
   compiledOf,
@@ -31,10 +29,13 @@ import {
   heightOf,
   onPayload,
   payloadOf,
+  restOf,
   syncState,
+  viewOf,
   type WidgetModel,
   whatIfOf,
 } from "./sync";
+import { Waiting } from "./waiting";
 import { isZipped, unzipped } from "./zip";
 
 /** Equations of the function up to which its switches are asked for before they are looked at. */
@@ -126,6 +127,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
+  const unwait = state.rest.listen(() => rail.update("whole"));
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
@@ -147,6 +149,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     unfollow();
     unlink();
     stop();
+    unwait();
     state.switches.destroy();
     for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
@@ -249,7 +252,11 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   el.append(root);
   let unmount = () => {};
   let state: State | null = null;
+  const derived = viewOf(model);
+  let waiting: Waiting | null = null;
   const clear = () => {
+    waiting?.destroy();
+    waiting = null;
     unmount();
     unmount = () => {};
     state = null;
@@ -273,11 +280,11 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     }
     clear();
     addSheet(el);
-    state = new State(new Model(view), whatIfOf(model));
+    state = new State(new Model(view), whatIfOf(model), restOf(model));
     setBeside(state, other, changesOf(model));
     beside = earlier;
     unmount = mount(root, model, state);
-    if (!view.is_whole) askForRest(model);
+    if (!view.is_whole) state.rest.ask();
   };
   let turn = 0;
   const show = () => {
@@ -296,18 +303,20 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
         } else present(views[0] as View, views[1] as View | undefined, earlier);
       } else if (failureOf(model)) say("failed", `The explorer could not be shown: ${failureOf(model)}`);
       else {
-        say("loading", "Deriving the programs…");
-        askForPayload(model);
+        clear();
+        derived.ask();
+        waiting = new Waiting(derived, "Deriving the programs…", "loading");
+        root.replaceChildren(waiting.element);
       }
     } catch (error) {
       fail(error);
     }
   };
   show();
-  const stop = onPayload(model, show);
+  const stops = [onPayload(model, show), derived.listen(() => waiting?.update())];
   return () => {
     turn++;
-    stop();
+    for (const stop of stops) stop();
     clear();
   };
 }

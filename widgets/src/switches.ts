@@ -1,9 +1,9 @@
 /** The switches of a function as set: what is to be saved, and what comes of it. The panes that show them share one of these. */
 
-import { Late, NO_ANSWER } from "./late";
-import type { Made } from "./sync";
 import type { Timeline } from "./timeline";
+import { NO_ANSWER, PATIENCE } from "./waiting";
 import { type Outcome, type Table, WhatIf } from "./whatif";
+import type { Work } from "./work";
 
 export class Switches {
   /** What they are worked out from; null until it is there. */
@@ -18,21 +18,25 @@ export class Switches {
   outcome: Outcome | null = null;
   timeline: Timeline | null = null;
   private readonly stop: () => void;
-  private readonly late = new Late();
+  private late: ReturnType<typeof setTimeout> | undefined;
   private waiting: (() => void)[] = [];
 
   constructor(
-    private readonly source: Made,
+    readonly source: Work,
     private readonly tell: () => void,
   ) {
     this.stop = source.listen(() => {
       // What nobody has looked at is read when somebody does.
-      if (this.isUnderWay) this.read();
+      if (this.isUnderWay && source.read() !== "") this.read();
+      else if (this.isUnderWay) {
+        this.error = source.progress.state === "stopped" ? "Stopped." : "";
+        this.tell();
+      }
     });
   }
 
   destroy(): void {
-    this.late.stop();
+    clearTimeout(this.late);
     this.stop();
   }
 
@@ -47,10 +51,12 @@ export class Switches {
     if (this.source.read() !== "") this.read();
     else {
       this.error = "";
-      this.late.start(() => {
+      clearTimeout(this.late);
+      this.late = setTimeout(() => {
+        if (this.source.progress.state !== "asked") return;
         this.error = NO_ANSWER;
         this.tell();
-      });
+      }, PATIENCE);
       this.source.ask();
       this.tell();
     }
@@ -88,7 +94,7 @@ export class Switches {
     const text = this.source.read();
     if (text === "") return;
     this.isUnderWay = false;
-    this.late.stop();
+    clearTimeout(this.late);
     this.error = "";
     const answer = JSON.parse(text) as Table | { error: string };
     if ("error" in answer) this.error = answer.error;

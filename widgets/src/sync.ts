@@ -3,6 +3,7 @@
 import type { Changes } from "./changes";
 import type { Holder } from "./held";
 import type { State } from "./state";
+import { type Work, workOf } from "./work";
 
 /** The part of an anywidget model that is used. */
 export interface WidgetModel extends Holder {
@@ -56,46 +57,17 @@ export function failureOf(model: WidgetModel): string {
   return String(model.get("failure") ?? "");
 }
 
-/** Asks Python for the view, which it makes when first asked. */
-export function askForPayload(model: WidgetModel): void {
-  model.send?.("fill");
-}
+/** The view, which Python makes when it is first asked. */
+export const viewOf = (model: WidgetModel): Work => workOf(model, "fill", "payload", () => "");
 
-/** Asks Python for what it left out of the view of a large program, so that the rest is there sooner. */
-export function askForRest(model: WidgetModel): void {
-  model.send?.("rest");
-}
+export const whatIfOf = (model: WidgetModel): Work => traitOf(model, "what if", "what_if");
+export const compiledOf = (model: WidgetModel): Work => traitOf(model, "compile", "compiled", false);
 
-/** What Python makes when it is first asked for: the table of the switches, the compiled program. */
-export interface Made {
-  /** JSON of it or of `{error}`; empty until it is there. */
-  read(): string;
-  ask(): void;
-  listen(callback: () => void): () => void;
-}
+/** What Python left out of the view of a large program, so that the rest is there sooner; it comes with another view. */
+export const restOf = (model: WidgetModel): Work => workOf(model, "rest", "payload", () => "");
 
-/** Where there is none. */
-export const NOTHING_MADE: Made = { read: () => "", ask: () => {}, listen: () => () => {} };
-
-export const whatIfOf = (model: WidgetModel): Made => made(model, "what_if", "what if");
-export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", "compile");
-
-function made(model: WidgetModel, trait: string, message: string): Made {
-  return {
-    read: () => String(model.get(trait) ?? ""),
-    ask: () => {
-      try {
-        model.send?.(message);
-      } catch (error) {
-        // There is no kernel any more. Whoever asks says so when no answer comes.
-        console.warn(error);
-      }
-    },
-    listen: (callback) => {
-      model.on(`change:${trait}`, callback);
-      return () => model.off(`change:${trait}`, callback);
-    },
-  };
+function traitOf(model: WidgetModel, message: string, trait: string, isPython = true): Work {
+  return workOf(model, message, trait, () => String(model.get(trait) ?? ""), isPython);
 }
 
 /** Keeps the selected equation, as `stage:number`, the stages in each pane, and the filter the same on both sides. */

@@ -1,13 +1,14 @@
 // @vitest-environment jsdom
-import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { Linked, partsOf } from "../src/compiled";
-import { NO_ANSWER, PATIENCE } from "../src/late";
 import type { Listing, Pane } from "../src/pane";
 import { CompiledPane } from "../src/panes/compiled";
 import { linkScrolling, Places, target } from "../src/scrolling";
 import { type Side, State } from "../src/state";
-import type { Made } from "../src/sync";
+import { compiledOf, whatIfOf } from "../src/sync";
+import { NO_ANSWER, PATIENCE } from "../src/waiting";
 import { model } from "./fixture";
+import { host } from "./host";
 import { layOut } from "./layout";
 
 const shared = model();
@@ -75,32 +76,20 @@ test.each([
   ).toBe(parts);
 });
 
-function source(first: string): Made & { set(text: string): void; asked: number } {
-  let held = first;
-  let told = () => {};
+function source(first: string) {
+  const widget = host({ compiled: first, what_if: first });
   return {
-    asked: 0,
-    read: () => held,
-    ask() {
-      this.asked += 1;
-    },
-    listen(callback) {
-      told = callback;
-      return () => {
-        told = () => {};
-      };
-    },
-    set(next) {
-      held = next;
-      told();
-    },
+    widget,
+    work: compiledOf(widget),
+    set: (text: string) => widget.set("compiled", text),
+    says: (said: object) => widget.tell("msg:custom", { work: "compile", ...said }),
   };
 }
 
 describe("the pane", () => {
-  function mounted(from: Made) {
+  function mounted(from: ReturnType<typeof source>) {
     const state = new State(shared);
-    const pane = new CompiledPane(state, from, "left", document.body);
+    const pane = new CompiledPane(state, from.work, "left", document.body);
     document.body.append(pane.element);
     state.subscribe((change) => pane.update(change));
     const lines = () => [...pane.element.querySelectorAll(".cm-line")];
@@ -110,7 +99,7 @@ describe("the pane", () => {
   test("asks, waits, and shows what comes", () => {
     const from = source("");
     const { pane, lines } = mounted(from);
-    expect(from.asked).toBe(1);
+    expect(from.widget.sent).toEqual(["compile"]);
     expect(pane.element.textContent).toContain("Compiling");
     expect(pane.listing).toBeNull();
     from.set(JSON.stringify(answer));
@@ -124,24 +113,67 @@ describe("the pane", () => {
     pane.destroy();
   });
 
-  test("says so where no answer comes", () => {
-    vi.useFakeTimers();
-    const from = source("");
-    const { pane, lines } = mounted(from);
-    expect(pane.element.textContent).not.toContain(NO_ANSWER);
-    vi.advanceTimersByTime(PATIENCE);
-    expect(pane.element.textContent).toContain(NO_ANSWER);
-    from.set(JSON.stringify(answer));
-    expect(pane.element.textContent).not.toContain(NO_ANSWER);
-    expect(lines()).not.toEqual([]);
-    pane.destroy();
+  describe("while the kernel is at it", () => {
+    beforeEach(() => {
+      vi.useFakeTimers();
+    });
+    afterEach(() => {
+      vi.useRealTimers();
+    });
+    const seen = (pane: CompiledPane) =>
+      [...pane.element.querySelectorAll<HTMLElement>(".jv-waiting p, .jv-waiting span, .jv-waiting button")]
+        .filter((e) => !e.closest("[hidden]"))
+        .map((e) => e.textContent);
+    const button = (pane: CompiledPane) => pane.element.querySelector<HTMLElement>("[data-testid=cancel]")!;
 
-    const state = new State(shared, source(""));
-    state.switches.ask();
-    expect(state.switches.error).toBe("");
-    vi.advanceTimersByTime(PATIENCE);
-    expect(state.switches.error).toBe(NO_ANSWER);
-    vi.useRealTimers();
+    test("says so where no answer comes", () => {
+      const from = source("");
+      const { pane, lines } = mounted(from);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
+      vi.advanceTimersByTime(PATIENCE);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling"), "8 s", "Stop waiting", NO_ANSWER]);
+      from.set(JSON.stringify(answer));
+      expect(lines()).not.toEqual([]);
+      expect(seen(pane)).toEqual([]);
+      pane.destroy();
+      expect(from.widget.count()).toBe(0);
+      expect(vi.getTimerCount()).toBe(0);
+
+      const state = new State(shared, whatIfOf(from.widget));
+      from.widget.set("what_if", "");
+      state.switches.ask();
+      expect(state.switches.error).toBe("");
+      vi.advanceTimersByTime(PATIENCE);
+      expect(state.switches.error).toBe(NO_ANSWER);
+      state.switches.destroy();
+    });
+
+    test("says for how long, and is not waited for any more", () => {
+      const from = source("");
+      const { pane, lines } = mounted(from);
+      from.says({});
+      vi.advanceTimersByTime(125_000);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling"), "2 min 05 s", "Stop waiting"]);
+      button(pane).click();
+      expect(seen(pane)).toEqual([expect.stringContaining("The kernel does it all the same")]);
+      from.says({ what: "compiling" });
+      expect(seen(pane)).toHaveLength(1);
+      from.set(JSON.stringify(answer));
+      expect(lines()).not.toEqual([]);
+      pane.destroy();
+    });
+
+    test("an interrupt stops it, and it can be started again", () => {
+      const from = source("");
+      const { pane } = mounted(from);
+      from.says({});
+      from.says({ stopped: true });
+      expect(seen(pane)).toEqual(["Stopped.", "Start again"]);
+      button(pane).click();
+      expect(from.widget.sent).toEqual(["compile", "compile"]);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
+      pane.destroy();
+    });
   });
 
   test("says what went wrong, and shows StableHLO where XLA did not compile it", () => {

@@ -695,7 +695,7 @@ test("G shows the pane in use as a graph, and as code again", async () => {
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
   const { find, key } = show();
   key("g");
-  await vi.waitFor(() => expect(find("graph-left")).toHaveLength(1));
+  await vi.waitFor(() => expect(find("graph-left")).toHaveLength(1), 10_000);
   expect(find("code-left")).toHaveLength(0);
   find("as-code-left")[0]!.click();
   expect(find("code-left")).toHaveLength(1);

@@ -16,11 +16,11 @@ import { type Compiled, Linked, partsOf } from "../compiled";
 import { h } from "../dom";
 import { editor } from "../editor";
 import { formatCount, plural } from "../format";
-import { Late, NO_ANSWER } from "../late";
 import type { Listing } from "../pane";
 import { listingOf } from "../scrolling";
 import { type Change, type Lit, litAs, type Side, type State } from "../state";
-import type { Made } from "../sync";
+import { Waiting } from "../waiting";
+import type { Work } from "../work";
 import { marked } from "./residuals";
 
 type Which = "hlo" | "stablehlo";
@@ -37,6 +37,9 @@ const NO_LINE: Record<Which, string> = {
 
 const GONE =
   "Its result is a constant or another equation's, or nothing reads it; or XLA left no metadata on what it became.";
+
+const COMPILING =
+  "Compiling forward and backward as one program… The kernel does that once; XLA cannot be interrupted.";
 
 const relight = StateEffect.define<null>();
 
@@ -89,7 +92,7 @@ export class CompiledPane {
     "data-testid": "no-instruction",
   });
   private readonly stop: () => void;
-  private readonly late = new Late();
+  private waiting: Waiting | null = null;
   private compiled: Compiled | null = null;
   private which: Which = "hlo";
   private view: EditorView | null = null;
@@ -100,7 +103,7 @@ export class CompiledPane {
 
   constructor(
     private readonly state: State,
-    private readonly source: Made,
+    private readonly source: Work,
     private readonly side: Side,
     private readonly root: HTMLElement,
   ) {
@@ -143,7 +146,7 @@ export class CompiledPane {
   }
 
   destroy(): void {
-    this.late.stop();
+    this.waiting?.destroy();
     this.stop();
     this.view?.destroy();
   }
@@ -177,14 +180,15 @@ export class CompiledPane {
   private fill(): void {
     const text = this.source.read();
     if (text === "") {
-      this.body.replaceChildren(
-        message("", "Compiling forward and backward as one program… The kernel does that once.", "compiling"),
-      );
-      this.late.start(() => this.body.append(message("", NO_ANSWER, "no-answer")));
-      this.source.ask();
+      if (this.waiting === null) {
+        this.source.ask();
+        this.waiting = new Waiting(this.source, COMPILING, "compiling");
+        this.body.replaceChildren(this.waiting.element);
+      } else this.waiting.update();
       return;
     }
-    this.late.stop();
+    this.waiting?.destroy();
+    this.waiting = null;
     const answer = JSON.parse(text) as Compiled | { error: string };
     if (!("stablehlo" in answer)) {
       this.body.replaceChildren(message("There is no compiled program", answer.error, "not-compiled"));
