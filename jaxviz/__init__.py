@@ -166,6 +166,7 @@ from jaxviz.jacobians import jacrev as jacrev
 from jaxviz.jit import (
     jit as jit,
 )
+from jaxviz.progress import show_progress as show_progress
 from jaxviz.rule_check import (
     RuleCheck as RuleCheck,
 )

@@ -121,6 +121,22 @@ def running_browser() -> Iterator[Browser]:
         made.close()
 
 
+_ASK = """async (code) => {
+    const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const done = kernel.requestExecute({ code, store_history: false });
+    let text = "";
+    done.onIOPub = (message) => { if (message.header.msg_type === "stream") text += message.content.text; };
+    await done.done;
+    return text.trim();
+}"""
+
+
+def ask_kernel(page: Page, expression: str) -> str:
+    """What an expression is in the kernel of the notebook that is open: run as a cell is."""
+    answer: str = page.evaluate(_ASK, f"print({expression})")
+    return answer
+
+
 class Tab:
     """A page that notes what it should not do: raise an error, or ask for anything beyond this machine."""
 

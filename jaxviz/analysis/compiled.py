@@ -16,6 +16,7 @@ from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
 from jaxviz.runtime.cache import function_name
 
 
@@ -119,7 +120,8 @@ def report_compiled(
     fun: Callable[..., Any], traced: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
 ) -> CompileReport:
     """The report of a call that `jax.jit` has traced; see `jaxviz.jit`."""
-    compiled = traced.lower().compile()
+    with counting("compiling"):
+        compiled = traced.lower().compile()
     program = read_jaxpr(traced.jaxpr)
     donated = [i.donated for i in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
     given, static = _arguments(fun, args, kwargs, options)

@@ -25,6 +25,7 @@ from jaxviz.ir.convert import one_equation
 from jaxviz.ir.errors import EquationError, JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
+from jaxviz.progress import counting
 
 Pass = OneOf["forward", "backward"]
 
@@ -243,7 +244,8 @@ class CostReport:
 
     @cached_property
     def _compiled(self) -> Any:
-        return self._lowered.compile()
+        with counting("compiling"):
+            return self._lowered.compile()
 
     @cached_property
     def _lowered(self) -> Any:
@@ -299,16 +301,18 @@ class CostReport:
                 raise TypeError(
                     f"measure runs the equations, which takes arrays; argument {name or '?'} is {x}, which has no value"
                 )
-        stopwatch = _Stopwatch(repeat, d)
-        outs = stopwatch.run(
-            "forward",
-            d.forward,
-            [jnp.asarray(x, v.aval.dtype) for x, v in zip(self.inputs, d.forward.invars, strict=True)],
-        )
-        if self.has_backward:
-            residuals = outs[len(outs) - d.n_residuals :]
-            cotangents = [jnp.ones(v.aval.shape, v.aval.dtype) for v in d.backward.invars[d.n_residuals :]]
-            stopwatch.run("backward", d.backward, [*residuals, *cotangents])
+        n = len(d.forward.equations) + (len(d.backward.equations) if self.has_backward else 0)
+        with counting("equations", n) as done:
+            stopwatch = _Stopwatch(repeat, d, done)
+            outs = stopwatch.run(
+                "forward",
+                d.forward,
+                [jnp.asarray(x, v.aval.dtype) for x, v in zip(self.inputs, d.forward.invars, strict=True)],
+            )
+            if self.has_backward:
+                residuals = outs[len(outs) - d.n_residuals :]
+                cotangents = [jnp.ones(v.aval.shape, v.aval.dtype) for v in d.backward.invars[d.n_residuals :]]
+                stopwatch.run("backward", d.backward, [*residuals, *cotangents])
         return Timings(self.function, tuple(stopwatch.rows))
 
 
@@ -434,8 +438,9 @@ def _milliseconds(seconds: float) -> str:
 class _Stopwatch:
     """Runs programs equation by equation, each compiled once for all that do the same."""
 
-    def __init__(self, repeat: int, derivation: Derivation):
+    def __init__(self, repeat: int, derivation: Derivation, done: Callable[[], None]):
         self.repeat = repeat
+        self.done = done
         self.definition = defined_at(derivation.primal)
         self.compiled: dict[Operation, Callable[..., Any]] = {}
         self.rows: list[Timing] = []
@@ -457,6 +462,7 @@ class _Stopwatch:
                 if a in values and last.get(a, e) is e:
                     del values[a]
             self.rows.append(Timing(stage, e, location_of(e) or self.definition, seconds, cost_of(e)))
+            self.done()
         return [read(a) for a in program.outvars]
 
     def time(self, fun: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, float]:

@@ -14,6 +14,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Literal, Program
+from jaxviz.progress import counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ def compiled_parts(derivation: Derivation) -> list[int | None]:
       what compiling raises.
     """
     forward, inputs = derivation.forward, input_types(derivation)
-    compiled = jax.jit(as_function(forward), keep_unused=True).lower(*inputs).compile()
+    with counting("compiling"):
+        compiled = jax.jit(as_function(forward), keep_unused=True).lower(*inputs).compile()
     shardings: dict[Atom, Any] = dict(zip(forward.outvars, jax.tree.leaves(compiled.output_shardings), strict=True))
     shardings |= zip(forward.invars, jax.tree.leaves(compiled.input_shardings), strict=True)
     return [_parts(shardings[a], a.aval) for a in derivation.linearized.residuals]

@@ -11,6 +11,7 @@ from jaxviz.analysis.lint_checks import FIND, Advice, Subject
 from jaxviz.analysis.lint_rules import LINT_RULES
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, wrapped
 from jaxviz.derivation import derive
+from jaxviz.progress import each
 
 CAPTURED_NBYTES = 1 << 20
 """From so many bytes on a constant is advised on, where `min_nbytes` is not given."""
@@ -129,13 +130,15 @@ def lint(
     subject = Subject(derivation)
     total = subject.found.nbytes
     least = max(1024, total // 100) if min_nbytes is None else min_nbytes
-    made = []
-    for rule, find in FIND.items():
+
+    def found(rule: str) -> list[Advice]:
         try:
-            made += [replace(a, rule=rule) for a in find(subject)]
+            return [replace(a, rule=rule) for a in FIND[rule](subject)]
         except Exception as error:
             error.add_note(f"in the rule {rule!r} of jaxviz.lint")
             raise
+
+    made = [a for advice in each(found, FIND, "rules") for a in advice]
     shown = [a for a in made if a.rule in _OF_NO_BYTES or a.nbytes >= _threshold(a.rule, least, min_nbytes)]
     shown.sort(key=lambda a: -a.nbytes)
     few = sum(0 < a.nbytes < least for a in made if a.rule not in (*_OF_NO_BYTES, "captured-constant"))

@@ -18,6 +18,7 @@ from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Operation, Program
+from jaxviz.progress import counting
 
 _TAG = re.compile(r"(?:^|/)jaxviz\.(\d+)(?=/|:|$)")
 
@@ -132,7 +133,8 @@ class Lowering:
     @cached_property
     def hlo(self) -> str:
         """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
-        return str(self.lowered.compile().as_text() or "")
+        with counting("compiling"):
+            return str(self.lowered.compile().as_text() or "")
 
 
 def lower_gradient(derivation: Derivation, largest: int | None = None) -> Lowering:

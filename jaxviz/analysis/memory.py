@@ -19,6 +19,7 @@ from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
 from jaxviz.transforms.inline import inlined
 
 if TYPE_CHECKING:
@@ -364,7 +365,8 @@ def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
         for v, s in zip(derivation.primal.invars, derivation.placed, strict=True)
     ]
     jitted: Callable[..., Any] = jax.jit(gradient, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
-    found = jitted.lower(*inputs).compile().memory_analysis()  # type: ignore[attr-defined]
+    with counting("compiling"):
+        found = jitted.lower(*inputs).compile().memory_analysis()  # type: ignore[attr-defined]
     return XlaMemory(
         int(found.argument_size_in_bytes), int(found.output_size_in_bytes), int(found.temp_size_in_bytes),
         int(found.alias_size_in_bytes), jax.default_backend(),

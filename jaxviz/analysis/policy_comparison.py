@@ -35,6 +35,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Equation, Program
+from jaxviz.progress import each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -231,20 +232,19 @@ class PolicyComparison:
         Raises:
           what compiling raises.
         """
-        plain = self.without.timeline.xla.temporaries
-        found = []
-        for o in self.outcomes:
+
+        def of(o: Outcome) -> XlaMemory:
             if o.derivation is self.without.derivation or not has_checkpoints(o.derivation.primal):
-                found.append(self.without.timeline.xla)
-            else:
-                compiled = xla_memory(o.derivation, o.timeline.donated)
-                found.append(replace(compiled, temporaries_without_checkpoints=plain))
-        return tuple(found)
+                return self.without.timeline.xla
+            plain = self.without.timeline.xla.temporaries
+            return replace(xla_memory(o.derivation, o.timeline.donated), temporaries_without_checkpoints=plain)
+
+        return tuple(each(of, self.outcomes, "compiling"))
 
     @cached_property
     def plans(self) -> tuple[RematPlan | None, ...]:
         """For each policy the plan that keeps no more bytes than it; None where there is none. See `jaxviz.plan_remat`."""
-        return tuple(self._planned(o.nbytes) for o in self.outcomes)
+        return tuple(each(lambda o: self._planned(o.nbytes), self.outcomes, "plans"))
 
     def _planned(self, budget: int | float) -> RematPlan | None:
         try:
@@ -429,7 +429,7 @@ def compare_policies(
             return plan_remat(as_function(own.primal), *avals, budget=budget, argnums=nums)
         return plan_remat(f, *args, budget=budget, argnums=argnums, **kwargs)
 
-    outcomes = tuple(outcome(name, to) for name, to in settings)
+    outcomes = tuple(each(lambda s: outcome(*s), settings, "policies"))
     return PolicyComparison(own.primal.name, checkpoints_of(own.primal), without, outcomes, plan, xla)
 
 

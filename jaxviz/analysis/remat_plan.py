@@ -24,6 +24,7 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Program, Var
+from jaxviz.progress import counting, each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +89,8 @@ class RematPlan:
         """The best trades between the least bytes that can be had and no recomputation, each solved for when first asked for."""
         least = self._graph.least
         budgets = np.unique(np.linspace(least, self.everything.nbytes, 12).astype(np.int64))
-        points = {self._graph.solve(int(b)).point for b in budgets[:-1]} | {self.everything}
+        solved = each(lambda b: self._graph.solve(int(b)).point, budgets[:-1], "plans")
+        points = {*solved, self.everything}
         best: list[Point] = []
         for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
             if not best or point.flops < best[-1].flops:
@@ -299,11 +301,12 @@ def plan_remat(
     if not fits:
         read_budget(budget, 0)
     room = int(read_size(memory, "memory")) if memory is not None else None
-    call, derivation = _Call.traced(f, args, kwargs, argnums)
-    graph = Graph(derivation, recompute_collectives)
-    if not fits:
-        return _within(graph, call, read_budget(budget, graph.all_nbytes))
-    return _fitting(graph, call, free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room)
+    with counting("planning"):
+        call, derivation = _Call.traced(f, args, kwargs, argnums)
+        graph = Graph(derivation, recompute_collectives)
+        if not fits:
+            return _within(graph, call, read_budget(budget, graph.all_nbytes))
+        return _fitting(graph, call, free_memory([*call.arrays, *derivation.primal.consts]) if room is None else room)
 
 
 def _within(graph: Graph, call: _Call, limit: int) -> RematPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from jaxviz.analysis.tables import printable
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.notebook.bundle import GRAPHVIZ, MAIN, Bundle, bundle, loader, packed, part_names, script
+from jaxviz.progress import told_to
 from jaxviz.views.changes import changes_of, follow
 from jaxviz.views.columns import ViewMaker, first_line, view_of
 from jaxviz.views.compiled import compiled
@@ -245,16 +246,23 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """What the browser asks for."""
-        if content == "fill":
-            self._fill()
-        if content == "rest":
-            self.complete()
-        if content == "what if":
-            self._fill_what_if()
-        if content == "compile":
-            self._fill_compiled()
+        if isinstance(content, str) and content in _WORK:
+            self._work(content)
         if isinstance(content, dict) and "part" in content:
             self._send_part(str(content["part"]))
+
+    def _work(self, asked: str) -> None:
+        """Does what was asked for and says how far it is, since a kernel that is at work hears no questions."""
+
+        def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
+            self.send({"work": asked, "what": what, "done": done, "total": total or 0})
+
+        tell()
+        try:
+            with told_to(tell):
+                _WORK[asked](self)
+        except KeyboardInterrupt:
+            self.send({"work": asked, "stopped": True})
 
     def _send_part(self, name: str) -> None:
         try:
@@ -288,6 +296,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if int(number) >= n:
             raise traitlets.TraitError(f"{value!r} names no equation; {stage} has {n}, numbered from 0")
         return value
+
+
+_WORK: dict[str, Callable[[Explorer], None]] = {
+    "fill": Explorer._fill,
+    "rest": Explorer.complete,
+    "what if": Explorer._fill_what_if,
+    "compile": Explorer._fill_compiled,
+}
+"""What the browser may ask for that takes time."""
 
 
 def _first_payload(maker: ViewMaker) -> tuple[bytes, bool]:

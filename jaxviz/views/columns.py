@@ -144,8 +144,13 @@ class ViewMaker:
     @cached_property
     def first(self) -> View:
         """Without what is looked at later: the modelled memory, the notes, and the comparison with JAX, which traces the function anew."""
-        with _all_kept():
-            return self._first()
+        try:
+            with _all_kept():
+                return self._first()
+        except BaseException:
+            # An interrupt leaves the columns half filled: they are begun anew by whoever asks again.
+            self.__init__(self.derivation, self.sources.embed)  # type: ignore[misc]
+            raise
 
     @cached_property
     def whole(self) -> View:

@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
 from jaxviz.trace import trace
 from jaxviz.views.dot import Dot, dot_source
 from jaxviz.views.graph import Graph
@@ -153,8 +154,9 @@ def draw(
       ValueError: there is no such stage.
       what `derive` raises.
     """
-    subject = _subject(f, args, kwargs, stage, argnums)
-    graph = graph_of(subject, stage, depth, source)
+    with counting("drawing"):
+        subject = _subject(f, args, kwargs, stage, argnums)
+        graph = graph_of(subject, stage, depth, source)
     keys = [k for k in stage.split("+") if k]
     beside = [f.number for f, key in zip(graph.stages, dict.fromkeys(keys), strict=False) if key == "backward"]
     return Drawing(graph, tuple(beside) if len(set(keys)) > 1 else ())

@@ -36,6 +36,7 @@ from jaxviz.analysis.walk import Tracer, find_readers, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
+from jaxviz.progress import each
 from jaxviz.views.sources import file_label, short_path
 from jaxviz.views.texts import fit
 
@@ -238,7 +239,7 @@ class _Table:
         graph = self.graph
         n_plans = max(2, min(_BUDGETS, 40_000 // max(len(graph.nodes), 1)))
         budgets = np.linspace(graph.least, max(graph.least, graph.all_nbytes), n_plans).astype(np.int64).tolist()
-        found = {plan.point: plan for plan in (graph.solve(b) for b in dict.fromkeys(budgets))}
+        found = {plan.point: plan for plan in each(graph.solve, dict.fromkeys(budgets), "plans")}
         best: list[Solution] = []
         for point in sorted(found, key=lambda p: (p.nbytes, p.flops)):
             if not best or point.flops < best[-1].point.flops:

@@ -2,15 +2,22 @@
 
 import re
 
+import nbformat
 import pytest
+from jupyter_lab import ask_kernel
 from playwright.sync_api import expect
-from test_front_ends import run_in_lab, works
+from test_front_ends import run_in_lab, works, write
 
-pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+pytestmark = pytest.mark.browser
 
 NO_KERNEL = "() => jupyterapp.shell.currentWidget.sessionContext.shutdown()"
 RESTART = "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 GONE = "The kernel that made this is gone. Run the cell again to see it."
+
+
+@pytest.fixture
+def theme(request):
+    return getattr(request, "param", "light")
 
 
 def test_two_views_of_one_widget_follow_each_other(lab, tab):
@@ -82,3 +89,89 @@ def test_what_was_not_derived_says_that_its_kernel_is_gone(lab, tab, end):
     again.click()
     expect(said).to_contain_text(GONE)
     assert explorer.evaluate("e => e.contains(document.activeElement)")
+
+
+SLOWLY = """
+import time
+from jaxviz.notebook import explorer as module
+from jaxviz.progress import each
+
+def slowly(work, what, seconds):
+    def slow(*args):
+        each(lambda i: time.sleep(seconds / 8), range(8), what)
+        return work(*args)
+    return slow
+
+quick = module.what_if
+module.what_if = slowly(quick, "plans", 8)
+module.compiled = slowly(module.compiled, "parts", 8)
+
+def deep(w, x):  # whose switches are made when they are looked at
+    for _ in range(600):
+        x = jnp.sin(x)
+    return loss(w, x)
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+def test_long_work_says_how_far_it_is_and_can_be_stopped(lab, tab):
+    page = run_in_lab(lab, tab, SLOWLY, "e = jaxviz.explore(deep, *args)\ne")
+    page.evaluate(
+        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
+    )
+    explorer = page.get_by_test_id("explorer")
+    explorer.scroll_into_view_if_needed()
+    explorer.get_by_test_id("show-what-if").first.click()
+    waiting = explorer.get_by_test_id("waiting")
+    button = waiting.get_by_test_id("cancel")
+    expect(waiting.get_by_test_id("elapsed")).to_have_text(re.compile(r"^\d s · [1-7] of 8 plans$"), timeout=20_000)
+    expect(button).to_have_text("Cancel")
+    tab.screenshot("waiting")
+    button.click()
+    expect(waiting).to_contain_text("Stopped.")
+    assert ask_kernel(page, "e.what_if == ''") == "True"
+    tab.screenshot("stopped")
+    ask_kernel(page, "setattr(module, 'what_if', quick)")
+    waiting.get_by_test_id("again").click()
+    expect(explorer.get_by_test_id("what-if-figures")).to_be_visible(timeout=20_000)
+
+    # XLA cannot be interrupted, and the button does not say that it could.
+    explorer.get_by_test_id("stage-compiled").click()
+    compiling = explorer.get_by_test_id("compiling")
+    button = compiling.get_by_test_id("cancel")
+    expect(button).to_have_text("Stop waiting", timeout=20_000)
+    expect(button).to_be_visible()
+    expect(compiling.get_by_test_id("elapsed")).to_have_text(re.compile(r"^\d s"))
+    tab.screenshot("compiling")
+    # The kernel is not asked again by a pane that is shown again, and is not taken to be silent.
+    explorer.get_by_test_id("stage-primal").click()
+    explorer.get_by_test_id("stage-compiled").click()
+    expect(compiling.get_by_test_id("elapsed")).to_be_visible()
+    button.click()
+    expect(compiling).to_contain_text("The kernel does it all the same")
+    expect(explorer.get_by_test_id("text-hlo")).to_be_visible(timeout=20_000)
+
+
+BAR = """
+import time
+from jaxviz.progress import each
+done = each(lambda i: time.sleep(0.5), range(8), "plans")
+"""
+
+
+def test_a_cell_that_takes_long_has_a_bar_that_goes(lab, tab):
+    page = tab.page
+    name = write(lab.folder, BAR, "print('go' + 'ne')")
+    lab.open(page, name)
+    page.evaluate("() => { jupyterapp.commands.execute('runmenu:run-all'); }")
+    bar = page.locator(".jp-OutputArea-output .widget-html", has_text="plans")
+    expect(bar).to_be_visible(timeout=60_000)
+    tab.screenshot("bar")
+    expect(page.get_by_text("gone", exact=True)).to_be_visible(timeout=20_000)
+    expect(bar).to_have_count(0)
+    tab.screenshot("no-bar")
+    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+    saved = nbformat.read(lab.folder / name, 4)
+    nbformat.validate(saved)
+    assert saved.cells[1].outputs[0]["data"] == {}

@@ -5,7 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from jupyter_lab import KERNEL_IDLE
+from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 
 import jaxviz
@@ -40,19 +40,6 @@ def explorer_of(page):
     found = page.get_by_test_id("explorer")
     found.scroll_into_view_if_needed()
     return found
-
-
-def ask_kernel(page, expression):
-    """What an expression is in the notebook's kernel: run in a cell, as a person would."""
-    ask = """async (code) => {
-        const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-        const done = kernel.requestExecute({ code, store_history: false });
-        let text = "";
-        done.onIOPub = (message) => { if (message.header.msg_type === "stream") text += message.content.text; };
-        await done.done;
-        return text.trim();
-    }"""
-    return page.evaluate(ask, f"print({expression})")
 
 
 def test_the_notebook_shows_the_explorer(notebook):

@@ -5,10 +5,13 @@ import re
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import nbformat
 import pytest
 from jupyter_lab import KERNEL_IDLE, free_port, wait_for
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
@@ -23,12 +26,17 @@ args = jnp.ones((9, 9)), jnp.ones((50, 9))
 """
 
 
-def write(folder, *cells):
-    """A notebook with a program and some cells after it; gives its name."""
-    name = f"{uuid.uuid4().hex}.ipynb"
+def notebook_of(*cells):
+    """A notebook with a program and some cells after it."""
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in (PROGRAM, *cells)])
     made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, folder / name)
+    return made
+
+
+def write(folder, *cells):
+    """The same as a file; gives its name."""
+    name = f"{uuid.uuid4().hex}.ipynb"
+    nbformat.write(notebook_of(*cells), folder / name)
     return name
 
 
@@ -171,5 +179,77 @@ def test_marimo(marimo, tab):
     page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=120_000)
     works(page.get_by_test_id("explorer"))
     tab.screenshot("marimo")
+    background = "(e) => getComputedStyle(e).backgroundColor"
+    assert page.get_by_test_id("explorer").evaluate(background) == "rgb(255, 255, 255)"
+    page.evaluate("() => document.body.classList.add('dark')")  # as its switch of themes does
+    assert page.get_by_test_id("explorer").evaluate(background) == "rgb(17, 20, 24)"
     # It asks for fonts and its news; what it asks for is its own affair, and there is no network.
+    tab.foreign.clear()
+
+
+NODE_MODULES = Path(__file__).parents[2] / "widgets" / "node_modules"
+SERVED = {
+    r"/require(\.min)?\.js$": NODE_MODULES / "requirejs" / "require.js",
+    r"/@jupyter-widgets/html-manager@[^/]*/dist/embed-amd\.js$": NODE_MODULES
+    / "@jupyter-widgets/html-manager/dist/embed-amd.js",
+    r"/anywidget@[^/]*/dist/index\.js$": Path(sys.prefix) / "share/jupyter/nbextensions/anywidget/index.js",
+}
+"""What nbconvert's page asks the network for, and where it is on this machine."""
+
+
+def serve_widgets(page):
+    """Answers what a page asks the network for with what is installed; gives the list that what it is given goes into."""
+    served = []
+
+    def answer(route):
+        url = route.request.url
+        for pattern, path in SERVED.items():
+            if re.search(pattern, url):
+                served.append(path.name)
+                return route.fulfill(path=path, content_type="text/javascript")
+        return route.abort()
+
+    page.route(re.compile("^https?:"), answer)
+    return served
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A notebook with an explorer in it, run by nbclient as `jupyter nbconvert --execute` runs it."""
+    made = notebook_of("jaxviz.explore(loss, *args)")
+    folder = tmp_path_factory.mktemp("executed")
+    NotebookClient(made, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return made
+
+
+@pytest.mark.parametrize("of_page", ["light", "dark"])
+def test_nbconvert(executed, tab, tmp_path, of_page):
+    html, _ = HTMLExporter(theme=of_page).from_notebook_node(executed)
+    path = tmp_path / "converted.html"
+    path.write_text(html, encoding="utf-8")
+    page = tab.page
+    # The reader's own system has the other scheme: it is the page's that counts.
+    page.emulate_media(color_scheme="dark" if of_page == "light" else "light")
+    served = serve_widgets(page)
+    page.goto(path.as_uri())
+    page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=60_000)
+    assert sorted(served) == ["embed-amd.js", "index.js", "require.js"]
+    explorer = page.get_by_test_id("explorer")
+    background = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 20, 24)"}[of_page]
+    assert explorer.evaluate("(e) => getComputedStyle(e).backgroundColor") == background
+    works(explorer)
+    explorer.get_by_test_id("stage-backward").click()
+    explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
+    expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
+    expect(explorer.get_by_test_id("source").locator(".is-selected, .is-ancestor").first).to_be_visible()
+    # The graph comes from the widget that holds the code, which the page has as the notebook does.
+    page.keyboard.press("g")
+    expect(explorer.get_by_test_id("graph-left")).to_be_visible()
+    tab.theme = of_page
+    tab.screenshot("nbconvert")
+    # All else that it asks for is nbconvert's, for text cells.
+    asked = [
+        url for url in tab.foreign if not re.search("|".join(SERVED), url) and not re.search("mathjax|mermaid", url)
+    ]
+    assert asked == []
     tab.foreign.clear()

@@ -6,7 +6,7 @@ import json
 import jax.numpy as jnp
 import nbformat
 import pytest
-from jupyter_lab import KERNEL_IDLE
+from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 
 import jaxviz
@@ -34,14 +34,6 @@ NO_KERNEL = """async () => {
 
 MODULES = "() => globalThis[Symbol.for('jaxviz')].size"
 SHEETS = "() => [...document.querySelectorAll('style')].filter((s) => s.textContent.includes('.jv-residuals')).length"
-ASK = """async (code) => {
-    const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-    const done = kernel.requestExecute({ code, store_history: false });
-    let text = "";
-    done.onIOPub = (message) => { if (message.header.msg_type === "stream") text += message.content.text; };
-    await done.done;
-    return text.trim();
-}"""
 SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 
 
@@ -96,8 +88,7 @@ def test_twenty_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     lab.open(page, name)
     explorers = page.get_by_test_id("explorer")
     expect(explorers).to_have_count(EXPLORERS, timeout=60_000)
-    known = page.evaluate(ASK, "print('jaxviz' in dir())")
-    assert known == "False"
+    assert ask_kernel(page, "'jaxviz' in dir()") == "False"
     page.evaluate(NO_KERNEL)
     for i in (0, EXPLORERS - 1):
         explorer = explorers.nth(i)

@@ -181,7 +181,7 @@ def test_the_main_module_is_small_and_alone_has_the_editor():
     assert ".cm-lineWrapping" in bundle.script(bundle.MAIN)
     for part in bundle.part_names():
         assert ".cm-lineWrapping" not in bundle.script(part)
-        assert len(bundle.packed(part)) < 64 * 1024
+        assert (len(bundle.packed(part)) < 64 * 1024) == (part != bundle.GRAPHVIZ)
 
 
 def test_a_bundle_that_was_closed_is_made_anew(explorer):
@@ -322,3 +322,31 @@ def test_a_comparison_is_explored_side_by_side(tmp_path):
     assert state["compared"]
     assert json.loads(state["changes"])["functions"] == ["loss", "other"]
     assert b"a comment of mine" not in base64.b64decode(state["before"])
+
+
+def test_the_browser_is_told_how_far_the_work_is(explorer, monkeypatch):
+    sent = []
+    monkeypatch.setattr(explorer, "send", lambda content, buffers=None: sent.append(content))
+    explorer._handle_custom_msg("what if", [])
+    assert sent[0] == {"work": "what if", "what": "", "done": 0, "total": 0}
+    plans = [s for s in sent if s["what"] == "plans"]
+    assert [s["done"] for s in plans] == list(range(plans[0]["total"] + 1))
+    sent.clear()
+    explorer._handle_custom_msg("compile", [])
+    assert [s["what"] for s in sent] == ["", "compiling"]
+
+
+def test_an_interrupt_stops_what_the_browser_asked_for(explorer, monkeypatch):
+    sent = []
+    monkeypatch.setattr(explorer, "send", lambda content, buffers=None: sent.append(content))
+
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "what_if", stopped)
+        explorer._handle_custom_msg("what if", [])
+    assert sent[-1] == {"work": "what if", "stopped": True}
+    assert explorer.what_if == ""
+    explorer._handle_custom_msg("what if", [])
+    assert json.loads(explorer.what_if)["function"] == "loss"

@@ -12,8 +12,8 @@ interface Held {
 export interface Holder extends Asked {
   get(name: string): unknown;
   widget_manager?: {
-    /** Null where there is none any more. */
-    kernel?: { status?: string } | null;
+    /** JupyterLab's has it; null where there is none any more. */
+    kernel?: { status?: string; interrupt?(): Promise<void> } | null;
     get_model?(id: string): Promise<Held | undefined>;
   };
 }
@@ -24,6 +24,17 @@ export const MAIN = "explorer";
 export async function holderOf(model: Holder): Promise<Held | undefined> {
   const id = String(model.get("_code")).replace("IPY_MODEL_", "");
   return model.widget_manager?.get_model?.(id);
+}
+
+/** Whether it is known that no kernel is behind a widget: the one that holds the code is of the same kernel, and hosts know of that. */
+export async function isGone(model: Holder): Promise<boolean> {
+  const kernel = model.widget_manager?.kernel;
+  if (kernel === null || kernel?.status === "dead") return true;
+  try {
+    return (await holderOf(model))?.comm_live === false;
+  } catch {
+    return false;
+  }
 }
 
 /** The gzipped source of the main module or of a part; throws where the host has no such widget, or that has no such part. */

@@ -4,7 +4,6 @@ import { type Changes, Matches } from "./changes";
 import { h } from "./dom";
 import { textView } from "./editor";
 import { focused, keepFocus } from "./focus";
-import { isGone, Late, noAnswer } from "./late";
 import { Model } from "./model";
 import { guarded, type Listing, later, type Pane, reasonOf } from "./pane";
 import { ChangesPane } from "./panes/changes";
@@ -25,8 +24,6 @@ import { splitter } from "./splitter";
 import { type Other, type Side, State } from "./state";
 import sheet from "./style.css";
 import {
-  askForPayload,
-  askForRest,
   beforeOf,
   changesOf,
   compiledOf,
@@ -34,14 +31,14 @@ import {
   heightOf,
   onPayload,
   payloadOf,
+  restOf,
   syncState,
+  viewOf,
   type WidgetModel,
   whatIfOf,
 } from "./sync";
+import { Waiting } from "./waiting";
 import { isZipped, unzipped } from "./zip";
-
-/** Milliseconds until it is said that no programs have come. */
-const LONG = 20_000;
 
 /** Equations of the function up to which its switches are asked for before they are looked at. */
 const AT_ONCE = 500;
@@ -59,6 +56,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
+  const compilation = compiledOf(widget);
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
@@ -86,7 +84,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       };
       const compiled = async () => {
         const { CompiledPane } = await loadPart<typeof import("./parts/compiled")>(widget, "compiled");
-        return () => new CompiledPane(state, compiledOf(widget), side, root, textView);
+        return () => new CompiledPane(state, compilation, side, root, textView);
       };
       const pane = isGraph
         ? later("graph", graph())
@@ -136,6 +134,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const stop = syncState(widget, state);
   // Who comes to see two versions sees first what differs.
   if (state.compared) state.showLower("changes");
+  // What is said of the one is heard while no pane shows it, too.
+  const unwait = [compilation.listen(() => {}), state.rest.listen(() => rail.update("whole"))];
   showCodes();
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" || change === "params") showCodes();
@@ -157,6 +157,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     unfollow();
     unlink();
     stop();
+    for (const stop of unwait) stop();
     state.switches.destroy();
     for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
@@ -292,9 +293,11 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   const loosen = keepFocus(root);
   let unmount = () => {};
   let state: State | null = null;
-  const late = new Late(LONG);
+  const derived = viewOf(model);
+  let waiting: Waiting | null = null;
   const clear = () => {
-    late.stop();
+    waiting?.destroy();
+    waiting = null;
     unmount();
     unmount = () => {};
     state = null;
@@ -318,11 +321,11 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     }
     clear();
     addSheet(el, sheet);
-    state = new State(new Model(view), whatIfOf(model));
+    state = new State(new Model(view), whatIfOf(model), restOf(model));
     setBeside(state, other, changesOf(model));
     beside = earlier;
     unmount = mount(root, model, state);
-    if (!view.is_whole) askForRest(model);
+    if (!view.is_whole) state.rest.ask();
   };
   let turn = 0;
   const show = () => {
@@ -341,22 +344,20 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
         } else present(views[0] as View, views[1] as View | undefined, earlier);
       } else if (failureOf(model)) say("failed", `The explorer could not be shown: ${failureOf(model)}`);
       else {
-        say("loading", "Deriving the programs…");
-        late.start(
-          () => isGone(model),
-          (why) => root.replaceChildren(noAnswer(why, show)),
-        );
-        askForPayload(model);
+        clear();
+        waiting = new Waiting(derived, "Deriving the programs…", "loading");
+        root.replaceChildren(waiting.element);
+        derived.ask();
       }
     } catch (error) {
       fail(error);
     }
   };
+  const stops = [onPayload(model, show), derived.listen(() => waiting?.update())];
   show();
-  const stop = onPayload(model, show);
   return () => {
     turn++;
-    stop();
+    for (const stop of stops) stop();
     loosen();
     clear();
   };

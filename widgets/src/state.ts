@@ -5,7 +5,7 @@ import type { Model, Place } from "./model";
 import type { Player } from "./player";
 import type { View } from "./schema";
 import { Switches } from "./switches";
-import { type Made, NOTHING_MADE } from "./sync";
+import { NO_WORK, type Work } from "./work";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -117,7 +117,9 @@ export class State {
 
   constructor(
     readonly model: Model,
-    whatIf: Made = NOTHING_MADE,
+    whatIf: Work = NO_WORK,
+    /** What is left out of the view at first. */
+    readonly rest: Work = NO_WORK,
   ) {
     this.switches = new Switches(whatIf, () => this.tell("switches"));
   }

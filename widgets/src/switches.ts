@@ -1,9 +1,9 @@
 /** The switches of a function as set: what is to be saved, and what comes of it. The panes that show them share one of these. */
 
-import { Late } from "./late";
-import type { Made } from "./sync";
 import type { Timeline } from "./timeline";
+import { whyNot } from "./waiting";
 import { type Outcome, type Table, WhatIf } from "./whatif";
+import type { Work } from "./work";
 
 export class Switches {
   /** What they are worked out from; null until it is there. */
@@ -18,21 +18,23 @@ export class Switches {
   outcome: Outcome | null = null;
   timeline: Timeline | null = null;
   private readonly stop: () => void;
-  private readonly late = new Late();
   private waiting: (() => void)[] = [];
 
   constructor(
-    private readonly source: Made,
+    readonly source: Work,
     private readonly tell: () => void,
   ) {
     this.stop = source.listen(() => {
       // What nobody has looked at is read when somebody does.
-      if (this.isUnderWay) this.read();
+      if (this.isUnderWay && source.read() !== "") this.read();
+      else if (this.isUnderWay) {
+        this.error = whyNot(source.progress);
+        this.tell();
+      }
     });
   }
 
   destroy(): void {
-    this.late.stop();
     this.stop();
   }
 
@@ -45,18 +47,7 @@ export class Switches {
     this.waiting.push(then);
     this.isUnderWay = true;
     if (this.source.read() !== "") this.read();
-    else {
-      this.error = "";
-      this.late.start(
-        () => this.source.isGone(),
-        (why) => {
-          this.error = why;
-          this.tell();
-        },
-      );
-      this.source.ask();
-      this.tell();
-    }
+    else this.source.ask();
   }
 
   /** The values that are saved, as set or as written. */
@@ -91,7 +82,6 @@ export class Switches {
     const text = this.source.read();
     if (text === "") return;
     this.isUnderWay = false;
-    this.late.stop();
     this.error = "";
     const answer = JSON.parse(text) as Table | { error: string };
     if ("error" in answer) this.error = answer.error;

@@ -2,8 +2,8 @@
 
 import type { Changes } from "./changes";
 import type { Holder } from "./held";
-import { isGone } from "./late";
 import type { State } from "./state";
+import { type Work, workOf } from "./work";
 
 /** The part of an anywidget model that is used. */
 export interface WidgetModel extends Holder {
@@ -11,15 +11,27 @@ export interface WidgetModel extends Holder {
   save_changes(): void;
 }
 
-export function payloadOf(model: WidgetModel): DataView | null {
-  const payload = model.get("payload");
-  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
-}
+export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
 /** The view of the version before, and what differs; null where there is none. */
-export function beforeOf(model: WidgetModel): DataView | null {
-  const payload = model.get("before");
-  return payload instanceof DataView && payload.byteLength > 0 ? payload : null;
+export const beforeOf = (model: WidgetModel): DataView | null => blockOf(model.get("before"));
+
+const blocks = new WeakMap<object, DataView>();
+
+/** The bytes of a trait, in whatever form a host has them, and the same object for the same bytes; null for none. */
+export function blockOf(value: unknown): DataView | null {
+  if (typeof value !== "object" || value === null) return null;
+  const before = blocks.get(value);
+  if (before) return before;
+  let block: DataView;
+  // What comes from another frame is no instance of this frame's classes.
+  if (ArrayBuffer.isView(value)) block = new DataView(value.buffer, value.byteOffset, value.byteLength);
+  else if (Object.prototype.toString.call(value) === "[object ArrayBuffer]")
+    block = new DataView(value as ArrayBuffer);
+  else return null;
+  if (block.byteLength === 0) return null;
+  blocks.set(value, block);
+  return block;
 }
 
 export function changesOf(model: WidgetModel): Changes | null {
@@ -45,57 +57,19 @@ export function failureOf(model: WidgetModel): string {
   return String(model.get("failure") ?? "");
 }
 
-/** Asks Python for the view, which it makes when first asked. */
-export function askForPayload(model: WidgetModel): void {
-  send(model, "fill");
-}
+/** Milliseconds until the programs are late, which take long at times. */
+const LONG = 20_000;
 
-/** Asks Python for what it left out of the view of a large program, so that the rest is there sooner. */
-export function askForRest(model: WidgetModel): void {
-  send(model, "rest");
-}
+/** The view, which Python makes when it is first asked. */
+export const viewOf = (model: WidgetModel): Work =>
+  workOf(model, "fill", ["payload", "failure"], { patience: LONG });
 
-function send(model: WidgetModel, message: string): void {
-  try {
-    model.send?.(message);
-  } catch (error) {
-    // There is no kernel any more. Whoever asks says so when no answer comes.
-    console.warn(error);
-  }
-}
+/** What Python left out of the view of a large program, so that the rest is there sooner; it comes with another view. */
+export const restOf = (model: WidgetModel): Work => workOf(model, "rest", ["payload"], { patience: LONG });
 
-/** What Python makes when it is first asked for: the table of the switches, the compiled program. */
-export interface Made {
-  /** JSON of it or of `{error}`; empty until it is there. */
-  read(): string;
-  ask(): void;
-  /** Whether it is known that nobody is there to ask. */
-  isGone(): Promise<boolean>;
-  listen(callback: () => void): () => void;
-}
-
-/** Where there is none. */
-export const NOTHING_MADE: Made = {
-  read: () => "",
-  ask: () => {},
-  isGone: async () => false,
-  listen: () => () => {},
-};
-
-export const whatIfOf = (model: WidgetModel): Made => made(model, "what_if", "what if");
-export const compiledOf = (model: WidgetModel): Made => made(model, "compiled", "compile");
-
-function made(model: WidgetModel, trait: string, message: string): Made {
-  return {
-    read: () => String(model.get(trait) ?? ""),
-    ask: () => send(model, message),
-    isGone: () => isGone(model),
-    listen: (callback) => {
-      model.on(`change:${trait}`, callback);
-      return () => model.off(`change:${trait}`, callback);
-    },
-  };
-}
+export const whatIfOf = (model: WidgetModel): Work => workOf(model, "what if", ["what_if"]);
+export const compiledOf = (model: WidgetModel): Work =>
+  workOf(model, "compile", ["compiled"], { isPython: false });
 
 /** Keeps the selected equation, as `stage:number`, the stages in each pane, and the filter the same on both sides. */
 export function syncState(model: WidgetModel, state: State): () => void {

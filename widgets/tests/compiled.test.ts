@@ -1,14 +1,16 @@
 // @vitest-environment jsdom
-import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { Linked, partsOf } from "../src/compiled";
 import { textView } from "../src/editor";
-import { GONE, NO_ANSWER, PATIENCE } from "../src/late";
 import type { Listing, Pane } from "../src/pane";
 import { CompiledPane } from "../src/panes/compiled";
 import { linkScrolling, Places, target } from "../src/scrolling";
 import { type Side, State } from "../src/state";
-import type { Made } from "../src/sync";
+import { compiledOf, whatIfOf } from "../src/sync";
+import { GONE, NO_ANSWER } from "../src/waiting";
+import { PATIENCE } from "../src/work";
 import { model } from "./fixture";
+import { host } from "./host";
 import { layOut } from "./layout";
 
 const shared = model();
@@ -76,33 +78,23 @@ test.each([
   ).toBe(parts);
 });
 
-function source(first: string, gone = false): Made & { set(text: string): void; asked: number } {
-  let held = first;
-  let told = () => {};
+function source(first: string, isGone = false) {
+  const widget = {
+    ...host({ compiled: first, what_if: first }),
+    ...(isGone && { widget_manager: { kernel: null } }),
+  };
   return {
-    asked: 0,
-    read: () => held,
-    ask() {
-      this.asked += 1;
-    },
-    isGone: async () => gone,
-    listen(callback) {
-      told = callback;
-      return () => {
-        told = () => {};
-      };
-    },
-    set(next) {
-      held = next;
-      told();
-    },
+    widget,
+    work: compiledOf(widget),
+    set: (text: string) => widget.set("compiled", text),
+    says: (said: object) => widget.tell("msg:custom", { work: "compile", ...said }),
   };
 }
 
 describe("the pane", () => {
-  function mounted(from: Made) {
+  function mounted(from: ReturnType<typeof source>) {
     const state = new State(shared);
-    const pane = new CompiledPane(state, from, "left", document.body, textView);
+    const pane = new CompiledPane(state, from.work, "left", document.body, textView);
     document.body.append(pane.element);
     state.subscribe((change) => pane.update(change));
     const lines = () => [...pane.element.querySelectorAll(".cm-line")];
@@ -112,7 +104,7 @@ describe("the pane", () => {
   test("asks, waits, and shows what comes", () => {
     const from = source("");
     const { pane, lines } = mounted(from);
-    expect(from.asked).toBe(1);
+    expect(from.widget.sent).toEqual(["compile"]);
     expect(pane.element.textContent).toContain("Compiling");
     expect(pane.listing).toBeNull();
     from.set(JSON.stringify(answer));
@@ -126,24 +118,74 @@ describe("the pane", () => {
     pane.destroy();
   });
 
-  test("says so where no answer comes", () => {
-    vi.useFakeTimers();
-    const from = source("");
-    const { pane, lines } = mounted(from);
-    expect(pane.element.textContent).not.toContain(NO_ANSWER);
-    vi.advanceTimersByTime(PATIENCE);
-    expect(pane.element.textContent).toContain(NO_ANSWER);
-    from.set(JSON.stringify(answer));
-    expect(pane.element.textContent).not.toContain(NO_ANSWER);
-    expect(lines()).not.toEqual([]);
-    pane.destroy();
+  describe("while the kernel is at it", () => {
+    beforeEach(() => {
+      vi.useFakeTimers();
+    });
+    afterEach(() => {
+      vi.useRealTimers();
+    });
+    const seen = (pane: CompiledPane) =>
+      [...pane.element.querySelectorAll<HTMLElement>(".jv-waiting p, .jv-waiting span, .jv-waiting button")]
+        .filter((e) => !e.closest("[hidden]"))
+        .map((e) => e.textContent);
+    const button = (pane: CompiledPane) => pane.element.querySelector<HTMLElement>(".jv-waiting button")!;
 
-    const state = new State(shared, source(""));
-    state.switches.ask();
-    expect(state.switches.error).toBe("");
-    vi.advanceTimersByTime(PATIENCE);
-    expect(state.switches.error).toBe(NO_ANSWER);
-    vi.useRealTimers();
+    test("says so where no answer comes", () => {
+      const from = source("");
+      const { pane, lines } = mounted(from);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
+      vi.advanceTimersByTime(PATIENCE);
+      expect(seen(pane)).toEqual([NO_ANSWER, "8 s", "Try again"]);
+      button(pane).click();
+      expect(from.widget.sent).toEqual(["compile", "compile"]);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
+      vi.advanceTimersByTime(PATIENCE);
+      expect(seen(pane)).toEqual([NO_ANSWER, "8 s", "Try again"]);
+      from.says({});
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling"), "8 s", "Stop waiting"]);
+      from.set(JSON.stringify(answer));
+      expect(lines()).not.toEqual([]);
+      expect(seen(pane)).toEqual([]);
+      pane.destroy();
+      expect(from.widget.count()).toBe(0);
+      expect(vi.getTimerCount()).toBe(0);
+
+      const state = new State(shared, whatIfOf(from.widget));
+      from.widget.set("what_if", "");
+      state.switches.ask();
+      expect(state.switches.error).toBe("");
+      vi.advanceTimersByTime(PATIENCE);
+      expect(state.switches.error).toBe(NO_ANSWER);
+      state.switches.destroy();
+    });
+
+    test("says for how long, and is not waited for any more", () => {
+      const from = source("");
+      const { pane, lines } = mounted(from);
+      from.says({});
+      vi.advanceTimersByTime(125_000);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling"), "2 min 05 s", "Stop waiting"]);
+      button(pane).click();
+      expect(seen(pane)).toEqual([expect.stringContaining("The kernel does it all the same")]);
+      from.says({ what: "compiling" });
+      expect(seen(pane)).toHaveLength(1);
+      from.set(JSON.stringify(answer));
+      expect(lines()).not.toEqual([]);
+      pane.destroy();
+    });
+
+    test("an interrupt stops it, and it can be started again", () => {
+      const from = source("");
+      const { pane } = mounted(from);
+      from.says({});
+      from.says({ stopped: true });
+      expect(seen(pane)).toEqual(["Stopped.", "Start again"]);
+      button(pane).click();
+      expect(from.widget.sent).toEqual(["compile", "compile"]);
+      expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
+      pane.destroy();
+    });
   });
 
   test("says at once that there is nobody to answer, and asks again when told to", async () => {
@@ -152,13 +194,15 @@ describe("the pane", () => {
     await vi.waitFor(() => expect(pane.element.textContent).toContain(GONE));
     expect(pane.element.textContent).not.toContain("Compiling");
     pane.element.querySelector<HTMLElement>("[data-testid=again]")!.click();
-    expect(from.asked).toBe(2);
+    expect(from.widget.sent).toEqual(["compile", "compile"]);
     expect(pane.element.textContent).toContain("Compiling");
     pane.destroy();
 
-    const state = new State(shared, source("", true));
+    const state = new State(shared, whatIfOf(from.widget));
     state.switches.ask();
     await vi.waitFor(() => expect(state.switches.error).toBe(GONE));
+    state.switches.destroy();
+    expect(from.widget.count()).toBe(0);
   });
 
   test("says what went wrong, and shows StableHLO where XLA did not compile it", () => {

@@ -3,13 +3,13 @@ import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
 import { formatBytes, formatFlops } from "../src/format";
 import explorer from "../src/index";
-import { GONE, NO_ANSWER } from "../src/late";
 import { CodePane } from "../src/panes/code";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
 import { coloured } from "../src/panes/source";
 import { type Side, State } from "../src/state";
+import { GONE, NO_ANSWER } from "../src/waiting";
 import { type Table, WhatIf } from "../src/whatif";
 import { bytes, json, model } from "./fixture";
 import { host as modelOf, zipped } from "./host";
@@ -819,6 +819,22 @@ test("where no programs come it is said, with what asks again; and they are show
   expect(find("no-answer")).toHaveLength(0);
   expect(find("code-left")).toHaveLength(1);
   vi.useRealTimers();
+});
+
+test("a compilation that the kernel is at is asked for once, by however many panes, and is heard of while none is there", async () => {
+  const { find, model, stop } = show({ compiled: "" });
+  find("stage-compiled")[0]!.click();
+  await vi.waitFor(() => expect(find("compiling")).toHaveLength(1));
+  find("stage-primal")[0]!.click();
+  expect(find("compiling")).toHaveLength(0);
+  model.tell("msg:custom", { work: "compile", what: "parts", done: 1, total: 2 });
+  find("stage-compiled")[0]!.click();
+  find("beside-compiled")[0]!.click();
+  await vi.waitFor(() => expect(find("compiling")).toHaveLength(2));
+  expect(find("elapsed").map((figures) => figures.textContent)).toEqual(Array(2).fill("0 s · 1 of 2 parts"));
+  expect(model.sent.filter((message) => message === "compile")).toHaveLength(1);
+  stop();
+  expect(model.count()).toBe(0);
 });
 
 test.each([true, false])(

@@ -64,10 +64,10 @@ test("the code is waited for, and fetched before there is anything to show", asy
   expect(late.get_model).toHaveBeenCalledTimes(4);
 });
 
-test("where a host has no such widget, the kernel is asked", async () => {
+test("where a host shows single widgets only, the kernel is asked at once", async () => {
   const model = host({ _code: "IPY_MODEL_abc", _build: "a" });
   const shown = module.render({ model, el: document.createElement("div") });
-  await vi.advanceTimersByTimeAsync(3000);
+  await vi.advanceTimersByTimeAsync(0);
   expect(model.sent).toEqual([{ part: "explorer" }]);
   model.tell("msg:custom", { part: "explorer" }, [block]);
   expect(await shown).toBe("clean up");

@@ -4,10 +4,10 @@ import { type Compiled, Linked, partsOf } from "../compiled";
 import { h } from "../dom";
 import type { Look, Text, TextView } from "../editor";
 import { formatCount, plural } from "../format";
-import { Late, noAnswer } from "../late";
 import type { Listing } from "../pane";
 import { type Change, type Lit, litAs, type Side, type State } from "../state";
-import type { Made } from "../sync";
+import { Waiting } from "../waiting";
+import type { Work } from "../work";
 import { closeButton, message } from "./head";
 import { marked } from "./residuals";
 
@@ -25,6 +25,9 @@ const NO_LINE: Record<Which, string> = {
 
 const GONE =
   "Its result is a constant or another equation's, or nothing reads it; or XLA left no metadata on what it became.";
+
+const COMPILING =
+  "Compiling forward and backward as one program… The kernel does that once; XLA cannot be interrupted.";
 
 /** Places of the user's source that are written behind a line. */
 const MOST_PLACES = 2;
@@ -48,7 +51,7 @@ export class CompiledPane {
     "data-testid": "no-instruction",
   });
   private readonly stop: () => void;
-  private readonly late = new Late();
+  private waiting: Waiting | null = null;
   private compiled: Compiled | null = null;
   private which: Which = "hlo";
   private text: Text | null = null;
@@ -58,7 +61,7 @@ export class CompiledPane {
 
   constructor(
     private readonly state: State,
-    private readonly source: Made,
+    private readonly source: Work,
     private readonly side: Side,
     private readonly root: HTMLElement,
     /** Of the main module, which has the editor. */
@@ -92,7 +95,7 @@ export class CompiledPane {
   }
 
   destroy(): void {
-    this.late.stop();
+    this.waiting?.destroy();
     this.stop();
     this.text?.view.destroy();
   }
@@ -134,17 +137,15 @@ export class CompiledPane {
   private fill(): void {
     const text = this.source.read();
     if (text === "") {
-      this.body.replaceChildren(
-        message("", "Compiling forward and backward as one program… The kernel does that once.", "compiling"),
-      );
-      this.late.start(
-        () => this.source.isGone(),
-        (why) => this.body.replaceChildren(noAnswer(why, () => this.fill())),
-      );
-      this.source.ask();
+      if (this.waiting === null) {
+        this.waiting = new Waiting(this.source, COMPILING, "compiling");
+        this.body.replaceChildren(this.waiting.element);
+        this.source.ask();
+      } else this.waiting.update();
       return;
     }
-    this.late.stop();
+    this.waiting?.destroy();
+    this.waiting = null;
     const answer = JSON.parse(text) as Compiled | { error: string };
     if (!("stablehlo" in answer)) {
       this.body.replaceChildren(message("There is no compiled program", answer.error, "not-compiled"));

@@ -16,6 +16,7 @@ import {
   type Totals,
   totalsOf,
 } from "../timeline";
+import { Waiting } from "../waiting";
 import { tabs } from "./lower";
 import { marked } from "./residuals";
 
@@ -52,6 +53,8 @@ export class MemoryPane {
   /** Whether that step has been selected, so that the tip need not say more of it. */
   private isTold = false;
   private stop = () => {};
+  private waiting: Waiting | null = null;
+  private readonly unlisten: () => void;
   private readonly head = h("span", { class: "jv-dim jv-cut", title: ABOUT, "data-testid": "memory-head" });
   private readonly when = h("caption", {});
   private readonly amounts = new Map<MemoryKind | "total", HTMLElement>();
@@ -90,6 +93,7 @@ export class MemoryPane {
       { class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" },
       h("div", { class: "jv-pane-head" }, tabs(state, "memory"), this.head),
     );
+    this.unlisten = state.rest.listen(() => this.waiting?.update());
     this.fill();
   }
 
@@ -97,11 +101,16 @@ export class MemoryPane {
   private fill(): void {
     const { no_memory: reason, is_whole } = this.state.model.view;
     while (this.element.children.length > 1) this.element.lastElementChild!.remove();
-    if (!is_whole || reason) {
-      const text = reason
-        ? "The memory of its gradient is not modelled. "
-        : "Working out the memory over time…";
+    this.waiting?.destroy();
+    this.waiting = null;
+    if (reason) {
+      const text = "The memory of its gradient is not modelled. ";
       this.element.append(h("p", { class: "jv-message" }, text, ...marked(reason)));
+      return;
+    }
+    if (!is_whole) {
+      this.waiting = new Waiting(this.state.rest, "Working out the memory over time…");
+      this.element.append(this.waiting.element);
       return;
     }
     const side = h("div", { class: "jv-memory-side" }, this.legend);
@@ -110,6 +119,8 @@ export class MemoryPane {
   }
 
   destroy(): void {
+    this.waiting?.destroy();
+    this.unlisten();
     this.stop();
     this.tip.remove();
   }

@@ -5,6 +5,7 @@ import { h } from "../dom";
 import { formatCount, plural } from "../format";
 import { transformsOf } from "../player";
 import type { Change, State } from "../state";
+import type { Progress } from "../work";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "show a stage"],
@@ -226,9 +227,21 @@ function devices(state: State): HTMLElement {
   return h("span", { class: "jv-devices", title: `runs on ${placement}`, "data-testid": "devices" }, text);
 }
 
+const WAITING: Record<Progress["state"], string> = {
+  none: "comparing with JAX…",
+  asked: "comparing with JAX…",
+  late: "comparing with JAX…",
+  gone: "not compared with JAX",
+  working: "comparing with JAX…",
+  stopping: "comparing with JAX…",
+  left: "not compared with JAX yet",
+  stopped: "not compared with JAX",
+};
+
 function badge(state: State): HTMLElement {
   const { check, is_whole } = state.model.view;
-  if (check === null) return h("span", { class: "jv-dim" }, is_whole ? "" : "comparing with JAX…");
+  if (check === null)
+    return h("span", { class: "jv-dim" }, is_whole ? "" : WAITING[state.rest.progress.state]);
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const short = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
   const label = h(

@@ -2,12 +2,12 @@
 
 import { h, onRowKey, reveal } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
-import { noAnswer } from "../late";
 import type { Residual } from "../model";
 import { codeFor } from "../plancode";
 import type { Change, State } from "../state";
 import type { Switches } from "../switches";
 import { type Timeline, totalsOf } from "../timeline";
+import { Waiting } from "../waiting";
 import type { Outcome, Table, WhatIf } from "../whatif";
 import { tabs } from "./lower";
 import { coloured } from "./source";
@@ -65,6 +65,7 @@ export class WhatIfPane {
   private readonly content = h("div", { class: "jv-whatif-content" });
   private readonly about = h("span", { class: "jv-dim jv-cut" });
   private board: Board | null = null;
+  private waiting: Waiting | null = null;
 
   constructor(private readonly state: State) {
     this.element = h(
@@ -82,15 +83,26 @@ export class WhatIfPane {
     if (change === "lower" || change === "selection") this.board?.light(true);
   }
 
+  destroy(): void {
+    this.waiting?.destroy();
+    this.waiting = null;
+  }
+
   private fill(): void {
-    const { whatIf, error, isUnderWay } = this.state.switches;
+    const { whatIf, error, isUnderWay, source } = this.state.switches;
+    if (whatIf === null && isUnderWay) {
+      this.board = null;
+      if (this.waiting !== null) this.waiting.update();
+      else {
+        this.waiting = new Waiting(source, "Working out what could be saved… The kernel does that once.");
+        this.content.replaceChildren(this.waiting.element);
+      }
+      return;
+    }
+    this.destroy();
     if (whatIf === null) {
       this.board = null;
-      this.content.replaceChildren(
-        isUnderWay && error !== ""
-          ? noAnswer(error, () => this.state.switches.ask())
-          : message(error || "Working out what could be saved… The kernel does that once."),
-      );
+      this.content.replaceChildren(message(error));
       return;
     }
     if (this.board?.whatIf !== whatIf) {

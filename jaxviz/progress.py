@@ -1,0 +1,166 @@
+"""How far work is that takes longer than a second: a bar of `tqdm.auto`, or whoever asked to be told.
+
+A thread draws the bar, so that it costs the work nothing, and goes on where the work stays in XLA's compiler or in a solver. An interrupt
+(`Ctrl-C`, or the notebook's stop button) ends both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_DELAY = 1.0
+"""Seconds that work takes before there is a bar."""
+_BETWEEN = 0.5
+
+Listener = Callable[[str, int, "int | None"], None]
+"""Is told what is done, how many units of it are done, and of how many; None where that is not known."""
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
+_wanted: list[bool | None] = [None]
+
+
+def show_progress(wanted: bool | None = True) -> None:
+    """Says whether a bar is shown for what takes longer than a second.
+
+    >>> jaxviz.show_progress(False)
+
+    Args:
+      wanted: True for always, False for never; None, as it is at first, for where somebody looks on: in a notebook, or where standard
+        error is a terminal.
+    """
+    _wanted[0] = wanted
+
+
+@contextlib.contextmanager
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Shows how far the work inside is; gives what is to be called after each unit of it.
+
+    >>> with counting("policies", len(policies)) as done:
+    ...     for policy in policies:
+    ...         outcomes.append(outcome_of(policy))
+    ...         done()
+
+    Of work inside of other work that is shown nothing is shown. It decorates functions too.
+
+    Args:
+      what: is done, in a word or two.
+      total: how many units there are; None where that is not known, and the time that has passed is all that is shown.
+    """
+    tell = _listener.get()
+    if _is_inside.get() or (tell is None and not _is_shown()):
+        yield lambda: None
+        return
+    n = 0
+
+    def done() -> None:
+        nonlocal n
+        n += 1
+        if tell is not None:
+            tell(what, n, total)
+
+    token = _is_inside.set(True)
+    try:
+        with contextlib.nullcontext() if tell is not None else _bar(what, total, lambda: n):
+            if tell is not None:
+                tell(what, 0, total)
+            yield done
+    finally:
+        _is_inside.reset(token)
+
+
+def each(work: Callable[[T], R], units: Iterable[T], what: str) -> list[R]:
+    """What comes of each unit, shown as `counting` does.
+
+    >>> each(outcome_of, policies, "policies")
+    """
+    units = list(units)
+    made = []
+    with counting(what, len(units)) as done:
+        for unit in units:
+            made.append(work(unit))
+            done()
+    return made
+
+
+@contextlib.contextmanager
+def told_to(listener: Listener) -> Iterator[None]:
+    """Has somebody else told what is counted inside, at once and in place of a bar."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _is_shown() -> bool:
+    if _wanted[0] is not None:
+        return _wanted[0]
+    return _notebook() is not None or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _notebook() -> Any:
+    """IPython where it runs a notebook, as `tqdm.auto` sees it; it is there then, and nothing here brings it along."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return ipython if shell is not None and "IPKernelApp" in shell.config else None
+
+
+@contextlib.contextmanager
+def _bar(what: str, total: int | None, done: Callable[[], int]) -> Iterator[None]:
+    over, is_drawn = threading.Event(), threading.Event()
+    of = (what, total, done, over, is_drawn)
+    thread = threading.Thread(target=_draw, args=of, name="jaxviz progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if is_drawn.is_set():
+            thread.join()
+
+
+def _draw(
+    what: str, total: int | None, done: Callable[[], int], over: threading.Event, is_drawn: threading.Event
+) -> None:
+    if over.wait(_DELAY):
+        return
+    is_drawn.set()
+    if over.is_set():  # since, so that nobody waits for the bar to go
+        return
+    from tqdm.auto import tqdm  # takes a while to import
+
+    of: dict[str, Any] = {} if total else {"bar_format": "{desc}: {elapsed}"}
+    if _notebook() is not None:
+        of["display"] = False
+    with tqdm(total=total, desc=what, leave=False, **of) as bar, _displayed(bar):
+        bar.start_t -= _DELAY
+        while True:
+            bar.n = done()
+            bar.refresh()
+            if over.wait(_BETWEEN):
+                # Short of its total it would stay, in red.
+                bar.total = bar.n
+                return
+
+
+@contextlib.contextmanager
+def _displayed(bar: Any) -> Iterator[None]:
+    """In a notebook, a bar in an output that is empty afterwards: of a widget that is closed, the file would keep a reference."""
+    ipython = _notebook()
+    if ipython is None:
+        yield
+        return
+    shown = ipython.display.display(bar.container, display_id=True)
+    try:
+        yield
+    finally:
+        shown.update({}, raw=True)

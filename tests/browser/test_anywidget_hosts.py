@@ -1,0 +1,177 @@
+"""The explorer where it cannot be tried out, as in VS Code and in Colab: on a page that keeps to anywidget's contract and gives nothing else."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from anywidget_host import BINARY, AnywidgetHost
+from playwright.sync_api import expect
+from test_front_ends import works
+
+import jaxviz
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def theme(request):
+    return getattr(request, "param", "light")
+
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w) * jnp.cos(x))
+
+
+@pytest.fixture
+def explorer():
+    return jaxviz.explore(loss, jnp.ones((9, 9)), jnp.ones((50, 9)))
+
+
+def shown(tab, explorer, folder, **of_host):
+    explorer._fill()
+    host = AnywidgetHost(tab.page, explorer, folder, **of_host)
+    host.wait("residual-row")
+    assert host.refused() == []
+    return host
+
+
+@pytest.mark.parametrize("binary", BINARY)
+def test_it_works_however_bytes_arrive(tab, tmp_path, explorer, binary):
+    host = shown(tab, explorer, tmp_path, binary=binary)
+    page = tab.page
+    works(page.get_by_test_id("explorer"))
+    host.answer()
+    assert explorer.equation.primitive.name == "tanh"
+    # A part that is loaded later, and what Python makes when it is asked.
+    page.keyboard.press("g")
+    host.wait("graph-left")
+    page.get_by_test_id("stage-compiled").click()
+    host.wait("text-hlo")
+    page.evaluate("() => fromKernel({ state: { selected: 'backward:0' } })")
+    expect(page.get_by_test_id("inspected")).to_have_text("broadcast_in_dim")
+
+
+def test_what_it_shows_may_come_later(tab, tmp_path, explorer):
+    host = AnywidgetHost(tab.page, explorer, tmp_path)
+    host.wait("residual-row")
+    works(tab.page.get_by_test_id("explorer"))
+
+
+def test_views_of_one_model_come_and_go(tab, tmp_path, explorer):
+    host = shown(tab, explorer, tmp_path)
+    page = tab.page
+    of_one = page.evaluate("() => listening()")
+    page.evaluate("() => addView()")
+    # A host may show it in a tree of its own, which has no styles but those that are put there.
+    page.evaluate(
+        "() => addView(document.body.appendChild(document.createElement('div')).attachShadow({ mode: 'open' }))"
+    )
+    explorers = page.get_by_test_id("explorer")
+    expect(explorers).to_have_count(3)
+    works(explorers.nth(0))
+    expect(explorers.nth(2).get_by_test_id("inspected")).to_have_text("tanh")
+    assert explorers.nth(2).evaluate("(e) => getComputedStyle(e).display") == "flex"
+    works(explorers.nth(2))
+    page.evaluate("async () => { await dropView(2); await dropView(1); }")
+    host.answer()
+    assert page.evaluate("() => listening()") == of_one
+    works(explorers)
+    page.evaluate("() => dropView(0)")
+    assert page.evaluate("() => listening()") == 0
+    page.evaluate("() => addView()")
+    works(explorers)
+
+
+def test_the_module_is_what_hosts_take(tab, tmp_path, explorer):
+    shown(tab, explorer, tmp_path)
+    assert tab.page.evaluate("() => Object.keys(widget).sort()") == ["initialize", "render"]
+    # It is loaded from a blob, which can import nothing by a path.
+    assert not re.search(r"""\bimport\s*[\w{*"']|\bfrom\s*["']|import\.meta""", explorer._esm)
+
+
+def test_a_page_that_allows_no_workers(tab, tmp_path):
+    rng = np.random.default_rng(0)
+
+    def deep(x):  # with no two parts alike, which would be drawn as one
+        values = [x]
+        for i in range(1500):
+            a, b = (values[-1 - j] for j in rng.integers(0, min(i + 1, 5), 2))
+            values.append((jnp.add, jnp.multiply, jnp.subtract)[rng.integers(3)](a, b))
+        return jnp.sum(sum(values[-5:]))
+
+    host = shown(tab, jaxviz.explore(deep, jnp.ones(3)), tmp_path, workers="'none'")
+    tab.page.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive").first.click()
+    tab.page.keyboard.press("g")
+    host.wait("graph-left")
+    expect(tab.page.get_by_test_id("graph-left").get_by_role("treeitem").first).to_be_attached()
+    assert host.refused() == ["worker-src"]
+
+
+LIGHT_OF_WIDGETS = ":root { --jp-layout-color1: white; --jp-border-color2: #e0e0e0; }"
+"""What ipywidgets' own styles hold outside of JupyterLab, in the dark too."""
+
+
+def vs_code(kind, background):
+    body = f'class="{kind}" data-vscode-theme-kind="{kind}" data-vscode-theme-name="of a person"'
+    return {"body": body, "style": f":root {{ --vscode-editor-background: {background} }}"}
+
+
+HOSTS = {
+    "vs code dark": ("dark", "rgb(31, 31, 31)", vs_code("vscode-dark", "#1f1f1f")),
+    "vs code light": ("light", "rgb(253, 246, 227)", vs_code("vscode-light", "#fdf6e3")),
+    "vs code high contrast": ("dark", "rgb(0, 0, 0)", vs_code("vscode-high-contrast", "#000")),
+    "vs code high contrast light": (
+        "light",
+        "rgb(255, 255, 255)",
+        vs_code("vscode-high-contrast-light", "#fff"),
+    ),
+    "colab dark": ("dark", "rgb(17, 20, 24)", {"html": 'theme="dark"'}),
+    "colab light": ("light", "rgb(255, 255, 255)", {"html": 'theme="light"'}),
+    "a page that says nothing": ("light", "rgb(255, 255, 255)", {}),
+    "a page that says dark": ("dark", "rgb(17, 20, 24)", {"style": ":root { color-scheme: dark }"}),
+}
+
+CONTRAST = """(element) => {
+    const luminance = (color) => {
+        const [r, g, b] = color.match(/[\\d.]+/g).map((c) => {
+            const s = c / 255;
+            return s <= 0.03928 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const style = getComputedStyle(element);
+    const [a, b] = [luminance(style.color), luminance(style.backgroundColor)].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+}"""
+
+
+@pytest.mark.parametrize("name", HOSTS)
+# The reader's own system has the other scheme: it is the notebook's that counts.
+def test_its_colours_are_those_of_the_notebook(browser, tab, tmp_path, explorer, name):
+    scheme, background, of_host = HOSTS[name]
+    tab.page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
+    of_host = {**of_host, "style": LIGHT_OF_WIDGETS + of_host.get("style", "")}
+    host = shown(tab, explorer, tmp_path, **of_host)
+    page = tab.page
+    root = page.get_by_test_id("explorer")
+    assert root.evaluate("(e) => getComputedStyle(e).backgroundColor") == background
+    assert root.evaluate(CONTRAST) > 12
+    works(root)
+    page.keyboard.press("g")
+    host.wait("graph-left")
+    tab.theme = name.replace(" ", "-")
+    tab.screenshot("host")
+
+
+def test_it_fits_in_400_pixels(tab, tmp_path, explorer):
+    tab.page.set_viewport_size({"width": 416, "height": 900})
+    shown(tab, explorer, tmp_path)
+    root = tab.page.get_by_test_id("explorer")
+    assert root.bounding_box()["width"] == 400
+    assert tab.page.evaluate("() => document.documentElement.scrollWidth") <= 416
+    works(root)
+    for name in ("stage-primal", "stage-backward", "stage-compiled", "badge", "inspected", "filter"):
+        box = root.get_by_test_id(name).bounding_box()
+        assert box["x"] + box["width"] <= 408, name
+    tab.screenshot("narrow")

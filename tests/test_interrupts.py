@@ -1,0 +1,104 @@
+"""Work that is interrupted anywhere leaves nothing half done: asked for again, it comes to what it comes to."""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from jaxviz.derivation import STAGES
+
+OWN = str(Path(jaxviz.__file__).parent)
+SPOTS = 8
+
+
+@jax.checkpoint
+def block(w, x):
+    return jnp.tanh(x @ w)
+
+
+@jax.jit
+def activation(x):
+    return jnp.sin(x) * x
+
+
+def loss(w, xs):
+    def step(h, x):
+        return activation(block(w, h)) + x, jnp.cos(h)
+
+    h, ys = jax.lax.scan(step, jnp.zeros(3), xs)
+    return jnp.sum(jax.lax.cond(h[0] > 0, jnp.sin, jnp.cos, h)) + jnp.mean(ys)
+
+
+ARGS = jnp.ones((3, 3)), jnp.ones((4, 3))
+
+
+def shown(explorer):
+    explorer._fill()
+    explorer.complete()
+    explorer._fill_what_if()
+    return explorer.payload, explorer.what_if, str(explorer)
+
+
+def planned(derivation, explorer):
+    plan = jaxviz.plan_remat(loss, *ARGS, budget=0.9)
+    return str(plan), plan.front
+
+
+WORK = {
+    "stages": lambda d, e: [str(getattr(d, s)) for s in STAGES],
+    "residuals": lambda d, e: (str(d.residuals), d.residuals.notes, str(d.check())),
+    "explorer": lambda d, e: shown(e),
+    "memory": lambda d, e: jaxviz.memory(d).to_dict(),
+    "cost": lambda d, e: jaxviz.cost(d).to_dict(),
+    "lint": lambda d, e: str(jaxviz.lint(loss, *ARGS)),
+    "plans": planned,
+    "policies": lambda d, e: str(jaxviz.compare_policies(loss, *ARGS)),
+    "text": lambda d, e: e.text("backward"),
+    "batch": lambda d, e: str(jaxviz.trace(jaxviz.vmap(jaxviz.grad(loss), (None, 0)))(ARGS[0], jnp.ones((2, 4, 3)))),
+}
+
+
+def subject():
+    """A derivation and an explorer of which nothing is made yet, and no rule is known."""
+    jax.clear_caches()
+    jaxviz.clear_caches()
+    derivation = jaxviz.derive(loss, *ARGS)
+    return derivation, jaxviz.explore(derivation)
+
+
+def calls(work, interrupted_at=0):
+    """How many functions of the package the work calls; an interrupt comes as one of them is called."""
+    n = 0
+
+    def count(frame, event, _):
+        nonlocal n
+        code = frame.f_code
+        # What is raised in a generator that nobody reads to its end is lost.
+        if event == "call" and code.co_filename.startswith(OWN) and not code.co_flags & 0x20:
+            n += 1
+            if n == interrupted_at:
+                raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return n
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_interrupted_work_is_done_anew(name):
+    work = WORK[name]
+    expected = work(*subject())
+    pair = subject()
+    total = calls(lambda: work(*pair))
+    for spot in range(1, SPOTS):
+        pair = subject()
+        with pytest.raises(KeyboardInterrupt):
+            calls(lambda pair=pair: work(*pair), interrupted_at=total * spot // SPOTS)
+        assert work(*pair) == expected, spot
+        pair[1].close()

@@ -1,0 +1,169 @@
+/** What the kernel makes when it is first asked for: the programs, the table of the switches, the compiled program, the memory. */
+
+import { type Holder, isGone } from "./held";
+
+/** How far the kernel is. */
+export interface Progress {
+  /**
+   * `late`: nothing has come of it, and the kernel has not said that it is at it. `gone`: there is no kernel any more.
+   * `left`: it is not waited for any more, and the kernel goes on. `stopped`: the kernel has been interrupted.
+   */
+  state: "none" | "asked" | "late" | "gone" | "working" | "stopping" | "left" | "stopped";
+  /** When it was asked for, in milliseconds as `performance.now()` counts. */
+  since: number;
+  /** What is counted, such as plans, and how many of them are done; `total` is 0 where that is not known. */
+  what: string;
+  done: number;
+  total: number;
+}
+
+export interface Work {
+  /** The text that has been made, or empty. */
+  read(): string;
+  /** Has it made, unless the kernel is at it already. */
+  ask(): void;
+  /** Calls back when it is there, and when it is known how far it is. */
+  listen(callback: () => void): () => void;
+  readonly progress: Progress;
+  /** Whether the kernel can be interrupted at it from here; a page cannot in every host, and XLA cannot be interrupted by anybody. */
+  readonly canStop: boolean;
+  /** Stops the work, or else the waiting for it. */
+  cancel(): void;
+}
+
+/** Milliseconds until it is late. */
+export const PATIENCE = 8000;
+
+/** Between looks at whether anybody is there. */
+const LOOKS = 1000;
+
+const NONE: Progress = { state: "none", since: 0, what: "", done: 0, total: 0 };
+
+/** Where there is nothing to ask for. */
+export const NO_WORK: Work = {
+  read: () => "",
+  ask: () => {},
+  listen: () => () => {},
+  progress: NONE,
+  canStop: false,
+  cancel: () => {},
+};
+
+interface Said {
+  work?: string;
+  stopped?: boolean;
+  what?: string;
+  done?: number;
+  total?: number;
+}
+
+/**
+ * Work that is asked for by a message of one word.
+ *
+ * @param traits what is made of it is found in the first; it is there, or is known to have failed, when one of them is set.
+ * @param isPython whether an interrupt reaches it.
+ */
+export function workOf(
+  model: Holder,
+  message: string,
+  traits: readonly [string, ...string[]],
+  { patience = PATIENCE, isPython = true } = {},
+): Work {
+  const callbacks = new Set<() => void>();
+  let progress = NONE;
+  /** Whether the kernel has said that it is at it, and not that it is over. */
+  let isBegun = false;
+  let clock: ReturnType<typeof setInterval> | undefined;
+
+  const tell = (next: Progress) => {
+    progress = next;
+    if (["none", "gone", "stopped"].includes(next.state)) {
+      isBegun = false;
+      unwatch();
+    }
+    for (const callback of [...callbacks]) callback();
+  };
+  const look = async () => {
+    const mine = clock;
+    if (progress.state === "asked" && performance.now() - progress.since >= patience)
+      tell({ ...progress, state: "late" });
+    if ((await isGone(model)) && mine !== undefined && mine === clock) tell({ ...progress, state: "gone" });
+  };
+  const watch = () => {
+    unwatch();
+    clock = setInterval(look, LOOKS);
+    void look();
+  };
+  const unwatch = () => {
+    clearInterval(clock);
+    clock = undefined;
+  };
+  const onMade = () => {
+    if (traits.some((trait) => model.get(trait))) tell(NONE);
+  };
+  const onSaid = (said: Said) => {
+    if (said?.work !== message || progress.state === "none") return;
+    if (said.stopped) {
+      tell({ ...progress, state: "stopped" });
+      return;
+    }
+    isBegun = true;
+    const { what = "", done = 0, total = 0 } = said;
+    const isWaited = progress.state !== "left" && progress.state !== "stopping";
+    tell({ ...progress, state: isWaited ? "working" : progress.state, what, done, total });
+    if (clock === undefined) watch();
+  };
+  const interrupt = () => {
+    const kernel = model.widget_manager?.kernel;
+    return isPython && typeof kernel?.interrupt === "function" ? () => kernel.interrupt!() : null;
+  };
+  return {
+    read() {
+      const made = model.get(traits[0]);
+      return typeof made === "string" ? made : "";
+    },
+    get progress() {
+      return progress;
+    },
+    get canStop() {
+      return progress.state === "working" && interrupt() !== null;
+    },
+    ask() {
+      if (isBegun) {
+        if (progress.state === "left") tell({ ...progress, state: "working" });
+        return;
+      }
+      if (progress.state === "asked") return;
+      tell({ ...NONE, state: "asked", since: performance.now() });
+      watch();
+      try {
+        model.send?.(message);
+      } catch (error) {
+        // There is no kernel any more, as is soon seen.
+        console.warn(error);
+      }
+    },
+    listen(callback) {
+      if (callbacks.size === 0) {
+        for (const trait of traits) model.on(`change:${trait}`, onMade);
+        model.on("msg:custom", onSaid);
+      }
+      callbacks.add(callback);
+      return () => {
+        callbacks.delete(callback);
+        if (callbacks.size > 0) return;
+        for (const trait of traits) model.off(`change:${trait}`, onMade);
+        model.off("msg:custom", onSaid);
+        unwatch();
+      };
+    },
+    cancel() {
+      // Only what the kernel is known to be at: it might else be a cell that is interrupted.
+      const stop = progress.state === "working" ? interrupt() : null;
+      tell({ ...progress, state: stop ? "stopping" : "left" });
+      stop?.().catch(() => {
+        if (progress.state === "stopping") tell({ ...progress, state: "left" });
+      });
+    },
+  };
+}

@@ -1,0 +1,119 @@
+import { afterEach, expect, test, vi } from "vitest";
+import { restOf, viewOf, whatIfOf } from "../src/sync";
+import { PATIENCE } from "../src/work";
+import { host } from "./host";
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+/** A model whose host can interrupt the kernel, as JupyterLab's can. */
+function interruptible(interrupt = vi.fn(async () => {})) {
+  return { ...host({ what_if: "" }), widget_manager: { kernel: { interrupt } }, interrupt };
+}
+
+test("the kernel says how far it is, until the work is there", () => {
+  const model = host({ what_if: "" });
+  const work = whatIfOf(model);
+  const seen: string[] = [];
+  const stop = work.listen(() => {
+    const { state, done, total, what } = work.progress;
+    seen.push(`${state} ${what} ${done}/${total}`);
+  });
+  model.tell("msg:custom", { work: "what if", done: 1, total: 2 });
+  expect(work.progress.state).toBe("none");
+  work.ask();
+  expect(model.sent).toEqual(["what if"]);
+  expect(work.progress.state).toBe("asked");
+  model.tell("msg:custom", { work: "rest", done: 1, total: 2 });
+  model.tell("msg:custom", { work: "what if" });
+  model.tell("msg:custom", { work: "what if", what: "plans", done: 3, total: 9 });
+  model.set("what_if", "{}");
+  expect(seen).toEqual(["asked  0/0", "working  0/0", "working plans 3/9", "none  0/0"]);
+  stop();
+  expect(model.count()).toBe(0);
+});
+
+test("only what the kernel is known to be at is interrupted", async () => {
+  const model = interruptible();
+  const work = whatIfOf(model);
+  work.listen(() => {});
+  work.ask();
+  expect(work.canStop).toBe(false);
+  work.cancel();
+  expect(work.progress.state).toBe("left");
+  work.ask();
+  model.tell("msg:custom", { work: "what if" });
+  expect(work.canStop).toBe(true);
+  work.cancel();
+  expect(model.interrupt).toHaveBeenCalledOnce();
+  expect(work.progress.state).toBe("stopping");
+  model.tell("msg:custom", { work: "what if", stopped: true });
+  expect(work.progress.state).toBe("stopped");
+});
+
+test("where an interrupt is refused, it is not waited for", async () => {
+  const model = interruptible(vi.fn(() => Promise.reject(new Error("no"))));
+  const work = restOf(model);
+  work.listen(() => {});
+  work.ask();
+  model.tell("msg:custom", { work: "rest" });
+  work.cancel();
+  await vi.waitFor(() => expect(work.progress.state).toBe("left"));
+});
+
+test("it is late unless the kernel says that it is at it, and the programs later than the rest", () => {
+  vi.useFakeTimers();
+  const model = host({ what_if: "" });
+  const [whatIf, view] = [whatIfOf(model), viewOf(model)];
+  const stops = [whatIf, view].map((work) => work.listen(() => {}));
+  const states = () => [whatIf.progress.state, view.progress.state];
+  whatIf.ask();
+  view.ask();
+  vi.advanceTimersByTime(PATIENCE - 1);
+  expect(states()).toEqual(["asked", "asked"]);
+  vi.advanceTimersByTime(1);
+  expect(states()).toEqual(["late", "asked"]);
+  model.tell("msg:custom", { work: "what if" });
+  vi.advanceTimersByTime(60_000);
+  expect(states()).toEqual(["working", "late"]);
+  model.set("failure", "ValueError");
+  expect(view.progress.state).toBe("none");
+  for (const stop of stops) stop();
+  expect(vi.getTimerCount()).toBe(0);
+});
+
+test("what the kernel is at is not asked for twice, and is waited for again by whoever asks", () => {
+  const model = host({ what_if: "" });
+  const work = whatIfOf(model);
+  work.listen(() => {});
+  work.ask();
+  work.ask();
+  model.tell("msg:custom", { work: "what if", done: 1, total: 2 });
+  work.cancel();
+  expect(work.progress.state).toBe("left");
+  work.ask();
+  expect(work.progress).toMatchObject({ state: "working", done: 1, total: 2 });
+  expect(model.sent).toEqual(["what if"]);
+});
+
+test("a kernel that goes while it is at work is known to be gone, and one that speaks is there", async () => {
+  vi.useFakeTimers();
+  const model = interruptible();
+  const work = whatIfOf(model);
+  work.listen(() => {});
+  work.ask();
+  model.tell("msg:custom", { work: "what if" });
+  Object.assign(model.widget_manager.kernel, { status: "dead" });
+  await vi.advanceTimersByTimeAsync(1000);
+  expect(work.progress.state).toBe("gone");
+  expect(vi.getTimerCount()).toBe(0);
+  Object.assign(model.widget_manager.kernel, { status: "busy" });
+  work.ask();
+  expect(model.sent).toEqual(["what if", "what if"]);
+  model.tell("msg:custom", { work: "what if", stopped: true });
+  // Who had asked twice has it done twice.
+  model.tell("msg:custom", { work: "what if" });
+  expect(work.progress.state).toBe("working");
+  expect(work.canStop).toBe(true);
+});
