@@ -271,6 +271,11 @@ def test_a_value_and_the_same_plus_a_constant_that_meet_in_one_equation():
         s.cotangents[by_name(s, "add")]
 
 
+def test_of_a_result_that_is_a_value_plus_a_constant():
+    s = jaxviz.step(lambda x: jnp.sum(jnp.sin(x)) + 3.0, X).run()
+    assert float(s.cotangents[by_name(s, "add")]) == 1.0
+
+
 def test_of_logits_less_their_maximum():
     def f(logits, at=0.0):
         shifted = logits - lax.stop_gradient(logits.max()) + at

@@ -212,10 +212,12 @@ class Shared:
     Args:
       values: in the forward program, first the one that the others were made from.
       variables: what they were in the program before the transform.
+      results: those of the variables that are results of that program.
     """
 
     values: tuple[Atom, ...]
     variables: tuple[Atom, ...]
+    results: frozenset[Atom]
 
 
 @dataclass(frozen=True, eq=False)

@@ -290,18 +290,25 @@ def roles_by_use(program: Program, n_results: int, result: Role, other: Role) ->
     return roles[::-1]
 
 
-def values_of_tangents(tangent: Mapping[Atom, Atom], primal: Mapping[Atom, Atom]) -> dict[Var, Shared]:
+def values_of_tangents(
+    tangent: Mapping[Atom, Atom], primal: Mapping[Atom, Atom], results: Sequence[Atom]
+) -> dict[Var, Shared]:
     """From each tangent to the values that it is the tangent of; see `Program.tangents`.
 
     Args:
       tangent: from the variables of the program before the transform to their tangents.
       primal: what has become of those variables, of those that are not themselves any more.
+      results: of the program before the transform.
     """
+    returned = frozenset(results)
     sharing: dict[Var, list[Atom]] = {}
     for v, t in tangent.items():
         if isinstance(t, Var):
             sharing.setdefault(t, []).append(v)
-    return {t: Shared(tuple([primal.get(v, v) for v in vs]), tuple(vs)) for t, vs in sharing.items()}
+    return {
+        t: Shared(tuple([primal.get(v, v) for v in vs]), tuple(vs), returned.intersection(vs))
+        for t, vs in sharing.items()
+    }
 
 
 def call_of(operation: Operation) -> Program:

@@ -132,5 +132,5 @@ def jvp_program(
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)
-    made = replace(made, tangents=partial(values_of_tangents, tangent, primal))
+    made = replace(made, tangents=partial(values_of_tangents, tangent, primal, program.outvars))
     return Jvp(made, nonzeros_out)

@@ -353,6 +353,6 @@ def _finish(
     forward_program, _ = dce_program(forward_program)
     # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
     tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
-    tangents = partial(values_of_tangents, tangent, primal)
+    tangents = partial(values_of_tangents, tangent, primal, program.outvars)
     linear_program = replace(linear_program, tangents=tangents)
     return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(checkpoints))

@@ -10,7 +10,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, write_params
 from jaxviz.ir.origin import ancestors
-from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Shared, Var
 from jaxviz.transforms.axes import NO_AXES, Axes, Summing, named_axes, sum_over, varying
 from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
 
@@ -201,7 +201,7 @@ def _of_values(
         if t not in found:
             continue
         of_values.setdefault(shared.values[0], (found[t],))
-        read = [_read_by(equation, shared.variables) for equation, _ in readers.get(t, ())]
+        read = [_read_by(equation, shared) for equation, _ in readers.get(t, ())]
         for i, value in enumerate(shared.values[1:], 1):
             if any(not places or min(places) < i <= max(places) for places in read):
                 continue  # which part of the sum comes from this value, and which from one before it, is not known
@@ -211,10 +211,12 @@ def _of_values(
     return of_values
 
 
-def _read_by(equation: Equation | None, variables: tuple[Atom, ...]) -> list[int]:
+def _read_by(equation: Equation | None, shared: Shared) -> list[int]:
     """The places of the variables, among those that share a tangent, that the equation which one of its readers came from reads."""
-    for e in ancestors(equation) if equation is not None else ():
-        places = [variables.index(a) for a in e.invars if a in variables]
+    if equation is None:
+        return [shared.variables.index(a) for a in shared.results]
+    for e in ancestors(equation):
+        places = [shared.variables.index(a) for a in e.invars if a in shared.variables]
         if places:
             return places
     return []
