@@ -13,6 +13,7 @@ from jaxviz.analysis.walk import bodies
 from jaxviz.derivation import Derivation
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Literal, Program
 
 
@@ -181,6 +182,7 @@ def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
     ]
 
 
+@usual_stack
 def compiled_parts(derivation: Derivation) -> list[int | None]:
     """Into how many parts each residual is divided where the forward program is compiled by itself, on these devices.
 

@@ -11,12 +11,14 @@ from itertools import count, filterfalse
 from typing import TYPE_CHECKING
 
 from jaxviz.ir import compat
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Literal, Var
 
 if TYPE_CHECKING:
     from jaxviz.ir.syntax import Equation, Operation, Program
 
 
+@deep_stack
 def format_program(program: Program) -> str:
     """The program as JAX prints a jaxpr; a recorded path is headed by its branch points.
 

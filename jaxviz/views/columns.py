@@ -18,6 +18,7 @@ from jaxviz.analysis.memory import MemoryTimeline, memory
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program, Var
 from jaxviz.views.numbers import Numbers
 from jaxviz.views.rows import Rows
@@ -76,14 +77,14 @@ class ViewMaker:
     @cached_property
     def first(self) -> View:
         """Without what is looked at later: the modelled memory, the notes, and the comparison with JAX, which traces the function anew."""
-        with _all_kept():
+        with _all_kept(), deep_stack:
             return self._first()
 
     @cached_property
     def whole(self) -> View:
         """All of it. Rows, strings and all other numbers are those of `first`."""
         first = self.first
-        with _all_kept():
+        with _all_kept(), deep_stack:
             no_memory = self.add_memory()
             return replace(
                 first,
@@ -121,7 +122,7 @@ class ViewMaker:
         """The columns, each turned into an array once."""
         for name, values in self.columns.items():
             if not isinstance(values, np.ndarray):
-                self.columns[name] = np.fromiter(values, np.int64, len(values))
+                self.columns[name] = _array(values)
         return dict(self.columns)
 
     def check(self) -> CheckResult:
@@ -241,6 +242,13 @@ class ViewMaker:
                 row = row_in[row, equation]
             found.append(row_in[row, step.equation])
         return found
+
+
+def _array(values: list[int]) -> np.ndarray:
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except OverflowError:  # what scans in each other stack may be more bytes than that counts
+        return np.array(values, np.float64)
 
 
 def _decisions(derivation: Derivation) -> dict[Equation, str]:

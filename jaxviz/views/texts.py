@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 from jaxviz.analysis.tables import printable
@@ -35,8 +34,7 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
 def first_line(error: BaseException) -> str:
     """`NoRuleError: ...`, the first paragraph of the message, on one line; of the files that it names the names alone."""
     if isinstance(error, RecursionError):
-        limit = sys.getrecursionlimit()
-        return f"RecursionError: programs are nested too deep here for Python's limit of {limit:,}; sys.setrecursionlimit raises it"
+        return "RecursionError: programs are nested too deep here for Python's recursion limit; sys.setrecursionlimit raises it"
     message = str(error).strip().split("\n\n")[0].replace("\n", " ")
     text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
     return text
