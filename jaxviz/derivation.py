@@ -18,6 +18,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import clear_operations, read_jaxpr
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.runtime.cache import clear_compiled
 from jaxviz.trace import trace_call
@@ -141,6 +142,7 @@ class Derivation:
             shown.update(equations)
         return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in made.items()})
 
+    @deep_stack
     def check(self) -> Check:
         """Holds the residuals against those of `jax.vjp` on the same function.
 
@@ -177,6 +179,7 @@ def type_name(aval: Any) -> str:
     return ("~" if getattr(aval, "weak_type", False) else "") + str(aval.str_short())
 
 
+@deep_stack
 def derive(
     f: Any, *args: Any, argnums: int | Sequence[int] = 0, cond_residuals: CondResiduals = "jax", **kwargs: Any
 ) -> Derivation:

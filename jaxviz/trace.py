@@ -11,6 +11,7 @@ import jax
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.origin import locate
+from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Branch, Program
 
 MOST_NOTED = 8
@@ -64,6 +65,7 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
     return traced
 
 
+@deep_stack
 def trace_call(
     fun: Callable[..., Any],
     args: tuple[Any, ...],
@@ -133,7 +135,8 @@ def _trace_flat(
         if any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in values):
             raise  # under an outer jit or vmap there is no value to look at: the error is jax's
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
-    traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps)
+    with usual_stack:  # each equation is run
+        traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps)
     branches = tuple(Branch(locate(source), kind, value) for source, kind, value in traced.looks)
     return read_traced(traced, branches, is_path=True)
 

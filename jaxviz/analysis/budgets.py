@@ -123,3 +123,13 @@ def _left(limit: str, used: str) -> int | None:
         return max(0, int(Path(limit).read_text()) - int(Path(used).read_text()))
     except (OSError, ValueError):
         return None
+
+
+def evenly(low: int, high: int, n: int) -> list[int]:
+    """So many budgets from one to another, as evenly as whole numbers go, and however large they are.
+
+    >>> evenly(0, 10, 4)
+    [0, 3, 6, 10]
+    """
+    step = (high - low) / (n - 1)
+    return [*(int(low + i * step) for i in range(n - 1)), high]

@@ -16,6 +16,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 
 _ROWS = 20
@@ -281,6 +282,7 @@ class _ShownTable:
 _LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear", "backward": "backward"}
 
 
+@deep_stack
 def compare(f: Any, g: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Comparison:
     """What differs between two functions, or two versions of one, and between their gradients.
 

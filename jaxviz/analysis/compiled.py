@@ -15,6 +15,7 @@ from jaxviz.analysis.donation import Donation, match_donations, why_not
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.runtime.cache import function_name
@@ -116,6 +117,7 @@ class CompileReport:
 _HEADS = ("name", "type", "bytes", "a device", "layout", "")
 
 
+@usual_stack
 def report_compiled(
     fun: Callable[..., Any], traced: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
 ) -> CompileReport:

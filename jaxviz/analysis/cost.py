@@ -24,6 +24,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation
 from jaxviz.ir.errors import EquationError, JaxvizError
 from jaxviz.ir.origin import Location
+from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.progress import counting
 
@@ -243,11 +244,13 @@ class CostReport:
         return Cost(said["flops"], said[_BYTES] - written, written, said["transcendentals"])
 
     @cached_property
+    @usual_stack
     def _compiled(self) -> Any:
         with counting("compiling"):
             return self._lowered.compile()
 
     @cached_property
+    @usual_stack
     def _lowered(self) -> Any:
         d = self.derivation
         forward = as_function(d.forward)
@@ -474,6 +477,7 @@ class _Stopwatch:
         return outs, best
 
 
+@deep_stack
 def cost(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> CostReport:
     """What the gradient of a function costs: FLOPs, transcendentals and bytes, by equation, source line and primitive.
 

@@ -13,6 +13,7 @@ from jaxviz.analysis.walk import bodies
 from jaxviz.derivation import Derivation
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Literal, Program
 from jaxviz.progress import counting
 
@@ -52,13 +53,18 @@ def placement_of(derivation: Derivation) -> Placement:
         if sharding is not None:
             path = name or v.aval.str_short(short_dtypes=True)
             return Placement(device_names(sharding.device_set), f"where its argument {path} lies")
-    for _, e in derivation.primal.walk():
-        found = _devices_named(e.params)
+    for params in _params_in(derivation.primal):
+        found = _devices_named(params)
         if found:
             return Placement(device_names(found), "the mesh that it names")
     default = jax.config.jax_default_device  # type: ignore[attr-defined]
     device = default if isinstance(default, jax.Device) else jax.devices(default)[0]
     return Placement(device_names([device]), "the default device")
+
+
+def _params_in(program: Program) -> list[Mapping[str, Any]]:
+    """Those of all equations, nested ones too; of several that are of one operation once."""
+    return [operation.params for operation in dict.fromkeys(e.operation for _, e in program.walk())]
 
 
 def _devices_named(params: Mapping[str, Any]) -> set[Any]:
@@ -77,7 +83,7 @@ def spans_devices(derivation: Derivation) -> bool:
     """Whether a function runs on more than one device, as far as its arguments and its program tell."""
     if any(_is_spread(s) for s in derivation.placed):
         return True
-    return any(_names_devices(e.params) for _, e in derivation.primal.walk())
+    return any(map(_names_devices, _params_in(derivation.primal)))
 
 
 def _is_spread(sharding: Any) -> bool:
@@ -177,6 +183,7 @@ def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
     ]
 
 
+@usual_stack
 def compiled_parts(derivation: Derivation) -> list[int | None]:
     """Into how many parts each residual is divided where the forward program is compiled by itself, on these devices.
 

@@ -17,6 +17,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import EquationError
+from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Operation, Program
 from jaxviz.progress import counting
 
@@ -125,18 +126,21 @@ class Lowering:
     tags: Tags = field(repr=False)
 
     @cached_property
+    @usual_stack
     def stablehlo(self) -> str:
         """The program that JAX hands to XLA, with locations."""
         module = self.lowered.compiler_ir("stablehlo")
         return str(module.operation.get_asm(enable_debug_info=True, large_elements_limit=16, large_resource_limit=16))
 
     @cached_property
+    @usual_stack
     def hlo(self) -> str:
         """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
         with counting("compiling"):
             return str(self.lowered.compile().as_text() or "")
 
 
+@usual_stack
 def lower_gradient(derivation: Derivation, largest: int | None = None) -> Lowering:
     """Lowers the gradient, or the function alone where it has none.
 

@@ -18,6 +18,7 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
+from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.transforms.inline import inlined
@@ -285,6 +286,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
+@deep_stack
 def memory(
     f: Any,
     *args: Any,
@@ -350,6 +352,7 @@ def _with(found: XlaMemory, without: int) -> XlaMemory:
     return XlaMemory(found.arguments, found.results, found.temporaries, found.reused, found.backend, without)
 
 
+@usual_stack
 def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
     forward, backward = as_function(derivation.forward), as_function(derivation.backward)
     n, cts = derivation.n_residuals, derivation.backward.invars[derivation.n_residuals :]

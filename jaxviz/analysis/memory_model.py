@@ -253,7 +253,7 @@ class Model:
                 v: Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
             }
             model.walk(body.program, given, ())
-            peaks.append(max((sum(kinds) for kinds in model.alive_by_step()), default=0))
+            peaks.append(max(map(sum, model.alive_by_step().tolist()), default=0))
         return max(peaks, default=0)
 
     def settle(self) -> None:
@@ -271,7 +271,9 @@ class Model:
     def alive_by_step(self) -> np.ndarray:
         self.settle()
         n = len(self.steps)
-        change = np.zeros((n + 1, len(KINDS)), np.int64)
+        most = sum(b.nbytes for b in self.buffers) + sum(self.inside.values())
+        # Scans in each other stack more than 64 bits count, and NumPy does not say so.
+        change = np.zeros((n + 1, len(KINDS)), np.int64 if most < 2**63 else object)
         for b in self.buffers:
             if b.nbytes and not b.is_free and b.last >= b.born:
                 change[min(b.born, n), KINDS.index(b.kind)] += b.nbytes

@@ -34,6 +34,7 @@ from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
 
@@ -378,6 +379,7 @@ _VALUES = ("value", "type", "bytes", "line")
 _HEADS = ("policy", "kept", "beside args", "values", "extra FLOPs", "model peak")
 
 
+@deep_stack
 def compare_policies(
     f: Any,
     *args: Any,

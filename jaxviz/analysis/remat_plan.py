@@ -9,9 +9,8 @@ from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
-from jaxviz.analysis.budgets import FASTEST, free_memory, read_budget, read_size
+from jaxviz.analysis.budgets import FASTEST, evenly, free_memory, read_budget, read_size
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.memory import memory as modelled_memory
 from jaxviz.analysis.remat_code import CodeRow, Place, code_text, places_of_values, with_source
@@ -23,6 +22,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program, Var
 from jaxviz.progress import counting, each
 
@@ -85,11 +85,11 @@ class RematPlan:
         return flat
 
     @cached_property
+    @deep_stack
     def front(self) -> tuple[Point, ...]:
         """The best trades between the least bytes that can be had and no recomputation, each solved for when first asked for."""
-        least = self._graph.least
-        budgets = np.unique(np.linspace(least, self.everything.nbytes, 12).astype(np.int64))
-        solved = each(lambda b: self._graph.solve(int(b)).point, budgets[:-1], "plans")
+        budgets = sorted({*evenly(self._graph.least, self.everything.nbytes, 12)})
+        solved = each(lambda b: self._graph.solve(b).point, budgets[:-1], "plans")
         points = {*solved, self.everything}
         best: list[Point] = []
         for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
@@ -262,6 +262,7 @@ def code_row(name: str, place: Place, values: Sequence[Var], graph: Graph, count
     return CodeRow(name, place.file, place.line, " or ".join(made_by), " or ".join(types), count or len(values))
 
 
+@deep_stack
 def plan_remat(
     f: Any,
     *args: Any,
@@ -347,7 +348,7 @@ def _fitting(graph: Graph, call: _Call, memory: int) -> RematPlan:
         best = plan(graph.least)
         tried = [high, best]
         if not fitting(best):
-            tried += [plan(int(limit)) for limit in np.linspace(graph.least, graph.all_nbytes, 6)[1:-1]]
+            tried += [plan(limit) for limit in evenly(graph.least, graph.all_nbytes, 6)[1:-1]]
             best = min(filter(fitting, tried), key=lambda p: p.flops, default=best)
         low, above = best.nbytes, min((p.nbytes for p in tried if p.flops < best.flops and not fitting(p)), default=0)
         for _ in range(_STEPS if fitting(best) else 0):

@@ -32,6 +32,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 
 if TYPE_CHECKING:
@@ -401,6 +402,7 @@ def _all_arrays(tree: Any) -> bool:
     )
 
 
+@deep_stack
 def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet:
     """The residuals of a derivation. See `residuals`."""
     parts = derivation.linearized

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 from jaxviz.ir import compat
@@ -119,6 +120,7 @@ def short_location(location: Location) -> str:
     return f"{name.rsplit('/', 1)[-1]}:{location.line}"
 
 
+@lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
     """Size in bytes of a value of a type; random keys count as what they are made of."""
     dtype = getattr(aval, "dtype", None)
@@ -135,12 +137,19 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
       lengths: what its first dimensions are, where they stand for iterations: `1,000 × f32[3]`. Where the parts of several
         devices lie side by side along the first, their number comes before: `8 × 1,000 × f32[3]`.
     """
+    if not lengths:
+        return _type_text(aval)
     counts = list(lengths)
-    if counts and aval.shape[0] > counts[0]:
+    if aval.shape[0] > counts[0]:
         counts.insert(0, aval.shape[0] // counts[0])
     for _ in lengths:
         aval = compat.unstacked(aval)
-    return " × ".join([*(f"{n:,}" for n in counts), aval.str_short(short_dtypes=True)])
+    return " × ".join([*(f"{n:,}" for n in counts), _type_text(aval)])
+
+
+@lru_cache(maxsize=4096)
+def _type_text(aval: Any) -> str:
+    return str(aval.str_short(short_dtypes=True))
 
 
 def wrapped(text: str, indent: str = "", width: int | None = None) -> str:

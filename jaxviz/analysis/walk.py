@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -117,16 +117,22 @@ class _Scope:
     def inputs(self) -> dict[Atom, int]:
         return {v: i for i, v in enumerate(self.program.invars)}
 
-    @property
+    @cached_property
+    def insides(self) -> dict[Equation, list[_Scope]]:
+        """The scopes of what its equations run and give the results of, found so far."""
+        return {}
+
+    def inside(self, equation: Equation) -> list[_Scope]:
+        found = self.insides.get(equation)
+        if found is None:
+            of_results = (b for b in bodies(equation) if b.has_results)
+            found = [_Scope(b.program, self, equation, b, self.passes) for b in of_results]
+            self.insides[equation] = found
+        return found
+
+    @cached_property
     def within(self) -> tuple[Equation, ...]:
         return (*self.outer.within, self.holder) if self.outer is not None and self.holder is not None else ()
-
-    @property
-    def branches(self) -> tuple[tuple[Equation, int], ...]:
-        before = self.outer.branches if self.outer is not None else ()
-        if self.holder is not None and self.body is not None and self.body.branch is not None:
-            return (*before, (self.holder, self.body.branch))
-        return before
 
 
 @dataclass
@@ -147,10 +153,13 @@ class Tracer:
 
     def __call__(self, atom: Atom) -> tuple[Source, ...]:
         """The sources of a value: one, or one for each branch where a cond gives it."""
-        return tuple(_sources(self._scope, atom, (), (), False, None, frozenset()))
+        found: list[Source] = []
+        _find(found, self._scope, atom, (), (), False, None, frozenset())
+        return tuple(found)
 
 
-def _sources(
+def _find(
+    found: list[Source],
     scope: _Scope,
     atom: Atom,
     lengths: tuple[int, ...],
@@ -158,27 +167,28 @@ def _sources(
     is_carry: bool,
     passed_by: Equation | None,
     seen: frozenset[Atom],
-) -> Iterator[Source]:
+) -> None:
     equation = scope.producers.get(atom)
     if equation is None or atom in seen:
-        yield from _outside(scope, atom, lengths, branches, is_carry, passed_by, seen)
+        _find_outside(found, scope, atom, lengths, branches, is_carry, passed_by, seen)
         return
     place = next(i for i, v in enumerate(equation.outvars) if v is atom)
     if scope.passes(equation):
-        yield from _sources(scope, equation.invars[place], lengths, branches, is_carry, passed_by, seen)
+        _find(found, scope, equation.invars[place], lengths, branches, is_carry, passed_by, seen)
         return
-    inside = [b for b in bodies(equation) if b.has_results]
+    inside = scope.inside(equation)
     if not inside:
-        yield Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by)
-    for body in inside:
+        found.append(Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by))
+    for inner in inside:
         stacked = equation.primitive is compat.scan_p and place >= compat.scan_sizes(equation.params)[1]
         longer = (*lengths, int(equation.params["length"])) if stacked else lengths
-        inner = _Scope(body.program, scope, equation, body, scope.passes)
-        chosen = branches if body.branch is None else (*branches, (equation, body.branch))
-        yield from _sources(inner, body.program.outvars[place], longer, chosen, is_carry, passed_by, seen)
+        branch = inner.body.branch if inner.body is not None else None
+        chosen = branches if branch is None else (*branches, (equation, branch))
+        _find(found, inner, inner.program.outvars[place], longer, chosen, is_carry, passed_by, seen)
 
 
-def _outside(
+def _find_outside(
+    found: list[Source],
     scope: _Scope,
     atom: Atom,
     lengths: tuple[int, ...],
@@ -186,24 +196,22 @@ def _outside(
     is_carry: bool,
     passed_by: Equation | None,
     seen: frozenset[Atom],
-) -> Iterator[Source]:
+) -> None:
     """The sources of a value that is an input of a body: what the equation that holds it got, or gave the time before."""
     place = scope.inputs.get(atom)
     holder = scope.holder
     if scope.outer is None or holder is None or scope.body is None or place is None:
-        yield Source(None, atom, scope.within, lengths, branches, is_carry, passed_by)
+        found.append(Source(None, atom, scope.within, lengths, branches, is_carry, passed_by))
         return
     if holder.primitive is compat.scan_p and atom not in seen:
         n_consts, n_carry = compat.scan_sizes(holder.params)
         carried = place - n_consts
         if 0 <= carried < n_carry:
-            yield from _sources(
-                scope, scope.program.outvars[carried], lengths, branches, True, passed_by, seen | {atom}
-            )
+            before = scope.program.outvars[carried]
+            _find(found, scope, before, lengths, branches, True, passed_by, seen | {atom})
             return
-    yield from _sources(
-        scope.outer, holder.invars[scope.body.operands[place]], lengths, branches, is_carry, passed_by or holder, seen
-    )
+    given = holder.invars[scope.body.operands[place]]
+    _find(found, scope.outer, given, lengths, branches, is_carry, passed_by or holder, seen)
 
 
 @dataclass(frozen=True, eq=False)

@@ -260,9 +260,11 @@ def library_call(source: Any) -> str:
 
 def scopes(source: Any) -> tuple[str, ...]:
     """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as `vmap(...)`."""
+    if source is None or not source.name_stack.stack:  # as most
+        return ()
     path: list[str] = []
     part: list[str] = []
-    for item in (*source.name_stack.stack, _source.Transform("transpose")) if source is not None else ():
+    for item in (*source.name_stack.stack, _source.Transform("transpose")):
         if isinstance(item, _source.Scope):
             part.append(item.name)
         elif item.name in ("jvp", "transpose"):

@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, filterfalse
 from typing import TYPE_CHECKING
 
 from jaxviz.ir import compat
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Literal, Var
 
 if TYPE_CHECKING:
     from jaxviz.ir.syntax import Equation, Operation, Program
 
 
+@deep_stack
 def format_program(program: Program) -> str:
     """The program as JAX prints a jaxpr; a recorded path is headed by its branch points.
 
@@ -44,7 +46,7 @@ def variable_names(program: Program, given: Mapping[Var, str] | None = None) -> 
     taken = frozenset(names.values())
     times = Counter(_nested(program))
     shared = frozenset(nested for nested, n in times.items() if n > 1)
-    _name(program, names, (name for name in map(_letters, count()) if name not in taken), shared)
+    _name(program, names, filterfalse(taken.__contains__, map(_letters, count())), shared)
     return names
 
 
@@ -57,9 +59,8 @@ def _nested(program: Program) -> Iterator[Program]:
 
 
 def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared: frozenset[Program]) -> None:
-    read: set[object] = set(program.outvars)
-    for equation in program.equations:
-        read.update(equation.invars)
+    read = {a for equation in program.equations for a in equation.invars}
+    read.update(program.outvars)
     for v in (*program.constvars, *program.invars):
         if v not in names:
             names[v] = next(fresh)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
 from typing import Literal as OneOf
 
@@ -279,11 +280,15 @@ class Program:
 
     def walk(self) -> Iterator[tuple[int, Equation]]:
         """Every equation with its depth, nested ones after the equation that holds them."""
-        for equation in self.equations:
-            yield 0, equation
-            for _, program in equation.programs:
-                for depth, inner in program.walk():
-                    yield depth + 1, inner
+        under_way = [iter(self.equations)]
+        while under_way:
+            for equation in under_way[-1]:
+                yield len(under_way) - 1, equation
+                if equation.operation.programs:
+                    under_way.append(chain.from_iterable(p.equations for _, p in equation.operation.programs))
+                    break
+            else:
+                under_way.pop()
 
     def __str__(self) -> str:
         from jaxviz.ir.pretty import format_program

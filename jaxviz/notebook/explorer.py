@@ -22,13 +22,14 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.notebook.bundle import GRAPHVIZ, MAIN, Bundle, bundle, loader, packed, part_names, script
 from jaxviz.progress import told_to
 from jaxviz.views.changes import changes_of, follow
-from jaxviz.views.columns import ViewMaker, first_line, view_of
+from jaxviz.views.columns import ViewMaker, view_of
 from jaxviz.views.compiled import compiled
 from jaxviz.views.dot import Dot
 from jaxviz.views.drawing import Drawing, draw
 from jaxviz.views.page import fit_to_show, page
 from jaxviz.views.schema import View, encode, pack
 from jaxviz.views.text import stage_text, summary
+from jaxviz.views.texts import first_line
 from jaxviz.views.whatif import what_if
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Shared, Var
 
 R = TypeVar("R")
@@ -214,7 +215,8 @@ class RuleTable(Generic[R]):
         """The rule of an operation that holds programs: kept with the operation, so that the user's function can go."""
         key = (self.generation, *masks)
         if key not in operation.rules:
-            operation.rules[key] = find(operation, *masks)
+            with deep_stack:
+                operation.rules[key] = find(operation, *masks)
         rule: R = operation.rules[key]
         return rule
 

@@ -14,10 +14,10 @@ from urllib.parse import quote
 from jaxviz.analysis.tables import format_bytes, nbytes, printable, type_text
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
-from jaxviz.views.columns import visible_params
 from jaxviz.views.folds import literal_text
 from jaxviz.views.graph import ROLE_LABELS, Box, Frame, Line
 from jaxviz.views.labels import alike, printable_lines
+from jaxviz.views.params import visible_params
 from jaxviz.views.sources import file_label, is_user_source, short_path
 
 MOST_BOXES = 800

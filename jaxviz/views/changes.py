@@ -8,9 +8,11 @@ from typing import Any
 from jaxviz.analysis.alignment import Alignment
 from jaxviz.analysis.compare import Comparison
 from jaxviz.analysis.tables import short_location
+from jaxviz.ir.stack import deep_stack
 from jaxviz.views.texts import fit
 
 
+@deep_stack
 def changes_of(comparison: Comparison) -> dict[str, Any]:
     """The differences, as JSON values.
 

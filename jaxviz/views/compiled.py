@@ -11,8 +11,7 @@ import jax
 
 from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
 from jaxviz.derivation import Derivation
-from jaxviz.views.columns import first_line
-from jaxviz.views.texts import fit
+from jaxviz.views.texts import first_line, fit
 
 _LARGEST = 30_000
 """Equations of the two passes, nested ones counted in each place, up to which they are compiled."""

@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr
 
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.trace import trace
@@ -134,6 +135,7 @@ class Drawing:
         return self.svg()
 
 
+@deep_stack
 def draw(
     f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
 ) -> Drawing:

@@ -47,7 +47,8 @@ class Kinds:
         operation = equation.operation
         found = self.of_operation.get(operation)
         if found is None:
-            params = tuple((name, self._param(value)) for name, value in sorted(operation.params.items()))
+            # Lists, not generators: those would take the recursion through C, of which Python from 3.12 on allows little.
+            params = tuple([(name, self._param(value)) for name, value in sorted(operation.params.items())])
             types = tuple(map(type_text, operation.in_avals)), tuple(map(type_text, operation.out_avals))
             found = self.of_operation[operation] = self._number((operation.primitive.name, params, types))
         return found
@@ -59,7 +60,7 @@ class Kinds:
         if isinstance(value, Program):
             return self._program(value)
         if isinstance(value, tuple):
-            return tuple(map(self._param, value))
+            return tuple([self._param(item) for item in value])
         if callable(value):  # a rule is another function each time that it is made
             return getattr(value, "__qualname__", type(value).__name__)
         try:
@@ -77,7 +78,7 @@ class Kinds:
             return literal_text(a) if isinstance(a, Literal) else places.get(a, -1)
 
         inputs = tuple(type_text(v.aval) for v in (*program.constvars, *program.invars))
-        body = tuple((self(e), tuple(map(atom, e.invars))) for e in program.equations)
+        body = tuple([(self(e), tuple(map(atom, e.invars))) for e in program.equations])
         return self._number((inputs, body, tuple(map(atom, program.outvars))))
 
 

@@ -1,4 +1,4 @@
-"""JSON values from a program with texts that are fit to be shown."""
+"""Texts from programs and of errors, made fit to be shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from jaxviz.analysis.tables import printable
+from jaxviz.views.sources import without_folders
 
 _LONGEST = 2000
 """The most characters of a line, so that a name does not fill the page."""
@@ -28,3 +29,12 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
     if isinstance(value, dict):
         return {key: fit(inner, limit) for key, inner in value.items()}
     return [fit(inner, limit) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def first_line(error: BaseException) -> str:
+    """`NoRuleError: ...`, the first paragraph of the message, on one line; of the files that it names the names alone."""
+    if isinstance(error, RecursionError):
+        return "RecursionError: programs are nested too deep here for Python's recursion limit; sys.setrecursionlimit raises it"
+    message = str(error).strip().split("\n\n")[0].replace("\n", " ")
+    text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
+    return text

@@ -16,8 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
+from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.cost import cost
 from jaxviz.analysis.memory import memory
 from jaxviz.analysis.memory_model import (
@@ -35,6 +34,7 @@ from jaxviz.analysis.tables import nbytes, type_text
 from jaxviz.analysis.walk import Tracer, find_readers, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
+from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.progress import each
 from jaxviz.views.sources import file_label, short_path
@@ -47,6 +47,7 @@ _LARGEST = 20_000
 """Equations of the function, called ones counted at each call, up to which there are switches."""
 
 
+@deep_stack
 def what_if(derivation: Derivation, source: bool = True) -> dict[str, Any]:
     """The table, as JSON values.
 
@@ -238,7 +239,7 @@ class _Table:
         """The best that can be had at some budgets, from the least bytes up."""
         graph = self.graph
         n_plans = max(2, min(_BUDGETS, 40_000 // max(len(graph.nodes), 1)))
-        budgets = np.linspace(graph.least, max(graph.least, graph.all_nbytes), n_plans).astype(np.int64).tolist()
+        budgets = evenly(graph.least, max(graph.least, graph.all_nbytes), n_plans)
         found = {plan.point: plan for plan in each(graph.solve, dict.fromkeys(budgets), "plans")}
         best: list[Solution] = []
         for point in sorted(found, key=lambda p: (p.nbytes, p.flops)):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxviz.analysis import budgets
-from jaxviz.analysis.budgets import free_memory, read_budget, read_size
+from jaxviz.analysis.budgets import evenly, free_memory, read_budget, read_size
 
 
 @pytest.mark.parametrize(
@@ -106,3 +106,12 @@ def test_a_device_that_does_not_say_is_an_error(monkeypatch):
     monkeypatch.setattr(budgets, "_machine_memory", lambda: None)
     with pytest.raises(ValueError, match="does not say how much memory"):
         free_memory([])
+
+
+def test_budgets_are_spread_evenly_however_large():
+    assert evenly(0, 100, 5) == [0, 25, 50, 75, 100]
+    assert evenly(7, 7, 3) == [7, 7, 7]
+    spread = evenly(3, 2**200, 4)
+    assert spread[0] == 3
+    assert spread[-1] == 2**200
+    assert spread[1] == pytest.approx(2**200 / 3)

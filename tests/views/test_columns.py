@@ -16,7 +16,8 @@ from jaxviz.analysis.parts import cost_of
 from jaxviz.derivation import STAGES
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
-from jaxviz.views.columns import view_of, visible_params
+from jaxviz.views.columns import view_of
+from jaxviz.views.params import visible_params
 from jaxviz.views.schema import KINDS, MEMORY_KINDS, ROLES
 
 PRINTED = json.loads(FIXTURE.read_text(encoding="utf-8"))

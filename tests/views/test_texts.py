@@ -2,9 +2,8 @@
 
 import pytest
 
-from jaxviz.views.columns import first_line
 from jaxviz.views.sources import without_folders
-from jaxviz.views.texts import fit
+from jaxviz.views.texts import first_line, fit
 
 
 def test_all_texts_of_a_value_are_fit():

@@ -1,0 +1,78 @@
+"""Room on Python's stack for programs that are nested deep."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from types import TracebackType
+
+FRAMES = 5_000
+"""Python's recursion limit where programs are worked on, if it is lower. Two hundred checkpoints in each other take JAX some 4,000 frames;
+at twice this limit JAX's own recursion, which goes through C++, takes half of the 8 MiB that a thread's stack has."""
+
+_ADVICE = (
+    f"jaxviz works with a recursion limit of at least {FRAMES:,}. If nothing here calls itself without end, and the program is only nested "
+    "deeper than that has room for, sys.setrecursionlimit raises it; for calls that go through C, Python from 3.12 on has a limit of its own."
+)
+
+_lock = threading.Lock()
+_inside = 0
+"""How many contexts of `deep_stack` are open. The limit is that of all threads, so the last one to leave puts it back."""
+_before = 0
+
+
+def _set_limit(limit: int) -> None:
+    with contextlib.suppress(RecursionError):  # some frames are deeper than that already
+        sys.setrecursionlimit(limit)
+
+
+class _DeepStack(contextlib.ContextDecorator):
+    def __enter__(self) -> None:
+        global _inside, _before
+        with _lock:
+            if sys.getrecursionlimit() < FRAMES:
+                _before = sys.getrecursionlimit()
+                _set_limit(FRAMES)
+            elif _inside == 0:
+                _before = 0
+            _inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        global _inside
+        with _lock:
+            _inside -= 1
+            # A limit that somebody else has set meanwhile stays.
+            if _inside == 0 and _before and sys.getrecursionlimit() == FRAMES:
+                _set_limit(_before)
+        # Where a jitted function calls itself, JAX says so.
+        is_too_deep = isinstance(error, RecursionError) and str(error).startswith("maximum recursion depth")
+        if error is not None and is_too_deep and _ADVICE not in getattr(error, "__notes__", ()):
+            error.add_note(_ADVICE)
+
+
+class _UsualStack(contextlib.ContextDecorator):
+    def __enter__(self) -> None:
+        with _lock:
+            if _inside and _before and sys.getrecursionlimit() == FRAMES:
+                _set_limit(_before)
+
+    def __exit__(self, *error: object) -> None:
+        with _lock:
+            if _inside and _before and sys.getrecursionlimit() == _before:
+                _set_limit(FRAMES)
+
+
+deep_stack = _DeepStack()
+"""Where programs are traced, derived, reported on and printed: there Python's recursion limit has room for some hundreds of levels.
+A context, which may be entered again and in any thread, and a decorator.
+
+>>> with deep_stack:
+...     text = str(program.jaxpr)
+"""
+
+usual_stack = _UsualStack()
+"""Where XLA compiles or runs a program, Python's recursion limit is the user's own again. It stops JAX before XLA, which has been seen to
+end the process over two hundred jits in each other."""
