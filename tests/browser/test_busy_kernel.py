@@ -86,6 +86,7 @@ def test_what_was_not_derived_says_that_its_kernel_is_gone(lab, tab, end):
     said = explorer.get_by_test_id("no-answer")
     expect(said).to_contain_text(GONE, timeout=12_000)
     again = said.get_by_test_id("again")
+    expect(said).to_have_css("padding-left", "16px")  # there is a style before there are programs
     again.click()
     expect(said).to_contain_text(GONE)
     assert explorer.evaluate("e => e.contains(document.activeElement)")
@@ -143,6 +144,10 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(lab, tab):
     expect(button).to_be_visible()
     expect(compiling.get_by_test_id("elapsed")).to_have_text(re.compile(r"^\d s"))
     tab.screenshot("compiling")
+    pane = explorer.get_by_test_id("code-left")
+    title = pane.locator(".jv-pane-head strong")
+    assert title.bounding_box()["x"] - pane.bounding_box()["x"] < 20
+    expect(pane.get_by_label("which text")).to_be_hidden()
     # The kernel is not asked again by a pane that is shown again, and is not taken to be silent.
     explorer.get_by_test_id("stage-primal").click()
     explorer.get_by_test_id("stage-compiled").click()

@@ -320,7 +320,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
       return;
     }
     clear();
-    addSheet(el, sheet);
+    addSheet(el, sheet); // which may by now be in a shadow tree
     state = new State(new Model(view), whatIfOf(model), restOf(model));
     setBeside(state, other, changesOf(model));
     beside = earlier;
@@ -332,6 +332,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     const mine = ++turn;
     const isLatest = () => mine === turn;
     try {
+      addSheet(el, sheet);
       const payload = payloadOf(model);
       if (payload !== null) {
         const earlier = beforeOf(model);
