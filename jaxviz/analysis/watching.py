@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import threading
@@ -15,8 +16,13 @@ import jax
 import numpy as np
 
 from jaxviz.analysis.tables import format_bytes, html_table, printable, text_table
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Program
 from jaxviz.runtime import probes
+from jaxviz.runtime.evaluate import evaluate
+from jaxviz.runtime.probe_lines import parse_line, with_probes
 from jaxviz.runtime.probes import STATISTICS, Kind, Report, Spec, What
+from jaxviz.trace import trace_call
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -452,7 +458,7 @@ class Watch:
     def __str__(self) -> str:
         rows = self._rows()
         if not rows:
-            return f"nothing told of {', '.join(self.spec.names)} yet"
+            return f"nothing told of {', '.join(self.spec.names) or 'its lines'} yet"
         return "\n".join([text_table(_HEADS, rows, _ALIGN), "", *self._notes()])
 
     def _notes(self) -> list[str]:
@@ -467,18 +473,64 @@ class Watch:
         return table + "".join(f"<p>{printable(note)}</p>" for note in self._notes())
 
 
+class WatchedFunction(Watch):
+    """A function that is watched, and what it tells. Made by `watch(f, ...)`; it stands for `f`, also under jax's transforms.
+
+    It is traced as `jax.jit` traces: once for the types of its arguments. Each call is a step, and what is in a scan or a while loop tells of
+    the iterations in its `index`. Called by a program that is compiled, as under `jax.jit`, it does not hear of calls; steps are then
+    those marked by `step`, or else records are counted.
+    """
+
+    def __init__(self, fun: Callable[..., Any], lines: Sequence[Any], **options: Any):
+        super().__init__(**options, owner=next(_owners))
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._lines = tuple(map(parse_line, lines))
+        self._calls = itertools.count()
+        self._programs: dict[Any, tuple[Program, Any]] = {}
+        probes.own(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        is_staged = compat.is_staged()
+        call = -1 if is_staged else self._step if self._step is not None else next(self._calls)
+        if call >= 0 and call % self.every:
+            return self._fun(*args, **kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        program, out_tree = self._program(args, kwargs, leaves, tree)
+        outs = evaluate(program, [*leaves, np.array([call], np.int32)])
+        return jax.tree.unflatten(out_tree, outs)
+
+    def _program(self, args: Any, kwargs: Any, leaves: Sequence[Any], tree: Any) -> tuple[Program, Any]:
+        try:
+            key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), probes.asked()
+            if key in self._programs:
+                return self._programs[key]
+        except TypeError:  # an argument is no array: tracing says which
+            key = None
+        with probes.asking(self.spec):
+            traced = trace_call(self._fun, args, kwargs)
+        made = with_probes(traced.program, self._lines, self.spec), traced.out_tree
+        if key is not None and not traced.program.is_path:  # a path holds for these values alone
+            self._programs[key] = made
+        return made
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
 _HEADS = ("name", "of", "records", "steps", "norm", "mean", "min", "max", "NaNs", "infs")
 _ALIGN = "<<>>>>>>>>"
 
 
 def watch(
     *names: Any,
+    lines: Sequence[str | int] = (),
     what: What = "summary",
     every: int = 1,
     keep: int = KEEP,
     cotangents: bool = True,
 ) -> Any:
-    """Watches probes while a program runs: their values, or summaries of them, and their cotangents.
+    """Watches values while a program runs, or summaries of them, and their cotangents: those of probes, or those that a line makes.
 
     >>> with jaxviz.watch("loss", "layer1.*") as w:
     ...     for batch in w.steps(batches):
@@ -489,19 +541,29 @@ def watch(
     Within it, functions that are jitted are traced once more, with what is watched in them. Watches that ask for the same share what is
     compiled, so to enter one again costs nothing; and outside, the programs are what they were.
 
+    Given a function first, it returns one that stands for it, whose source need have no probes:
+
+    >>> loss = jaxviz.watch(loss, lines=["model.py:41"])
+    >>> step = jax.jit(jax.value_and_grad(loss))
+    >>> loss["model.py:41"].cotangents.norm
+
     Args:
-      *names: of probes, or patterns such as 'layer?.*'; without any, all.
+      *names: of probes, or patterns such as 'layer?.*'; without any, all. Before them, it may be the function to watch.
+      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. What is told of is each value of that line
+        which another line reads, or which is a result.
       what: 'summary' (norm, mean, min, max, and the number of NaNs and infinities, computed on the device) or 'value'.
       every: of which steps: see `Watch.step`. Where no steps are marked, of which records.
       keep: how many records a series keeps.
       cotangents: whether cotangents are reported too, where the program is differentiated.
 
     Returns:
-      a context that collects, and keeps what it has collected.
+      a `Watch`, which collects within a `with`; or with a function a `WatchedFunction`, which collects whenever it runs.
 
     Raises:
-      ValueError, TypeError: an argument that means nothing.
+      ValueError, TypeError: an argument that means nothing. For a line that makes nothing, the call of the function raises it.
     """
+    fun = names[0] if names and callable(names[0]) else None
+    names = names[fun is not None :]
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"watch takes names of probes, as str; got {type(name).__name__}")
@@ -509,4 +571,13 @@ def watch(
         raise ValueError(f"what={what!r}; it may be 'summary' or 'value'")
     if every < 1 or keep < 2:
         raise ValueError(f"every={every}, keep={keep}; at least every=1 and keep=2 make sense")
-    return Watch(names or ("*",), what, every, keep, cotangents)
+    if fun is None and lines:
+        raise ValueError(
+            f"lines={list(lines)} need the function that has them: write watch(f, lines=...), and call what it returns"
+        )
+    options: dict[str, Any] = {"what": what, "every": every, "keep": keep, "cotangents": cotangents}
+    if fun is None:
+        return Watch(names or ("*",), **options)
+    return WatchedFunction(
+        fun, [lines] if isinstance(lines, str) else lines, names=names or (() if lines else ("*",)), **options
+    )

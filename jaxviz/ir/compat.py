@@ -237,6 +237,14 @@ def user_frames(traceback: Any) -> Iterator[Any]:
     return frames
 
 
+def frames_of(source: Any) -> list[tuple[Any, int]]:
+    """The whole call stack of an equation, innermost first: code objects, with the instruction that each was at."""
+    if source is None or source.traceback is None:
+        return []
+    codes, instructions = source.traceback.raw_frames()
+    return list(zip(codes, instructions, strict=True))
+
+
 _LIBRARY = tuple(f"/jax/_src/{name}" for name in ("nn/", "numpy/", "scipy/", "ops/", "lax/", "random.py"))
 _OPERATORS = frozenset("add subtract multiply true_divide floor_divide power remainder negative matmul".split())
 

@@ -41,7 +41,7 @@ from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_prog
 policy_rules.add(compat.cond_p)
 
 
-def _cond(like: Operation, branches: Sequence[Program]) -> Operation:
+def cond_like(like: Operation, branches: Sequence[Program]) -> Operation:
     """A cond of other branches; its first operand is the index."""
     effects: frozenset[Any] = frozenset()
     for branch in branches:
@@ -57,7 +57,7 @@ def _jvp_cond(operation: Operation, nonzeros: Mask) -> JvpRule:
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
     nonzeros_out = _any_branch(jvp_program(b, nz).nonzeros_out for b in branches)
-    made = _cond(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
+    made = cond_like(operation, [jvp_program(b, nz, instantiate=nonzeros_out).program for b in branches])
     return JvpRule(Template(call_of(made), ["primal"]), nonzeros_out, "jvp of a cond")
 
 
@@ -124,7 +124,7 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
     avals, places = _merged(saved)
     forward = [_saving(p.forward, n_out, m, avals, at) for p, m, at in zip(parts, saved, places, strict=True)]
-    primal = call_of(_cond(operation, forward))
+    primal = call_of(cond_like(operation, forward))
     outside: dict[
         Any, Atom
     ] = {}  # a residual of some branch that is an operand of the cond, or a constant of the branch
@@ -144,7 +144,7 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     linear = [_taking(p.linear, len(p.residuals), whole, at) for p, at in zip(parts, all_places, strict=True)]
     primal = replace(primal, constvars=tuple(constants), consts=tuple(constants.values()))
     residuals = (primal.invars[0], *primal.outvars[n_out:], *outside.values())
-    pushed = call_of(_cond(operation, linear))
+    pushed = call_of(cond_like(operation, linear))
     checkpoints = tuple(c for p in parts for c in p.checkpoints)
     return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
 
@@ -174,7 +174,7 @@ def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule
     n_operands = len(nz)
     keep = [False] * n_operands + [True] * sum(nz)
     read = _any_branch(dce_program(b, keep_inputs=keep)[1] for b in linear)
-    made = _cond(operation, [dce_program(b, keep_inputs=read)[0] for b in linear])
+    made = cond_like(operation, [dce_program(b, keep_inputs=read)[0] for b in linear])
     primal = call_of(operation)
     residuals = (primal.invars[0], *select(read[:n_operands], primal.invars[1:]))
     name = "linearize of a cond whose branch is run again"
@@ -203,8 +203,8 @@ def _split_cond(operation: Operation, unknown: Mask, available: Mask | None, pol
     later = [_taking(p.staged, len(p.residuals), avals, at) for p, at in zip(parts, places, strict=True)]
     later_in = [i for i in range(1, n_in) if by_policy or unknown[i]]
     return SplitRule(
-        Template(call_of(_cond(operation, now)), ["primal"]),
-        Template(call_of(_cond(operation, later)), ["tangent"]),
+        Template(call_of(cond_like(operation, now)), ["primal"]),
+        Template(call_of(cond_like(operation, later)), ["tangent"]),
         (0, *(n_in + n_results + k for k in range(len(avals))), *later_in),
         unknown_out,
         parts[0].available_out,
@@ -219,7 +219,7 @@ def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *lin = linear
     nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts).nonzeros_out for b in branches)
-    made = _cond(operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches])
+    made = cond_like(operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches])
     return TransposeRule(Template(call_of(made), ["cotangent"]), nonzeros_out, "transpose of a cond")
 
 
@@ -233,7 +233,7 @@ def _dce_cond(operation: Operation, used: Mask) -> DceRule:
     smaller = [dce_program(b, used, keep_inputs=read)[0] for b in branches]
     if all(used) and all(read) and all(s.equations == b.equations for s, b in zip(smaller, branches, strict=True)):
         return (True, *read), used, operation
-    return (True, *read), used, _cond(operation, smaller)
+    return (True, *read), used, cond_like(operation, smaller)
 
 
 @vmap_rules.register(compat.cond_p)
@@ -254,7 +254,7 @@ def _vmap_cond(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     if dims[0] is not None:  # which platform it is does not depend on the example
         asked = trace_rule(lambda: [compat.platform_index(platforms)], [])
         ins[0] = builder.inline(asked, [])[0]
-    outs = builder.apply(_cond(operation, [b.program for b in parts]), ins)
+    outs = builder.apply(cond_like(operation, [b.program for b in parts]), ins)
     notes = tuple(note for b in parts for note in b.notes)
     return vmap_rule(builder, operands, outs, dims_out, "vmap of a cond", notes=notes)
 

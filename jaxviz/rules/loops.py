@@ -47,7 +47,7 @@ policy_rules.update([compat.scan_p, compat.while_p])
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class ScanParts:
     """The params of a scan: `(consts, carry, xs) → (carry, ys)`, with xs and ys stacked."""
 
     operation: Operation
@@ -97,7 +97,7 @@ class _Scan:
 
 @jvp_rules.register(compat.scan_p)
 def _jvp_scan(operation: Operation, nonzeros: Mask) -> JvpRule:
-    scan = _Scan(operation)
+    scan = ScanParts(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
     while True:
@@ -134,7 +134,7 @@ def _jvp_scan(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 def _known_scan(
-    scan: _Scan, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
+    scan: ScanParts, known: Program, n_consts: int, n_carry: int, residuals: Sequence[Atom]
 ) -> tuple[Program, Mask]:
     """The scan that runs first, as a program of its operands, with what is the same in each iteration in front of it.
 
@@ -191,7 +191,7 @@ def _residuals_in_place(staged: Program, fixed: Mask) -> tuple[Program, list[int
 
 @linearize_rules.register(compat.scan_p)
 def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
-    scan = _Scan(operation)
+    scan = ScanParts(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
     while True:
@@ -224,7 +224,7 @@ def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
 
 @split_rules.register(compat.scan_p)
 def _split_scan(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    scan = _Scan(operation)
+    scan = ScanParts(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     n_in, n_out = len(operation.in_avals), len(operation.out_avals)
     const_uk, carry_uk, xs_uk = partition(unknown, n_consts, n_carry)
@@ -275,7 +275,7 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
     Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
     After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`.
     """
-    scan = _Scan(operation)
+    scan = ScanParts(operation)
     n_consts, n_carry = scan.n_consts, scan.n_carry
     const_lin, carry_lin, xs_lin = partition(linear, n_consts, n_carry)
     _, ys_cts = partition(nonzero_cts, n_carry)
@@ -320,7 +320,7 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
 @vmap_rules.register(compat.scan_p)
 def _vmap_scan(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     """The carry is mapped where it is at the start, or comes out so: a fixpoint."""
-    scan = _Scan(operation)
+    scan = ScanParts(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     mapped = [d is not None for d in dims]
     while True:
@@ -342,7 +342,7 @@ def _vmap_scan(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
 
 @dce_rules.register(compat.scan_p)
 def _dce_scan(operation: Operation, used: Mask) -> DceRule:
-    scan = _Scan(operation)
+    scan = ScanParts(operation)
     n_consts, n_carry = scan.n_consts, scan.n_carry
     n_in = len(operation.in_avals)
     if not any(used) and not compat.has_effects(operation.effects):
@@ -366,7 +366,7 @@ def _dce_scan(operation: Operation, used: Mask) -> DceRule:
 
 
 @dataclass(frozen=True, slots=True)
-class _While:
+class WhileParts:
     """The params of a while loop: `(consts of the condition, consts of the body, carry) → carry`."""
 
     operation: Operation
@@ -404,7 +404,7 @@ class _While:
 
 @jvp_rules.register(compat.while_p)
 def _jvp_while(operation: Operation, nonzeros: Mask) -> JvpRule:
-    loop = _While(operation)
+    loop = WhileParts(operation)
     n_condition, n_body = loop.sizes
     _, body_nz, carry_nz = partition(nonzeros, n_condition, n_body)
     while True:
@@ -452,7 +452,7 @@ def _recompute_all(*_: Any, **__: Any) -> bool:
 @split_rules.register(compat.while_p)
 def _split_while(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
     """The known part of the carry is computed now; the whole loop runs again later, since nothing of it can be saved."""
-    loop = _While(operation)
+    loop = WhileParts(operation)
     n_condition, n_body = loop.sizes
     condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
     by_policy = available is not None
@@ -504,7 +504,7 @@ def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
 @vmap_rules.register(compat.while_p)
 def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     """The carry is mapped where it is at the start, or comes out so; all of it, where the predicate differs between examples."""
-    loop = _While(operation)
+    loop = WhileParts(operation)
     test, body, sizes = loop.condition, loop.body, loop.sizes
     compat.refuse_effects_when_mapped(operation.effects, "while")
     cond_dims, body_dims, init_dims = partition(dims, *sizes)

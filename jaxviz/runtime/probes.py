@@ -202,9 +202,14 @@ def _probe_leaf(x: Any, name: str, indices: tuple[Any, ...], specs: Sequence[Spe
 _places = itertools.count()
 
 
+def next_place() -> int:
+    """The number of a new place that tells of something."""
+    return next(_places)
+
+
 def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_step: bool = False) -> Any:
     """Reports a value, and returns one whose cotangent will be reported."""
-    site = Site(name, "value", spec, next(_places))
+    site = Site(name, "value", spec, next_place())
     params = {"site": site, "axes": 0, "has_step": has_step}
     array = jnp.asarray(x)
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
