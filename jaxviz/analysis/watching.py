@@ -308,7 +308,7 @@ class Watch:
         self._lock = threading.RLock()
         self._reports = self._nbytes = 0
         self._seconds = 0.0
-        self._listens: list[Callable[[], None]] = []
+        self._listens: list[Callable[[bool], None]] = []
 
     # --- as a context
 
@@ -329,7 +329,7 @@ class Watch:
         finally:
             self._listen(False)
             self.is_open = False
-            self._tell()
+            self._tell(is_over=True)
 
     def step(self, number: int | None = None) -> int:
         """Begins the next step, or the one of this number; returns the number. What arrives before the next begins belongs to it.
@@ -379,9 +379,9 @@ class Watch:
             self._series[name] = series
         return self._series[name]
 
-    def _tell(self) -> None:
+    def _tell(self, is_over: bool = False) -> None:
         for listen in self._listens:
-            listen()
+            listen(is_over)
 
     # --- as a report
 
@@ -441,6 +441,25 @@ class Watch:
         from jaxviz.analysis.plots import plot_series
 
         return plot_series(self.lines(), ax, log)
+
+    def live(self) -> Any:
+        """A widget that plots what is told as the program runs, in the cell that is running too, and that stays in the notebook that is saved.
+
+        It is what a notebook shows of the watch itself: `display(w)` before the training begins.
+        """
+        from jaxviz.notebook.live import LivePlot
+
+        return LivePlot(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        shown = self.live()._repr_mimebundle_(**kwargs)
+        if shown is not None:
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = str(self)
+        return shown
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Has a function called after each report, by the thread that brought it, and at the end, with True. It must be quick and not raise."""
+        self._listens.append(listener)
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = []
