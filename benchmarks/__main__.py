@@ -2,10 +2,11 @@
 
 import sys
 
-from benchmarks import derivation, explorer, loops, remat
+from benchmarks import derivation, explorer, loops, probes, remat
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
 loops.main(quick=quick)
 remat.main(quick=quick)
+probes.main(quick=quick)
 explorer.main(quick=quick)

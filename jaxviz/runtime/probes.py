@@ -230,18 +230,33 @@ def measure(x: Any, what: What, axes: int) -> Any:
     """
     if what == "value":
         return x
-    flat = jnp.reshape(x, (*x.shape[:axes], math.prod(x.shape[axes:])))
-    is_inexact = jnp.issubdtype(flat.dtype, jnp.inexact)
-    wide = jnp.abs(flat) if jnp.iscomplexobj(flat) else flat
+    lead = x.shape[:axes]
+    size = math.prod(x.shape[axes:])
+    wide = jnp.abs(x) if jnp.iscomplexobj(x) else x
     wide = wide.astype(jnp.promote_types(wide.dtype, jnp.float32))
-    if wide.shape[-1]:
-        found = [jnp.sqrt(jnp.sum(wide * wide, -1)), wide.mean(-1), wide.min(-1), wide.max(-1)]
-    else:
-        found = [jnp.zeros(wide.shape[:-1], wide.dtype), *[jnp.full(wide.shape[:-1], jnp.nan, wide.dtype)] * 3]
-    for is_bad in (jnp.isnan, jnp.isinf):
-        count = is_bad(flat).sum(-1) if is_inexact else jnp.zeros(flat.shape[:-1], jnp.int32)
-        found += [(count // _HALF).astype(wide.dtype), (count % _HALF).astype(wide.dtype)]
-    return jnp.stack(found, -1)
+    if size == 0:
+        return jnp.broadcast_to(jnp.array([0.0, *[jnp.nan] * 3, *[0.0] * 4], wide.dtype), (*lead, 8))
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    bad = [
+        is_bad(x).astype(jnp.int32) if is_inexact else jnp.zeros(x.shape, jnp.int32)
+        for is_bad in (jnp.isnan, jnp.isinf)
+    ]
+    # Rows first, so that sums are not of all elements one after the other.
+    shape = (*lead, size // x.shape[-1], x.shape[-1]) if x.ndim > axes else (*lead, 1, 1)
+    found = [jnp.reshape(y, shape) for y in (wide * wide, wide, wide, wide, *bad)]
+    zero, infinity, none = (np.array(v, wide.dtype) for v in (0, np.inf, -np.inf))
+    starts = [zero, zero, infinity, none, np.int32(0), np.int32(0)]
+    for _ in range(2):
+        found = list(jax.lax.reduce(found, starts, _combined, (found[0].ndim - 1,)))
+    squares, total, least, most, *counts = found
+    halves = [half.astype(wide.dtype) for count in counts for half in (count // _HALF, count % _HALF)]
+    return jnp.stack([jnp.sqrt(squares), total / size, least, most, *halves], -1)
+
+
+def _combined(a: Any, b: Any) -> Any:
+    """All statistics in one reduction: of several XLA makes several loops, each of which may compute the value again."""
+    sums = [x + y for x, y in zip(a, b, strict=True)]
+    return sums[0], sums[1], jnp.minimum(a[2], b[2]), jnp.maximum(a[3], b[3]), sums[4], sums[5]
 
 
 def statistics(packed: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:

@@ -57,6 +57,9 @@ def test_points_arrive_while_the_cell_runs(lab, tab):
     page.goto(f"{lab.url}/lab/workspaces/live-{tab.theme}/tree/{name}?token={lab.token}&reset")
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    page.evaluate(
+        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
+    )
     page.evaluate("() => { jupyterapp.commands.execute('runmenu:run-all') }")
     live = page.get_by_test_id("live")
     live.wait_for(timeout=60_000)
