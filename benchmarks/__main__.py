@@ -2,11 +2,12 @@
 
 import sys
 
-from benchmarks import derivation, explorer, loops, nans, remat
+from benchmarks import derivation, explorer, loops, nans, probes, remat
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
 loops.main(quick=quick)
 remat.main(quick=quick)
 nans.main(quick=quick)
+probes.main(quick=quick)
 explorer.main(quick=quick)

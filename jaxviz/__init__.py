@@ -98,6 +98,15 @@ from jaxviz.analysis.residuals import (
 from jaxviz.analysis.residuals import (
     residuals as residuals,
 )
+from jaxviz.analysis.watching import (
+    Series as Series,
+)
+from jaxviz.analysis.watching import (
+    Watch as Watch,
+)
+from jaxviz.analysis.watching import (
+    watch as watch,
+)
 from jaxviz.api import (
     grad as grad,
 )
@@ -183,6 +192,9 @@ from jaxviz.runtime.cache import (
     cache_info as cache_info,
 )
 from jaxviz.runtime.donated import watch_donations as watch_donations
+from jaxviz.runtime.probes import (
+    probe as probe,
+)
 from jaxviz.runtime.stepping import (
     Position as Position,
 )

@@ -1,4 +1,4 @@
-"""Pictures of what a gradient keeps: a treemap of its modules and residuals, the lines that keep most, and policies beside plans."""
+"""Pictures of what a gradient keeps: a treemap of its modules and residuals, the lines that keep most, policies beside plans; and series."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from jaxviz.analysis.remat_graph import Point
-from jaxviz.analysis.tables import format_bytes
+from jaxviz.analysis.tables import format_bytes, printable
 
 if TYPE_CHECKING:
     from jaxviz.analysis.policy_comparison import PolicyComparison
     from jaxviz.analysis.remat_plan import RematPlan
     from jaxviz.analysis.residuals import Residual, ResidualSet
+    from jaxviz.analysis.watching import Series
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, downwards from the top."""
@@ -130,6 +131,35 @@ def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str,
     axes.set_title(title, loc="left", fontsize=11, color=_INK, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def plot_series(found: Sequence[Series], axes: Axes | None, log: bool) -> Figure:
+    """See `Watch.plot`."""
+    if axes is None:
+        axes = Figure(figsize=(7, 3.6), facecolor="white", layout="constrained").add_subplot()
+    names = list(dict.fromkeys(s.name for s in found))
+    for s in found:
+        steps, ys, drawn = s.line()
+        label = f"{s.name}, {drawn}" if s.kind == "value" else f"{s.name}, {drawn} of its cotangent"
+        colour = f"C{names.index(s.name) % 10}"
+        style = "-" if s.kind == "value" else "--"
+        # A single point makes no line; names from programs are no mathematics.
+        axes.plot(
+            steps,
+            ys,
+            style,
+            color=colour,
+            linewidth=1.2,
+            marker="." if len(ys) < 2 else "",
+            label=printable(label, 60).replace("$", r"\$"),
+        )
+    axes.set_xlabel("step")
+    if log:
+        axes.set_yscale("log")
+    axes.spines[["top", "right"]].set_visible(False)
+    if 0 < len(found) <= 20:
+        axes.legend(frameon=False, fontsize=8)
+    return cast(Figure, axes.figure)
 
 
 def _of_kind(found: Sequence[Residual], kind: str) -> str:

@@ -14,6 +14,7 @@ For each name: why the public API does not serve, and what would replace it.
 | `ad_util.empty_like_aval`, `core.unmapped_leading_aval` | the dummies of a cond, the type of what a scan stacks | `jax.extend.core` |
 | `config.eager_constant_folding` | tracing with constants computed at once | an option of `make_jaxpr` |
 | `debugging.debug_callback_p` | a debug callback under a checkpoint policy | `jax.extend.core.primitives` |
+| `callback.emit_python_callback`, `debugging.debug_effect`, `pe.partial_eval_jaxpr_custom_rules` | a callback that takes what XLA has as it is, once under a checkpoint and once for a mapped axis; `jax.debug.callback` copies each operand to a device again, unrolls a mapped axis, and runs again what is computed again | options of `jax.debug.callback` |
 | `api_util.debug_info` | argument names and source of a function | `jax.extend` |
 | `core.eval_jaxpr` | running a jaxpr under the user's `jax_debug_nans` | `jaxpr_as_fun` that leaves it alone |
 | `api._post_hook_state`, `array.ArrayImpl._check_if_deleted` | which call a donated array went to, said where it is read | a public hook for jitted calls; a note on donated arrays |
@@ -44,6 +45,7 @@ from jax._src import effects as _effects
 from jax._src import linear_util as _lu
 from jax._src import mesh as _mesh
 from jax._src import shard_map as _shard_map
+from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source
 from jax._src import tree_util as _tree_util
 from jax._src.interpreters import ad as _ad
@@ -52,6 +54,7 @@ from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.lax.control_flow import conditionals as _conditionals
+from jax._src.lib.mlir.dialects import hlo as _hlo
 from jax._src.state import types as _state_types
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, primitives
@@ -238,6 +241,14 @@ def user_frames(traceback: Any) -> Iterator[Any]:
     """The frames of a traceback outside jax and the standard library, innermost first."""
     frames: Iterator[Any] = _source.user_frames(traceback)
     return frames
+
+
+def frames_of(source: Any) -> list[tuple[Any, int]]:
+    """The whole call stack of an equation, innermost first: code objects, with the instruction that each was at."""
+    if source is None or source.traceback is None:
+        return []
+    codes, instructions = source.traceback.raw_frames()
+    return list(zip(codes, instructions, strict=True))
 
 
 _LIBRARY = tuple(f"/jax/_src/{name}" for name in ("nn/", "numpy/", "scipy/", "ops/", "lax/", "random.py"))
@@ -1540,6 +1551,70 @@ def has_effects(effects: frozenset[Any]) -> bool:
 def is_real_effect(effect: Any) -> bool:
     """Whether an effect is one that the world sees, and not a note on names or references inside."""
     return not isinstance(effect, (_core.NamedAxisEffect, _core.InternalMutableArrayEffect))
+
+
+# --- callbacks --------------------------------------------------------------------------------------------------------
+
+report_effect: Any = debugging.debug_effect
+"""The effect of an equation that tells Python of a value: loops, branches, checkpoints and custom rules may have it."""
+
+
+def run_where_known(primitive: Any) -> None:
+    """Has a checkpoint run an equation without results once: in the forward pass if its operands are known there, else in the backward pass."""
+
+    def split(saveable: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
+        if any(unknown):
+            return None, eqn, [], [], [v for v, inst in zip(eqn.invars, available, strict=True) if not inst]
+        return eqn, None, [], [], []
+
+    _pe.partial_eval_jaxpr_custom_rules[primitive] = split
+
+
+def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[Any]) -> tuple[()]:
+    """Lowers an equation to a call of Python, on NumPy arrays that are valid during the call.
+
+    In a `shard_map` over the whole mesh it is called for each device, with its number in the mesh last; else once with the whole values.
+
+    Raises:
+      NotImplementedError: in a `shard_map` over some axes of a mesh only.
+    """
+    axes = ctx.module_context.axis_context
+    sharding: Any = None
+    avals = list(ctx.avals_in)
+    operands = list(operands)
+    if isinstance(axes, _sharding_impls.SPMDAxisContext):
+        if set(axes.manual_axes) != set(axes.mesh.axis_names):
+            left = ", ".join(sorted(map(str, set(axes.mesh.axis_names) - set(axes.manual_axes))))
+            raise NotImplementedError(
+                f"a probe cannot be watched in a shard_map over some of the axes of its mesh; it leaves {left} to the compiler. Watch it "
+                "outside of the shard_map, or map over all axes."
+            )
+        sharding = _callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
+        operands.append(_hlo.partition_id())
+        avals.append(_core.ShapedArray((), np.dtype(np.uint32)))
+    elif isinstance(axes, _sharding_impls.ShardingContext):
+        whole = _sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(0,))
+        sharding = _sharding_impls.SdyArrayList((whole,))
+
+    def called(*values: Any) -> tuple[()]:
+        callback(*values)
+        return ()
+
+    ctx = ctx.replace(avals_in=avals)
+    _callback.emit_python_callback(
+        ctx, called, None, operands, avals, ctx.avals_out, has_side_effect=True, returns_token=True, sharding=sharding
+    )
+    return ()
+
+
+def is_per_device(ctx: Any) -> bool:
+    """Whether what is lowered runs on each device of a mesh with values of its own, as the body of a `shard_map`."""
+    return isinstance(ctx.module_context.axis_context, _sharding_impls.SPMDAxisContext)
+
+
+def is_staged() -> bool:
+    """Whether what is computed now, even of constants, becomes part of a program that runs later."""
+    return is_tracer(jax.lax.add(np.int32(0), np.int32(0)))
 
 
 # --- JAX's own derivation, and its checks of arguments ----------------------------------------------------------------

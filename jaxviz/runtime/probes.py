@@ -1,0 +1,390 @@
+"""`probe`: a value with a name, which can be watched as the program runs; and the primitives that do it.
+
+Where nothing is watched a probe is not in the program at all. That holds under `jit` too, since what is watched is part of JAX's cache
+key (`jax.make_user_context`): a program is traced again when a watch begins, and is found again when it ends.
+
+Where it is watched, two equations stand for it. `report` has no result, and tells Python of the value or of its summary, which it
+computes on the device. `link` is the identity, linear, and lowered to nothing; its transpose is a `report` of the cotangent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from typing import Any, Protocol, TypeVar
+from typing import Literal as OneOf
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jaxviz.ir import compat
+
+What = OneOf["summary", "value"]
+Kind = OneOf["value", "cotangent"]
+T = TypeVar("T")
+
+STATISTICS = ("norm", "mean", "min", "max", "nans", "infs")
+_HALF = 1 << 16
+"""Counts travel with the statistics, in two halves, each of which a float32 holds exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is asked for; equal ones share what is compiled.
+
+    Args:
+      names: patterns, such as 'layer1.*'.
+      what: whole values, or summaries of them.
+      cotangents: whether cotangents too.
+      owner: the number of the one watch that it is for, 0 for all that ask the same.
+    """
+
+    names: tuple[str, ...]
+    what: What
+    cotangents: bool
+    owner: int = 0
+
+    def matches(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a report is of.
+
+    Args:
+      name: of the probe.
+      kind: of its value or of its cotangent.
+      spec: what is asked for.
+      place: a number that tells the places apart that share a name, in the order in which they were traced.
+    """
+
+    name: str
+    kind: Kind
+    spec: Spec
+    place: int
+
+    def __repr__(self) -> str:
+        return self.name if self.kind == "value" else f"{self.name}: {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What has arrived from a running program.
+
+    Args:
+      site: of what.
+      axes: how many of the leading dimensions are examples that `vmap` maps over.
+      size: how many elements the value has, for one example.
+      values: the value; or its statistics, packed along the last dimension: see `statistics`.
+      step: which call it was of, where the program says so.
+      index: the integers that the program gave for where it is: iterations of loops, outermost first.
+      device: in a `shard_map`, the number of the device in its mesh.
+      seconds: what it took to get here, in Python.
+    """
+
+    site: Site
+    axes: int
+    size: int
+    values: np.ndarray[Any, Any]
+    step: int | None
+    index: np.ndarray[Any, Any] | None
+    device: int | None
+    seconds: float
+
+
+class Receiver(Protocol):
+    """What reports are handed to, by any thread. It must not raise."""
+
+    spec: Spec
+
+    def receive(self, report: Report) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
+_asked: Any = jax.make_user_context(())
+"""The specs of the watches under way, part of what JAX's caches go by."""
+
+_active: tuple[Receiver, ...] = ()
+_owners: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def begin(receiver: Receiver) -> None:
+    """Has reports go to a watch, and programs traced from now on report what it asks for, in all threads."""
+    _set_active(lambda active: (*active, receiver))
+
+
+def end(receiver: Receiver) -> None:
+    _set_active(lambda active: tuple(r for r in active if r is not receiver))
+
+
+def _set_active(change: Callable[[tuple[Receiver, ...]], tuple[Receiver, ...]]) -> None:
+    global _active
+    with _lock:
+        _active = change(_active)
+        _asked.set_global(tuple(dict.fromkeys(r.spec for r in _active)))
+
+
+def own(receiver: Receiver) -> None:
+    """Has reports for this owner go to it as long as it is there."""
+    _owners[receiver.spec.owner] = receiver
+
+
+def asked() -> tuple[Spec, ...]:
+    """What is asked for now."""
+    specs: tuple[Spec, ...] = _asked.value
+    return specs
+
+
+def asking(spec: Spec) -> Any:
+    """A context in which a program is traced for one more spec."""
+    return _asked((*asked(), spec))
+
+
+def is_watching() -> bool:
+    return bool(_active)
+
+
+def probe(x: T, name: str, *, index: Any = None) -> T:
+    """Gives a value a name by which it can be watched, and returns it.
+
+    >>> h = jaxviz.probe(jnp.tanh(x @ w), "hidden")
+
+    Where nothing is watched this costs nothing as the program runs: it leaves nothing in it. `jaxviz.watch("hidden")` has functions that are
+    jitted traced again, and then its values and cotangents arrive under `jit`, `vmap`, `grad`, `scan` and `jax.checkpoint`. What has
+    been compiled ahead of time, by `.lower().compile()`, stays as it is.
+
+    Args:
+      x: an array, or a pytree of arrays, each of which is named after its path too: `probe(grads, "grads")` has 'grads.w'.
+      name: one that `watch` finds it by; several places may share it.
+      index: integers to be reported with it, such as the iteration of a scan.
+
+    Returns:
+      x.
+    """
+    specs = asked()
+    if not specs:
+        return x
+    if not isinstance(name, str):
+        raise TypeError(f"a probe is named by a str; got {type(name).__name__}. Write probe(x, 'name').")
+    indices = () if index is None else (jnp.atleast_1d(jnp.asarray(index, jnp.int32)),)
+    paths, tree = jax.tree_util.tree_flatten_with_path(x)
+    leaves = [_probe_leaf(leaf, leaf_name(name, path), indices, specs) for path, leaf in paths]
+    found: T = jax.tree.unflatten(tree, leaves)
+    return found
+
+
+def leaf_name(name: str, path: Sequence[Any]) -> str:
+    """The name of one array of a pytree."""
+    below = jax.tree_util.keystr(tuple(path), simple=True, separator=".")
+    return f"{name}.{below}" if below else name
+
+
+def _probe_leaf(x: Any, name: str, indices: tuple[Any, ...], specs: Sequence[Spec]) -> Any:
+    for spec in specs:
+        if spec.matches(name):
+            x = observed(x, name, spec, indices)
+    return x
+
+
+_places = itertools.count()
+
+
+def next_place() -> int:
+    """The number of a new place that tells of something."""
+    return next(_places)
+
+
+def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_step: bool = False) -> Any:
+    """Reports a value, and returns one whose cotangent will be reported."""
+    site = Site(name, "value", spec, next_place())
+    params = {"site": site, "axes": 0, "has_step": has_step}
+    array = jnp.asarray(x)
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    report_p.bind(jax.random.key_data(array) if is_key else array, *indices, **params)
+    # What is no array of JAX's has no cotangent, and stays what it is.
+    if not spec.cotangents or not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return link_p.bind(x, *indices, **{**params, "site": replace(site, kind="cotangent")})
+
+
+# --- what a report carries --------------------------------------------------------------------------------------------
+
+
+def measure(x: Any, what: What, axes: int) -> Any:
+    """The value itself; or for each example its norm, mean, min and max, as `jnp` computes them, and how many NaNs and infinities it has.
+
+    Statistics are of float32, or of float64 where the value is; those of complex numbers are of their absolute values.
+    """
+    if what == "value":
+        return x
+    lead = x.shape[:axes]
+    size = math.prod(x.shape[axes:])
+    wide = jnp.abs(x) if jnp.iscomplexobj(x) else x
+    wide = wide.astype(jnp.promote_types(wide.dtype, jnp.float32))
+    if size == 0:
+        return jnp.broadcast_to(jnp.array([0.0, *[jnp.nan] * 3, *[0.0] * 4], wide.dtype), (*lead, 8))
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    bad = [
+        is_bad(x).astype(jnp.int32) if is_inexact else jnp.zeros(x.shape, jnp.int32)
+        for is_bad in (jnp.isnan, jnp.isinf)
+    ]
+    # Rows first, so that sums are not of all elements one after the other.
+    shape = (*lead, size // x.shape[-1], x.shape[-1]) if x.ndim > axes else (*lead, 1, 1)
+    found = [jnp.reshape(y, shape) for y in (wide * wide, wide, wide, wide, *bad)]
+    zero, infinity, none = (np.array(v, wide.dtype) for v in (0, np.inf, -np.inf))
+    starts = [zero, zero, infinity, none, np.int32(0), np.int32(0)]
+    for _ in range(2):
+        found = list(jax.lax.reduce(found, starts, _combined, (found[0].ndim - 1,)))
+    squares, total, least, most, *counts = found
+    halves = [half.astype(wide.dtype) for count in counts for half in (count // _HALF, count % _HALF)]
+    return jnp.stack([jnp.sqrt(squares), total / size, least, most, *halves], -1)
+
+
+def _combined(a: Any, b: Any) -> Any:
+    """All statistics in one reduction: of several XLA makes several loops, each of which may compute the value again."""
+    sums = [x + y for x, y in zip(a, b, strict=True)]
+    return sums[0], sums[1], jnp.minimum(a[2], b[2]), jnp.maximum(a[3], b[3]), sums[4], sums[5]
+
+
+def statistics(packed: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """From what `measure` packs to the statistics by name."""
+    found = {name: packed[..., i] for i, name in enumerate(STATISTICS[:4])}
+    for i, name in enumerate(STATISTICS[4:]):
+        found[name] = (packed[..., 4 + 2 * i] * _HALF + packed[..., 5 + 2 * i]).astype(np.int64)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _measured_now(what: What, axes: int) -> Any:
+    return jax.jit(partial(measure, what=what, axes=axes))
+
+
+def _deliver(values: Any, index: Any, device: Any, *, site: Site, axes: int, size: int, has_step: bool) -> None:
+    """Hands a report to whoever asked for it. Called by XLA's threads: nothing that goes wrong here may end the program."""
+    began = time.perf_counter()
+    if site.spec.owner:
+        owner = _owners.get(site.spec.owner)
+        receivers: tuple[Receiver, ...] = () if owner is None else (owner,)
+    else:
+        receivers = tuple(r for r in _active if r.spec == site.spec)
+    if not receivers:
+        return
+    try:
+        step = None
+        if index is not None:
+            index = np.array(index)
+            if has_step:
+                first, index = index[..., 0], index[..., 1:]
+                step = int(first) if first.ndim == 0 and first >= 0 else None
+        copied = np.array(values)
+        place = None if device is None else int(device)
+        seconds = time.perf_counter() - began
+        for receiver in receivers:
+            receiver.receive(Report(site, axes, size, copied, step, index, place, seconds))
+    except Exception as error:
+        for receiver in receivers:
+            receiver.fail(error)
+
+
+# --- the primitives ---------------------------------------------------------------------------------------------------
+
+report_p: Any = Primitive("report")
+report_p.multiple_results = True
+emit_p: Any = Primitive("emit_report")
+emit_p.multiple_results = True
+link_p: Any = Primitive("link")
+
+
+def _report_now(x: Any, *index: Any, site: Site, axes: int, has_step: bool) -> list[Any]:
+    values = _measured_now(site.spec.what, axes)(x)
+    size = math.prod(x.shape[axes:])
+    _deliver(values, index[0] if index else None, None, site=site, axes=axes, size=size, has_step=has_step)
+    return []
+
+
+def _report_type(x: Any, *index: Any, **params: Any) -> Any:
+    return [], {compat.report_effect}
+
+
+report_p.def_impl(_report_now)
+report_p.def_effectful_abstract_eval(_report_type)
+emit_p.def_effectful_abstract_eval(_report_type)
+
+
+def _emit_as_part(x: Any, *index: Any, **params: Any) -> Any:
+    axes = params["axes"]
+    return emit_p.bind(measure(x, params["site"].spec.what, axes), *index, size=math.prod(x.shape[axes:]), **params)
+
+
+def _lower_emit(ctx: Any, *operands: Any, **params: Any) -> Any:
+    is_per_device, has_index = compat.is_per_device(ctx), len(operands) > 1
+
+    def callback(values: Any, *rest: Any) -> None:
+        _deliver(values, rest[0] if has_index else None, rest[-1] if is_per_device else None, **params)
+
+    return compat.emit_callback(ctx, callback, operands)
+
+
+mlir.register_lowering(report_p, mlir.lower_fun(_emit_as_part, multiple_results=True))
+mlir.register_lowering(emit_p, _lower_emit)
+compat.run_where_known(report_p)
+
+
+def _report_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    report_p.bind(*primals, **params)
+    return [], []
+
+
+def _report_batched(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+    operands, axes = _examples_first(args, dims, params["axes"])
+    return report_p.bind(*operands, **{**params, "axes": axes}), []
+
+
+def _examples_first(args: Sequence[Any], dims: Sequence[Any], axes: int) -> tuple[list[Any], int]:
+    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
+    return moved, axes + (dims[0] is not None)
+
+
+ad.primitive_jvps[report_p] = _report_jvp
+ad.primitive_transposes[report_p] = lambda _, *operands, **params: [None] * len(operands)
+batching.primitive_batchers[report_p] = _report_batched
+
+link_p.def_impl(lambda x, *index, **params: x)
+link_p.def_abstract_eval(lambda x, *index, **params: x)
+mlir.register_lowering(link_p, lambda ctx, x, *index, **params: [x])
+
+
+def _link_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    """The derivative that is taken first is the one that is linked: an outer one finds the value as it was."""
+    x, *index = primals
+    t = tangents[0]
+    return x, t if type(t) is ad.Zero else link_p.bind(t, *index, **params)
+
+
+def _link_transposed(ct: Any, x: Any, *index: Any, **params: Any) -> list[Any]:
+    if type(ct) is not ad.Zero:
+        report_p.bind(ct, *index, **params)
+    return [ct, *(None for _ in index)]
+
+
+def _link_batched(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+    operands, axes = _examples_first(args, dims, params["axes"])
+    return link_p.bind(*operands, **{**params, "axes": axes}), None if dims[0] is None else 0
+
+
+ad.primitive_jvps[link_p] = _link_jvp
+ad.primitive_transposes[link_p] = _link_transposed
+batching.primitive_batchers[link_p] = _link_batched

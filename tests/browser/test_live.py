@@ -1,0 +1,101 @@
+"""A plot that follows training: points arrive while the cell runs, and stay in the notebook that is saved."""
+
+import json
+import re
+import time
+
+import pytest
+from jupyter_lab import KERNEL_IDLE
+from playwright.sync_api import expect
+from test_front_ends import write
+
+pytestmark = pytest.mark.browser
+
+TRAIN = """
+import pathlib, time
+import jax, jax.numpy as jnp
+from IPython.display import display
+
+@jax.jit
+def step(w, x):
+    def loss(w):
+        h = jaxviz.probe(jnp.tanh(x @ w), "hidden")
+        return jaxviz.probe(jnp.mean((h - 1) ** 2), "loss")
+    value, g = jax.value_and_grad(loss)(w)
+    return w - 0.3 * g
+
+w, x = jnp.full((4, 3), 0.1), jnp.linspace(-1, 1, 20).reshape(5, 4) + 1
+with jaxviz.watch("loss", "hidden") as watch:
+    display(watch)
+    for _ in watch.steps(range(100_000)):
+        w = step(w, x)
+        time.sleep(0.02)
+        if pathlib.Path("enough").exists():
+            break
+"""
+# How many colours other than greys there is much of.
+HUES_DRAWN = """(canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const seen = new Map();
+    for (let i = 0; i < data.length; i += 4) {
+        const [r, g, b, a] = data.slice(i, i + 4);
+        if (a === 255 && Math.max(r, g, b) - Math.min(r, g, b) > 40) {
+            const key = `${r},${g},${b}`;
+            seen.set(key, (seen.get(key) ?? 0) + 1);
+        }
+    }
+    return [...seen.values()].filter((n) => n > 50).length;
+}"""
+POINTS = "(element) => Number(element.querySelector('canvas').dataset.points)"
+
+
+def test_points_arrive_while_the_cell_runs(lab, tab):
+    page = tab.page
+    enough = lab.folder / "enough"
+    enough.unlink(missing_ok=True)
+    name = write(lab.folder, TRAIN)
+    page.goto(f"{lab.url}/lab/workspaces/live-{tab.theme}/tree/{name}?token={lab.token}&reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    page.evaluate(
+        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
+    )
+    page.evaluate("() => { jupyterapp.commands.execute('runmenu:run-all') }")
+    live = page.get_by_test_id("live")
+    live.wait_for(timeout=60_000)
+    loss = page.locator("[data-name=loss][data-kind=value]")
+    expect(loss).to_have_text(re.compile(r"^loss: value 0\.\d+ at step \d+$"), timeout=60_000)
+    first = live.evaluate(POINTS)
+    text = loss.text_content()
+    expect(loss).not_to_have_text(text)
+    deadline = time.monotonic() + 30
+    while live.evaluate(POINTS) <= first and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert live.evaluate(POINTS) > first
+    expect(page.locator(".jp-Cell .jp-InputPrompt").nth(1)).to_have_text("[*]:")  # it runs still
+    expect(page.get_by_test_id("live-status")).to_have_text("watching")
+    expect(live.get_by_role("img").first).to_have_attribute("aria-label", re.compile("loss 0"))
+    enough.write_text("")
+    expect(page.get_by_test_id("live-status")).to_have_text("over", timeout=30_000)
+    expect(page.get_by_test_id("live-note")).to_have_text(re.compile("reports took .* ms in Python"))
+    tab.screenshot("live")
+    assert live.locator("canvas").first.evaluate(HUES_DRAWN) >= 2
+    page.get_by_test_id("live-log").check()
+    last = loss.text_content()
+    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_function(
+        "() => !jupyterapp.shell.currentWidget.context.model.dirty",
+        timeout=30_000,
+    )
+    saved = json.loads((lab.folder / name).read_text())
+    states = saved["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"].values()
+    (plot,) = (s["state"] for s in states if "shown" in s["state"])
+    assert len(json.dumps(plot)) < 60_000
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+    again = type(tab)(page.context.browser, tab.theme)
+    lab.open(again.page, name)
+    expect(again.page.locator("[data-name=loss][data-kind=value]")).to_have_text(last, timeout=60_000)
+    expect(again.page.get_by_test_id("live-status")).to_have_text("over")
+    assert again.errors == []
+    again.page.close()

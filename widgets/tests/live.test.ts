@@ -1,0 +1,81 @@
+// @vitest-environment jsdom
+import { beforeEach, expect, test, vi } from "vitest";
+import live, { described, type Line, label, range, type Shown, ticks } from "../src/live";
+import { host } from "./host";
+
+const line = (name: string, y: (number | null)[], kind: Line["kind"] = "value"): Line => ({
+  name,
+  kind,
+  drawn: "norm",
+  x: y.map((_, i) => i),
+  y,
+  count: y.length,
+  last: `${y.at(-1)} at step ${y.length - 1}`,
+});
+const shown = (lines: Line[], isRunning = true): string =>
+  JSON.stringify({ lines, more: 0, note: "12 reports.", isRunning } satisfies Shown);
+
+beforeEach(() => {
+  vi.stubGlobal(
+    "ResizeObserver",
+    class {
+      observe() {}
+      disconnect() {}
+    },
+  );
+  HTMLCanvasElement.prototype.getContext = (() => null) as never;
+});
+
+test("ticks are round and within what is shown", () => {
+  expect(ticks(0, 10, 4)).toEqual([0, 5, 10]);
+  expect(ticks(0.13, 0.31, 4)).toEqual([0.15, 0.2, 0.25, 0.3].map((v) => expect.closeTo(v)));
+  expect(ticks(3, 3, 4)).toEqual([3]);
+  expect(ticks(-7, 22, 3)).toEqual([0, 10, 20]);
+});
+
+test("labels are short", () => {
+  expect([0, 12, 0.25, 1e-7, 3.4e8, 0.30000000000000004].map(label)).toEqual([
+    "0",
+    "12",
+    "0.25",
+    "1e-7",
+    "3.4e+8",
+    "0.3",
+  ]);
+});
+
+test("the range leaves room, and is of what can be drawn", () => {
+  expect(range([line("a", [1, null, 3]), line("b", [2])], false)).toEqual([0.9, 3.1]);
+  expect(range([line("a", [-1, 0.1, 10])], true)).toEqual([0.1, 10]);
+  expect(range([line("a", [5, 5])], false)).toEqual([4.5, 5.5]);
+  expect(range([line("a", [null])], false)).toBeNull();
+});
+
+test("a screen reader is told the last values", () => {
+  expect(described([line("loss", [3, 2]), line("h", [1])], "values")).toBe(
+    "values: loss 2 at step 1, h 1 at step 0",
+  );
+});
+
+test("what comes is shown, and nothing is left behind", () => {
+  const model = host({ shown: shown([]) });
+  const el = document.createElement("div");
+  document.body.append(el);
+  const stop = live.render({ model: model as never, el });
+  const find = (id: string) => el.querySelector<HTMLElement>(`[data-testid=${id}]`)!;
+  expect(find("live-status").textContent).toBe("nothing told yet");
+  model.set("shown", shown([line("loss", [3, 2]), line("h", [1, 1, 1], "cotangent")]));
+  expect(find("live-status").textContent).toBe("watching");
+  expect(Array.from(find("live-legend").children, (li) => li.textContent)).toEqual([
+    "loss: norm 2 at step 1",
+    "h, cotangent: norm 1 at step 2",
+  ]);
+  const canvases = [...el.querySelectorAll("canvas")];
+  expect(canvases.map((c) => c.dataset.points)).toEqual(["2", "3"]);
+  expect(canvases[0]!.getAttribute("aria-label")).toBe("values: loss 2 at step 1");
+  model.set("shown", shown([line("<b>x</b>", [1])], false));
+  expect(find("live-status").textContent).toBe("over");
+  expect(el.querySelector("b")).toBeNull();
+  stop();
+  expect(model.count()).toBe(0);
+});
