@@ -191,15 +191,16 @@ from jaxviz.runtime.cache import (
 from jaxviz.runtime.cache import (
     cache_info as cache_info,
 )
+from jaxviz.runtime.donated import donated_to as donated_to
 from jaxviz.runtime.donated import watch_donations as watch_donations
-from jaxviz.runtime.probes import (
-    probe as probe,
-)
-from jaxviz.runtime.stepping import (
+from jaxviz.runtime.positions import (
     Position as Position,
 )
-from jaxviz.runtime.stepping import (
+from jaxviz.runtime.positions import (
     SteppingError as SteppingError,
+)
+from jaxviz.runtime.probes import (
+    probe as probe,
 )
 from jaxviz.stepper import (
     Stepper as Stepper,

@@ -28,7 +28,8 @@ from jaxviz.ir.pretty import describe_equation, printed_params, variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.runtime.breakpoints import Armed, Breakpoint, Hit, hit_at_start, run
 from jaxviz.runtime.donated import check_not_donated
-from jaxviz.runtime.stepping import Level, Machine, NoValueError, Position, Stage, SteppingError, can_enter, enterable
+from jaxviz.runtime.positions import Level, NoValueError, Position, Stage, SteppingError, can_enter, enterable
+from jaxviz.runtime.stepping import Machine
 from jaxviz.runtime.summaries import Picture, Summary, summarize
 
 StaticPath = tuple[tuple[int, str], ...]
@@ -723,7 +724,7 @@ class Stepper:
             "cotangents": list(self.cotangents),
             "breakpoints": [str(b) for b in self.breakpoints],
             "hit": str(self.hit.breakpoint) if self.hit is not None else None,
-            "kept_bytes": self.machine.nbytes,
+            "kept_bytes": self.machine.kept.nbytes,
             "notes": list(self.notes),
         }
 

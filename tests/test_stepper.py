@@ -11,7 +11,7 @@ from jax import lax
 from programs import CASES, M, W, X, arange
 
 import jaxviz
-from jaxviz.runtime.stepping import NoValueError
+from jaxviz.runtime.positions import NoValueError
 
 XS = arange(6, 3)
 

@@ -14,7 +14,8 @@ from jaxviz.ir import compat
 from jaxviz.ir.origin import call_stack, locate
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program, Var
-from jaxviz.runtime.stepping import Machine, Position, SteppingError, enterable
+from jaxviz.runtime.positions import Position, SteppingError, enterable
+from jaxviz.runtime.stepping import Machine
 from jaxviz.runtime.summaries import is_finite
 
 

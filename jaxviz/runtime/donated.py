@@ -47,6 +47,14 @@ def _told(x: Any) -> str:
     return f"It was donated {where}. Use what that call returned, or do not donate it." if where else ""
 
 
+def donated_to(x: Any) -> str | None:
+    """Where an array went that was donated, with the call that took it: `to step as params['w'] at train.py:30`.
+
+    It is None of an array that was not donated, or by a call that is not known; see `watch_donations`.
+    """
+    return _where(x) or None
+
+
 def _where(x: Any) -> str:
     """`to step as params['w'] at train.py:30`, of an array that is no more; '' where it is not known."""
     for notes in (_went, _given):
@@ -66,6 +74,9 @@ def watch_donations(on: bool = True) -> None:
     returned, or do not donate it.
 
     Functions of `jaxviz.jit` say so without it. It takes about a microsecond of each call of a jitted function. `%load_ext jaxviz` calls it.
+    Before JAX 0.12 an operation that was compiled before for such arrays raises XLA's own error instead ("Buffer has been deleted or
+    donated"), which names nothing; `jaxviz.donated_to(x)` tells then.
+
     Where the call is not known, JAX's error stands as it is: when `jax_debug_nans` or `jax_debug_infs` was switched on or off after it,
     since JAX has one place for both (call it again then), and of a call that JAX neither compiled nor took its fast path for, such as the first one after `jax.jit` was
     applied to the same function again.

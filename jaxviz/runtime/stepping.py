@@ -9,213 +9,25 @@ so many iterations of a loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
 
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
-from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.runtime.kept import Frame, Kept, Uses
+from jaxviz.runtime.partial_loops import Loop, segment_of, with_row
+from jaxviz.runtime.positions import CALLS, LOOPS, Level, Position, Stage, SteppingError, can_enter, enterable
+from jaxviz.runtime.replay import differs, keeping_operands, may_differ
 from jaxviz.runtime.summaries import fingerprint, same_fingerprint
 from jaxviz.transforms.driver import call_of
 
 _jit: Callable[[Any], Any] = jax.jit
-
-
-class SteppingError(JaxvizError, ValueError):
-    """A place that cannot be gone to, a breakpoint that can never be hit; the message says why."""
-
-
-class NoValueError(SteppingError, KeyError):
-    """A value that is not there; the message says why."""
-
-    __str__ = Exception.__str__
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """An equation whose body the run is in.
-
-    Args:
-      index: its place in its program.
-      body: which of the programs that it holds, such as 'jaxpr' or 'branches[1]'.
-      iteration: of a loop: which of the xs the body reads, so that a scan in reverse begins with the last; of a while loop the count. None
-        where the body runs once.
-    """
-
-    index: int
-    body: str
-    iteration: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in the run: before equation `index` of the innermost program, or at its end.
-
-    >>> Position("forward", (Level(3, "jaxpr", 7),), 2)  # before equation 2 of the body of the scan at 3, in iteration 7
-
-    Args:
-      stage: the program, such as 'forward'.
-      path: the equations on the way in, outermost first.
-      index: the equation that runs next.
-    """
-
-    stage: str
-    path: tuple[Level, ...] = ()
-    index: int = 0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One of the programs that are run one after the other.
-
-    Args:
-      name: such as 'forward'.
-      program: the program.
-      inputs: gives its inputs, which may be results of an earlier stage.
-    """
-
-    name: str
-    program: Program
-    inputs: Callable[[Machine], Sequence[Any]]
-
-
-_CALLS = {
-    compat.jit_p: "jaxpr",
-    compat.remat_p: "jaxpr",
-    compat.closed_call_p: "call_jaxpr",
-    compat.custom_jvp_call_p: "call_jaxpr",
-    compat.custom_vjp_call_p: "call_jaxpr",
-}
-"""Primitives with a body that runs once, on the operands; the param that holds it."""
-
-_LOOPS = {compat.scan_p: "jaxpr", compat.while_p: "body_jaxpr"}
-
-
-def can_enter(equation: Equation) -> bool:
-    """Whether an equation holds a program that can be stepped into: a call, a loop or a branch. A `shard_map` is one step."""
-    primitive = equation.primitive
-    if primitive not in _CALLS and primitive not in _LOOPS and primitive is not compat.cond_p:
-        return False
-    return not any(hasattr(a, "inner_aval") for _, p in equation.programs for a in p.in_avals)  # mutable references
-
-
-def enterable(equation: Equation) -> Iterator[tuple[str, Program]]:
-    """The programs of an equation that can be stepped into, each with its label."""
-    if can_enter(equation):
-        for label, program in equation.programs:
-            if label != "cond_jaxpr":  # the condition of a while loop is asked at once
-                yield label, program
-
-
-@dataclass(frozen=True)
-class Uses:
-    """Where each variable of a program is made and last read."""
-
-    made: Mapping[Var, int]
-    last: Mapping[Atom, int]
-
-    @staticmethod
-    def of(program: Program) -> Uses:
-        made = {v: i for i, e in enumerate(program.equations) for v in e.outvars}
-        last: dict[Atom, int] = {a: i for i, e in enumerate(program.equations) for a in e.invars}
-        last.update(dict.fromkeys(program.outvars, len(program.equations)))
-        return Uses(made, last)
-
-
-@dataclass(eq=False)
-class Frame:
-    """One run of a program.
-
-    Args:
-      program: the program.
-      env: its inputs and constants, and the values computed so far that are still kept.
-      rows: those of its inputs that were cut out for it, of what a scan reads.
-      reached: how many of its equations have run.
-      prints: what the values looked like that are not kept any more.
-    """
-
-    program: Program
-    uses: Uses
-    env: dict[Atom, Any]
-    rows: Sequence[Any] = ()
-    reached: int = 0
-    prints: dict[Atom, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def computed(self) -> list[Var]:
-        return [v for v in self.env if v in self.uses.made]  # type: ignore[misc]
-
-
-@dataclass(eq=False)
-class Loop:
-    """A scan or a while loop that is run in parts.
-
-    Args:
-      equation: the loop.
-      operands: what it reads.
-      carries: what goes round, at the start of an iteration, counted in the order of the run.
-      ys: what a scan stacks, `filled` for the iterations that are written there.
-      length: the number of iterations; of a while loop None until it has ended once.
-    """
-
-    equation: Equation
-    operands: list[Any]
-    carries: dict[int, list[Any]]
-    length: int | None
-    ys: list[Any] = field(default_factory=list)
-    filled: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    prints: dict[int, list[np.ndarray]] = field(default_factory=dict)
-
-    @property
-    def is_scan(self) -> bool:
-        return self.equation.primitive is compat.scan_p
-
-    @property
-    def body(self) -> Program:
-        program: Program = self.equation.params[_LOOPS[self.equation.primitive]]
-        return program
-
-    def turned(self, iteration: int) -> int:
-        """From an iteration's number to its place in the order of the run, and back."""
-        return self.length - 1 - iteration if self.length is not None and self._is_reverse else iteration
-
-    @property
-    def _is_reverse(self) -> bool:
-        return self.is_scan and bool(self.equation.params["reverse"])
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """How many operands come before the carry, and how many go round."""
-        p = self.equation.params
-        if self.is_scan:
-            return compat.scan_sizes(p)
-        before = p["cond_nconsts"] + p["body_nconsts"]
-        return before, len(self.operands) - before
-
-    def inputs(self, k: int, carry: list[Any]) -> list[Any]:
-        """What the body reads in the k-th iteration."""
-        before, n = self.sizes
-        if not self.is_scan:
-            return [*self.operands[self.equation.params["cond_nconsts"] : before], *carry]
-        i = self.turned(k)
-        return [*self.operands[:before], *carry, *(_row(x, i) for x in self.operands[before + n :])]
-
-
-@_jit
-def _row(x: Any, i: int) -> Any:
-    return lax.dynamic_index_in_dim(x, i, keepdims=False)
-
-
-@_jit
-def _with_row(x: Any, row: Any, i: int) -> Any:
-    return lax.dynamic_update_index_in_dim(x, row, i, 0)
 
 
 class Machine:
@@ -229,19 +41,12 @@ class Machine:
     def __init__(self, stages: Sequence[Stage], budget: int):
         self.stages = {s.name: s for s in stages}
         self.order = [s.name for s in stages]
-        self.budget = budget
+        self.kept = Kept(budget)
         self.notes: list[str] = []
         """What went otherwise than it should, such as a value that was another one when it was computed again."""
         self.position = Position(self.order[0])
-        self._frames: dict[tuple[str, tuple[Level, ...]], Frame] = {}
-        self._left: dict[tuple[str, tuple[Level, ...]], tuple[int, dict[Atom, np.ndarray]]] = {}
-        """Of frames that are not kept: how many equations have run, and what the values looked like."""
-        self._loops: dict[tuple[str, tuple[Level, ...], int], Loop] = {}
         self._uses: dict[Program, Uses] = {}
         self._functions: dict[Operation, Callable[..., Any]] = {}
-        self._held: dict[int, tuple[int, int]] = {}
-        self.nbytes = 0
-        """Bytes of the values that are kept, but for inputs and constants."""
 
     # --- where the run is ---------------------------------------------------------------------------------------------
 
@@ -323,16 +128,16 @@ class Machine:
         if p.index == len(frame.program.equations) or not can_enter(equation := frame.program.equations[p.index]):
             return None
         iteration = None
-        if equation.primitive in _LOOPS:
+        if equation.primitive in LOOPS:
             loop = self._loop(p.stage, p.path, p.index)
             if loop.length == 0 or not (loop.is_scan or self._goes_on(loop, 0)):
                 return None
             iteration = loop.turned(0)
-            label = _LOOPS[equation.primitive]
+            label = LOOPS[equation.primitive]
         elif equation.primitive is compat.cond_p:
             label = f"branches[{self.branch(equation, p.stage, p.path)}]"
         else:
-            label = _CALLS[equation.primitive]
+            label = CALLS[equation.primitive]
         return Position(p.stage, (*p.path, Level(p.index, label, iteration)), 0)
 
     def out(self) -> None:
@@ -415,7 +220,7 @@ class Machine:
             if level.body not in inside:
                 raise SteppingError(f"Equation {level.index} of {program.name} has no {level.body} to step into.")
             assert equation is not None
-            if (level.iteration is None) == (equation.primitive in _LOOPS):
+            if (level.iteration is None) == (equation.primitive in LOOPS):
                 raise SteppingError(f"A position in a loop, and in nothing else, has an iteration; got {level}.")
             program = inside[level.body]
         if not 0 <= position.index <= len(program.equations):
@@ -425,7 +230,7 @@ class Machine:
 
     def _arrive(self, position: Position) -> None:
         self.position = position
-        self._settle()
+        self.kept.settle(self.position)
 
     def _after_body(self, p: Position) -> Position:
         """The position that follows on the end of a program."""
@@ -455,7 +260,7 @@ class Machine:
         if k + 1 not in loop.carries:
             self._keep_carry(loop, k + 1, outs[:n])
         if loop.is_scan and not loop.filled[k]:
-            ys = [_with_row(y, row, level.iteration) for y, row in zip(self._ys(loop), outs[n:], strict=True)]
+            ys = [with_row(y, row, level.iteration) for y, row in zip(self._ys(loop), outs[n:], strict=True)]
             self._set_ys(loop, ys)
             loop.filled[k] = True
 
@@ -464,7 +269,7 @@ class Machine:
         *outer, level = p.path
         holder = self.frame(p.stage, tuple(outer))
         equation = holder.program.equations[level.index]
-        if holder.reached > level.index and not _may_differ(equation):
+        if holder.reached > level.index and not may_differ(equation):
             return  # it has run before, at once; the values that followed are those of that run
         if level.iteration is not None:
             outs = self._finish(self._loop(p.stage, tuple(outer), level.index))
@@ -497,7 +302,7 @@ class Machine:
     def frame(self, stage: str, path: tuple[Level, ...]) -> Frame:
         """The run of the program at the end of a path."""
         key = (stage, path)
-        found = self._frames.get(key)
+        found = self.kept.frames.get(key)
         if found is not None:
             return found
         rows: Sequence[Any] = ()
@@ -526,10 +331,10 @@ class Machine:
                     del inputs[0]
         env: dict[Atom, Any] = dict(zip(program.constvars, program.consts, strict=True))
         env.update(zip(program.invars, inputs, strict=True))
-        made = Frame(program, self._uses_of(program), env, rows, *self._left.pop(key, (0, {})))
+        made = Frame(program, self._uses_of(program), env, rows, *self.kept.left.pop(key, (0, {})))
         for x in rows:
-            self._hold(x)
-        self._frames[key] = made
+            self.kept.hold(x)
+        self.kept.frames[key] = made
         return made
 
     def _uses_of(self, program: Program) -> Uses:
@@ -552,8 +357,8 @@ class Machine:
             operands = [self._read(frame, a) for a in equation.invars]
             self._bind(frame, equation, self._execute(equation, operands))
             frame.reached += 1
-            if self.nbytes > self.budget:
-                self._free(int(self.budget * 0.75), frame)
+            if self.kept.nbytes > self.kept.budget:
+                self.kept.free(self.position, int(self.kept.budget * 0.75), frame)
 
     def _replay(self, frame: Frame, var: Var) -> None:
         """Computes a value again, from those that are kept."""
@@ -572,17 +377,17 @@ class Machine:
             outs = self._execute(equation, [self._read(frame, a) for a in equation.invars])
             self._compare(frame, equation, outs)
             self._bind(frame, equation, outs)
-            if self.nbytes > self.budget:  # only what is still to be read
+            if self.kept.nbytes > self.kept.budget:  # only what is still to be read
                 for j in order:
                     for v in frame.program.equations[j].outvars:
                         if j <= i and v is not var and last.get(v, -1) <= i:
-                            self._drop(frame, v)
+                            self.kept.drop(frame, v)
 
     def _execute(self, equation: Equation, operands: Sequence[Any]) -> list[Any]:
         operation = equation.operation
         run = self._functions.get(operation)
         if run is None:
-            run = self._functions[operation] = as_function(call_of(_keeping_operands(operation)))
+            run = self._functions[operation] = as_function(call_of(keeping_operands(operation)))
         outs: list[Any] = self._run(equation, run, *operands)
         return outs
 
@@ -591,17 +396,17 @@ class Machine:
         try:
             return jax.block_until_ready(run(*operands))
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error) or not self._held:
+            if "RESOURCE_EXHAUSTED" not in str(error) or not self.kept.held:
                 error.add_note(f"Raised while running {describe_equation(equation)}.")
                 raise
         except Exception as error:
             error.add_note(f"Raised while running {describe_equation(equation)}.")
             raise
-        before = self.nbytes
-        self._free(0, None)
-        self.budget = min(self.budget, self.nbytes)
+        before = self.kept.nbytes
+        self.kept.free(self.position, 0, None)
+        self.kept.budget = min(self.kept.budget, self.kept.nbytes)
         self._note(
-            f"Memory ran out at {describe_equation(equation)}: {before - self.nbytes:,} bytes that were kept for going back are "
+            f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for going back are "
             "freed, and will be computed again when they are asked for."
         )
         try:
@@ -618,7 +423,7 @@ class Machine:
         for v, x in zip(equation.outvars, outs, strict=True):
             if v not in frame.env:
                 frame.env[v] = x
-                self._hold(x)
+                self.kept.hold(x)
 
     def _compare(self, frame: Frame, equation: Equation, outs: Sequence[Any]) -> None:
         """Notes where what has been computed again is not what it was."""
@@ -630,14 +435,14 @@ class Machine:
             else:
                 continue
             if not same_fingerprint(before, fingerprint(x)):
-                self._note(_differs(equation))
+                self._note(differs(equation))
                 return
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
     def _loop(self, stage: str, path: tuple[Level, ...], index: int) -> Loop:
         key = (stage, path, index)
-        found = self._loops.get(key)
+        found = self.kept.loops.get(key)
         if found is not None:
             return found
         frame = self.frame(stage, path)
@@ -651,7 +456,7 @@ class Machine:
         made.carries[0] = operands[before : before + n]
         if length is not None:
             made.filled = np.zeros(length, bool)
-        self._loops[key] = made
+        self.kept.loops[key] = made
         return made
 
     def _ys(self, loop: Loop) -> list[Any]:
@@ -661,18 +466,18 @@ class Machine:
 
     def _set_ys(self, loop: Loop, ys: list[Any]) -> None:
         for y in loop.ys:
-            self._release(y)
+            self.kept.release(y)
         loop.ys = ys
         for y in ys:
-            self._hold(y)
+            self.kept.hold(y)
 
     def _keep_carry(self, loop: Loop, k: int, carry: list[Any]) -> None:
         prints = loop.prints.get(k)
         if prints is not None and not all(map(same_fingerprint, prints, map(fingerprint, carry))):
-            self._note(_differs(loop.equation))
+            self._note(differs(loop.equation))
         loop.carries[k] = carry
         for x in carry:
-            self._hold(x)
+            self.kept.hold(x)
 
     def _carry(self, loop: Loop, k: int) -> list[Any]:
         """What goes round at the start of the k-th iteration, the iterations before it run at once.
@@ -695,7 +500,7 @@ class Machine:
         while stop is None or k < stop:
             to = k + part if stop is None else min(stop, k + part - k % part)
             before, _ = loop.sizes
-            segment = _segment(loop.equation.operation)
+            segment = segment_of(loop.equation.operation)
             if loop.is_scan:
                 consts, xs = loop.operands[:before], loop.operands[sum(loop.sizes) :]
                 carry, ys = self._run(loop.equation, segment, k, to, consts, loop.carries[k], xs, self._ys(loop))
@@ -709,8 +514,8 @@ class Machine:
             if to not in loop.carries:
                 self._keep_carry(loop, to, carry)
             k = to
-            if self.nbytes > self.budget:
-                self._thin(loop, (k,))
+            if self.kept.nbytes > self.kept.budget:
+                self.kept.thin(loop, (k,))
 
     def _goes_on(self, loop: Loop, k: int) -> bool:
         """Whether a while loop has a k-th iteration."""
@@ -744,186 +549,7 @@ class Machine:
             self._run_loop(loop, start, stop)
         return [*loop.carries[loop.length], *self._ys(loop)]
 
-    # --- memory -------------------------------------------------------------------------------------------------------
-
-    def _hold(self, x: Any) -> None:
-        n, size = self._held.get(id(x), (0, 0))
-        if n == 0:
-            size = int(getattr(x, "nbytes", 0))
-            self.nbytes += size
-        self._held[id(x)] = (n + 1, size)
-
-    def _release(self, x: Any) -> None:
-        n, size = self._held.pop(id(x), (0, 0))
-        if n > 1:
-            self._held[id(x)] = (n - 1, size)
-        else:
-            self.nbytes -= size
-
-    def _drop(self, frame: Frame, var: Var) -> None:
-        if var in frame.env and not _is_effectful(frame.program.equations[frame.uses.made[var]]):
-            x = frame.env.pop(var)
-            if var not in frame.prints:
-                frame.prints[var] = fingerprint(x)
-            self._release(x)
-
-    def _settle(self) -> None:
-        if self.nbytes <= self.budget:
-            return
-        target = int(self.budget * 0.75)
-        on_path = [(self.position.stage, self.position.path[:depth]) for depth in range(len(self.position.path) + 1)]
-        for place in [p for p in self._loops if not self._needed_carries(p, on_path)]:
-            loop = self._loops[place]
-            if self.nbytes > target and not _is_effectful(loop.equation):
-                del self._loops[place]
-                for x in (*loop.ys, *(x for k, carry in loop.carries.items() if k for x in carry)):
-                    self._release(x)
-        self._free(target, None)
-
-    def _free(self, target: int, running: Frame | None) -> None:
-        """Lets go of values until no more than `target` bytes are kept, or none is left but those that are needed to go on."""
-        p = self.position
-        on_path = [(p.stage, p.path[:depth]) for depth in range(len(p.path) + 1)]
-        for key in [k for k in self._frames if k[1] and k not in on_path]:
-            frame = self._frames[key]
-            if self.nbytes <= target:
-                return
-            if frame is not running and not any(map(_is_effectful, frame.program.equations)):
-                for v in frame.computed:
-                    self._drop(frame, v)
-                for x in frame.rows:
-                    self._release(x)
-                self._left[key] = (frame.reached, frame.prints)
-                del self._frames[key]
-        for place, loop in list(self._loops.items()):
-            if self.nbytes <= target:
-                return
-            self._thin(loop, self._needed_carries(place, on_path))
-        for coarser in (1, 4, 16, 0):
-            for key, frame in self._frames.items():
-                n = len(frame.program.equations)
-                here = frame.reached
-                if key in on_path and frame is not running:
-                    depth = on_path.index(key)
-                    here = p.path[depth].index if depth < len(p.path) else p.index
-                every = math.ceil(math.sqrt(n)) * coarser
-                for v in frame.computed:
-                    if self.nbytes <= target:
-                        return
-                    made, last = frame.uses.made[v], frame.uses.last.get(v, -1)
-                    is_live = made < here <= last or (frame is running and made < frame.reached <= last)
-                    if not is_live and not (every and last // every * every > made):
-                        self._drop(frame, v)
-
-    def _needed_carries(
-        self, place: tuple[str, tuple[Level, ...], int], on_path: Sequence[tuple[str, tuple[Level, ...]]]
-    ) -> tuple[int, ...]:
-        stage, path, index = place
-        for s, q in on_path:
-            if s == stage and q[: len(path)] == path and len(q) > len(path) and q[len(path)].index == index:
-                iteration = q[len(path)].iteration
-                assert iteration is not None
-                return (self._loops[place].turned(iteration),)
-        return ()
-
-    def _thin(self, loop: Loop, needed: tuple[int, ...]) -> None:
-        """Keeps every other of the carries that a loop keeps, and the last."""
-        if _is_effectful(loop.equation):
-            return
-        ks = sorted(loop.carries)
-        for k in ks[1:-1:2]:
-            if k not in needed:
-                carry = loop.carries.pop(k)
-                loop.prints.setdefault(k, list(map(fingerprint, carry)))
-                for x in carry:
-                    self._release(x)
-
 
 def _no_iteration(loop: Loop, k: int) -> str:
     n = loop.length
     return f"{describe_equation(loop.equation)} has {n} iterations, so there is no {loop.turned(k)}."
-
-
-def _differs(equation: Equation) -> str:
-    from_python = sorted({e.primitive.name for e in _within(equation) if "callback" in e.primitive.name})
-    where = describe_equation(equation)
-    why = f" The `{from_python[0]}` in it calls Python, which has to give the same again." if from_python else ""
-    return f"{where} gave another value when it was run again.{why} What is shown may not be what the first run saw."
-
-
-def _within(equation: Equation) -> Iterator[Equation]:
-    yield equation
-    for _, program in equation.programs:
-        for _, inner in program.walk():
-            yield inner
-
-
-def _may_differ(equation: Equation) -> bool:
-    """Whether running an equation once more may give something else, since it calls Python or has effects."""
-    return any(_is_effectful(e) or "callback" in e.primitive.name for e in _within(equation))
-
-
-def _is_effectful(equation: Equation) -> bool:
-    return any(map(compat.is_real_effect, equation.effects))
-
-
-def _keeping_operands(operation: Operation) -> Operation:
-    """A jit that takes no operand's memory, which is kept for going back."""
-    if operation.primitive is not compat.jit_p or not any(operation.params["donated_invars"]):
-        return operation
-    params = {**operation.params, "donated_invars": (False,) * len(operation.in_avals)}
-    return replace(operation, params=params, rules={})
-
-
-_SEGMENT = object()
-
-
-def _segment(operation: Operation) -> Callable[..., Any]:
-    """A function that runs some of the iterations of a loop, how many being an argument, so that it is compiled once."""
-    found = operation.rules.get(_SEGMENT)
-    if found is None:
-        made = _scan_segment if operation.primitive is compat.scan_p else _while_segment
-        found = operation.rules[_SEGMENT] = jax.jit(made(operation))
-    run: Callable[..., Any] = found
-    return run
-
-
-def _scan_segment(operation: Operation) -> Callable[..., Any]:
-    body: Program = operation.params["jaxpr"]
-    n_consts, n_carry = compat.scan_sizes(operation.params)
-    length, is_reverse = operation.params["length"], operation.params["reverse"]
-    run = as_function(body)
-    types = body.in_avals[n_consts : n_consts + n_carry]
-
-    def segment(start: Any, stop: Any, consts: list[Any], carry: list[Any], xs: list[Any], ys: list[Any]) -> Any:
-        def one(k: Any, state: Any) -> Any:
-            carry, ys = state
-            i = length - 1 - k if is_reverse else k
-            outs = run(*consts, *carry, *(lax.dynamic_index_in_dim(x, i, keepdims=False) for x in xs))
-            rows = [lax.dynamic_update_index_in_dim(y, r, i, 0) for y, r in zip(ys, outs[n_carry:], strict=True)]
-            return list(map(compat.as_type, outs[:n_carry], types)), rows
-
-        return lax.fori_loop(start, stop, one, (list(map(compat.as_type, carry, types)), ys))
-
-    return segment
-
-
-def _while_segment(operation: Operation) -> Callable[..., Any]:
-    p = operation.params
-    n = p["cond_nconsts"]
-    condition, body = as_function(p["cond_jaxpr"]), as_function(p["body_jaxpr"])
-    types = p["body_jaxpr"].in_avals[p["body_nconsts"] :]
-
-    def segment(limit: Any, consts: list[Any], carry: list[Any]) -> Any:
-        def goes_on(state: Any) -> Any:
-            k, carry = state
-            return (k < limit) & condition(*consts[:n], *carry)[0]
-
-        def one(state: Any) -> Any:
-            k, carry = state
-            return k + 1, list(map(compat.as_type, body(*consts[n:], *carry), types))
-
-        done, out = lax.while_loop(goes_on, one, (0, list(map(compat.as_type, carry, types))))
-        return out, done
-
-    return segment

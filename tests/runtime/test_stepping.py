@@ -12,7 +12,8 @@ from programs import CASES, M, X, arange
 
 import jaxviz
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.runtime.stepping import Level, Machine, Position, Stage, SteppingError
+from jaxviz.runtime.positions import Level, Position, Stage, SteppingError
+from jaxviz.runtime.stepping import Machine
 
 QUICK = """mlp with_a_key trees nested_jit scan_rnn scan_reverse scan_of_length_zero cond_in_cond scan_in_cond four_deep remat
     custom_jvp custom_vjp while_beside""".split()
@@ -225,13 +226,13 @@ def test_values_beyond_the_budget_are_computed_again():
     budget = 20 * x.nbytes
     m = machine(deep, x, budget=budget)
     m.out()
-    assert m.nbytes <= budget < every.nbytes
+    assert m.kept.nbytes <= budget < every.kept.nbytes
     pairs = zip(m.program_at(m.position).equations, every.program_at(every.position).equations, strict=True)
     for i, (e, same) in enumerate(pairs):
         p = Position("primal", (), i + 1)
         np.testing.assert_array_equal(m.value(p, e.outvars[0]), every.value(p, same.outvars[0]))
     m.back()
-    assert m.nbytes <= budget
+    assert m.kept.nbytes <= budget
     assert not m.notes
 
 
@@ -253,7 +254,7 @@ def test_where_memory_runs_out_history_is_freed_and_the_run_goes_on():
     m = machine(deep, X)
     for _ in range(40):
         m.next()
-    kept, execute = m.nbytes, m._functions
+    kept, execute = m.kept.nbytes, m._functions
     fails = iter([True])
 
     class Full(dict):
@@ -269,7 +270,7 @@ def test_where_memory_runs_out_history_is_freed_and_the_run_goes_on():
 
     m._functions = Full()
     m.next()
-    assert m.nbytes < kept / 4
+    assert m.kept.nbytes < kept / 4
     m.out()
     np.testing.assert_allclose(m.results("primal")[0], deep(X), rtol=1e-6)
     assert "Memory ran out at `sin` (" in m.notes[0]

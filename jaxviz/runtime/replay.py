@@ -1,0 +1,44 @@
+"""Equations that are run once more: which may give something else, and how an operand stays what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxviz.ir import compat
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Equation, Operation
+
+
+def differs(equation: Equation) -> str:
+    """Says that an equation gave something else the second time, and why that may be."""
+    from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
+    where = describe_equation(equation)
+    why = f" The `{from_python[0]}` in it calls Python, which has to give the same again." if from_python else ""
+    return f"{where} gave another value when it was run again.{why} What is shown may not be what the first run saw."
+
+
+def equations_in(equation: Equation) -> Iterator[Equation]:
+    """It, and all that it holds."""
+    yield equation
+    for _, program in equation.programs:
+        for _, inner in program.walk():
+            yield inner
+
+
+def may_differ(equation: Equation) -> bool:
+    """Whether running an equation once more may give something else, since it calls Python or has effects."""
+    return any(is_effectful(e) or "callback" in e.primitive.name for e in equations_in(equation))
+
+
+def is_effectful(equation: Equation) -> bool:
+    """Whether it does something beside giving results, so that it is not run again."""
+    return any(map(compat.is_real_effect, equation.effects))
+
+
+def keeping_operands(operation: Operation) -> Operation:
+    """A jit that takes no operand's memory, which is kept for going back."""
+    if operation.primitive is not compat.jit_p or not any(operation.params["donated_invars"]):
+        return operation
+    params = {**operation.params, "donated_invars": (False,) * len(operation.in_avals)}
+    return replace(operation, params=params, rules={})
