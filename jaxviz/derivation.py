@@ -20,6 +20,7 @@ from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.progress import counting
 from jaxviz.runtime.cache import clear_compiled
 from jaxviz.trace import trace_call
 from jaxviz.transforms.dce import dce_rules
@@ -142,6 +143,7 @@ class Derivation:
             shown.update(equations)
         return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in made.items()})
 
+    @counting("asking JAX")
     @deep_stack
     def check(self) -> Check:
         """Holds the residuals against those of `jax.vjp` on the same function.
@@ -179,6 +181,7 @@ def type_name(aval: Any) -> str:
     return ("~" if getattr(aval, "weak_type", False) else "") + str(aval.str_short())
 
 
+@counting("tracing")
 @deep_stack
 def derive(
     f: Any, *args: Any, argnums: int | Sequence[int] = 0, cond_residuals: CondResiduals = "jax", **kwargs: Any

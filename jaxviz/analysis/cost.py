@@ -477,6 +477,7 @@ class _Stopwatch:
         return outs, best
 
 
+@counting("cost")
 @deep_stack
 def cost(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> CostReport:
     """What the gradient of a function costs: FLOPs, transcendentals and bytes, by equation, source line and primitive.

@@ -21,6 +21,7 @@ from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.progress import counting
 from jaxviz.runtime.capture import evaluate_equation, steps_of
 from jaxviz.transforms.driver import Builder
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
@@ -59,6 +60,7 @@ class _Subject:
         return dict(zip((*program.invars, *program.constvars), (*self.inputs, *program.consts), strict=True))
 
 
+@counting("looking for NaNs")
 def find_nan(
     f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, gradient: bool | None = None,
     harmless: bool = False, **kwargs: Any,

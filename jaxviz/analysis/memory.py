@@ -286,6 +286,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
+@counting("memory")
 @deep_stack
 def memory(
     f: Any,

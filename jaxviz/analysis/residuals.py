@@ -34,6 +34,7 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
+from jaxviz.progress import counting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -363,6 +364,7 @@ def _sizes(whole: int, per_device: int | None) -> str:
     return format_bytes(whole) if per_device is None else f"{format_bytes(whole)} · {format_bytes(per_device)} a device"
 
 
+@counting("residuals")
 def residuals(
     f: Any, *args: Any, argnums: int | Sequence[int] | None = None, compile: bool = False, **kwargs: Any
 ) -> ResidualSet:
