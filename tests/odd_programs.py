@@ -40,6 +40,10 @@ def rounded(x):
     return sum(jnp.sum(y.astype(jnp.float32) * jnp.sin(x)) for y in [*low, *whole])
 
 
+def many_arguments(d):
+    return sum(v * 2.0 for v in d.values())
+
+
 HUGE = jax.ShapeDtypeStruct((2**27, 2**27), jnp.float32)
 CYCLIC = {"a": {"a": {"b": 1.0}, "b": {"a": 2.0}}, "b": {"a": {"a": 3.0}}}
 WORDS = {"λ": 1.0, "名前": 2.0, "a b": 3.0, "": 4.0, "__proto__": 5.0, "constructor": 6.0, "é\u0301": 7.0, "🎲": 8.0}

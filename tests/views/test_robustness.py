@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from odd_programs import PROGRAMS
+from odd_programs import PROGRAMS, many_arguments
 
 import jaxviz
 from jaxviz.derivation import STAGES
@@ -53,7 +53,7 @@ def test_the_stages_of_a_program_that_can_be_derived_are_jaxs(odd):
 
 def test_five_thousand_arguments():
     args = {f"a{i}": 1.0 for i in range(5_000)}
-    derivation = jaxviz.derive(lambda d: sum(v * 2.0 for v in d.values()), args)
+    derivation = jaxviz.derive(many_arguments, args)
     view = fit_to_show(view_of(derivation))
     assert decode(encode(view)).stage("backward").error == ""
     assert stage_text(view, "primal").startswith("lambda a:f32[] ")

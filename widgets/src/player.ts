@@ -17,13 +17,15 @@ const TRANSFORMS: [Transform["key"], string, string[]][] = [
   ["transpose", "linear", ["backward"]],
 ];
 
-/** Those whose stages are all there. */
+/** Those whose stages are all there and that have a step: an equation that they take. */
 export function transformsOf(model: Model): Transform[] {
   const { stages } = model.view;
   const find = (key: string) => stages.findIndex((s) => s.key === key && !s.error);
   return TRANSFORMS.flatMap(([key, from, to]) => {
     const [source, ...targets] = [from, ...to].map(find);
     if (source! < 0 || targets.some((t) => t < 0)) return [];
+    const [start, stop] = stages[source!]!.equations;
+    if (start === stop) return [];
     const label = `${stages[source!]!.label} → ${targets.map((t) => stages[t]!.label).join(" | ")}`;
     return [{ key, label, source: source!, targets }];
   });

@@ -27,6 +27,15 @@ test("transforms are those whose stages are all there", () => {
   expect(transformsOf(model())).toEqual([]);
 });
 
+test("a stage without an equation has no step to go through", () => {
+  const whole = SIN_COS();
+  const stages = whole.view.stages.map((s) =>
+    s.key === "linear" ? { ...s, equations: [0, 0] as [number, number] } : s,
+  );
+  const empty = new Model({ ...whole.view, stages });
+  expect(transformsOf(empty).map((t) => t.key)).toEqual(["jvp", "linearize"]);
+});
+
 test("a JVP visits the equations in order, and each step has those it added", () => {
   expect(told(play(SIN_COS(), "jvp"))).toEqual([
     "c = sin a -> d = sin a; e = cos a; f = mul c e",
