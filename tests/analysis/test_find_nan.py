@@ -366,7 +366,7 @@ def test_the_function_is_not_left_changed_by_the_report():
 
 
 @pytest.fixture
-def debug_nans():
+def debug_nans(own_state):
     jax.config.update("jax_debug_nans", True)
     yield
     jax.config.update("jax_debug_nans", False)
@@ -380,7 +380,7 @@ def test_debug_nans_neither_stops_it_nor_is_switched_off(debug_nans):
         log(-jnp.ones(2))
 
 
-def test_what_is_run_leaves_debug_nans_to_be_switched_on_later():
+def test_what_is_run_leaves_debug_nans_to_be_switched_on_later(own_state):
     log = jax.jit(jnp.log)
     log(jnp.ones(2))
     assert jaxviz.find_nan(log_of_negative, X + 0.5) is None

@@ -105,14 +105,6 @@ def test_inside_of_another_function_nothing_is_donated(watched):
     assert float(x.sum()) == 3.0
 
 
-@pytest.fixture
-def own_state():
-    """No state of this thread's: `jax.extend.core.jaxpr_as_fun` leaves one, by which JAX itself checks for no NaNs in it any more."""
-    from jax._src import api, config
-
-    api._post_hook_state.swap_local(config.config_ext.unset)
-
-
 def test_the_check_for_nans_goes_on_beside_it(own_state):
     jax.config.update("jax_debug_nans", True)
     try:
