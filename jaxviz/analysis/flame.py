@@ -6,11 +6,12 @@ import html
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+from typing import Any
 
 from jaxviz.analysis.tables import format_seconds, printable
 
@@ -154,6 +155,9 @@ _SCRIPT = """(() => {
 
 def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     """The bars as a figure, from the whole at the top down."""
+    from matplotlib.figure import Figure  # slow to import, and not wanted by who only looks
+    from matplotlib.patches import Patch, Rectangle
+
     bars = list(flame.placed(least=_LEAST * flame.seconds))
     rows = 1 + max(depth for _, _, depth in bars)
     if axes is None:

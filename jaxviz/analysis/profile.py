@@ -10,11 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from jaxviz.analysis.device_trace import DeviceTrace, device_trace
 from jaxviz.analysis.flame import Flame, Path, flame_html, flame_of, plot_flame
@@ -31,6 +29,10 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.sampling import Samples, Stack, sampled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _ENOUGH = 0.3
 """Seconds for which Python is looked at."""

@@ -206,9 +206,11 @@ def _place(line: int | str) -> tuple[str, int]:
 
 
 def _is_on(equation: Equation, file: str, line: int) -> bool:
+    """Whether an equation, or a call on the way to it, stands on a line; without a file, of the file that it stands in."""
+    here = locate(equation.source)
+    file = file or (here.file if here is not None else "")
     return any(
-        at.line == line and (not file or at.file == file or at.file.endswith(os.sep + file))
-        for at in call_stack(equation.source)
+        at.line == line and (at.file == file or at.file.endswith(os.sep + file)) for at in call_stack(equation.source)
     )
 
 

@@ -112,6 +112,7 @@ function editor(root: HTMLElement, options: TextOptions): EditorView {
 }
 
 function extensions({ label, looks, choose, step, extensions = [] }: TextOptions): Extension[] {
+  let pressed: MouseEvent | null = null;
   return [
     EditorState.readOnly.of(true),
     EditorView.editable.of(false),
@@ -124,9 +125,16 @@ function extensions({ label, looks, choose, step, extensions = [] }: TextOptions
     ...extensions,
     lights(looks),
     EditorView.domEventHandlers({
+      mousedown: (event) => {
+        pressed = event;
+        return false;
+      },
       click: (event, view) => {
-        // Who drags over text selects that.
-        if (!view.state.selection.main.empty) return false;
+        // Who drags over text selects that, and who clicks twice a word.
+        const dragged =
+          pressed !== null &&
+          Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) > 3;
+        if (dragged || event.detail > 1 || event.shiftKey) return false;
         const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
         if (position === null) return false;
         const { number, from } = view.state.doc.lineAt(position);
