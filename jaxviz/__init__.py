@@ -202,11 +202,11 @@ from jaxviz.runtime.positions import (
 from jaxviz.runtime.probes import (
     probe as probe,
 )
-from jaxviz.stepper import (
-    Stepper as Stepper,
-)
-from jaxviz.stepper import (
+from jaxviz.stepper.start import (
     step as step,
+)
+from jaxviz.stepper.stepper import (
+    Stepper as Stepper,
 )
 from jaxviz.trace import trace as trace
 

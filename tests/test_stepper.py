@@ -242,7 +242,7 @@ def test_in_a_function_that_is_called_several_times():
     sites = text.sites[sin.outvars[0]]
     assert len(sites) == 3
     for i, site in enumerate(sites):
-        place = s._cotangent_place(site, sin.outvars[0])
+        place = s._places.place(site, sin.outvars[0])
         close(s._look("backward", "sin", [place], (), "it"), wanted[i])
 
 

@@ -1,130 +1,28 @@
-"""`step`: the debugger of a function's forward and backward program, as a plain object."""
+"""The debugger of a function's forward and backward program, as a plain object."""
 
 from __future__ import annotations
 
-import base64
 import functools
 import html
 import operator
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
 
-from jaxviz.analysis.budgets import read_size
 from jaxviz.analysis.tables import printable, short_location
 from jaxviz.analysis.walk import location_of
-from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
+from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.errors import EquationError
-from jaxviz.ir.origin import ancestors
-from jaxviz.ir.pretty import describe_equation, printed_params, variable_names
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Equation, Program
 from jaxviz.runtime.breakpoints import Armed, Breakpoint, Hit, hit_at_start, run
-from jaxviz.runtime.donated import check_not_donated
-from jaxviz.runtime.positions import Level, NoValueError, Position, Stage, SteppingError, can_enter, enterable
+from jaxviz.runtime.positions import Level, NoValueError, Position, SteppingError, can_enter
 from jaxviz.runtime.stepping import Machine
-from jaxviz.runtime.summaries import Picture, Summary, summarize
-
-StaticPath = tuple[tuple[int, str], ...]
-"""The equations on the way to a program, and which of their programs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where a variable is made: in the program at the end of `path`, there before equation `index` runs."""
-
-    path: StaticPath
-    index: int
-    holders: tuple[Equation, ...]
-    """The equations of the path."""
-
-    @property
-    def loops(self) -> int:
-        return sum(e.primitive in (compat.scan_p, compat.while_p) for e in self.holders)
-
-
-Place = tuple[Site, tuple[Atom, ...]]
-"""Where a value is made, as the sum of some variables."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """One stage's program as it is read: names of its variables, and where each is made."""
-
-    stage: str
-    program: Program
-
-    @cached_property
-    def names(self) -> dict[Var, str]:
-        return variable_names(self.program)
-
-    @cached_property
-    def by_name(self) -> dict[str, list[Var]]:
-        found: dict[str, list[Var]] = {}
-        for v, name in self.names.items():
-            if name != "_":
-                found.setdefault(name, []).append(v)
-        return found
-
-    @cached_property
-    def sites(self) -> dict[Var, list[Site]]:
-        found: dict[Var, list[Site]] = {}
-        for program, path, holders in self.programs:
-            for v in (*program.constvars, *program.invars):
-                found.setdefault(v, []).append(Site(path, 0, holders))
-            for i, e in enumerate(program.equations):
-                for v in e.outvars:
-                    found.setdefault(v, []).append(Site(path, i + 1, holders))
-        return found
-
-    @cached_property
-    def programs(self) -> list[tuple[Program, StaticPath, tuple[Equation, ...]]]:
-        """The program and those in it that can be stepped into."""
-        found: list[tuple[Program, StaticPath, tuple[Equation, ...]]] = []
-
-        def walk(program: Program, path: StaticPath, holders: tuple[Equation, ...]) -> None:
-            found.append((program, path, holders))
-            for i, e in enumerate(program.equations):
-                for label, inner in enterable(e) if e.operation.programs else ():
-                    walk(inner, (*path, (i, label)), (*holders, e))
-
-        walk(self.program, (), ())
-        return found
-
-    def atom(self, a: Atom) -> str:
-        return printable(str(a.val), 24) if isinstance(a, Literal) else self.names.get(a, "_")
-
-    def equation(self, e: Equation) -> str:
-        """`b:f32[3] = tanh a`, with the params that are not programs."""
-        results = " ".join(f"{self.atom(v)}:{v.aval.str_short(short_dtypes=True)}" for v in e.outvars)
-        params = " ".join(p for p in printed_params(e.operation) if "=" in p)
-        shown = f"[{printable(params, 60)}]" if params else ""
-        return f"{results} = {e.primitive.name}{shown} {' '.join(map(self.atom, e.invars))}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value at a stop.
-
-    Args:
-      name: of its variable.
-      summary: what it looks like.
-      cotangent: of what it is the cotangent; '' for a value of the program itself.
-    """
-
-    name: str
-    summary: Summary
-    cotangent: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "cotangent": self.cotangent, **self.summary.to_dict()}
+from jaxviz.runtime.summaries import Summary, summarize
+from jaxviz.stepper.cotangents import CotangentPlaces
+from jaxviz.stepper.programs import Place, Site, StaticPath, Text, shared
+from jaxviz.stepper.shown import Value, html_row
 
 
 class Values(Mapping[Any, Any]):
@@ -209,6 +107,7 @@ class Stepper:
         self._texts = {name: Text(name, stage.program) for name, stage in machine.stages.items()}
         self._armed: dict[Breakpoint, Armed] = {}
         self._result: Any = None
+        self._places = CotangentPlaces(derivation, self._texts)
         self.values = Values(self)
         self.cotangents = Cotangents(self)
 
@@ -454,7 +353,7 @@ class Stepper:
         here: StaticPath = ()
         if self.position.stage == stage:
             here = tuple((level.index, level.body) for level in self.position.path)
-        places = sorted(places, key=lambda place: (-_shared(here, place[0].path), len(place[0].path)))
+        places = sorted(places, key=lambda place: (-shared(here, place[0].path), len(place[0].path)))
         errors: list[SteppingError] = []
         for site, parts in places:
             try:
@@ -517,63 +416,6 @@ class Stepper:
 
     # --- cotangents ---------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _cotangent_places(self) -> dict[Atom, list[Place]]:
-        """For values of the forward program, and of what was checkpointed, where the backward program makes their cotangents."""
-        found: dict[Atom, list[Place]] = {}
-        for program, path, holders in self._texts["backward"].programs:
-            made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
-            for value, ct in program.cotangents().items():
-                site = Site(path, max(made.get(part, 0) for part in ct), holders)
-                found.setdefault(value, []).append((site, ct))
-        return found
-
-    @cached_property
-    def _checkpointed(self) -> dict[int, Equation]:
-        """The equations of checkpointed functions, by their origins, which the copies in the forward program have too."""
-        found = {}
-        for checkpoint in self.derivation.linearized.checkpoints:
-            for _, e in checkpoint.forward.walk():
-                if e.origin is not None:
-                    found[id(e.origin)] = e
-        return found
-
-    @cached_property
-    def _stands_for(self) -> dict[Var, Var]:
-        """From results of such a copy to those of the equation that it is a copy of."""
-        found: dict[Var, Var] = {}
-        for program, _, _ in self._texts["forward"].programs:
-            for e in program.equations:
-                original = self._checkpointed.get(id(e.origin))
-                if original is not None and len(original.outvars) == len(e.outvars):
-                    found.update(zip(e.outvars, original.outvars, strict=True))
-        return found
-
-    @cached_property
-    def _alike(self) -> dict[Var, list[tuple[Site, Var]]]:
-        """The variables of the forward program by what they stand for, in order."""
-        found: dict[Var, list[tuple[Site, Var]]] = {}
-        text = self._texts["forward"]
-        for program, _, _ in text.programs:
-            for v in (*program.invars, *(v for e in program.equations for v in e.outvars)):
-                for site in text.sites[v]:
-                    group = found.setdefault(self._stands_for.get(v, v), [])
-                    if (site, v) not in group:
-                        group.append((site, v))
-        return found
-
-    def _cotangent_place(self, site: Site, v: Var) -> Place | None:
-        """Where the cotangent of a variable of the forward program is made; None where it has none."""
-        of = self._stands_for.get(v, v)
-        way = _way(site.holders)
-        there = [place for place in self._cotangent_places.get(of, ()) if _way(place[0].holders) == way]
-        if len(there) < 2:
-            return there[0] if there else None
-        # What is called several times is one program: the backward pass meets the calls in reverse.
-        forward = [place for place in self._alike[of] if _way(place[0].holders) == way]
-        rank = forward.index((site, v))
-        return there[len(there) - 1 - rank] if len(there) == len(forward) else None
-
     def _cotangent(self, name: str, iterations: tuple[int, ...]) -> Any:
         if "backward" not in self.stages:
             raise NoValueError(f"There is no backward pass here, and so no cotangents. {self._note}".rstrip())
@@ -581,7 +423,7 @@ class Stepper:
         variables = [v for v in text.by_name.get(name, []) if v in text.sites]
         if not variables:
             raise NoValueError(f"The forward program has no variable `{name}` that can be looked at.")
-        places = [place for v in variables for s in text.sites[v] if (place := self._cotangent_place(s, v)) is not None]
+        places = [place for v in variables for s in text.sites[v] if (place := self._places.place(s, v)) is not None]
         if not places:
             raise NoValueError(
                 f"`{name}` has no cotangent of its own: the result does not depend on it in a way that is differentiated, or it is kept "
@@ -600,7 +442,7 @@ class Stepper:
         for name, variables in text.by_name.items():
             for v in variables:
                 for site in text.sites.get(v, ()):
-                    place = self._cotangent_place(site, v) if not site.loops else None
+                    place = self._places.place(site, v) if not site.loops else None
                     if place is not None and not place[0].loops:
                         p = self._position("backward", place[0], (), name)
                         if self.machine.sort_key(p) <= self.machine.sort_key(self.position):
@@ -617,24 +459,10 @@ class Stepper:
         p = self.position
         frame = self.machine.frame(p.stage, p.path)
         variables = self.equation.outvars if self.equation is not None else frame.program.invars
-        of = self._cotangents_of if self.stage == "backward" else {}
+        of = self._places.names if self.stage == "backward" else {}
         return tuple(
             Value(text.names.get(v, "_"), summarize(self.machine.value(p, v)), of.get(v, "")) for v in variables
         )
-
-    @cached_property
-    def _cotangents_of(self) -> dict[Atom, str]:
-        """For a variable of the backward program, the names of the forward values that it is the cotangent of."""
-        found: dict[Atom, list[str]] = {}
-        text = self._texts["forward"]
-        for v, name in text.names.items():
-            for site in text.sites.get(v, ()):
-                place = self._cotangent_place(site, v)
-                if place is not None and len(place[1]) == 1 and name != "_":
-                    names = found.setdefault(place[1][0], [])
-                    if name not in names:
-                        names.append(name)
-        return {ct: ", ".join(names) for ct, names in found.items()}
 
     def summary(self, name: str, *iterations: int) -> Summary:
         """A value in a few numbers; of arrays on a device these are all that comes back."""
@@ -738,183 +566,10 @@ class Stepper:
             weight = ' style="font-weight:bold"' if i == p.index - 1 else ""
             code = printable(f"{mark} {i:>4}  {text.equation(equations[i])}{self._line(equations[i])}")
             lines.append(f"<div{weight}>{html.escape(code)}</div>")
-        rows = "".join(_html_row(value) for value in self.shown[:24])
+        rows = "".join(html_row(value) for value in self.shown[:24])
         said = [f"Stopped at: {self.hit.breakpoint}"] if self.hit is not None else []
         notes = "".join(f"<p>{html.escape(printable(n))}</p>" for n in (*said, *self.notes))
         return (
             f"<div><p><b>{html.escape(printable(head))}</b></p>"
             f'<pre style="line-height:1.4">{"".join(lines)}</pre><table>{rows}</table>{notes}</div>'
         )
-
-
-def _html_row(value: Value) -> str:
-    of = f" (cotangent of {value.cotangent})" if value.cotangent else ""
-    picture = f'<img alt="" style="{_IMAGE}" src="{png(value.summary.picture)}">' if value.summary.picture else ""
-    told = html.escape(printable(str(value.summary)))
-    name = html.escape(printable(value.name + of))
-    return f"<tr><td>{name}</td><td>{told}</td><td>{_bars(value.summary)}</td><td>{picture}</td></tr>"
-
-
-_IMAGE = "image-rendering:pixelated;width:96px;max-height:96px;min-height:8px"
-
-
-def _bars(summary: Summary) -> str:
-    most = max(summary.histogram, default=0)
-    if summary.size < 2 or not most:
-        return ""
-    bars = "".join(
-        f'<rect x="{3 * i}" y="{32 - 32 * n / most:.1f}" width="2" height="{32 * n / most:.1f}"/>'
-        for i, n in enumerate(summary.histogram)
-    )
-    return f'<svg width="{3 * len(summary.histogram)}" height="32" fill="currentColor" role="img"><title>histogram</title>{bars}</svg>'
-
-
-def png(picture: Picture) -> str:
-    """A picture as the address of a PNG: shades of grey, red where there is something that is not finite."""
-    grey = b"".join(bytes((i, i, i)) for i in range(255)) + b"\xd0\x10\x10"
-    rows = b"".join(
-        b"\0" + picture.shades[r * picture.columns : (r + 1) * picture.columns] for r in range(picture.rows)
-    )
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", picture.columns, picture.rows, 8, 3, 0, 0, 0)
-    made = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"PLTE", grey)
-    made += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return f"data:image/png;base64,{base64.b64encode(made).decode()}"
-
-
-def _shared(a: StaticPath, b: StaticPath) -> int:
-    n = 0
-    while n < min(len(a), len(b)) and a[n] == b[n]:
-        n += 1
-    return n
-
-
-def _way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
-    """The user's equations that lead into a program, but for checkpoints, whose bodies the forward program has in their place."""
-    found = [([*ancestors(e)] or [e])[-1] for e in holders]
-    return tuple(e for e in found if e.primitive is not compat.remat_p)
-
-
-# --- step -------------------------------------------------------------------------------------------------------------
-
-
-def step(
-    f: Any,
-    *args: Any,
-    argnums: int | Sequence[int] = 0,
-    cotangents: Any = None,
-    backward: bool | None = None,
-    memory: float | str | None = None,
-    **kwargs: Any,
-) -> Stepper:
-    """Runs a function's forward and backward program equation by equation, on the devices where its arguments are.
-
-    >>> s = jaxviz.step(loss, params, x)
-    >>> s.next()
-    >>> s.run(non_finite=True)
-
-    Args:
-      f: a function; or a Derivation, a Program or a ClosedJaxpr, and then flat args.
-      *args, **kwargs: what to call it with.
-      argnums: the positional argument or arguments to differentiate in.
-      cotangents: of the result, in its structure; ones for a result that is one floating-point number.
-      backward: whether there is a backward pass. By default there is one where cotangents are given or the result is one number, and the
-        function has one; where there is none the function itself is run, with its custom rules and while loops.
-      memory: how much is kept of what was computed, for going back: bytes, a size such as '2GiB', or a share of the device's memory. What
-        goes beyond is computed again. By default a quarter of the memory that the device has left, or 1 GiB where it does not tell.
-
-    Raises:
-      SteppingError: the arguments are types without values; or `backward=True` of a result that needs cotangents.
-      EquationError: `backward=True` and some equation has no derivative; the message names it and the user's line.
-      TypeError: cotangents that are not of the result's structure and types.
-    """
-    derivation, inputs = _derived(f, args, kwargs, argnums)
-    for x in inputs:
-        if isinstance(x, jax.ShapeDtypeStruct):
-            raise SteppingError(
-                "step runs the function, so it takes arrays; got a ShapeDtypeStruct, which has no value."
-            )
-    inputs = [compat.canonicalize(x) for x in inputs]
-    budget = _budget(memory)
-    wanted = backward
-    if backward is None:
-        wanted = cotangents is not None or _is_one_number(derivation.primal)
-    note = "" if wanted else "The function alone: for a backward pass give `cotangents` of its result."
-    if wanted:
-        try:
-            return _with_backward(derivation, inputs, cotangents, budget)
-        except (EquationError, NotImplementedError, ValueError) as error:
-            if backward or isinstance(error, SteppingError):
-                raise
-            note = f"There is no backward pass. {error}"
-    stage = Stage("primal", derivation.primal, lambda _: inputs)
-    return Stepper(derivation, Machine([stage], budget), note if backward is None else "")
-
-
-def _derived(
-    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: int | Sequence[int]
-) -> tuple[Derivation, list[Any]]:
-    if isinstance(f, (Derivation, Program, ClosedJaxpr)):
-        derivation = derive(f, argnums=argnums)
-        n = len(derivation.primal.invars)
-        if kwargs or len(args) != n:
-            raise TypeError(f"step of a {type(f).__name__} takes its {n} flat inputs; got {len(args)}")
-        return derivation, list(args)
-    check_not_donated(f, args, kwargs)
-    derivation = derive(f, *args, argnums=argnums, **kwargs)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    leaves, _, _, is_input = flat_arguments(args, kwargs, in_bounds(numbers, len(args)))
-    return derivation, [x for x, given in zip(leaves, is_input, strict=True) if given]
-
-
-def _is_one_number(program: Program) -> bool:
-    if len(program.outvars) != 1:
-        return False
-    aval = program.outvars[0].aval
-    return not aval.shape and bool(jnp.issubdtype(aval.dtype, jnp.floating))
-
-
-def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int) -> Stepper:
-    primal = derivation.primal
-    avals = [compat.cotangent_type(a.aval) for a in primal.outvars]
-    if cotangents is None:
-        if not _is_one_number(primal):
-            raise SteppingError(
-                "A result that is not one floating-point number needs `cotangents` for a backward pass."
-            )
-        flat: list[Any] = [jnp.ones((), avals[0].dtype)]
-    else:
-        flat, tree = jax.tree.flatten(cotangents)
-        if derivation.out_tree is not None and tree != derivation.out_tree:
-            raise TypeError(f"cotangents have the structure of the result, {derivation.out_tree}; got {tree}")
-        if len(flat) != len(avals):
-            raise TypeError(f"there is one cotangent for each of the {len(avals)} results; got {len(flat)}")
-    given = []
-    for x, a, nonzero in zip(flat, avals, derivation.linearized.nonzeros_out, strict=True):
-        if nonzero:
-            x = jnp.asarray(x, a.dtype)
-            if x.shape != a.shape:
-                raise TypeError(
-                    f"a cotangent has the type of its result, {a.str_short()}; got {x.dtype}{list(x.shape)}"
-                )
-            given.append(x)
-    n = len(primal.outvars)
-    stages = [
-        Stage("forward", derivation.forward, lambda _: inputs),
-        Stage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *given]),
-    ]
-    return Stepper(derivation, Machine(stages, budget))
-
-
-def _budget(memory: float | str | None) -> int:
-    device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    total, used = stats.get("bytes_limit", 4 << 30), stats.get("bytes_in_use", 0)
-    if memory is None:
-        return int((total - used) // 4)
-    number = read_size(memory, "memory")
-    is_share = number <= 1.0 and not isinstance(memory, str)
-    return int(number * total if is_share else number)

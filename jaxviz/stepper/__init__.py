@@ -1,0 +1,1 @@
+"""`step`: a function's forward and backward program, run equation by equation."""
