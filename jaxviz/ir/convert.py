@@ -15,7 +15,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Branch, DropVar, Equation, Literal, Operation, Program, Var
 
 _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
-"""id of a jaxpr -> the Program read from it. The Program holds the jaxpr, so the id stays its own as long as it is here."""
+"""id of a jaxpr -> the Program that holds it: it was read from it, or written as it. So the id stays its own as long as it is here."""
 
 _operations: OrderedDict[Any, Operation] = OrderedDict()
 """(primitive, params, types, effects, context) -> the one Operation for it; least recently made dropped first."""
@@ -264,7 +264,8 @@ def write_program(program: Program) -> Any:
 
 def kept_jaxpr(program: Program) -> Any:
     """The jaxpr of a Program that is to keep it. Read again, it is this very program, with the origins of its equations."""
-    jaxpr = write_program(program)
+    # Held before it is known: two threads may write it at once, and what is interrupted here leaves no id that another jaxpr may get.
+    jaxpr = program.__dict__.setdefault("jaxpr", write_program(program))
     _programs[id(jaxpr)] = program
     return jaxpr
 

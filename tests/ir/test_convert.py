@@ -1,6 +1,7 @@
 """Reading a jaxpr in and writing it out anew loses nothing."""
 
 import warnings
+from dataclasses import replace
 
 import jax
 import jax.ad_checkpoint
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from programs import CASES
 
 import jaxviz
+from jaxviz.ir import convert
 from jaxviz.ir.convert import read_jaxpr, write_program
 from jaxviz.ir.syntax import Program
 
@@ -161,6 +163,24 @@ def test_a_program_gives_back_the_jaxpr_it_was_read_from():
     program = read_jaxpr(jaxpr)
     assert program.jaxpr is jaxpr
     assert read_jaxpr(jaxpr) is program
+
+
+def test_a_program_that_two_threads_write_has_one_jaxpr(monkeypatch):
+    program = read_jaxpr(jax.make_jaxpr(jnp.sin)(X))
+    fresh = replace(program)
+    written = []
+
+    def write_while_another_does(p):
+        if not written:
+            written.append(None)
+            written.append(convert.kept_jaxpr(p))
+        return write_program(p)
+
+    monkeypatch.setattr(convert, "write_program", write_while_another_does)
+    jaxpr = convert.kept_jaxpr(fresh)
+    assert jaxpr is written[1] is fresh.jaxpr
+    assert read_jaxpr(jaxpr) is fresh
+    assert [id(jaxpr)] == [k for k, p in convert._programs.items() if p is fresh]
 
 
 def test_nested_programs_are_programs():
