@@ -22,6 +22,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
+from jaxviz.rules.mapped_loops import with_one_predicate
 from jaxviz.runtime.capture import evaluate_equation, steps_of
 from jaxviz.transforms.driver import Builder
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
@@ -98,7 +99,7 @@ def find_nan(
 
 def _find(subject: _Subject, harmless: bool) -> NanReport | None:
     program = subject.program
-    flagged = flag_program(program)
+    flagged = flag_program(program, deciding=harmless)
     n_results = len(program.outvars)
     raised = run_once(program, lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
     search = Search(program, flagged.watches, raised, partial(_is_bad_input, subject, {}))
@@ -156,9 +157,13 @@ def _subject(
         else:
             differentiated = [name for name, nz in zip(names, d.nonzeros, strict=True) if nz]
             results = ("the loss", *(f"the gradient in {name}" for name in differentiated))
-            return _Subject(inlined(program, _CALLS), inputs, names, results, primal.name)
+            return _Subject(_written_out(program), inputs, names, results, primal.name)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(inlined(primal, _CALLS), inputs, names, results, primal.name, note)
+    return _Subject(_written_out(primal), inputs, names, results, primal.name, note)
+
+
+def _written_out(program: Program) -> Program:
+    return with_one_predicate(inlined(program, _CALLS))
 
 
 def _is_real_number(program: Program) -> bool:

@@ -245,7 +245,7 @@ def _of_library(case: Case) -> Cause | None:
         )
     if case.primitive == "shard_map":
         return Cause(
-            "inside-shard-map", "It happens on a device, inside of the shard_map, which is a single step here.",
+            "inside-shard-map", "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one.",
             "Call find_nan on the function in it, with what one device has of the arguments.",
         )  # fmt: skip
     if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
@@ -345,10 +345,14 @@ def _of_overflow(case: Case) -> Cause | None:
             "overflow-of-cast", f"The number is larger than {kind} holds ({largest}).",
             "Use bfloat16, which has the range of float32, or scale it down (loss scaling) before the cast.",
         )  # fmt: skip
-    what = {"reduce_sum": "The sum", "dot_general": "The product of matrices", "cumsum": "The running sum"}.get(
-        case.primitive, "The result"
-    )
-    if case.primitive in ("mul", "add", "add_any", "sub", "reduce_sum", "dot_general", "integer_pow", "square", "div", "pow",
+    what = {
+        "reduce_sum": "The sum",
+        "psum": "The sum over devices",
+        "psum_invariant": "The sum over devices",
+        "dot_general": "The product of matrices",
+        "cumsum": "The running sum",
+    }.get(case.primitive, "The result")
+    if case.primitive in ("mul", "add", "add_any", "sub", "reduce_sum", "psum", "psum_invariant", "dot_general", "integer_pow", "square", "div", "pow",
                           "cumsum", "cumprod", "reduce_prod", "conv_general_dilated", "scatter-add", "neg"):  # fmt: skip
         return Cause(
             f"overflow-of-{kind}" if narrow else "overflow",

@@ -1,5 +1,6 @@
 """Where a NaN is born: programs that give one, with the line, the equation and the cause that are to be named."""
 
+import functools
 import inspect
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 import jaxviz
 from jaxviz.analysis import find_nan as finding
@@ -14,11 +17,11 @@ from jaxviz.analysis import find_nan as finding
 CASES = {}
 
 
-def case(*args, primitive, cause, phase="forward", iterations=(), **options):
+def case(*args, primitive, cause, phase="forward", iterations=(), devices=(), **options):
     """A function with a line that is marked `here`."""
 
     def enter(fun):
-        CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, options)
+        CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, devices, options)
         return fun
 
     return enter
@@ -249,6 +252,85 @@ def mapped(x):
     return jax.vmap(lambda y: jnp.sum(jnp.log(y)))(x)  # here
 
 
+def over_devices(*shape, out=None, check_vma=True):
+    """A `shard_map` over eight devices, along `i`, or along `i` and `j`."""
+    axes = ("i", "j")[: len(shape)]
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(shape), axes)
+    return functools.partial(jax.shard_map, mesh=mesh, in_specs=P(*axes), out_specs=out or P(), check_vma=check_vma)
+
+
+SHARDED = jnp.ones(16).at[7].set(0.0).at[13].set(0.0)
+
+
+@case(SHARDED, primitive="log", cause="log-of-zero", devices=((3,), (6,)))
+def on_devices(x):
+    def body(x):
+        y = jnp.log(x)  # here
+        return lax.psum(jnp.sum(y), "i")
+
+    return over_devices(8)(body)(x)
+
+
+@case(SHARDED, primitive="log", cause="log-of-zero", devices=((3,), (6,)))
+def on_untyped_devices(x):
+    def body(x):
+        y = jnp.log(x)  # here
+        return lax.psum(jnp.sum(y), "i")
+
+    return over_devices(8, check_vma=False)(body)(x)
+
+
+@case(jnp.ones((8, 4)).at[6, 3].set(0.0), primitive="div", cause="unsafe-where", iterations=(2,), devices=((1, 3),))
+def in_a_loop_on_devices(x):
+    def body(x):
+        def step(c, y):
+            root = jnp.sqrt(y)  # here
+            return c + jnp.sum(jnp.where(y > 0, root, 0.0)), root
+
+        start = lax.pcast(0.0, ("i", "j"), to="varying")
+        return lax.psum(lax.scan(step, start, x)[0], ("i", "j"))
+
+    return over_devices(2, 4)(body)(x)
+
+
+@case(jnp.ones((3, 8)).at[2, 5].set(-1.0), primitive="sqrt", cause="sqrt-of-negative", iterations=(2,), devices=((5,),))
+def on_devices_in_a_loop(x):
+    def body(x):
+        return lax.psum(lax.cond(x[0] < 0, jnp.sqrt, jnp.abs, x).sum(), "i")  # here
+
+    step = lambda c, y: (c + over_devices(8)(body)(y), None)
+    return lax.scan(step, 0.0, x)[0]
+
+
+@case(jnp.full(8, 1e38), primitive="psum_invariant", cause="overflow", devices=tuple((i,) for i in range(8)))
+def sum_over_devices(x):
+    body = lambda x: lax.psum(jnp.sum(x), "i")  # here
+    return over_devices(8)(body)(x)
+
+
+@case(jnp.ones(8).at[5].set(0.0), primitive="log", cause="log-of-zero", devices=((5,),))
+def passed_round_devices(x):
+    def body(x):
+        y = jnp.log(x)  # here
+        return jnp.sum(lax.ppermute(y, "i", [(k, (k + 1) % 8) for k in range(8)]) * 2.0, keepdims=True)
+
+    return jnp.sum(over_devices(8, out=P("i"))(body)(x))
+
+
+@case(jnp.ones((8, 2)).at[5].set(0.0), primitive="log", cause="log-of-zero", devices=((5,),))
+def by_pmap(x):
+    return jnp.sum(jax.pmap(lambda x: jnp.log(x))(x))  # here
+
+
+@case(jnp.array([1.0, 5.0, -1.0]), primitive="log", cause="log-of-negative", iterations=(0,))
+def mapped_while(x):
+    def until_three(x):
+        step = lambda s: (s[0] + 1.0, jnp.log(s[1] - s[0]))  # here
+        return lax.while_loop(lambda s: s[0] < 3.0, step, (x, 2.0 * x))[1]
+
+    return jax.vmap(until_three)(x)
+
+
 def line_of(fun):
     lines, start = inspect.getsourcelines(fun)
     return start + next(k for k, line in enumerate(lines) if "# here" in line)
@@ -256,20 +338,26 @@ def line_of(fun):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_equation_is_named(name):
-    fun, args, primitive, cause, phase, iterations, options = CASES[name]
+    fun, args, primitive, cause, phase, iterations, devices, options = CASES[name]
     report = jaxviz.find_nan(fun, *args, **options)
     born = report.born
     assert born.location.file == __file__
     assert born.location.line == line_of(fun)
     assert (born.primitive, born.cause.id, born.phase) == (primitive, cause, phase)
     assert tuple(i.index for i in born.iterations) == iterations
+    assert tuple(at for d in born.devices for at in (d.index, *d.alike)) == devices
     assert born.is_exact
     assert f"{__file__}:{line_of(fun)}" in str(report).replace("\n", "")
     assert not any(o.is_finite for o in born.outputs if o.low is not None or o.n_nan or o.n_inf)
     assert report.chain
 
 
-@pytest.mark.parametrize("name", CASES)
+ON_DEVICES = [name for name, (*_, devices, _) in CASES.items() if devices]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name not in ON_DEVICES]
+)  # it does not step into a shard_map
 def test_stepping_finds_the_same(name):
     fun, args, *_, options = CASES[name]
     subject = finding._subject(fun, args, {}, 0, options.get("gradient"))
@@ -313,6 +401,52 @@ def test_harmless_ones_do_not_hide_the_one_that_matters():
     report = jaxviz.find_nan(loss, X, gradient=False, harmless=True)
     assert report.born.primitive == "sqrt"
     assert [p.operations for p in report.harmless] == [("log",)]
+
+
+def test_what_is_harmless_on_one_device_is_told_from_what_matters_on_another():
+    def body(x):
+        logs = jnp.log(x)
+        return lax.psum(jnp.sum(jnp.where(x == 0, 0.0, logs)), "i")
+
+    f = over_devices(8)(body)
+    x = jnp.ones(8).at[1].set(0.0)
+    assert jaxviz.find_nan(f, x, gradient=False) is None
+    (passed,) = jaxviz.find_nan(f, x, gradient=False, harmless=True).harmless
+    assert passed.operations == ("log",)
+    report = jaxviz.find_nan(f, x.at[6].set(-1.0), gradient=False)
+    assert [d.index for d in report.born.devices] == [(6,)]
+    assert "on device i=6 of 8" in str(report)
+    assert report.to_dict()["born"]["devices"][0]["index"] == {"i": 6}
+
+
+def until_close(x):
+    def goes_on(s):
+        error = jnp.sqrt(s[1] - 5.0)
+        return (error > 0.1) & (s[0] < 100)
+
+    return lax.while_loop(goes_on, lambda s: (s[0] + 1, s[1] - 0.75), (0, x))[1]
+
+
+@pytest.mark.parametrize("f", [until_close, lambda x: jax.vmap(until_close)(x[None])], ids=["plain", "mapped"])
+def test_a_nan_that_ends_a_loop_is_listed_with_what_it_decides(f):
+    x = jnp.float32(8.1)
+    assert jaxviz.find_nan(f, x, gradient=False) is None
+    report = jaxviz.find_nan(f, x, gradient=False, harmless=True)
+    assert not report
+    (passed,) = [p for p in report.harmless if p.location.line == inspect.getsourcelines(until_close)[1] + 2]
+    assert passed.operations == ("sqrt",)
+    assert passed.decides.startswith("`gt` reads it at test_find_nan.py:")
+    assert "gives False, as any comparison with NaN does" in passed.decides
+    if f is until_close:  # 8.1 - 5 * 0.75 is the first below 5
+        assert passed.decides.endswith("goes on or ends, first before iteration 5")
+    assert "something is decided by it" in str(report)
+
+
+def test_a_nan_that_is_only_compared_is_listed_too():
+    f = lambda x: jnp.sum(jnp.where(jnp.sqrt(x) > 1.0, x, 0.0))
+    assert jaxviz.find_nan(f, -X, gradient=False) is None
+    (passed,) = jaxviz.find_nan(f, -X, gradient=False, harmless=True).harmless
+    assert (passed.operations, passed.decides[:14]) == (("sqrt",), "`gt` reads it ")
 
 
 def test_what_came_in_is_named():
