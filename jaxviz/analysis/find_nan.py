@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jaxviz.analysis.tables import type_text
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
-from jaxviz.ir.errors import EquationError
+from jaxviz.ir.errors import EquationError, NoArrayError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.rules.mapped_loops import with_one_predicate
@@ -131,11 +131,16 @@ def _subject(
     wanted = in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
     try:
         d = derive(f, *args, argnums=wanted, **kwargs)
+    except NoArrayError:
+        return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
     except TypeError:
         if gradient:
             raise
         wanted = ()
-        d = derive(f, *args, argnums=wanted, **kwargs)
+        try:
+            d = derive(f, *args, argnums=wanted, **kwargs)
+        except NoArrayError:
+            return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     primal = d.primal
@@ -160,6 +165,16 @@ def _subject(
             return _Subject(_written_out(program), inputs, names, results, primal.name)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
     return _Subject(_written_out(primal), inputs, names, results, primal.name, note)
+
+
+def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function without those of its results that are no arrays, such as the functions in a model of equinox."""
+
+    @wraps(f)
+    def arrays(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.map(lambda x: x if compat.is_array_like(x) else None, f(*args, **kwargs))
+
+    return arrays
 
 
 def _written_out(program: Program) -> Program:

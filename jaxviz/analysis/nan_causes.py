@@ -204,7 +204,7 @@ def _of_derivative(case: Case) -> Cause | None:
     if name in ("eigh", "svd", "eig"):
         return Cause(
             f"repeated-values-of-{name}",
-            f"The slope of {name} divides by the differences of its {'singular' if name == 'svd' else 'eigen'}values, and two of them are equal.",
+            f"The slope of {name} divides by the differences of its {'singular values' if name == 'svd' else 'eigenvalues'}, and two of them are equal.",
             "Differentiate only what does not depend on the choice of vectors (the values alone), or break the tie: add a small "
             "diagonal of different numbers.",
         )  # fmt: skip
@@ -253,11 +253,15 @@ def _of_library(case: Case) -> Cause | None:
             "not-positive-definite", "cholesky gives NaN where the matrix is not positive definite.",
             "Add a small multiple of the identity (jitter), and see to it that the matrix is symmetric.",
         )  # fmt: skip
-    if case.operation in ("solve", "inv", "lu", "lu_solve", "triangular_solve", "det", "slogdet") and case.primitive in (
-        "triangular_solve", "div", "lu", "custom_linear_solve",
-    ):  # fmt: skip
+    solves = case.primitive in ("custom_linear_solve", "triangular_solve")
+    factors = case.operation in ("solve", "inv", "lu", "lu_solve", "triangular_solve", "det", "slogdet")
+    by_zero = case.primitive in ("div", "lu") or (case.primitive == "log" and case.reads(0, is_zero))
+    if all(x.is_finite for x in case.inputs) and (solves or (factors and by_zero)):
+        name = case.operation.replace("custom_linear_solve", "The solver")
+        whose = f"The slope of {name}" if case.is_derivative and not factors else name
+        does = "takes the log of" if case.primitive == "log" else "divides by"
         return Cause(
-            "singular-matrix", f"{case.operation} divides by a pivot that is 0: the matrix is singular.",
+            "singular-matrix", f"{whose} {does} a pivot that is 0: the matrix is singular.",
             "Add a small multiple of the identity, or use jnp.linalg.lstsq or pinv.",
         )  # fmt: skip
     return None

@@ -213,10 +213,16 @@ class NanReport:
 
     def __str__(self) -> str:
         lines = [wrapped(self.summary)]
-        for title, event in (("Born", self.born), ("Becomes NaN", self.became_nan)):
+        became = self.became_nan
+        is_own = became is not None and all(
+            o.is_finite for o in became.inputs
+        )  # made of finite numbers too, not of the infinity
+        for title, event in (("Born", self.born), ("The first NaN is born" if is_own else "Becomes NaN", became)):
             if event is None:
                 continue
             of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
+            if event.operation.startswith("custom_"):
+                of = " (of a function with a custom rule)"
             lines += ["", f"{title} at {event.short}", wrapped(f"{event.equation}{of}", "  ")]
             lines += [wrapped(f"reads {o}", "    ") for o in event.inputs]
             at = f" first at {list(event.index)}" if event.index else ""

@@ -1462,6 +1462,15 @@ def varying_everywhere(x: Any) -> Any:
     return x
 
 
+def is_array_like(x: Any) -> bool:
+    """Whether it may be an argument or a result of a traced function."""
+    try:
+        aval_of(x)
+    except TypeError:
+        return False
+    return True
+
+
 def is_unreduced(aval: Any) -> bool:
     """Whether a value is still to be summed over devices."""
     mat = getattr(aval, "mat", None)

@@ -197,6 +197,8 @@ class Machine:
         Raises:
           SteppingError: there is no such position: a branch that is not taken, an iteration that the loop does not come to.
         """
+        if not isinstance(position, Position):
+            raise SteppingError(f"{position!r} is no position, such as `position` of an earlier stop.")
         self._check(position)
         self._run_to(position)
         self._arrive(position)

@@ -228,6 +228,16 @@ def checkpointed(x):
     return jnp.sum(f(x))
 
 
+@case(jnp.zeros((3, 3)), primitive="custom_linear_solve", cause="singular-matrix", gradient=False)
+def singular(x):
+    return jnp.sum(jnp.linalg.inv(x))  # here
+
+
+@case(X, primitive="log", cause="log-of-zero")
+def gives_a_function_too(x):
+    return {"activation": jnp.tanh, "name": "mlp", "logs": jnp.log(x)}  # here
+
+
 @case(X, primitive="log", cause="log-of-zero")
 def jitted(x):
     @jax.jit
@@ -478,6 +488,13 @@ def test_the_gradient_must_be_of_one_number():
 
     with pytest.raises(TypeError, match=r"needs a function that gives one real number; f gives f32\[3\]"):
         jaxviz.find_nan(f, X, gradient=True)
+
+
+def test_a_nan_of_its_own_is_not_said_to_come_of_the_infinity():
+    report = jaxviz.find_nan(lambda x: jnp.sum((x - x.mean()) / jnp.sqrt(jnp.var(x))), jnp.ones(4))
+    assert (report.born.primitive, report.became_nan.cause.id) == ("div", "zero-by-zero")
+    assert "The first NaN is born at test_find_nan.py" in str(report)
+    assert "Becomes NaN at test_find_nan.py" in str(jaxviz.find_nan(unsafe_sqrt, X))
 
 
 def test_static_arguments_and_keywords():

@@ -98,6 +98,11 @@ def test_a_mapped_while_loop_is_stepped_into(budget):
     assert_close(m.results("primal"), mapped_while(x))
 
 
+def test_what_is_no_position_is_refused():
+    with pytest.raises(SteppingError, match="3 is no position"):
+        machine(jnp.sin, X).goto(3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_many_walks_come_to_the_same_results(case):
