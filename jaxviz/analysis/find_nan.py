@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from jaxviz.analysis.nan_causes import operand
 from jaxviz.analysis.nan_events import chain_of, described, events_of, harmless_in, kinds_of, run_once
 from jaxviz.analysis.nan_report import NanReport
-from jaxviz.analysis.nan_search import Birth, Level, Search
+from jaxviz.analysis.nan_search import Birth, Level, Search, Steps
 from jaxviz.analysis.tables import type_text
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
@@ -23,7 +23,7 @@ from jaxviz.ir.errors import EquationError, NoArrayError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.rules.mapped_loops import with_one_predicate
-from jaxviz.runtime.capture import evaluate_equation, steps_of
+from jaxviz.runtime.capture import evaluate_equation, steps_of, values_at
 from jaxviz.transforms.driver import Builder
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
 from jaxviz.transforms.inline import inlined
@@ -39,6 +39,7 @@ class _Subject:
     """What is run: a function, or a loss and then its gradient.
 
     Args:
+      traced: as it was traced.
       program: with its calls written out.
       inputs: its inputs.
       names: of its inputs.
@@ -47,6 +48,7 @@ class _Subject:
       note: what was left out.
     """
 
+    traced: Program
     program: Program
     inputs: tuple[Any, ...]
     names: tuple[str, ...]
@@ -92,8 +94,11 @@ def find_nan(
     subject = _subject(f, args, kwargs, argnums, gradient)
     with compat.nan_checks_off():
         found = _find(subject, harmless)
-        if found is None and not _runs_finite(subject):
-            found = _find_by_stepping(subject)
+        if not found and (bad := _bad_as_compiled(subject)):
+            others = found.harmless if found is not None else ()
+            note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
+            found = _find_by_stepping(subject) or NanReport(subject.function, bad, None, (), None, (), note=note)
+            found = replace(found, harmless=others)
     return found
 
 
@@ -102,7 +107,14 @@ def _find(subject: _Subject, harmless: bool) -> NanReport | None:
     flagged = flag_program(program, deciding=harmless)
     n_results = len(program.outvars)
     raised = run_once(program, lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
-    search = Search(program, flagged.watches, raised, partial(_is_bad_input, subject, {}))
+    search = Search(
+        program,
+        flagged.watches,
+        raised,
+        partial(_is_bad_input, subject, {}),
+        partial(_kinds_in, subject),
+        partial(_branch_in, subject),
+    )
     bad = [k for k in range(n_results) if search.is_bad_result(k, INFINITE)]
     others = harmless_in(search, bad) if harmless else ()
     if not bad:
@@ -162,9 +174,9 @@ def _subject(
         else:
             differentiated = [name for name, nz in zip(names, d.nonzeros, strict=True) if nz]
             results = ("the loss", *(f"the gradient in {name}" for name in differentiated))
-            return _Subject(_written_out(program), inputs, names, results, primal.name)
+            return _Subject(program, _written_out(program), inputs, names, results, primal.name)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(_written_out(primal), inputs, names, results, primal.name, note)
+    return _Subject(primal, _written_out(primal), inputs, names, results, primal.name, note)
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,6 +225,23 @@ def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var
     return known[v][kind]
 
 
+def _kinds_in(subject: _Subject, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[tuple[bool, bool]]:
+    """Whether values are not finite, and hold a NaN, in one step: the program is run once more, up to there."""
+    return [kinds_of(x) for x in _values_in(subject, level, steps, atoms)]
+
+
+def _branch_in(subject: _Subject, level: Level, cond: Equation, steps: Steps) -> int:
+    index = cond.invars[0]
+    (value,) = [index.val] if isinstance(index, Literal) else _values_in(subject, level, steps, [index])
+    return int(np.clip(value, 0, len(cond.programs) - 1))
+
+
+def _values_in(subject: _Subject, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[Any]:
+    program = subject.program
+    values: list[Any] = run_once(program, lambda *xs: values_at(program, xs, level.path, steps, atoms))(*subject.inputs)
+    return values
+
+
 def _given(subject: _Subject, birth: Birth) -> str:
     value = birth.value
     if isinstance(value, Literal):
@@ -226,9 +255,15 @@ def _given(subject: _Subject, birth: Birth) -> str:
 # --- where the flags show nothing --------------------------------------------------------------------------------------
 
 
-def _runs_finite(subject: _Subject) -> bool:
-    """Whether the program without flags gives finite results: what XLA fuses otherwise may round otherwise."""
-    return not any(kinds_of(x)[INFINITE] for x in jax.jit(as_function(subject.program))(*subject.inputs))
+_OTHERWISE = (
+    "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise."
+)
+
+
+def _bad_as_compiled(subject: _Subject) -> tuple[str, ...]:
+    """The results that are not finite where the program runs as it was traced, with its calls and without flags."""
+    outs = jax.jit(as_function(subject.traced))(*subject.inputs)
+    return tuple(name for name, x in zip(subject.results, outs, strict=True) if kinds_of(x)[INFINITE])
 
 
 def _find_by_stepping(subject: _Subject) -> NanReport | None:
@@ -238,10 +273,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     if found is None:
         return None
     birth, ins, outs, results = found
-    note = (
-        "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise. It was found by "
-        "running equation by equation."
-    )
+    note = f"{_OTHERWISE} It was found by running equation by equation."
     names = tuple(subject.results[k] for k in results)
     if not birth.equations:
         return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)

@@ -152,13 +152,21 @@ class Search:
     Args:
       program: that ran.
       watches, flags: what `transforms.flags` watched in it, and what became of it.
-      is_bad_input: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
+      is_bad: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
+      kinds_in: whether values of a program are not finite, and hold a NaN, in one step: of a loop the flags tell of the first alone, and
+        what was harmless in that need not be in a later one.
+      branch_in: which branch a cond in a program takes in one step.
     """
 
     def __init__(
-        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool]
-    ):
+        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool],
+        kinds_in: Callable[[Level, Steps, Sequence[Atom]], Sequence[tuple[bool, bool]]],
+        branch_in: Callable[[Level, Equation, Steps], int],
+    ):  # fmt: skip
         self.top = Level(program)
+        self.kinds_in = kinds_in
+        self.branch_in = branch_in
+        self.known: dict[Any, tuple[bool, bool]] = {}
         self.is_bad_input = is_bad
         self.watches = tuple(watches)
         self.raised: dict[Any, np.ndarray] = {}
@@ -293,6 +301,8 @@ class Search:
                 at = program.invars.index(result) - carry[0]  # type: ignore[arg-type]
                 result = program.outvars[at] if 0 <= at < carry[1] else result
             first = self.first(inner, result, kind, steps)
+            if first is not None and first[: len(steps)] < steps and not has_steps(equation):
+                first = steps if self._is_bad_within(inner, result, steps, kind) else None
             if first is not None and first[: len(steps)] <= steps:
                 yield inner, result, first
             elif result in program.invars:
@@ -322,13 +332,39 @@ class Search:
         return tuple(level.program.equations[k] for k in sorted(found)), list(frontier)
 
     def _when(self, level: Level, a: Atom, steps: Steps, kind: int) -> Steps | None:
-        """When a value that others are made of in a step became bad: in that step or before; None if it is not."""
+        """The step in which a value that others are made of in one is bad; None if it is not."""
         if isinstance(a, Literal):
             return steps if _is_bad(a.val, kind) else None
         if a in level.makers or _key(level.path, a) in self.raised:
-            first = self.first(level, a, kind, steps)
-            return first if first is not None and first <= steps else None
+            return steps if self._is_bad_in(level, a, steps, kind) else None
         return steps if any(True for _ in self._outside(level, a, steps, kind)) else None
+
+    def _is_bad_in(self, level: Level, a: Atom, steps: Steps, kind: int) -> bool:
+        """Of a value that is watched or told of: whether it is bad in one step."""
+        first = self.first(level, a, kind, steps)
+        if first is None or first >= steps:
+            return first == steps
+        key = (_key(level.path, a), steps)
+        if key not in self.known:
+            asked = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
+            self.known.update(
+                ((_key(level.path, v), steps), kinds)
+                for v, kinds in zip(asked, self.kinds_in(level, steps, asked), strict=True)
+            )
+        return self.known[key][kind]
+
+    def _is_bad_within(self, inner: Level, a: Atom, steps: Steps, kind: int) -> bool:
+        """The same of a value of a branch, or of a checkpoint: a branch that was not taken gives nothing."""
+        (*_, (equation, place)), outer = inner.path, inner.outer
+        assert outer is not None
+        if equation.primitive is compat.cond_p and self.branch_in(outer, equation, steps) != place:
+            return False
+        return self._is_bad_in(inner, a, steps, kind)
+
+    def _doubtful(self, level: Level, steps: Steps) -> list[Var]:
+        """The watched values of a program that were bad in an earlier step, and so may be in this one, or not."""
+        here = (v for w in self.watches if w.path == level.path for v in w.values)
+        return [v for v in here if (f := self.first(level, v, INFINITE, steps)) is not None and f < steps]
 
     def _from_input(
         self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
@@ -356,7 +392,9 @@ class Search:
             last = (*before, steps[-1] - 1)
             when = self._when(body, result, last, kind) if result is not value else None
             if when is not None:
-                yield body, result, when
+                # What goes round is followed to the step in which it began, and not step by step.
+                first = self.first(body, result, kind, last) if result in body.makers else None
+                yield body, result, when if first is None else min(first, when)
                 return
             if result is not value:
                 return

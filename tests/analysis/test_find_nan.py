@@ -459,6 +459,67 @@ def test_a_nan_that_is_only_compared_is_listed_too():
     assert (passed.operations, passed.decides[:14]) == (("sqrt",), "`gt` reads it ")
 
 
+def kept_where_asked(y, keep):
+    return jnp.where(keep, y, 0.0)
+
+
+def kept_in_a_branch(y, keep):
+    return lax.cond(keep, lambda y: y * 1.0, lambda y: 0.0, y)
+
+
+@pytest.mark.parametrize("keep", [kept_where_asked, kept_in_a_branch])
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_what_was_harmless_in_one_iteration_is_told_from_what_matters_in_a_later_one(loop, keep):
+    def step(c, x):
+        return c + keep(jnp.log(x[0]), x[1] > 0), None
+
+    def f(xs):
+        if loop == "scan":
+            return lax.scan(step, 0.0, xs)[0]
+        return lax.fori_loop(0, len(xs) + 0 * xs[0, 0].astype(int), lambda i, c: step(c, xs[i])[0], 0.0)
+
+    xs = jnp.ones((10, 2)).at[3].set(0.0).at[7, 0].set(0.0)
+    born = jaxviz.find_nan(f, xs, gradient=False).born
+    assert (born.primitive, [i.index for i in born.iterations]) == ("log", [7])
+
+
+def test_what_went_round_is_followed_to_where_it_began():
+    def step(c, x):
+        d, e = c
+        d = d + jnp.where(x[1] > 0, jnp.log(x[0]), 0.0)
+        return (d, e + d), None
+
+    xs = jnp.ones((400, 2)).at[3].set(0.0).at[70, 0].set(0.0).at[90, 0].set(0.0)
+    born = jaxviz.find_nan(lambda xs: lax.scan(step, (0.0, 0.0), xs)[0][1], xs, gradient=False).born
+    assert (born.primitive, [i.index for i in born.iterations]) == ("log", [70])
+
+
+def test_a_branch_that_is_bad_when_it_is_not_taken_is_not_named():
+    def f(xs):  # in iteration 2 the first branch makes an infinity that `where` hides
+        def hidden(c, x):
+            y = lax.cond(x[1] > 0, lambda y: jnp.log(y), lambda y: jnp.sqrt(y - 9.0), x[0])
+            return c + jnp.where(x[2] > 0, y, 0.0), None
+
+        return lax.scan(hidden, 0.0, xs)[0]
+
+    xs = jnp.ones((6, 3)).at[2].set(jnp.array([0.0, 1.0, 0.0])).at[4].set(jnp.array([0.0, 0.0, 1.0]))
+    born = jaxviz.find_nan(f, xs, gradient=False).born
+    assert (born.primitive, [i.index for i in born.iterations]) == ("sqrt", [4])
+
+
+def test_what_the_compiled_program_alone_shows_is_said(monkeypatch):
+    monkeypatch.setattr(finding, "_find", lambda subject, harmless: None)
+    report = jaxviz.find_nan(log_of_zero, X)
+    assert report.born.primitive == "log"
+    assert "equation by equation" in report.note
+    monkeypatch.setattr(finding, "_find_by_stepping", lambda subject: None)
+    report = jaxviz.find_nan(log_of_zero, X)
+    assert report.born is None
+    assert report.results == ("the loss", "the gradient in x")
+    assert "where from was not found" in report.summary
+    assert "gave finite results too" in report.note
+
+
 def test_what_came_in_is_named():
     report = jaxviz.find_nan(lambda p, x: jnp.sum(p["w"] * x), {"w": jnp.array([1.0, jnp.nan])}, jnp.ones(2))
     assert report.born is None
