@@ -140,7 +140,8 @@ def _subject(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Any, gradient: bool | None
 ) -> _Subject:
     argnums = compat.index_or_indices(argnums)
-    wanted = in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
+    by_default = argnums == 0 and not args and not gradient  # called with keywords alone, or with nothing
+    wanted = () if by_default else in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
     try:
         d = derive(f, *args, argnums=wanted, **kwargs)
     except NoArrayError:
@@ -164,10 +165,12 @@ def _subject(
             f"{', '.join(type_text(a) for a in primal.out_avals) or 'nothing'}"
         )
     note = ""
+    if by_default and kwargs and _is_real_number(primal):
+        note = "Its gradient was not searched: give what it is differentiated in by position."
     if is_loss and (gradient or (gradient is None and not any(_is_derived(e) for _, e in primal.walk()))):
         try:
             program = _with_gradient(d)
-        except EquationError as error:
+        except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and what jax's rules raise
             if gradient:
                 raise
             note = f"Its gradient was not searched: {error}"

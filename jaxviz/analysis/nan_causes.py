@@ -129,7 +129,8 @@ class Case:
             return False
         x = self.inputs[k]
         if x.value is not None:
-            return isinstance(x.value, (int, float)) and test(x.value)
+            value = x.value.real if isinstance(x.value, complex) and x.value.imag == 0 else x.value
+            return isinstance(value, (int, float)) and test(value)
         ends = [v for v in (x.low, x.high, 0.0 if x.n_zero else None) if v is not None]
         return any(test(v) for v in ends)
 
@@ -332,8 +333,10 @@ def _of_primitive(case: Case) -> Cause | None:
 
 
 def _of_overflow(case: Case) -> Cause | None:
-    """Infinity of finite numbers, by an operation that has none of its own."""
-    if not all(x.is_finite for x in case.inputs) or not any(o.n_inf for o in case.outputs):
+    """Infinity of finite numbers, by an operation that has none of its own; or the NaN that infinities of both signs add up to."""
+    sums = case.primitive in ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
+    is_bad = any(o.n_inf or (sums and o.n_nan) for o in case.outputs)
+    if not all(x.is_finite for x in case.inputs) or not is_bad:
         return None
     largest = f"{float(jnp.finfo(case.dtype).max):.3g}"
     kind = jnp.dtype(case.dtype).name
@@ -377,7 +380,7 @@ def _of_infinities(case: Case) -> Cause | None:
             "Zero times infinity is NaN.",
             "Find where the infinity comes from and keep it from arising.",
         )
-    if case.primitive in ("sub", "add", "add_any", "reduce_sum"):
+    if case.primitive in ("sub", "add", "add_any", "reduce_sum", "dot_general", "psum", "psum_invariant"):
         return Cause(
             "infinity-minus-infinity",
             "Infinity minus infinity is NaN.",

@@ -228,6 +228,16 @@ def checkpointed(x):
     return jnp.sum(f(x))
 
 
+@case(jnp.array([0.0, 1.0]), primitive="log", cause="log-of-zero")
+def complex_log(x):
+    return jnp.abs(jnp.sum(jnp.log(x + 0j)))  # here
+
+
+@case(jnp.array([1e38, 1e38, -1e38, -1e38]), primitive="dot_general", cause="overflow", gradient=False)
+def overflow_of_both_signs(x):
+    return x @ jnp.full(4, 1e30)  # here
+
+
 @case(jnp.zeros((3, 3)), primitive="custom_linear_solve", cause="singular-matrix", gradient=False)
 def singular(x):
     return jnp.sum(jnp.linalg.inv(x))  # here
@@ -541,6 +551,29 @@ def test_a_loss_without_reverse_mode_is_searched_forward():
     report = jaxviz.find_nan(lambda x: jnp.log(loss(x) - 3.0), 0.0)
     assert report.born.primitive == "log"
     assert "Its gradient was not searched" in report.note
+
+
+@pytest.mark.parametrize("missing", ["rule", "callback"])
+def test_a_loss_that_jax_cannot_differentiate_is_searched_forward(missing):
+    def loss(x):
+        if missing == "rule":
+            return jnp.sum(jnp.ones(3).at[jnp.array([0, 1, 1])].multiply(jnp.log(x)))
+        return jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), x.dtype), jnp.log(x))
+
+    report = jaxviz.find_nan(loss, X)
+    assert report.born.primitive == "log"
+    assert "Its gradient was not searched" in report.note
+    with pytest.raises((NotImplementedError, ValueError)):
+        jaxviz.find_nan(loss, X, gradient=True)
+
+
+def test_it_may_be_called_with_keywords_alone_or_with_nothing():
+    report = jaxviz.find_nan(lambda *, x: jnp.sum(jnp.log(x)), x=X)
+    assert (report.born.primitive, report.results) == ("log", ("the result",))
+    assert "by position" in report.note
+    assert jaxviz.find_nan(lambda: jnp.log(0.0) + jnp.zeros(2)).results == ("the result",)
+    with pytest.raises(TypeError, match="at least 1 positional argument"):
+        jaxviz.find_nan(lambda *, x: jnp.sum(x), x=X, gradient=True)
 
 
 def test_the_gradient_must_be_of_one_number():
