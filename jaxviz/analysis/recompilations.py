@@ -136,11 +136,10 @@ class FunctionCompilations:
     def summary(self) -> str:
         """`step (train.py:12): compiled 3 times in 0.21 s`."""
         n, at = self.count, f" ({short_location(self.definition)})" if self.definition else ""
-        traced = f"; traced {_times(self.only_traced)} without" if self.only_traced else ""
+        traced = f"; traced {_times(self.only_traced)}{' without' if n else ''}" if self.only_traced else ""
         parts = ", in parts, by a transform outside of jit" if self.is_part else ""
-        compiled = (
-            f"compiled {_times(n)} in {format_seconds(self.seconds)}" if n else "not compiled since jaxviz was imported"
-        )
+        never = "never compiled" if self.only_traced else "not compiled since jaxviz was imported"
+        compiled = f"compiled {_times(n)} in {format_seconds(self.seconds)}" if n else never
         return f"{self.name}{at}: {compiled}{parts}{traced}"
 
     @property
