@@ -112,6 +112,18 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
     )
 
 
+def code_html(text: str) -> str:
+    """A sentence for a notebook: escaped, with what stands between backticks as code.
+
+    >>> code_html("`x < y` is bool")
+    '<code>x &lt; y</code> is bool'
+    """
+    parts = html.escape(printable(text)).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
 def short_location(location: Location) -> str:
     """`model.py:12`; a notebook cell keeps the name that IPython prints for it."""
     name = location.file
