@@ -147,7 +147,7 @@ copies = teach.predict(
     because={
         "not at all": "The cotangent of `y` is that of `y @ v` times the transpose of `v`: something has to hold `v`.",
         "8 times": "The 8 values would be equal. `v` is computed from `w` alone, which the loop does not change, and that can be seen without running it.",
-        "once": "`v` depends on nothing that the loop changes: a *loop-invariant* residual. It is computed before the loop, and kept once.",
+        "once": "`v` depends on nothing that the loop changes: a loop-invariant residual. It is computed before the loop, and kept once.",
     },
     hints=("What would the 8 copies differ in?",),
 )
@@ -171,7 +171,7 @@ for r in sorted(kept, key=lambda r: -r.nbytes):
 
 # %%
 explorer = jaxviz.explore(fixed_loss, w, y)
-explorer.stage, explorer.beside, explorer.height = "forward", "backward", 520
+explorer.stage, explorer.beside, explorer.height = "forward", "backward", 640
 explorer
 
 # %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
