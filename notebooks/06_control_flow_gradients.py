@@ -110,7 +110,7 @@ for bound in (8, 512):
 # Solving costs little more than its 8 steps: of 512 iterations 504 compare two numbers and hand on. The gradient's time grows with the bound.
 # To see why, take the loop apart: first the `scan`, then the `cond`.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert steps[8] == steps[512] == 8
 assert measured[512][0] < 16 * measured[8][0]
@@ -153,9 +153,9 @@ copies = teach.predict(
 )
 copies
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-copies.answer("once")
+copies.solution("once")
 
 # %% [markdown]
 # The table has all of it: the values of each iteration, stacked along a new first axis of length 8, and `sin(w)` and `cos(w)` without.
@@ -174,7 +174,7 @@ explorer = jaxviz.explore(fixed_loss, w, y)
 explorer.stage, explorer.beside, explorer.height = "forward", "backward", 640
 explorer
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert {r.expression for r in kept if r.aval.shape == (64, 64)} == {"sin(w)", "cos(w)"}
 stacked = [r for r in kept if r.lengths == (8,)]
@@ -227,9 +227,9 @@ held = teach.predict(
 )
 held
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-held.answer("as much as for a step")
+held.solution("as much as for a step")
 
 # %% [markdown]
 # What is in them, when no step was made? These are the arrays that JAX holds, and the largest magnitude in each.
@@ -251,7 +251,7 @@ print(staying)
 # %% [markdown]
 # Once, this costs little. In a loop it is done in each iteration, and the `scan` stacks what comes.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert bytes_held(finished) == bytes_held(running) > 100_000
 states = [x for x in held_by_jax(finished) if x.shape == (128, 64)]
@@ -294,9 +294,9 @@ passes = teach.predict(
 )
 passes
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-passes.answer(4096)
+passes.solution(4096)
 
 # %% [markdown]
 # `fori_loop` is one or the other, and its name does not say which. Only one of these three can be differentiated backward:
@@ -316,6 +316,7 @@ def counted_by_while(x, n):
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: backward_loop
+@lru_cache
 def _has_gradient(f):
     try:
         jax.jit(jax.grad(f))(1.0, 3)
@@ -341,11 +342,11 @@ backward_loop = teach.predict(
 )
 backward_loop
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-backward_loop.answer("known_count")
+backward_loop.solution("known_count")
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert np.allclose(rate, np.sum(gradient(w, y)), rtol=1e-3)
 assert np.allclose(value, np.mean(np.square(solve(w, y)[0])))
@@ -358,6 +359,7 @@ assert [_has_gradient(f) for f in (known_count, given_count, counted_by_while)] 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: real_share
+@lru_cache
 def _share():
     few, many = (jaxviz.residuals(partial(bounded_loss, bound=n), w, y, argnums=0).nbytes for n in (8, 512))
     return 100 * few / many
@@ -372,9 +374,9 @@ real_share = teach.predict(
 )
 real_share
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-real_share.answer(1.6)
+real_share.solution(1.6)
 
 # %% [markdown]
 # `jaxviz.residuals` says what may be a dummy, and in which branch; `jaxviz.lint` says what to do. JAX's own
@@ -395,7 +397,7 @@ for bound in (8, 512):
     print(f"bound {bound:3}: {jaxviz.cost(partial(bounded_loss, bound=bound), w, y).total.flops:.2g} FLOPs, counted")
 jaxviz.memory(bounded_loss, w, y)
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 in_stacks = [r for r in kept if r.lengths == (512,)]
 assert sum(r.nbytes for r in in_stacks) > 0.99 * kept.nbytes
@@ -411,7 +413,7 @@ assert "cond-dummy" in {a.rule for a in jaxviz.lint(bounded_loss, w, y)}
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: lean
 def final_state(w, y):
-    return bounded_solve(w, y)[0]
+    return solve(w, y)[0]
 
 
 @lru_cache
@@ -443,7 +445,7 @@ def _around_the_branch(w, y):
 
 lean = teach.rule(
     "Write the bounded solver so that its gradient keeps no dummies: at most one state for each of the 512 iterations.",
-    teach.computes(final_state, (w, y)),
+    teach.computes(final_state, (w, y)).of(jax.jit),
     teach.keeps_at_most(17 * 2**20, w, y),
     teach.Check("the gradient of the loss is as before", _other_gradient),
     teach.Check("the compiled gradient needs less than 40 MiB of memory on its way", _sets_aside_too_much),
@@ -466,7 +468,7 @@ def my_solve(w, y):
 
 lean.answer(my_solve)
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def lean_solve(w, y, bound=512):
     def iteration(state, _):
@@ -475,7 +477,7 @@ def lean_solve(w, y, bound=512):
     return lax.scan(jax.checkpoint(iteration), start(y), None, length=bound)[0][1]
 
 
-lean.answer(lean_solve)
+lean.solution(lean_solve)
 
 # %% [markdown]
 # What it changes, side by side. It computes each step twice, so there are more FLOPs; and yet it is faster, as the table at the end shows.
@@ -537,7 +539,7 @@ for name, compiled in versions.items():
 # The first line is JAX working as intended. The report that made this known, with a loop nested as here, is
 # [JAX issue 8239](https://github.com/jax-ml/jax/issues/8239); its answer is the checkpoint.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert all(np.allclose(gradient(w, y), other(w, y), rtol=1e-3, atol=1e-5) for other in versions.values())
 assert found["checkpointed body"][1] < 0.3 * found["as it was"][1]

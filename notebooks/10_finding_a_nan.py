@@ -25,6 +25,8 @@
 # is no matter, so each velocity is brought to length 1. Whoever wrote `unit` thought of the vector of length 0.
 
 # %%
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,11 +124,11 @@ hidden = teach.predict(
 )
 hidden
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-hidden.answer("zeros")
+hidden.solution("zeros")
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert n_bad == 40 and np.all(np.isfinite(losses))
 assert np.allclose(losses[n_bad + 1 :], 1 / 3, atol=1e-6) and max(losses[10:n_bad]) < 0.2
@@ -161,6 +163,7 @@ _BIRTHS = {
 }
 
 
+@lru_cache
 def _birth(unit=unit):
     found = jaxviz.find_nan(lambda v: jnp.sum(unit(v)), np.zeros(3, np.float32))
     event = found.became_nan or found.born
@@ -181,9 +184,9 @@ origin = teach.predict(
 )
 origin
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-origin.answer("the derivative of v / length, in the backward pass")
+origin.solution("the derivative of v / length, in the backward pass")
 
 # %%
 report = jaxviz.find_nan(loss, good, *bad)
@@ -196,7 +199,7 @@ report
 #
 # `%nan loss(good, *bad)` shows the same.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert report.results == ("the gradient in params['in']",)
 assert (report.born.operation, report.born.phase, report.born.made) == ("sqrt", "forward", "infinity")
@@ -215,16 +218,18 @@ s = jaxviz.step(loss, good, *bad)
 s.run(non_finite=True)
 
 # %% [markdown]
-# It stands in iteration 7 of the forward pass. Back in time by one equation, where the square root was made: one length is zero.
+# It stands in iteration 7 of the forward pass. Back in time, to the start of that iteration, and on by one equation, which is `reading @ params["in"]`.
+# The row that is zero is in the picture.
 
 # %%
-s.back()
+s.to(iteration=7).next()
 
 # %% [markdown]
 # And on, past what is not finite in the forward pass, to the first such value of the backward pass. It runs from the last iteration to the
 # first, so the iterations 11 to 8 are done.
 
 # %%
+velocity = s.shown[0].name
 while s.stage == "forward":
     s.run(non_finite=True)
 s
@@ -233,10 +238,7 @@ s
 # When the backward pass is through, each value of the forward pass has its cotangent, for each iteration. Those of `reading @ params["in"]`:
 
 # %%
-s.restart().run(primitive="dot_general").next()
-velocity = s.shown[0].name
-while not s.is_done:
-    s.run()
+s.run()
 for i in (8, 7, 6):
     ct = np.asarray(s.cotangents[velocity, i])
     examples = np.flatnonzero(np.isnan(ct).any(axis=1))
@@ -245,10 +247,10 @@ for i in (8, 7, 6):
 # %% [markdown]
 # One reading of one example, in one iteration. The cotangent of `params["in"]` is a sum over all of them, so one NaN is enough.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 cts = [np.isnan(np.asarray(s.cotangents[velocity, i])) for i in range(12)]
-assert [i for i, c in enumerate(cts) if c.any()] == [7]
+assert [i for i, c in enumerate(cts) if c.any()] == [7] and s.is_done
 assert cts[7][3].all() and cts[7].sum() == 8
 
 # %% [markdown]
@@ -306,7 +308,7 @@ def my_unit(v):
 
 safe.answer(my_unit)
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def safe_unit(v):
     squared = jnp.sum(v**2, axis=-1, keepdims=True)
@@ -314,7 +316,7 @@ def safe_unit(v):
     return jnp.where(moves, v / jnp.sqrt(jnp.where(moves, squared, 1.0)), 0.0)
 
 
-safe.answer(safe_unit)
+safe.solution(safe_unit)
 
 # %% [markdown]
 # Why is the inner `where` no trouble itself? `where` does not multiply: backward it *chooses* between the cotangent and 0. What is infinite before it
@@ -333,7 +335,7 @@ for readings, direction in batches:
     mended.append(float(value))
 print(f"loss of the last ten batches: {np.mean(mended[-10:]):.3f}; it was {np.mean(losses[-10:]):.3f}")
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert found is None
 assert all(np.all(np.isfinite(p)) for p in after.values())
@@ -343,8 +345,8 @@ assert np.mean(mended[-10:]) < 0.1 < np.mean(losses[-10:])
 # ## See it coming
 #
 # `jaxviz.probe(x, "name")` gives `x` back and does nothing. Under `jaxviz.watch` it tells of each value that passes, also in a `scan` under
-# `jit`, and of its cotangent. `w` at the end of a cell is a plot, which follows the training if it stands there before. Here are the lengths, with
-# `unit` as it was:
+# `jit`, and of its cotangent. A watch is shown as a plot; with `display(w)` before the loop it follows the training. The lengths, with `unit` as it
+# was:
 
 # %%
 def unit(v):
@@ -370,7 +372,7 @@ for n in np.unique(w["length"].steps):
 # From step 36 on the least length falls, by about ten each step, and in the last of them the cotangent grows: the NaN can be seen coming, several
 # steps ahead. What `safe_unit` does not change is that near 0 the derivative of a direction *is* large. At 0 itself it is 0.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 lengths, cotangents = w["length"], w["length"].cotangents
 least = [lengths.min[lengths.steps == n].min() for n in range(11)]
@@ -397,6 +399,7 @@ at_zero = {
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: edge
+@lru_cache
 def _value_and_slope(name):
     return tuple(float(x) for x in jax.jit(jax.value_and_grad(at_zero[name]))(0.0))
 
@@ -419,9 +422,9 @@ edge = teach.predict(
 )
 edge
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-edge.answer("cbrt(x) ** 3")
+edge.solution("cbrt(x) ** 3")
 
 # %% [markdown]
 # The rule of thumb: an infinite slope, times a zero from elsewhere. With `where` the zero is the cotangent of the side that is not taken.
@@ -444,27 +447,30 @@ _CASES = {
 }
 
 
+@lru_cache
 def _sigmoid_at(x):
     value, slope = jax.jit(jax.value_and_grad(sigmoid))(x)
-    return f"exp(-x) is {float(jnp.exp(-x)):.6g}, the value {float(value):.3g}, the slope {float(slope):.3g}."
+    return f"exp(-x) is {float(np.exp(-x)):.6g}, the value {float(value):.3g}, the slope {float(slope):.3g}."
 
 
 overflow = teach.predict(
     "For which of these is the value of `sigmoid` right to five decimals, and its slope NaN?",
     list(_CASES),
-    truth=lambda: next(name for name, x in _CASES.items() if np.isnan(jax.jit(jax.grad(sigmoid))(x))),
+    truth=lambda: next(name for name, x in _CASES.items() if "slope nan" in _sigmoid_at(x)),
     because={name: (lambda x=x: _sigmoid_at(x)) for name, x in _CASES.items()},
     hints=("What is exp(8)? And exp(12)?",),
 )
 overflow
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-overflow.answer("x = -12 in float16")
+overflow.solution("x = -12 in float16")
 
 # %%
-print(jaxviz.find_nan(sigmoid, np.float16(-12)))
-print("\njax.nn.sigmoid has the slope", jax.grad(jax.nn.sigmoid)(np.float16(-12)))
+found = jaxviz.find_nan(sigmoid, np.float16(-12))
+slope = jax.grad(jax.nn.sigmoid)(np.float16(-12))
+print(found)
+print("\njax.nn.sigmoid has the slope", slope)
 
 # %% [markdown]
 # ### A row that is masked entirely
@@ -489,6 +495,7 @@ print(chosen(scores, mask), added(scores, mask))
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: masked
+@lru_cache
 def _bad(f):
     return bool(np.isnan(jax.jit(jax.grad(lambda s: jnp.sum(f(s, mask))))(scores)).any())
 
@@ -509,20 +516,19 @@ masked = teach.predict(
 )
 masked
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-masked.answer("added")
+masked.solution("added")
 
 # %%
 print(jaxviz.find_nan(lambda scores: jnp.sum(added(scores, mask)), scores))
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert np.array_equal(chosen(scores, mask), added(scores, mask)) and np.all(np.isfinite(chosen(scores, mask)))
 assert [_bad(chosen), _bad(added)] == [False, True]
-assert np.isinf(jax.grad(jnp.sqrt)(0.0))
-assert jaxviz.find_nan(sigmoid, np.float16(-12)).born.cause.id == "overflow-of-exp"
-assert np.isfinite(jax.grad(jax.nn.sigmoid)(np.float16(-12)))
+assert np.isinf(_value_and_slope("sqrt(x)")[1])
+assert found.born.cause.id == "overflow-of-exp" and np.isfinite(slope)
 
 # %% [markdown]
 # ## A NaN that does no harm is no alarm
@@ -532,7 +538,8 @@ assert np.isfinite(jax.grad(jax.nn.sigmoid)(np.float16(-12)))
 
 # %%
 still = np.zeros(3, np.float32)
-print("find_nan:", jaxviz.find_nan(unit_as_it_was, still))
+alarm = jaxviz.find_nan(unit_as_it_was, still)
+print("find_nan:", alarm)
 print(jaxviz.find_nan(unit_as_it_was, still, harmless=True))
 with jax.debug_nans(True):
     try:
@@ -540,11 +547,11 @@ with jax.debug_nans(True):
     except FloatingPointError as error:
         print("\njax_debug_nans:", str(error).splitlines()[0])
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 harmless = jaxviz.find_nan(lambda scores: jnp.sum(chosen(scores, mask)), scores, harmless=True)
 assert harmless.harmless and not harmless.results
-assert jaxviz.find_nan(unit_as_it_was, still) is None
+assert alarm is None
 
 # %% [markdown]
 # ## What to keep of this
