@@ -450,7 +450,7 @@ _CASES = {
 @lru_cache
 def _sigmoid_at(x):
     value, slope = jax.jit(jax.value_and_grad(sigmoid))(x)
-    return f"exp(-x) is {float(np.exp(-x)):.6g}, the value {float(value):.3g}, the slope {float(slope):.3g}."
+    return f"exp(-x) is {float(jnp.exp(-x)):.6g}, the value {float(value):.3g}, the slope {float(slope):.3g}."
 
 
 overflow = teach.predict(
