@@ -175,7 +175,7 @@ _AT_ZERO = {
     "acosh": ("arccosh", "the slope of arccosh is infinite at 1"),
     "atanh": ("arctanh", "arctanh and its slope are infinite at -1 and 1"),
     "erf_inv": ("erfinv", "erfinv and its slope are infinite at -1 and 1"),
-    "div": ("division", "the slope of a / b in b is a / b**2, infinite at b = 0"),
+    "div": ("division", "the slopes of a / b, 1 / b and -a / b**2, are infinite at b = 0"),
     "atan2": ("arctan2", "the slope of arctan2 is 0 / 0 at the origin"),
     "integer_pow": ("power", "a negative power and its slope are infinite at 0"),
 }
