@@ -234,7 +234,7 @@ def timeline(name):
 
 
 place = teach.predict(
-    "Around the whole loss, the gradient keeps nothing but arguments. Which of the four has the lowest *peak* of memory over the whole gradient?",
+    "Around the whole loss, the gradient keeps nothing but arguments. Which of the four has the lowest peak of memory, over both passes?",
     list(places),
     truth=lambda: min(places, key=lambda name: timeline(name).peak_nbytes),
     because={
@@ -243,7 +243,7 @@ place = teach.predict(
         f"computed again, and all that the derivatives need is alive at once: {kib(timeline('around the whole loss').peak_nbytes)}. Nothing "
         "was kept, but the peak is only put off.",
         "around each block": lambda: f"{kib(timeline('around each block').peak_nbytes)}: what each block starts from, and what is inside of "
-        "*one* block, computed again and used up before the next one is.",
+        "one block, computed again and used up before the next one is.",
         "around gelu alone": lambda: f"{kib(timeline('around gelu alone').peak_nbytes)}: the values before and after each `gelu` are still kept.",
     },
     hints=("What is alive at the moment when the backward pass goes through the last block?",),
@@ -259,7 +259,8 @@ plain_flops = jaxviz.cost(loss, *args).total.flops
 print(f"{'':24}{'kept':>10}{'peak':>12}   extra FLOPs")
 for name, f in places.items():
     extra = jaxviz.cost(f, *args).total.flops / plain_flops - 1
-    print(f"{name:24}{kib(timeline(name).derivation.residuals.nbytes_without_arguments):>10}{kib(timeline(name).peak_nbytes):>12}{extra:13.1%}")
+    kept_here = timeline(name).derivation.residuals.nbytes_without_arguments
+    print(f"{name:24}{kib(kept_here):>10}{kib(timeline(name).peak_nbytes):>12}{extra:13.1%}")
     plt.plot([step.total / 2**20 for step in timeline(name).steps], label=name)
 plt.xlabel("equation: forward, then backward")
 plt.ylabel("MiB alive (model)")
@@ -329,13 +330,14 @@ def _slip():
 
 
 slip = teach.predict(
-    "A misspelt name in `save_only_these_names` does as good as which policy?",
-    ["nothing_saveable", "everything_saveable", "the right name"],
+    "With a misspelt name, what does `save_only_these_names` come to?",
+    ["nothing_saveable", "everything_saveable", "the right name", "an error"],
     truth=_slip,
     because={
         "nothing_saveable": "No value has that name, so nothing is kept. The gradient is right, and slower than it was meant to be.",
-        "everything_saveable": "The policy keeps *only* what has one of its names.",
+        "everything_saveable": "The policy keeps only what has one of its names.",
         "the right name": "Compare the lines of the table: the bytes differ.",
+        "an error": "The table above has a line for it: JAX went on without a word.",
     },
     hints=("The table above has its bytes. Where did you see that number before?",),
 )
@@ -429,7 +431,8 @@ plan
 compared.plot()
 
 # %% [markdown]
-# Each point on the line is a plan: nothing with fewer bytes has as few FLOPs. `plan.apply(loss)` is a plain JAX function.
+# Each point on the line is a plan; a policy above or right of the line could do with fewer bytes or fewer FLOPs. `plan.apply(loss)` is a plain
+# JAX function.
 
 # %%
 planned = plan.apply(loss)
@@ -529,7 +532,8 @@ for name, (*functions, inputs) in written.items():
 plain, checkpointed = (compiled("Python loop", how).cost_analysis()["flops"] for how in (0, 1))
 told = jaxviz.cost(each_block, *args).total.flops / plain_flops
 print(f"Python loop: the checkpoints were to cost {told - 1:.0%} more FLOPs; compiled they cost {checkpointed / plain - 1:.0%} more.")
-print("XLA merged what was to be computed again: it undid them." if checkpointed / plain - 1 < (told - 1) / 2 else "XLA does as it is told.")
+is_undone = checkpointed / plain - 1 < (told - 1) / 2
+print("XLA merged what was to be computed again: it undid them." if is_undone else "XLA does as it is told.")
 
 # %% [markdown]
 # The residuals and the model are the same on each backend; the last column and the last line are this one's. So ask for both figures, on
