@@ -21,6 +21,7 @@
 
 # %%
 import functools
+import textwrap
 import warnings
 
 import jax
@@ -204,16 +205,8 @@ assert abs(slope(rest) - 1) < 0.02
 # %%
 for r in kept:
     if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128):
-        print(f"{r.type}, {kib(r.nbytes)}, made in {r.location.function}\n    {r.reason}")
-
-# %% [markdown]
-# The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
-# it. *What if* beside them has a switch for each value.
-
-# %%
-explorer = jaxviz.explore(loss, params, tokens)
-explorer.stage, explorer.beside, explorer.filter = "forward", "backward", "4,4,128,128"
-explorer
+        print(f"{r.type}, {kib(r.nbytes)}, made in {r.location.function}")
+        print(textwrap.indent(textwrap.fill(r.reason, 110), "    "))
 
 # %% [markdown]
 # A residual is what a derivative *rule* asked for, rule by rule. Nobody looked whether the backward pass, when it is complete, reads it.
@@ -246,6 +239,15 @@ unread
 # %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
 # Solution
 unread.answer("the -inf that stands where the mask is false")
+
+# %% [markdown]
+# The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
+# it. *What if* beside them has a switch for each value.
+
+# %%
+explorer = jaxviz.explore(loss, params, tokens)
+explorer.stage, explorer.beside, explorer.filter = "forward", "backward", "4,4,128,128"
+explorer
 
 # %% [markdown]
 # ## First way: write it otherwise, for nothing
