@@ -117,9 +117,10 @@ def test_marks_are_answered_with_their_reasons():
     assert verdict.is_right is False
     marks = {p.what: p for p in verdict.points}
     assert {p.mark for p in verdict.points} == {"right", "wrong", "missed"}
-    assert marks["`dot_general(i, params['w2'])`"].why == (
-        "The derivative of `sub` at line 21 needs no value; its own derivative reads `tanh(h)` and `params['w2']`."
-    )
+    why = marks["`dot_general(i, params['w2'])`"].why
+    assert why.startswith("The derivative of `sub` at line 21 needs no value; its own derivative reads ")
+    assert "`tanh(h)`" in why
+    assert "`params['w2']`" in why
     assert "contracts the tangent with it" in marks["`params['w2']`"].why
     assert "3 of 5 found, 1 marked that is not kept" in str(verdict)
     assert "at line" in str(kept.hint())
@@ -288,6 +289,7 @@ def _unfinished(primals, tangents):
 def test_a_function_with_dots_in_it_is_no_answer():
     exercise = teach.rule("", teach.computes(jnp.sin, (0.5,)))
     assert exercise.answer(unfinished).is_right is None
+    assert exercise.answer((jnp.sin, unfinished)).is_right is None
     assert exercise.answer(unfinished_rule).is_right is None
     assert exercise.answer(lambda x: x[..., 0]).is_right is False
 

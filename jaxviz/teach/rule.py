@@ -36,11 +36,21 @@ class Check:
     says: str
     fails: Callable[[Any], str]
 
+    def of(self, made: Callable[[Any], Any]) -> Check:
+        """The check of what is made of what was written, such as the function that a policy checkpoints.
+
+        >>> teach.keeps_at_most(0, x).of(lambda policy: jax.checkpoint(block, policy=policy))
+        """
+        return Check(self.says, lambda written: self.fails(made(written)))
+
+    def saying(self, says: str) -> Check:
+        """The same check, under other words."""
+        return Check(says, self.fails)
+
 
 def rule(
     question: str,
     *checks: Check,
-    made: Callable[[Any], Any] = lambda written: written,
     hints: Sequence[Text] = (),
     example: Callable[..., Any] | str = "",
     wrong: Sequence[Any] = (),
@@ -55,7 +65,6 @@ def rule(
     Args:
       question: with code between backticks.
       *checks: in the order in which they are made; those after one that fails are left.
-      made: what the checks are made of, from what was written: such as a policy's checkpointed function.
       hints: from the first to the last.
       example: an answer, for `.reveal()`: a function, whose source is shown, or text.
       wrong: answers that must be found wrong; the notebooks' tests give them.
@@ -67,14 +76,14 @@ def rule(
         points: list[Point] = []
         for c in checks:
             try:
-                problem = c.fails(made(given))
+                problem = c.fails(given)
             except Exception as error:
                 problem = f"It raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             mark: Mark = "wrong" if problem else "right"
             points.append(Point(mark, c.says, problem))
             if problem:
                 return Verdict(False, "See what fails first.", tuple(points))
-        return Verdict(True, f"{'All' if len(checks) > 1 else 'It'} holds.", tuple(points))
+        return Verdict(True, "It does all that was asked.", tuple(points))
 
     def solution() -> Verdict:
         wanted = tuple(Point("note", c.says) for c in checks)
@@ -85,7 +94,9 @@ def rule(
 
 
 def is_blank(written: Any) -> bool:
-    """Whether a function, or a part of its custom rule, still has the dots of the exercise in it."""
+    """Whether a function, or one of several, or a part of its custom rule, still has the dots of the exercise in it."""
+    if isinstance(written, (list, tuple)):
+        return any(map(is_blank, written))
     parts = [getattr(written, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
     return any(_has_dots(part) for part in (written, *parts) if inspect.isfunction(part))
 

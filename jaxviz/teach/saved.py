@@ -116,6 +116,9 @@ class _Case:
         primal = self.derivation.primal
         self.names = variable_names(primal)
         self.arguments = {v: n for v, n in zip(primal.invars, primal.arg_names, strict=True) if n}
+        for v, n in self.names.items():
+            # A letter of the printed program may be an argument's name too.
+            self.names[v] = n if v in self.arguments or n not in self.arguments.values() else 2 * n
         self._opaque: dict[Equation, Equation] = {}
         self._own = {e for _, e in primal.walk()}
         self._find_derivatives()
