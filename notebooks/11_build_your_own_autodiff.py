@@ -11,10 +11,14 @@
 # ---
 
 # %% [markdown]
-# # Build your own autodiff
+# # 11 · Build your own autodiff
 #
 # **Can 150 lines of Python differentiate a transformer as JAX does?** You write them here, and then look at where
 # JAX is better.
+#
+# Four of the pieces are left to you. Under each exercise is a cell with a function to fill in, and under that, folded, a solution; the rest of the
+# notebook goes on with the solution. It takes 25 minutes, after the notebooks on [linearize](02_jvp_and_linearize.ipynb) and
+# [transposition](04_transposition.ipynb).
 #
 # One idea carries it: *the derivative rule of an operation is itself a small program, and to differentiate a program
 # is to splice such small programs together.* jaxviz's own engine is built on it.
@@ -149,7 +153,8 @@ print(show(jvp_rule(sine, [True])))
 # %% [markdown]
 # **Predict.** `product` multiplies `sin(x)` by `x`, and both move.
 
-# %%
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: sizes
 sizes = teach.predict(
     "How many equations has the JVP rule of a product whose two factors move?",
     truth=lambda: len(jvp_rule(product, [True, True]).equations),
@@ -158,8 +163,11 @@ sizes = teach.predict(
 )
 sizes
 
-# %% tags=["solution"]
-print(sizes.answer(4))
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+sizes.answer(4)
+
+# %%
 print(show(jvp_rule(product, [True, True])))
 
 # %% [markdown]
@@ -169,12 +177,8 @@ print(show(jvp_rule(product, [True, True])))
 # times, so each copy needs output variables of its own.
 
 
-# %%
-def splice(equations, rule, inputs):
-    """Appends a copy of the rule's equations, applied to `inputs`; returns what its outputs became."""
-    ...
-
-
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: splicing
 def spliced_twice(splice, point=0.7):
     """sin(sin(x)), made by splicing one program into another twice."""
     sine = trace(jnp.sin, point)
@@ -206,14 +210,22 @@ splicing = teach.rule(
         "For each equation, first give each of its outputs a new `Var` in that dict, then append the equation with all its variables looked up. "
         "A `Const` is in no dict: it stays.",
     ],
+    wrong=[lambda equations, rule, inputs: equations.extend(rule.equations) or list(rule.outputs)],
 )
 splicing
 
-# %%
+
+# %% tags=["answer"]
+def splice(equations, rule, inputs):
+    """Appends a copy of the rule's equations, applied to `inputs`; returns what its outputs became."""
+    ...
+
+
 splicing.answer(splice)
 
 
-# %% tags=["solution"]
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
 def splice(equations, rule, inputs):
     now = dict(zip(rule.inputs, inputs))
     read = lambda a: now.get(a, a)
@@ -270,12 +282,8 @@ print(jax.jvp(f, (2.0,), (1.0,)))
 # Nobody chooses them. They are the variables that are cut when the list is cut in two.
 
 
-# %%
-def split(equations, tangents):
-    """Two lists: the equations that no tangent goes into, and those that one goes into, at once or through others."""
-    ...
-
-
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: sorting
 def sorted_wrongly(split):
     both = jvp(trace(f, 2.0))
     known, linear = split(both.equations, both.inputs[1:])
@@ -296,14 +304,29 @@ sorting = teach.rule(
         "Keep a set of what has moved. It starts with the tangents.",
         "If any input of an equation is in the set, then its outputs are too.",
     ],
+    wrong=[
+        lambda equations, tangents: (equations, []),
+        lambda equations, tangents: (
+            [e for e in equations if set(tangents).isdisjoint(e.inputs)],
+            [e for e in equations if not set(tangents).isdisjoint(e.inputs)],
+        ),
+        lambda equations, tangents: ([], equations),
+    ],
 )
 sorting
 
-# %%
+
+# %% tags=["answer"]
+def split(equations, tangents):
+    """Two lists: the equations that no tangent goes into, and those that one goes into, at once or through others."""
+    ...
+
+
 sorting.answer(split)
 
 
-# %% tags=["solution"]
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
 def split(equations, tangents):
     moving, known, linear = set(tangents), [], []
     for e in equations:
@@ -381,12 +404,8 @@ print(show(transpose_rule(total, [True])))
 # A variable that several equations read gets a part of its cotangent from each, and the parts are added up.
 
 
-# %%
-def accumulate(equations, cts, v, ct):
-    """One more part of v's cotangent: notes in the dict `cts` what the cotangent is now; what has to be computed for it is appended."""
-    ...
-
-
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: adding
 def parts_are_lost(accumulate):
     equations, cts, v, parts = [], {}, Var(jnp.zeros(2)), [Var(jnp.zeros(2)) for _ in range(3)]
     for part in parts:
@@ -405,14 +424,25 @@ adding = teach.rule(
         "The first part is the cotangent so far.",
         "A sum is a rule too: `trace(jnp.add, spec(v), spec(v))`, to be spliced in.",
     ],
+    wrong=[
+        lambda equations, cts, v, ct: cts.update({v: ct}),
+        lambda equations, cts, v, ct: cts.setdefault(v, ct),
+    ],
 )
 adding
 
-# %%
+
+# %% tags=["answer"]
+def accumulate(equations, cts, v, ct):
+    """One more part of v's cotangent: notes in the dict `cts` what the cotangent is now; what has to be computed for it is appended."""
+    ...
+
+
 adding.answer(accumulate)
 
 
-# %% tags=["solution"]
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
 def accumulate(equations, cts, v, ct):
     if v in cts:
         (ct,) = splice(equations, trace(jnp.add, spec(v), spec(v)), [cts[v], ct])
@@ -458,7 +488,8 @@ print(show(trace(three_readers, 1.0)))
 # %% [markdown]
 # **Predict.** `three_readers` is linear as it is.
 
-# %%
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: products
 products = teach.predict(
     "How many multiplications has its transpose?",
     truth=lambda: sum(e.operation[0].name == "mul" for e in transpose(trace(three_readers, 1.0), 0).equations),
@@ -468,8 +499,11 @@ products = teach.predict(
 )
 products
 
-# %% tags=["solution"]
-print(products.answer(4))
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+products.answer(4)
+
+# %%
 print(show(transpose(trace(three_readers, 1.0), 0)))
 
 # %% [markdown]
@@ -515,7 +549,8 @@ engine = [
 lines = [line for part in engine for line in inspect.getsource(part).splitlines() if line.strip()]
 print(len(lines), "lines")
 
-# %% tags=["check"]
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
 assert len(lines) + 14 <= 150  # and those of the four types
 
 # %% [markdown]
@@ -573,7 +608,8 @@ twice, mixed = jax.jit(grad(steepness))(params), jax.jit(jax.grad(steepness))(pa
 print("ours of ours: ", jnp.linalg.norm(twice["embedding"]))
 print("JAX's of ours:", jnp.linalg.norm(mixed["embedding"]))
 
-# %% tags=["check"]
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
 assert off <= 1e-6 * largest
 for a, b in zip(jax.tree.leaves(twice), jax.tree.leaves(mixed)):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
@@ -605,12 +641,8 @@ x = jnp.array([0.4, 1.2, -2.7])
 print(grad(rounded)(x))
 
 
-# %%
-def straight_through(inputs, tangents):
-    """(inputs, their tangents) -> (outputs, their tangents), each a list"""
-    ...
-
-
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: through
 def goes_through(rule):
     own_rules["round"] = rule
     try:
@@ -638,14 +670,25 @@ through = teach.rule(
         "`inputs` is a list of one, and so is `tangents`.",
         "The value is `jnp.round(inputs[0])`. The tangent needs nothing done to it.",
     ],
+    wrong=[
+        lambda inputs, tangents: ([jnp.round(inputs[0])], [jnp.zeros_like(inputs[0])]),
+        lambda inputs, tangents: (inputs, tangents),
+    ],
 )
 through
 
-# %%
+
+# %% tags=["answer"]
+def straight_through(inputs, tangents):
+    """(inputs, their tangents) -> (outputs, their tangents), each a list"""
+    ...
+
+
 through.answer(straight_through)
 
 
-# %% tags=["solution"]
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
 def straight_through(inputs, tangents):
     return [jnp.round(inputs[0])], [tangents[0]]
 
@@ -655,7 +698,7 @@ through.answer(straight_through)
 # %% [markdown]
 # `jax.custom_jvp` is this dict, with one entry for each function in the place of one for each operation.
 
-# %% tags=["solution"]
+# %%
 own_rules["round"] = straight_through
 print(grad(rounded)(x))
 
@@ -697,7 +740,8 @@ both = jvp(trace(compounded, 1.1))
 known, linear = split(both.equations, both.inputs[1:])
 print("first list:", [e.operation[0].name for e in known], " second list:", [e.operation[0].name for e in linear])
 
-# %% tags=["check"]
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
 assert not any(e.operation[0].name == "scan" for e in known)
 
 # %% [markdown]
