@@ -202,7 +202,7 @@ def shares_variables(splice):
 
 
 splicing = teach.rule(
-    "Write `splice`.",
+    "Write `splice`: a copy of the rule's equations, applied to `inputs`, goes to the end of the list.",
     teach.Check("two copies have variables of their own", shares_variables),
     teach.Check("the program computes the composition", value_is_off),
     hints=[
@@ -298,7 +298,7 @@ def sorted_wrongly(split):
 
 
 sorting = teach.rule(
-    "Write `split`.",
+    "Write `split`: sort the equations by whether a tangent goes into them.",
     teach.Check("each equation is in the list where it belongs", sorted_wrongly),
     hints=[
         "Keep a set of what has moved. It starts with the tangents.",
@@ -418,7 +418,7 @@ def parts_are_lost(accumulate):
 
 
 adding = teach.rule(
-    "Write `accumulate`.",
+    "Write `accumulate`: the first part is noted, each further one is added to what is noted.",
     teach.Check("three parts come to their sum", parts_are_lost),
     hints=[
         "The first part is the cotangent so far.",
@@ -763,7 +763,7 @@ jaxviz.explore(loss, params)
 #
 # - Say what a rule is: a program. And what a transform is: a walk over a list, that splices rules in.
 # - Say what a residual is: a variable that is cut when the list is cut in two.
-# - Say why the backward pass runs backwards, and why it costs a constant times the forward pass.
+# - Say why the backward pass runs backwards, and why each cotangent is read once.
 #
 # The rules that are missing here are read best in jaxviz's own `rules/`, one file for loops, one for branches, one for checkpoints.
 # Back to [the first look](00_first_look.ipynb).
