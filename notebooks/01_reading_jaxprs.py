@@ -76,9 +76,9 @@ equations = teach.predict(
 )
 equations
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-equations.answer(4)
+equations.solution(4)
 
 # %%
 program = jaxviz.trace(standardise)(x)
@@ -94,7 +94,7 @@ print(program)
 #
 # A variable is assigned once and never changed. There is no Python in it: no names of yours, no `if`, no loop.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert [v.shape for v in program.consts] == [(4,), (4,)]
 assert all(np.array_equal(held, ours) for held, ours in zip(program.consts, (MEAN, STD)))
@@ -145,9 +145,9 @@ runs = teach.predict(
 )
 runs
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-runs.answer(2)
+runs.solution(2)
 
 # %% [markdown]
 # The same goes for a Python loop: it has run out before the jaxpr exists, so all its rounds stand in it, one after the other.
@@ -183,11 +183,11 @@ products = teach.predict(
 )
 products
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-products.answer(1)
+products.solution(1)
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert [_count(deep, n) for n in (5, 10)] == [5, 10]
 assert len({sum(1 for _ in jaxviz.trace(rolled)(square, h, n=n).walk()) for n in (5, 10, 20)}) == 1
@@ -231,9 +231,9 @@ staged = teach.predict(
 )
 staged
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-staged.answer("with_jnp")
+staged.solution("with_jnp")
 
 # %% [markdown]
 # So a constant that is worked out with `jnp` inside of the function is worked out by the program, and outside of it once, by you.
@@ -265,7 +265,7 @@ def my_standardise(x):
 
 no_div.answer(my_standardise)
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 SCALE = 1 / STD
 
@@ -274,9 +274,9 @@ def scaled(x):
     return (x - MEAN) * SCALE
 
 
-no_div.answer(scaled)
+no_div.solution(scaled)
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 for f in (with_numpy, with_python):
     assert "sqrt" not in str(jaxviz.trace(f)(1.0))
@@ -301,16 +301,16 @@ first = teach.predict(
 )
 first
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-first.answer("params['hidden'][0][0]")
+first.solution("params['hidden'][0][0]")
 
 # %%
 traced = jaxviz.trace(loss)(params, x, target)
 for variable, name in zip(traced.invars, traced.arg_names):
     print(variable.aval.str_short(short_dtypes=True).ljust(10), name)
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 leaves = jax.tree.leaves((params, x, target))
 assert [v.aval.shape for v in traced.invars] == [leaf.shape for leaf in leaves]
@@ -333,7 +333,7 @@ for depth, e in traced.walk():
 # %%
 jaxviz.draw(loss, params, x, target, depth=1)
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 calls = [e for _, e in traced.walk() if e.programs]
 assert [e.primitive.name for e in calls].count("custom_jvp_call") == len(params["hidden"])

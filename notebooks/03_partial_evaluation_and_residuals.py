@@ -71,7 +71,7 @@ print("later:", halves.linear)
 # `forward` gives the result, and after it the residuals; `linear` takes them, and the tangent, and gives the tangent of the result. In the
 # linear half there is no `sin` and no `exp`. All work that is not linear was done in the first half.
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 result, *kept_by_f = halves.forward.jaxpr.jaxpr.outvars
 assert len(kept_by_f) == halves.n_residuals == len(halves.linear.invars) - 1
@@ -84,9 +84,9 @@ assert np.isclose(jax.jvp(f, (2.0,), (1.0,))[1], (np.cos(2.0) + np.sin(2.0)) * n
 of_f = teach.saved(f, 2.0)
 of_f
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-of_f.answer(["sin", "exp", "sin'"])
+of_f.solution(["sin", "exp", "sin'"])
 
 # %% [markdown]
 # So the cosine, which `f` never computes, is kept, and `x`, from which all of it comes, is not. A residual is what the *derivative*
@@ -140,11 +140,11 @@ of_exp = teach.predict(
 )
 of_exp
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-of_exp.answer("its result exp(x)")
+of_exp.solution("its result exp(x)")
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 kinds = {name: [r.kind for r in jaxviz.residuals(rule, a, b)] for name, rule in rules.items()}
 assert kinds["x + y"] == kinds["sum(x)"] == []
@@ -162,9 +162,9 @@ assert all("intermediate" in kinds[name] for name in ("sin(x)", "tanh(x)", "x **
 kept = teach.saved(loss, params, x, target)
 kept
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-kept.answer(
+kept.solution(
     [
         "params['out']",
         "x",
@@ -182,22 +182,20 @@ kept.answer(
 )
 
 # %% [markdown]
-# And here they are, with their bytes, their lines and the rules that asked for them. JAX holds the same: `check` compares with `jax.vjp`.
-
-# %%
-residuals = jaxviz.residuals(loss, params, x, target, argnums=0)
-residuals
+# JAX holds the same: `check` compares with what `jax.vjp` keeps.
 
 # %%
 derivation = jaxviz.derive(loss, params, x, target)
-derivation.check()
+residuals = derivation.residuals
+print(residuals.summary)
+print(derivation.check())
 
 # %% [markdown]
 # Both halves side by side, with one residual selected: the weights of attention, $n \times n$ numbers. On the left where they are
-# made, on the right what reads them. Click other rows of the table below.
+# made, on the right what reads them, and in the table why. Click other rows.
 
 # %%
-weights = next(r for r in derivation.residuals if r.expression.startswith("div"))
+weights = next(r for r in residuals if r.expression.startswith("div"))
 equations = [e for _, e in derivation.forward.walk()]
 
 explorer = jaxviz.explore(derivation)
@@ -205,7 +203,7 @@ explorer.stage, explorer.beside = "forward", "linear"
 explorer.selected = f"forward:{equations.index(weights.producer)}"
 explorer
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert derivation.check()
 assert explorer.equation is weights.producer
@@ -245,9 +243,9 @@ size = teach.predict(
 )
 size
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-size.answer("8.3 MiB")
+size.solution("8.3 MiB")
 
 # %% [markdown]
 # What you differentiate in matters too. In `params` alone, `params['query']` need not be kept: it multiplies no tangent, since the tangent of
@@ -258,7 +256,7 @@ for argnums in (0, (0, 1)):
     found = jaxviz.residuals(loss, params, x, target, argnums=argnums)
     print(argnums, [r.expression for r in found if r.kind == "argument"])
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 of_arguments = [
     {r.expression for r in jaxviz.residuals(loss, params, x, target, argnums=n) if r.kind == "argument"}
@@ -341,7 +339,7 @@ def linear(residuals, x_dot):
 
 cut.answer((forward, linear))
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def forward(x):
     y = 1 + x**2
@@ -353,9 +351,9 @@ def linear(residuals, x_dot):
     return slope * x_dot
 
 
-cut.answer((forward, linear))
+cut.solution((forward, linear))
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 of_g = jaxviz.residuals(g, jnp.ones(4))
 assert sum(r.aval.shape == (4,) for r in of_g) == 2

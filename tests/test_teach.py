@@ -159,6 +159,13 @@ def test_dots_are_no_answer(given):
     assert "in place of the dots" in str(verdict)
 
 
+def test_a_solution_is_folded_in_a_notebook_and_not_in_text():
+    size = teach.predict("How many?", truth=lambda: 3)
+    assert size.solution(3)
+    assert size.solution(3)._repr_html_().startswith("<details>")
+    assert str(size.solution(3)) == str(size.answer(3)) == "Right. 3."
+
+
 def test_a_number_is_predicted():
     size = teach.predict(
         "How many bytes?", truth=lambda: jaxviz.residuals(network, *ARGS, argnums=0).nbytes, tolerance=0.05, because="It is."
@@ -265,9 +272,7 @@ def test_a_policy_is_what_is_made_of_it():
     def two(policy):
         return jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)), policy=policy)
 
-    lean = teach.rule(
-        "", teach.keeps_at_most(0, random(3)), made=two, wrong=(jax.checkpoint_policies.everything_saveable,)
-    )
+    lean = teach.rule("", teach.keeps_at_most(0, random(3)).of(two))
     assert lean.answer(jax.checkpoint_policies.nothing_saveable)
     assert lean.answer(jax.checkpoint_policies.everything_saveable).is_right is False
 
@@ -321,21 +326,22 @@ def test_a_form_gives_what_is_ticked_chosen_and_typed():
 
     kept = teach.saved(network, *ARGS)
     form = exercise_form(kept)
+    assert "Nothing is marked" in press(form, "Check")
     assert "0 of 5 found" in press(form, "Check")
     for box in parts(form, ipywidgets.Checkbox):
         box.value = any(
             word in box.description
-            for word in ("<code>x</code>", "&#x27;w2&#x27;]</code>", "<code>i = ", "tanh&#x27;", "pow&#x27;")
+            for word in ("<code>x: ", "&#x27;w2&#x27;]: ", "<code>i:", "tanh&#x27;", "pow&#x27;")
         )
     assert "Right." in press(form, "Check")
     assert "Hint 1 of 1" in press(form, "Hint")
 
     size = exercise_form(teach.predict("?", truth=lambda: 3))
-    assert "in place of the dots" in press(size, "Check")
+    assert "Write your answer first" in press(size, "Check")
     parts(size, ipywidgets.Text)[0].value = "4"
     assert "too much" in parts(size, ipywidgets.HTML)[-1].value
     choice = exercise_form(teach.predict("?", ["a", "b"], truth=lambda: "b"))
-    assert "in place of the dots" in press(choice, "Check")
+    assert "Choose one first" in press(choice, "Check")
     parts(choice, ipywidgets.RadioButtons)[0].value = "b"
     assert "Right." in press(choice, "Check")
     rule = exercise_form(teach.rule("?", teach.computes(jnp.sin, (0.5,))))

@@ -98,11 +98,11 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    """A table for a notebook; every cell is escaped."""
+    """A table for a notebook; every cell is escaped, and what stands between backticks is code."""
     styles = ["text-align:right;white-space:nowrap" if n else "text-align:left" for n in numeric]
 
     def row(cells: Sequence[str], tag: str) -> str:
-        made = (f'<{tag} style="{s}">{html.escape(printable(c))}</{tag}>' for c, s in zip(cells, styles, strict=True))
+        made = (f'<{tag} style="{s}">{code_html(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(row(r, "td") for r in rows)

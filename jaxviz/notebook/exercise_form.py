@@ -24,7 +24,16 @@ def exercise_form(exercise: Any) -> widgets.VBox:
     def say(act: Callable[[], Any]) -> None:
         said.value = act()._repr_html_()
 
-    check = lambda: exercise.answer(given())
+    is_warned = False
+
+    def check() -> Any:
+        nonlocal is_warned
+        answer = given()
+        # Nothing marked may be an answer, and may be a key pressed too soon: the first time it is not taken for one.
+        is_missing = answer is ... or (answer == [] and not is_warned)
+        is_warned = answer == []
+        return exercise.blank() if is_missing else exercise.answer(answer)
+
     acts = {"Check": check, "Hint": exercise.hint, "Reveal": exercise.reveal}
     if exercise.form.kind == "code":
         del acts["Check"]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from typing import Literal as OneOf
 
 from jaxviz.analysis.tables import code_html, printable, wrapped
 
 BLANK = "Write your answer in place of the dots, and run the cell again."
+_MISSING = {
+    "marks": "Nothing is marked. If that is your answer, check once more.",
+    "choice": "Choose one first.",
+    "line": "Write your answer first.",
+    "code": BLANK,
+}
 
 Mark = OneOf["right", "wrong", "missed", "note"]
 
@@ -47,12 +53,14 @@ class Verdict:
       headline: in a sentence.
       points: the parts of the answer, each with its reason.
       note: what is worth knowing beside.
+      is_folded: whether a notebook shows it folded.
     """
 
     is_right: bool | None
     headline: str
     points: tuple[Point, ...] = ()
     note: str = ""
+    is_folded: bool = False
 
     def __bool__(self) -> bool:
         return self.is_right is True
@@ -75,11 +83,12 @@ class Verdict:
             f'<td style="text-align:left;vertical-align:top">{code_html(p.why)}</td></tr>'
             for p in self.points
         )
-        return (
+        shown = (
             f'<div style="border-left:4px solid {_COLOURS[mark]};padding:2px 0 2px 10px;margin:4px 0;line-height:1.45">'
             f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
             f"{f'<table>{rows}</table>' if rows else ''}{f'<div>{code_html(self.note)}</div>' if self.note else ''}</div>"
         )
+        return f"<details><summary>What the solution gives</summary>{shown}</details>" if self.is_folded else shown
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
@@ -118,7 +127,7 @@ class Exercise:
     Args:
       question: in a sentence or two; what stands between backticks is code.
       check: from an answer to its verdict.
-      solution: the right answer, with its reason; computed when it is asked for.
+      truth: the right answer, with its reason; computed when it is asked for.
       form: how an answer is given in a notebook.
       hints: from the first to the last, each more telling; one may be computed when it is asked for.
       wrong: answers that must be found wrong. Nobody sees them; the notebooks' tests give them.
@@ -126,7 +135,7 @@ class Exercise:
 
     question: str
     check: Callable[[Any], Verdict]
-    solution: Callable[[], Verdict]
+    truth: Callable[[], Verdict]
     form: Form
     hints: Sequence[str | Callable[[], str]] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
@@ -142,6 +151,14 @@ class Exercise:
             return Verdict(None, BLANK)
         return self.check(given)
 
+    def blank(self) -> Verdict:
+        """What the form says to an answer that is missing."""
+        return Verdict(None, _MISSING[self.form.kind])
+
+    def solution(self, given: Any) -> Verdict:
+        """What comes of the notebook's own answer; a notebook shows it folded, so that running all cells gives nothing away."""
+        return replace(self.check(given), is_folded=True)
+
     def hint(self) -> Verdict:
         """The next hint."""
         if self._told >= len(self.hints):
@@ -153,7 +170,7 @@ class Exercise:
 
     def reveal(self) -> Verdict:
         """The answer, with its reason."""
-        return self.solution()
+        return self.truth()
 
     def __str__(self) -> str:
         lines = [wrapped(self.question)]

@@ -57,7 +57,7 @@ class Value:
         if self.kind == "slope":
             return f"`{self.primitive}'`: something else, computed for the derivative of `{self.text}`"
         types = ", ".join(type_text(v.aval) for v in self.atoms)
-        return f"`{self.text}` {types}" if self.kind == "input" else f"`{self.name} = {self.text}` {types}"
+        return f"`{self.text}: {types}`" if self.kind == "input" else f"`{self.name}:{types} = {self.text}`"
 
     @property
     def short(self) -> str:
