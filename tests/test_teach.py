@@ -123,7 +123,7 @@ def test_marks_are_answered_with_their_reasons():
     assert "`params['w2']`" in why
     assert "contracts the tangent with it" in marks["`params['w2']`"].why
     assert "3 of 5 found, 1 marked that is not kept" in str(verdict)
-    assert "at line" in str(kept.hint())
+    assert "It keeps 2 of its arguments and 3 that are computed at lines 19, 21." in str(kept.hint())
     assert "no further hint" in str(kept.hint())
     assert "The gradient keeps 5 of these" in str(kept.reveal())
 

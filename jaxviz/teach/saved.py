@@ -378,20 +378,14 @@ class _Case:
         return any(v in value.program.outvars for v in value.atoms)
 
     def hint(self) -> str:
-        n = len(self.kept)
-        lines = dict.fromkeys(v.location.line for v in self.kept if v.location is not None)
+        lines = sorted({v.location.line for v in self.kept if v.location is not None})
         inputs = sum(v.kind == "input" for v in self.kept)
-        where = (
-            f"; {inputs} of them {'is' if inputs == 1 else 'are'} an argument"
-            if inputs == 1
-            else f"; {inputs} of them are arguments"
+        made = f"{len(self.kept) - inputs} that are computed at line{'s' if len(lines) != 1 else ''} {', '.join(map(str, lines))}"
+        given = f"{inputs} of its arguments{' and ' if lines else ''}" if inputs else ""
+        return (
+            f"It keeps {given}{made if lines else ''}. A derivative that multiplies a tangent by a value needs that value; "
+            "that of a sum needs none."
         )
-        at = (
-            f", the others are computed at line{'s' if len(lines) != 1 else ''} {', '.join(map(str, lines))}"
-            if lines
-            else ""
-        )
-        return f"It keeps {n} of them{where}{at}. A derivative that multiplies a tangent by a value needs that value; a sum needs none."
 
     def wrong(self) -> Iterable[Any]:
         """Nothing, everything, each kept value left out, each other one added."""
