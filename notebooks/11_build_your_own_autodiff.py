@@ -163,9 +163,9 @@ sizes = teach.predict(
 )
 sizes
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-sizes.answer(4)
+sizes.solution(4)
 
 # %%
 print(show(jvp_rule(product, [True, True])))
@@ -224,7 +224,7 @@ def splice(equations, rule, inputs):
 splicing.answer(splice)
 
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def splice(equations, rule, inputs):
     now = dict(zip(rule.inputs, inputs))
@@ -235,7 +235,7 @@ def splice(equations, rule, inputs):
     return [read(a) for a in rule.outputs]
 
 
-splicing.answer(splice)
+splicing.solution(splice)
 
 # %% [markdown]
 # ## 4. Forward mode
@@ -325,7 +325,7 @@ def split(equations, tangents):
 sorting.answer(split)
 
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def split(equations, tangents):
     moving, known, linear = set(tangents), [], []
@@ -338,7 +338,7 @@ def split(equations, tangents):
     return known, linear
 
 
-sorting.answer(split)
+sorting.solution(split)
 
 
 # %%
@@ -441,7 +441,7 @@ def accumulate(equations, cts, v, ct):
 adding.answer(accumulate)
 
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def accumulate(equations, cts, v, ct):
     if v in cts:
@@ -449,7 +449,7 @@ def accumulate(equations, cts, v, ct):
     cts[v] = ct
 
 
-adding.answer(accumulate)
+adding.solution(accumulate)
 
 # %% [markdown]
 # Now walk the linear program from its end. When the walk comes to an equation, all that reads its outputs lies behind: their
@@ -499,9 +499,9 @@ products = teach.predict(
 )
 products
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-products.answer(4)
+products.solution(4)
 
 # %%
 print(show(transpose(trace(three_readers, 1.0), 0)))
@@ -549,7 +549,7 @@ engine = [
 lines = [line for part in engine for line in inspect.getsource(part).splitlines() if line.strip()]
 print(len(lines), "lines")
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert len(lines) + 14 <= 150  # and those of the four types
 
@@ -608,7 +608,7 @@ twice, mixed = jax.jit(grad(steepness))(params), jax.jit(jax.grad(steepness))(pa
 print("ours of ours: ", jnp.linalg.norm(twice["embedding"]))
 print("JAX's of ours:", jnp.linalg.norm(mixed["embedding"]))
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert off <= 1e-6 * largest
 for a, b in zip(jax.tree.leaves(twice), jax.tree.leaves(mixed)):
@@ -687,13 +687,13 @@ def straight_through(inputs, tangents):
 through.answer(straight_through)
 
 
-# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def straight_through(inputs, tangents):
     return [jnp.round(inputs[0])], [tangents[0]]
 
 
-through.answer(straight_through)
+through.solution(straight_through)
 
 # %% [markdown]
 # `jax.custom_jvp` is this dict, with one entry for each function in the place of one for each operation.
@@ -740,7 +740,7 @@ both = jvp(trace(compounded, 1.1))
 known, linear = split(both.equations, both.inputs[1:])
 print("first list:", [e.operation[0].name for e in known], " second list:", [e.operation[0].name for e in linear])
 
-# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert not any(e.operation[0].name == "scan" for e in known)
 
@@ -759,7 +759,7 @@ print(jaxviz.residuals(compounded, 1.1))
 jaxviz.explore(loss, params)
 
 # %% [markdown]
-# ## What you can do now
+# ## What to keep of this
 #
 # - Say what a rule is: a program. And what a transform is: a walk over a list, that splices rules in.
 # - Say what a residual is: a variable that is cut when the list is cut in two.
