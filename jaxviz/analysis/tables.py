@@ -125,11 +125,8 @@ def code_html(text: str) -> str:
 
 
 def short_location(location: Location) -> str:
-    """`model.py:12`; a notebook cell keeps the name that IPython prints for it."""
-    name = location.file
-    if "/ipykernel_" in name or name.startswith("<ipython-input-"):
-        return f"cell:{location.line}"
-    return f"{name.rsplit('/', 1)[-1]}:{location.line}"
+    """`model.py:12`, or `cell:12`."""
+    return str(location).rsplit("/", 1)[-1]
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the user's source; `str()` gives `file:line`.
+    """A place in the user's source; `str()` gives `file:line`, and `cell:line` in a notebook.
 
     Args:
       file: path of the file, or IPython's name for a cell.
@@ -43,7 +43,12 @@ class Location:
     column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{'cell' if is_cell(self.file) else self.file}:{self.line}"
+
+
+def is_cell(file: str) -> bool:
+    """Whether the name of a file is one that IPython gives to a cell."""
+    return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 def is_own_code(filename: str) -> bool:
