@@ -44,7 +44,9 @@ def traceable(kind):
     return f
 
 
-@pytest.fixture(scope="module", params=["jit", "checkpoint", "cond", pytest.param("scan", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["jit", "cond", *(pytest.param(k, marks=pytest.mark.slow) for k in ("checkpoint", "scan"))]
+)
 def deep(request):
     assert sys.getrecursionlimit() < FRAMES
     return jaxviz.derive(traceable(request.param), 1.0)
@@ -87,7 +89,7 @@ def test_the_explorer_shows_all_of_it(deep):
 
 
 @pytest.mark.parametrize(
-    "kind", ["jit", "checkpoint", *(pytest.param(k, marks=pytest.mark.slow) for k in ("cond", "scan"))]
+    "kind", ["jit", *(pytest.param(k, marks=pytest.mark.slow) for k in ("checkpoint", "cond", "scan"))]
 )
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
     """JAX takes half a minute for the gradient of two hundred conds."""
