@@ -43,7 +43,12 @@ class Location:
     column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        return f"{'cell' if is_cell(self.file) else self.file}:{self.line}"
+        return f"{file_label(self.file)}:{self.line}"
+
+
+def file_label(file: str) -> str:
+    """A file's name as reports give it: those that IPython makes up for cells tell nobody anything."""
+    return "cell" if is_cell(file) else file
 
 
 def is_cell(file: str) -> bool:

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import json
+import linecache
 import re
 from pathlib import Path
 
@@ -239,6 +240,15 @@ def test_without_its_source_the_lines_are_named():
     assert re.search(
         r'# <nowhere>:\d+: the result of \w+, f32\[64,8\], is "saved_0"\n... = checkpoint_name\(..., "saved_0"\)', code
     )
+
+
+def test_a_cell_of_a_notebook_is_called_a_cell():
+    space, file = {}, "/tmp/ipykernel_7/123.py"
+    linecache.cache[file] = (len(SMALL), None, SMALL.splitlines(True), file)
+    exec(compile(SMALL, file, "exec"), space)
+    code = jaxviz.plan_remat(space["loss"], W, X, budget=0.6).code()
+    assert re.search(r"^# cell:\d+: the result of", code, re.MULTILINE)
+    assert "ipykernel" not in code
 
 
 def test_the_text_is_made_of_plain_rows():
