@@ -27,6 +27,18 @@ _USES = {
 }
 """What a linear equation does with a residual, by primitive."""
 
+_USES_OF_OPERAND = {
+    ("select_n", 1): "takes it where no tangent passes",
+    ("select_n", 2): "takes it where no tangent passes",
+    ("scatter", 0): "scatters the tangent into it",
+    ("scatter", 2): "writes it into the tangent",
+    ("scatter-add", 0): "adds the tangent to it",
+    ("scatter-add", 2): "adds it to the tangent",
+    ("dynamic_update_slice", 0): "writes the tangent into it",
+    ("dynamic_update_slice", 1): "writes it into the tangent",
+}
+"""The same for operands that it does something else with: most of them zeros, in the place of a tangent that there is not."""
+
 
 def explain(
     kind: str,
@@ -76,7 +88,8 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
     line = f" at line {at.line}" if at is not None and (kind != "intermediate" or at.line != location.line) else ""
     if origin is not None and origin.role == "recomputation":
         return f"`{primitive.name}`{line} is computed again from it in the backward pass"
-    use = _USES.get(reader.equation.primitive.name, f"reads it in `{reader.equation.primitive.name}`")
+    name = primitive.name
+    use = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name, f"reads it in `{name}`")
     return f"{_derivative(reader.equation, source)}{line} {use}"
 
 

@@ -65,10 +65,11 @@ def bodies(equation: Equation) -> tuple[Body, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """An equation, and the equations that hold the program it stands in, outermost first."""
+    """An equation, the equations that hold the program it stands in, outermost first, and which of its operands is read."""
 
     equation: Equation
     within: tuple[Equation, ...] = ()
+    operand: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +304,10 @@ def _collect(
                     inner.setdefault(v, []).extend(read[i])
             _collect(body.program, inner, (*within, equation), readers)
         chosen_by = read.get(0, ()) if equation.primitive is compat.cond_p else ()
-        here = chosen_by if inside else (v for variables in read.values() for v in variables)
-        for v in dict.fromkeys(here):
-            readers[v].append(Reader(equation, within))
+        here = {0: chosen_by} if inside else read
+        operands = {v: i for i, variables in reversed(here.items()) for v in variables}
+        for v in dict.fromkeys(v for variables in here.values() for v in variables):
+            readers[v].append(Reader(equation, within, operands[v]))
 
 
 def location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:

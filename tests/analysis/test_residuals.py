@@ -126,6 +126,23 @@ def test_a_residual_that_backward_never_reads_says_so():
     assert unread[0].reason.endswith("no equation of the backward program reads it")
 
 
+def test_a_function_with_a_rule_of_its_own_is_named_and_what_its_rule_does_with_each_value():
+    @jax.custom_jvp
+    def steep(x):
+        return jnp.exp(x)
+
+    @steep.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        return steep(x), jax.lax.select(x > 0, t * jnp.sin(x), jnp.zeros(3))
+
+    reasons = {r.expression: r.reason for r in jaxviz.residuals(steep, jnp.arange(3.0))}
+    assert "because the custom JVP rule of steep multiplies the tangent by it" in reasons["sin(x)"]
+    assert "because the custom JVP rule of steep chooses by it which tangent passes" in reasons["gt(x, 0.0)"]
+    (zeros,) = (why for what, why in reasons.items() if what.startswith("broadcast_in_dim"))
+    assert "because the custom JVP rule of steep takes it where no tangent passes" in zeros
+
+
 def test_only_what_is_differentiated_counts():
     def f(x, y):
         return jnp.sum(x * y)
