@@ -1,0 +1,706 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 8 · My gradient on eight devices is eight times too large, or not summed at all. Why?
+#
+# A training step that is right on one device is spread over eight: each has the parameters and a share of the examples. It runs, nothing
+# is raised, and the loss blows up, or settles where it should not. The cause is nearly always one sum over the devices too many or too few.
+# At the end you can say of any value over which axis its cotangent was summed, and by what.
+#
+# The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, how to
+# read a jaxpr ([notebook 1](01_reading_jaxprs.ipynb)), and what transposition is ([notebook 4](04_transposition.ipynb)). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
+
+# %%
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)  # or XLA_FLAGS=--xla_force_host_platform_device_count=8
+
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from jaxviz import teach
+
+print(jax.devices())
+
+
+# %%
+def loss(params, x, y):
+    h = jnp.tanh(x @ params["w1"] + params["b1"])
+    return jnp.mean((h @ params["w2"] - y) ** 2)
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+params = {"w1": 0.5 * normal(1, 3, 4), "b1": jnp.zeros(4), "w2": 0.5 * normal(2, 4)}
+x = normal(0, 16, 3)
+y = jnp.sin(x[:, 0]) + 0.5 * x[:, 1]
+
+right = jax.grad(loss)(params, x, y)
+print(jax.tree.map(jnp.shape, right))
+
+# %% [markdown]
+# ## The symptom
+#
+# `shard_map` runs a function once on each device of a mesh. `P()` says that each device gets the whole, `P("data")` that it gets its share:
+# two examples. Each device takes the gradient of its own mean, and `pmean` takes the mean over the devices. The mean of eight means of two is
+# the mean of 16, so this should be the gradient of one device.
+
+# %%
+mesh = Mesh(jax.devices(), ("data",))
+
+
+def on_devices(f, check_vma=True, out_specs=P()):
+    return jax.shard_map(f, mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=out_specs, check_vma=check_vma)
+
+
+def mean_of_gradients(params, x, y):
+    return lax.pmean(jax.grad(loss)(params, x, y), "data")
+
+
+def train(gradient):
+    def step(params, _):
+        params = jax.tree.map(lambda p, g: p - 0.2 * g, params, gradient(params, x, y))
+        return params, loss(params, x, y)
+
+    return jax.jit(lambda params: lax.scan(step, params, length=200)[1])(params)
+
+
+losses = {
+    "one device": train(jax.grad(loss)),
+    "eight devices": train(on_devices(mean_of_gradients)),
+    "eight, check_vma=False": train(on_devices(mean_of_gradients, check_vma=False)),
+}
+for name, curve in losses.items():
+    print(name.ljust(24), *(f"step {i + 1:3}: {curve[i]:<10.3g}" for i in (0, 1, 9, 199)))
+
+# %% [markdown]
+# The same function, and an option that sounds like a check decides whether it trains. Remember this table; it is explained below.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert losses["one device"][-1] < 0.002
+assert jnp.isnan(losses["eight devices"][-1])
+assert jnp.allclose(losses["eight, check_vma=False"], losses["one device"], rtol=0.05)
+
+# %% [markdown]
+# ## `vmap` is a transform of programs
+#
+# Begin without devices. `vmap` runs nothing many times: it walks the program once, and replaces each equation by one that does the work for
+# all examples, by the *batching rule* of its primitive. Here is the program for one device's share, and for all eight shares at once.
+
+# %%
+xs, ys = x.reshape(8, 2, 3), y.reshape(8, 2)
+print(jaxviz.trace(loss)(params, xs[0], ys[0]))
+
+# %%
+over_shares = (None, 0, 0)  # in_axes: the parameters are the same for all, x and y are mapped over their first axis
+batched = jaxviz.trace(jaxviz.vmap(loss, over_shares))(params, xs, ys)
+print(batched)
+
+# %% [markdown]
+# An equation with a mapped operand gets a dimension of 8. One without stays as it was: the bias is still `f32[4]` when it is broadcast, and
+# `w1` has no copies. So `vmap` knows of each value whether it differs along the axis.
+#
+# **Predict.** Take the gradient first, and map it then.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: shape
+shape = teach.predict(
+    "`jax.vmap(jax.grad(loss), (None, 0, 0))(params, xs, ys)`: which shape has the gradient in `w1`, of shape (3, 4)?",
+    ["(3, 4)", "(8, 3, 4)", "(16, 3, 4)", "(8, 2, 3, 4)"],
+    truth=lambda: str(jax.vmap(jax.grad(loss), over_shares)(params, xs, ys)["w1"].shape),
+    because={
+        "(3, 4)": "`w1` is not mapped, and its gradient is all the same: it is computed from `x`, which is. Nothing here says that the eight "
+        "should be added.",
+        "(8, 3, 4)": "one gradient for each share. The parameters do not differ, but their cotangents do.",
+        "(16, 3, 4)": "There are 16 examples; how many calls of the gradient are mapped?",
+        "(8, 2, 3, 4)": "Within a share, the mean adds up its two examples.",
+    },
+    hints=("What is computed from a mapped value is mapped.",),
+)
+shape
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+shape.solution("(8, 3, 4)")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+alone = jaxviz.trace(loss)(params, xs[0], ys[0])
+assert [e.primitive for e in batched.equations][:1] == [e.primitive for e in alone.equations][:1]
+assert "tanh" in {e.primitive.name for e in batched.equations}
+assert {v.aval.shape for v in batched.invars} == {(4,), (3, 4), (8, 2, 3), (8, 2)}
+bias = next(e for e in batched.equations if e.primitive.name == "broadcast_in_dim")
+assert bias.invars[0].aval.shape == (4,) and 8 not in bias.outvars[0].aval.shape
+
+# %% [markdown]
+# ## A name for the axis, and collectives
+#
+# With `axis_name` the function may speak of the axis that it is mapped over. A *collective* computes from what all places along it have:
+# `psum` their sum, `pmean` their mean, `all_gather` all of them.
+
+
+# %%
+def collectives(x):
+    return lax.psum(x, "data"), lax.pmean(x, "data"), lax.all_gather(x, "data")
+
+
+print(jaxviz.trace(jaxviz.vmap(collectives, axis_name="data", out_axes=None))(jnp.arange(8.0)))
+
+# %% [markdown]
+# Under `vmap` the axis is a dimension of an array: `psum` sums over it, and an `all_gather` is the mapped array itself, with no equation. The
+# results do not differ along the axis any more, so `out_axes=None` is accepted: *there is one, give me that*. For a value that does differ, it is
+# refused:
+
+# %%
+try:
+    jax.vmap(lambda x: x**2, axis_name="data", out_axes=None)(jnp.arange(8.0))
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# On eight devices nobody keeps such a book by itself. That is the whole difficulty of this notebook.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+total, mean, gathered = jax.vmap(collectives, axis_name="data", out_axes=None)(jnp.arange(8.0))
+assert total == 28 and mean == 3.5 and jnp.array_equal(gathered, jnp.arange(8.0))
+mapped = jaxviz.trace(jaxviz.vmap(collectives, axis_name="data", out_axes=None))(jnp.arange(8.0))
+assert not any("gather" in e.primitive.name for e in mapped.equations)
+
+# %% [markdown]
+# ## The transpose of `psum`
+#
+# `psum` is linear, so a gradient goes through it by its transpose. Which is that? Try it by hand first, on numbers $x_1 … x_8$, one on each device.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: through
+through = teach.predict(
+    "`jax.pmap(jax.grad(lambda x: lax.psum(x, 'data')), 'data')(jnp.ones(8))` gives eight equal numbers. What is each?",
+    truth=lambda: int(jax.pmap(jax.grad(lambda x: lax.psum(x, "data")), "data")(jnp.ones(8))[0]),
+    because="each device has a copy of the sum, and each `grad` begins with a cotangent of 1 for its own copy. `x` of one device is in all eight "
+    "copies, so it gets a cotangent from each. `pmap` differentiates the sum of what all devices return.",
+    hints=(
+        "`grad` runs on each device. On how many is a result differentiated?",
+        "1 would be the derivative of one total. Here eight devices each have a total of their own.",
+    ),
+)
+through
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+through.solution(8)
+
+# %% [markdown]
+# So it depends on what the sum *is*: eight copies with a cotangent each, or one value with one cotangent. `shard_map` knows the second kind.
+# With `check_vma=True`, its default, the type of each value says along which axes it varies, as `vmap` knew: `{V:data}` in the program below.
+
+# %%
+NAMES = ("psum", "psum_invariant", "pvary", "all_gather", "reduce_scatter")
+
+
+def collectives_of(program):
+    """Those of a number that stands in the program left out."""
+    found = (e for _, e in program.walk() if e.primitive.name in NAMES)
+    return [e for e in found if not hasattr(e.invars[0], "val")]
+
+
+def names(program):
+    return [e.primitive.name for e in collectives_of(program)]
+
+
+def show_collectives(program):
+    """Each with its types and, if it was made by transposition, what it is the transpose of."""
+    for e in collectives_of(program):
+        before, after = (v.aval.str_short(short_dtypes=True) for v in (e.invars[0], e.outvars[0]))
+        is_transpose = e.origin is not None and e.origin.transform == "transpose"
+        rule = e.origin.rule if is_transpose else ""
+        print(f"   {e.primitive.name:15} {before:>18} → {after:18} {rule}")
+
+
+def transposed(collective, check_vma, out_specs):
+    f = jax.shard_map(collective, mesh=mesh, in_specs=P("data"), out_specs=out_specs, check_vma=check_vma)
+    return jaxviz.derive(f, jnp.ones(8))
+
+
+for check_vma, spec in ((True, P()), (False, P("data"))):
+    print(f"check_vma={check_vma}")
+    derivation = transposed(lambda x: lax.psum(x, "data"), check_vma, spec)
+    show_collectives(derivation.primal)
+    show_collectives(derivation.backward)
+
+# %% [markdown]
+# - **With types**, `psum` takes what varies and gives what does not (`psum_invariant`). Its transpose takes the one cotangent to every device: `pvary`,
+#   which computes nothing and only changes the type. So `x` of a device gets 1 here.
+# - **Without** (`check_vma=False`, and `pmap`), all values have one type. The sum is eight copies, and the transpose of `psum` is `psum`: 8.
+#
+# Transposition goes both ways: the transpose of `pvary` is `psum_invariant`. And whoever reads an `all_gather` on each device sends a cotangent back
+# to each share, so these are summed and dealt out:
+
+# %%
+for check_vma in (True, False):
+    print(f"check_vma={check_vma}")
+    show_collectives(transposed(lambda x: lax.all_gather(x, "data", tiled=True), check_vma, P("data")).backward)
+
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+def _through(collective, check_vma, spec):
+    d = transposed(collective, check_vma, spec)
+    return names(d.primal), names(d.backward)
+
+
+assert _through(lambda x: lax.psum(x, "data"), True, P()) == (["psum_invariant"], ["pvary"])
+assert _through(lambda x: lax.psum(x, "data"), False, P("data")) == (["psum"], ["psum"])
+for check_vma in (True, False):
+    _ones = jax.shard_map(
+        jax.grad(lambda x: lax.psum(x[0], "data")),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P("data"),
+        check_vma=check_vma,
+    )(jnp.ones(8))
+    assert jnp.array_equal(_ones, jnp.ones(8) * (1 if check_vma else 8))
+    _gather = _through(lambda x: lax.all_gather(x, "data", tiled=True), check_vma, P("data"))
+    assert _gather == (["all_gather"], ["reduce_scatter"])
+
+# %% [markdown]
+# ## With types: who sums the gradient?
+#
+# Now the loss of the network, on eight devices, with one `pmean`.
+
+
+# %%
+def mean_loss(params, x, y):
+    return lax.pmean(loss(params, x, y), "data")
+
+
+derivation = jaxviz.derive(on_devices(mean_loss), params, x, y)
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: places
+places = teach.predict(
+    "`pmean` stands once in `mean_loss`. How many equations of its backward program sum over the devices?",
+    truth=lambda: names(derivation.backward).count("psum_invariant"),
+    because="one for each array of parameters: `w1`, `b1` and `w2`. Each does not vary and meets `x`, which does. There it is cast by a `pvary`, and "
+    "the transpose of that cast sums its cotangent. The transpose of the `pmean` sums nothing.",
+    hints=(
+        "The transpose of the `pmean` is a `pvary`, and a division by 8. So it is not that one.",
+        "Which values do not vary, and are used with one that does?",
+    ),
+)
+places
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+places.solution(3)
+
+# %%
+print("forward")
+show_collectives(derivation.forward)
+print("backward")
+show_collectives(derivation.backward)
+
+# %% [markdown]
+# Nobody wrote those three sums. In the explorer below the sum for `w2` is selected, in the backward program at the right. It says which equation it is
+# the transpose of, and the line of the loss where that stands.
+
+# %%
+explorer = jaxviz.explore(derivation)
+explorer.stage, explorer.beside = "forward", "backward"
+walked = [e.primitive.name for _, e in derivation.backward.walk()]
+explorer.selected = f"backward:{walked.index('psum_invariant')}"
+explorer
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+_sums = [e for _, e in derivation.backward.walk() if e.primitive.name == "psum_invariant"]
+assert all(e.origin.equation.primitive.name == "pvary" for e in _sums)
+assert explorer.equation is _sums[0] and _sums[0].outvars[0].aval.shape == params["w2"].shape
+
+# %% [markdown]
+# ## Which of these are right?
+#
+# `judged` runs a gradient function on the eight devices and looks at what each of them has.
+
+
+# %%
+def copies(gradient, check_vma):
+    """What each device has, one under the other."""
+    alone = lambda *args: jax.tree.map(lambda g: g[None], gradient(*args))
+    return jax.jit(on_devices(alone, check_vma, P("data")))(params, x, y)
+
+
+def compared(found, wanted=right):
+    """One gradient with that of one device."""
+    found, wanted = ravel_pytree(found)[0], ravel_pytree(wanted)[0]
+    factor = found @ wanted / (wanted @ wanted)
+    if not jnp.allclose(found, factor * wanted, atol=1e-5):
+        return "wrong, by no clean factor"
+    return "right" if jnp.isclose(factor, 1) else f"{factor:.3g} times too large"
+
+
+def judged(gradient, check_vma=True):
+    found = copies(gradient, check_vma)
+    all_same = all(jnp.allclose(g, g[0], atol=1e-5) for g in jax.tree.leaves(found))
+    return compared(jax.tree.map(lambda g: g[0], found)) if all_same else "another on each device"
+
+
+gradient_of_mean = jax.grad(mean_loss)
+print("the gradient of mean_loss:", judged(gradient_of_mean))
+
+# %% [markdown]
+# Here `grad` stands inside of the `shard_map`. **Predict** what it makes of the plain loss, which knows nothing of devices.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: local
+local = teach.predict(
+    "Inside of `shard_map`, as it is by default: what is `jax.grad(loss)`, without any collective?",
+    ["right", "another on each device", "8 times too large"],
+    truth=lambda: judged(jax.grad(loss)),
+    because={
+        "right": "It would be, if the eight losses were averaged. Who divides by 8?",
+        "another on each device": "That is so without types. With them the parameters are one value, which the loss casts before it meets `x`: and the "
+        "cast has a transpose.",
+        "8 times too large": "each device begins with a cotangent of 1 for its own loss, and the transposes of the three casts sum. That is the gradient of "
+        "the sum of eight means, each over two examples. It is summed already.",
+    },
+    hints=("Has `loss` the three casts too? Count the sums in `jax.grad(loss)` as above.",),
+)
+local
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+local.solution("8 times too large")
+
+# %% [markdown]
+# That was the symptom. `mean_of_gradients` takes the `pmean` of a sum, which eight devices already have: the mean of eight equal numbers is that number.
+# Its program shows it: three sums from the transposes of the casts, and three from the `pmean`, each of what had to be cast to be summed once more.
+
+# %%
+show_collectives(jaxviz.trace(on_devices(mean_of_gradients))(params, x, y))
+
+
+# %% [markdown]
+# The whole table, with and without types:
+
+
+# %%
+def sum_of_gradients_of_mean(params, x, y):
+    return lax.psum(gradient_of_mean(params, x, y), "data")
+
+
+def mean_of_gradients_of_mean(params, x, y):
+    return lax.pmean(gradient_of_mean(params, x, y), "data")
+
+
+versions = {
+    "grad(loss)": jax.grad(loss),
+    "pmean(grad(loss))": mean_of_gradients,
+    "grad(pmean(loss))": gradient_of_mean,
+    "psum(grad(pmean(loss)))": sum_of_gradients_of_mean,
+    "pmean(grad(pmean(loss)))": mean_of_gradients_of_mean,
+}
+table = {(name, vma): judged(f, vma) for name, f in versions.items() for vma in (True, False)}
+print(f"{'':26}{'with types':26}without, as under pmap")
+for name in versions:
+    print(f"{name:26}{table[name, True]:26}{table[name, False]}")
+
+# %% [markdown]
+# Each line follows from two sentences.
+#
+# - **With types**, a gradient in what does not vary is summed over the devices, once, by the transpose of the cast. Put the collective into the loss, and
+#   leave the gradient alone.
+# - **Without**, each device has a copy of the parameters, and gets the derivative *of the sum of what all devices return* in its own copy. In
+#   `grad(pmean(loss))` the eight copies of the mean cancel its division by 8, and what is left is the gradient of its own loss, not summed. Leave the
+#   loss alone, and average the gradient.
+#
+# The last line is right both times, and for different reasons: with types the outer `pmean` does nothing, and without them it does all.
+# The second sentence, computed with no collective in the gradient:
+
+
+# %%
+def sum_of_returned(all_params):  # one copy of the parameters for each device
+    return jnp.sum(jax.vmap(mean_loss, axis_name="data")(all_params, xs, ys))
+
+
+eight_copies = jax.tree.map(lambda p: jnp.stack([p] * 8), params)
+by_hand = jax.grad(sum_of_returned)(eight_copies)
+off = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), by_hand, copies(gradient_of_mean, False))
+print("the largest differences:", off)
+
+# %% [markdown]
+# All of this is about a `grad` *inside* of the mapped function. From outside, `shard_map` says which arguments and results are the same
+# everywhere, by its specs, and JAX sums by those:
+
+# %%
+outside = [compared(jax.grad(on_devices(mean_loss, check_vma))(params, x, y)) for check_vma in (True, False)]
+print(outside)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert table == {
+    ("grad(loss)", True): "8 times too large",
+    ("grad(loss)", False): "another on each device",
+    ("pmean(grad(loss))", True): "8 times too large",
+    ("pmean(grad(loss))", False): "right",
+    ("grad(pmean(loss))", True): "right",
+    ("grad(pmean(loss))", False): "another on each device",
+    ("psum(grad(pmean(loss)))", True): "8 times too large",
+    ("psum(grad(pmean(loss)))", False): "8 times too large",
+    ("pmean(grad(pmean(loss)))", True): "right",
+    ("pmean(grad(pmean(loss)))", False): "right",
+}
+assert max(jax.tree.leaves(off)) < 1e-5
+_own = jax.vmap(jax.grad(loss), over_shares)(params, xs, ys)
+for _a, _b in zip(jax.tree.leaves(copies(gradient_of_mean, False)), jax.tree.leaves(_own)):
+    assert jnp.allclose(_a, _b, atol=1e-5)
+for _f, _n in ((jax.grad(loss), 3), (mean_of_gradients, 6)):
+    assert names(jaxviz.trace(on_devices(_f))(params, x, y)).count("psum_invariant") == _n
+assert outside == ["right", "right"]
+
+# %% [markdown]
+# ## The sum that is missing, and that nobody tells of
+#
+# A gradient that is another on each device is worse than one that is too large. `pmap` with `out_axes=None`, and `shard_map` without types with
+# `out_specs=P()`, are promises of yours that all devices have the same. They are not checked: you get what the first device has.
+
+# %%
+first = jax.grad(loss)(params, xs[0], ys[0])
+by_pmap = jax.pmap(gradient_of_mean, "data", in_axes=over_shares, out_axes=None)(params, xs, ys)
+print("first two examples:", first["b1"])
+print("pmap, out_axes=None:", by_pmap["b1"])
+print("all 16 examples:   ", right["b1"])
+print("trained so:", train(on_devices(gradient_of_mean, check_vma=False))[-1], "rather than", losses["one device"][-1])
+
+# %% [markdown]
+# With types, a gradient that is not summed does not pass for one that is. `lax.pcast(…, to="varying")` casts the parameters *outside* of what is
+# differentiated, so no sum comes of it; and the promise is checked, as `vmap` checked it:
+
+
+# %%
+def not_summed(params, x, y):
+    return jax.grad(loss)(lax.pcast(params, "data", to="varying"), x, y)
+
+
+print(judged(not_summed))
+try:
+    on_devices(not_summed)(params, x, y)
+    refused = False
+except ValueError as error:
+    refused = True
+    print(next(line for line in str(error).splitlines() if line.startswith("out_specs is")))
+
+# %% [markdown]
+# That cast has a good use: several gradients can be added up on each device, and one `pmean` at the end sends them once.
+#
+# **Your turn.** A function for `pmap`, or for `check_vma=False`.
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: untyped
+def _is_wrong(check_vma):
+    return lambda gradient: (
+        "" if (found := judged(gradient, check_vma)) == "right" else f"With check_vma={check_vma} it is {found}."
+    )
+
+
+untyped = teach.rule(
+    "Write the gradient on each device, so that it is right without types and with them, and sums three arrays over the devices and no more.",
+    teach.Check("is right under `check_vma=False`, as under `pmap`", _is_wrong(False)),
+    teach.Check("is right under `check_vma=True`", _is_wrong(True)),
+    teach.traces_to(
+        lambda program: names(program).count("psum_invariant") == 3, "sums three arrays over the devices", params, x, y
+    ).of(on_devices),
+    hints=(
+        "Without types `pmean(grad(loss))` is right. What does it lack with them?",
+        "Have `params` vary before they are differentiated: then no sum is put in for you, and both see the same program.",
+        "`params = lax.pcast(params, 'data', to='varying')`",
+    ),
+    wrong=(
+        jax.grad(loss),
+        mean_of_gradients,
+        gradient_of_mean,
+        sum_of_gradients_of_mean,
+        mean_of_gradients_of_mean,
+        not_summed,
+    ),
+)
+untyped
+
+
+# %% tags=["answer"]
+def my_gradient(params, x, y):
+    return ...
+
+
+untyped.answer(my_gradient)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def summed_once(params, x, y):
+    own = lax.pcast(params, "data", to="varying")
+    return lax.pmean(jax.grad(loss)(own, x, y), "data")
+
+
+untyped.solution(summed_once)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert jnp.allclose(by_pmap["b1"], first["b1"], atol=1e-6) and not jnp.allclose(by_pmap["b1"], right["b1"], atol=1e-3)
+assert refused and judged(not_summed) == "another on each device"
+assert train(on_devices(gradient_of_mean, check_vma=False))[-1] > 0.1
+
+# %% [markdown]
+# ## The same under `vmap`: `reduce_axes`
+#
+# `jaxviz.grad` has an argument for the sum: with `reduce_axes="data"` a cotangent is summed over the axis where it is formed, if it differs
+# along it and its primal does not. It is what the types of `shard_map` do, for an axis of `vmap`. The gradient no longer differs, and
+# `out_axes=None` is accepted:
+
+# %%
+summing = jaxviz.vmap(jaxviz.grad(loss, reduce_axes="data"), over_shares, None, axis_name="data")
+summed = summing(params, xs, ys)
+print(jax.tree.map(jnp.shape, summed), compared(summed))
+
+# %% [markdown]
+# It is the gradient of the *sum* of the eight losses, as `jax.grad(loss)` was under `shard_map`. The sums in its program, again one for each
+# array of parameters:
+
+# %%
+for _, e in jaxviz.trace(summing)(params, xs, ys).walk():
+    if e.primitive.name == "psum":
+        print(*(v.aval.str_short(short_dtypes=True) for v in (*e.invars, *e.outvars)), sep=" → ")
+
+# %% [markdown]
+# A loss that has its `pmean` already is the mistake of before in another dress: under `vmap` the result of a collective counts as eight
+# copies, each with a cotangent of its own. Say `reduce_axes`, or sum in the loss, and not both.
+
+# %%
+doubly = jaxviz.vmap(jaxviz.grad(mean_loss, reduce_axes="data"), over_shares, None, axis_name="data")(params, xs, ys)
+print(compared(doubly))
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert jax.tree.map(jnp.shape, summed) == jax.tree.map(jnp.shape, right)
+assert compared(summed) == "8 times too large"
+assert [e.primitive.name for _, e in jaxviz.trace(summing)(params, xs, ys).walk()].count("psum") == 3
+assert compared(doubly) == "8 times too large"
+
+# %% [markdown]
+# ## A mean of means
+#
+# One mistake is left that no type can find. A batch of 13 examples is padded to 16, and a mask says which are real. The devices have unequal numbers of
+# them, the last one none, so the mean of their means is not the mean.
+
+# %%
+real = (jnp.arange(16) < 13).astype(jnp.float32)
+
+
+def masked_loss(params, x, y, real):
+    h = jnp.tanh(x @ params["w1"] + params["b1"])
+    return jnp.sum(real * (h @ params["w2"] - y) ** 2) / jnp.sum(real)
+
+
+def on_eight(f):
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(P(), P("data"), P("data"), P("data")), out_specs=P()))
+
+
+print("real examples on each device:", [int(n) for n in real.reshape(8, 2).sum(1)])
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: masked
+def _mean_of_masked(params, x, y, real):
+    return lax.pmean(masked_loss(params, x, y, jnp.maximum(real, 1e-6)), "data")  # the last device has no example: 0 / 0
+
+
+def _squares(params, x, y, real):
+    return jnp.sum(real * (jnp.tanh(x @ params["w1"] + params["b1"]) @ params["w2"] - y) ** 2)
+
+
+masked = teach.rule(
+    "Write the loss on each device so that it, and its gradient with `jax.grad`, are those of `masked_loss` on one device. `check_vma` is as by default.",
+    teach.computes(masked_loss, (params, x, y, real), (params, x, y, jnp.ones(16)))
+    .of(on_eight)
+    .saying("gives what masked_loss gives on one device"),
+    teach.computes(jax.grad(masked_loss), (params, x, y, real))
+    .of(lambda f: on_eight(jax.grad(f)))
+    .saying("has the gradient of masked_loss on one device"),
+    hints=(
+        "What is divided, and by what? Sum both over the devices first.",
+        "`lax.psum` of the masked squares, over `lax.psum` of the number of real examples.",
+    ),
+    wrong=(
+        _mean_of_masked,
+        lambda *args: lax.pmean(_squares(*args), "data") / lax.psum(jnp.sum(args[3]), "data"),
+        lambda *args: _squares(*args) / lax.psum(jnp.sum(args[3]), "data"),
+    ),
+)
+masked
+
+
+# %% tags=["answer"]
+def my_loss(params, x, y, real):
+    h = jnp.tanh(x @ params["w1"] + params["b1"])
+    squares = real * (h @ params["w2"] - y) ** 2
+    return ...
+
+
+masked.answer(my_loss)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def loss_of_all(params, x, y, real):
+    h = jnp.tanh(x @ params["w1"] + params["b1"])
+    squares = real * (h @ params["w2"] - y) ** 2
+    return lax.psum(jnp.sum(squares), "data") / lax.psum(jnp.sum(real), "data")
+
+
+masked.solution(loss_of_all)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+_wanted = jax.grad(masked_loss)(params, x, y, real)
+assert compared(on_eight(jax.grad(loss_of_all))(params, x, y, real), _wanted) == "right"
+assert compared(on_eight(jax.grad(_mean_of_masked))(params, x, y, real), _wanted) == "wrong, by no clean factor"
+assert real.reshape(8, 2).sum(1)[-1] == 0
+
+# %% [markdown]
+# ## The step, put right
+
+# %%
+for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": summed_once}.items():
+    curve = train(on_devices(gradient))
+    print(name.ljust(24), *(f"step {i + 1:3}: {curve[i]:<10.3g}" for i in (0, 1, 9, 199)))
+    assert jnp.allclose(curve, losses["one device"], rtol=0.05)
+
+# %% [markdown]
+# ## What to keep of this
+#
+# - `vmap` replaces equations by batched ones. What does not differ along an axis stays as it was, and `vmap` and the types of `shard_map` know what does.
+# - The transpose of `psum` is `pvary` where the sum is one value, and `psum` where each device has a copy. The transpose of `pvary` is a sum.
+# - With types the gradient of what does not vary is summed for you: put the collective into the loss. Under `pmap` and `check_vma=False` nothing is:
+#   average the gradient.
+# - Hold it against one device. Eight times too large is summed twice; another on each device is not summed; wrong in no clean factor is a mean of means.
+#
+# Next: [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb).
