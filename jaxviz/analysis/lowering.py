@@ -136,7 +136,7 @@ class Lowering:
     @usual_stack
     def hlo(self) -> str:
         """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
-        with counting("compiling"):
+        with counting("compiling"), compat.compiled_with_its_own_metadata():
             return str(self.lowered.compile().as_text() or "")
 
 

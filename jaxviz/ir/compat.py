@@ -703,6 +703,12 @@ def nan_checks_off() -> Iterator[None]:
         state.set_local(here)  # JAX leaves None there, which hides what is set for all threads
 
 
+def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
+    """Within it a program that the user's cache on disk holds is only taken from there if its names and lines are the same too."""
+    context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
+    return context
+
+
 def evaluate_in_trace(
     program: Program, inputs: Sequence[Any], params_of: Callable[[Operation], Mapping[str, Any]]
 ) -> list[Any] | None:
