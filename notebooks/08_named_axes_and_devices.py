@@ -14,7 +14,7 @@
 # # 8 · My gradient on eight devices is eight times too large, or not summed at all. Why?
 #
 # A training step that is right on one device is spread over eight: each has the parameters and a share of the examples. It runs, nothing
-# is raised, and the loss blows up, or settles where it should not. The cause is nearly always one sum over the devices too many or too few.
+# is raised, and the loss blows up, or settles where it should not. The cause is a sum over the devices that is not there, or one that you did not write.
 # At the end you can say of any value over which axis its cotangent was summed, and by what.
 #
 # The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, how to
@@ -74,6 +74,7 @@ def mean_of_gradients(params, x, y):
     return lax.pmean(jax.grad(loss)(params, x, y), "data")
 
 
+# %%
 def train(gradient):
     def step(params, _):
         params = jax.tree.map(lambda p, g: p - 0.2 * g, params, gradient(params, x, y))
@@ -176,7 +177,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# On eight devices nobody keeps such a book by itself. That is the whole difficulty of this notebook.
+# On devices too, somebody has to know which values differ. The rest of this notebook is about who does, and what a gradient is if nobody does.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -196,7 +197,7 @@ through = teach.predict(
     "`jax.pmap(jax.grad(lambda x: lax.psum(x, 'data')), 'data')(jnp.ones(8))` gives eight equal numbers. What is each?",
     truth=lambda: int(jax.pmap(jax.grad(lambda x: lax.psum(x, "data")), "data")(jnp.ones(8))[0]),
     because="each device has a copy of the sum, and each `grad` begins with a cotangent of 1 for its own copy. `x` of one device is in all eight "
-    "copies, so it gets a cotangent from each. `pmap` differentiates the sum of what all devices return.",
+    "copies, so it gets a cotangent from each: it is the derivative of the sum of what all devices return.",
     hints=(
         "`grad` runs on each device. On how many is a result differentiated?",
         "1 would be the derivative of one total. Here eight devices each have a total of their own.",
@@ -212,7 +213,8 @@ through.solution(8)
 # So it depends on what the sum *is*: eight copies with a cotangent each, or one value with one cotangent. `shard_map` knows the second kind.
 # With `check_vma=True`, its default, the type of each value says along which axes it varies, as `vmap` knew: `{V:data}` in the program below.
 
-# %%
+# %% jupyter={"source_hidden": true}
+# show_collectives(program) prints them with their types, and the rule that one came by
 NAMES = ("psum", "psum_invariant", "pvary", "all_gather", "reduce_scatter")
 
 
@@ -232,9 +234,10 @@ def show_collectives(program):
         before, after = (v.aval.str_short(short_dtypes=True) for v in (e.invars[0], e.outvars[0]))
         is_transpose = e.origin is not None and e.origin.transform == "transpose"
         rule = e.origin.rule if is_transpose else ""
-        print(f"   {e.primitive.name:15} {before:>18} → {after:18} {rule}")
+        print(f"   {e.primitive.name:15} {before:>18} → {after:18} {rule}".rstrip())
 
 
+# %%
 def transposed(collective, check_vma, out_specs):
     f = jax.shard_map(collective, mesh=mesh, in_specs=P("data"), out_specs=out_specs, check_vma=check_vma)
     return jaxviz.derive(f, jnp.ones(8))
@@ -324,7 +327,7 @@ show_collectives(derivation.backward)
 
 # %%
 explorer = jaxviz.explore(derivation)
-explorer.stage, explorer.beside = "forward", "backward"
+explorer.stage, explorer.beside, explorer.height = "forward", "backward", 640
 walked = [e.primitive.name for _, e in derivation.backward.walk()]
 explorer.selected = f"backward:{walked.index('psum_invariant')}"
 explorer
@@ -341,7 +344,8 @@ assert explorer.equation is _sums[0] and _sums[0].outvars[0].aval.shape == param
 # `judged` runs a gradient function on the eight devices and looks at what each of them has.
 
 
-# %%
+# %% jupyter={"source_hidden": true}
+# judged(gradient, check_vma=True), and compared(one gradient) with that of one device
 def copies(gradient, check_vma):
     """What each device has, one under the other."""
     alone = lambda *args: jax.tree.map(lambda g: g[None], gradient(*args))
@@ -363,6 +367,7 @@ def judged(gradient, check_vma=True):
     return compared(jax.tree.map(lambda g: g[0], found)) if all_same else "another on each device"
 
 
+# %%
 gradient_of_mean = jax.grad(mean_loss)
 print("the gradient of mean_loss:", judged(gradient_of_mean))
 
@@ -509,9 +514,9 @@ except ValueError as error:
     print(next(line for line in str(error).splitlines() if line.startswith("out_specs is")))
 
 # %% [markdown]
-# That cast has a good use: several gradients can be added up on each device, and one `pmean` at the end sends them once.
+# That cast has a good use, too.
 #
-# **Your turn.** A function for `pmap`, or for `check_vma=False`.
+# **Your turn.** A function for both worlds.
 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -630,7 +635,8 @@ print("real examples on each device:", [int(n) for n in real.reshape(8, 2).sum(1
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: masked
 def _mean_of_masked(params, x, y, real):
-    return lax.pmean(masked_loss(params, x, y, jnp.maximum(real, 1e-6)), "data")  # the last device has no example: 0 / 0
+    some = jnp.maximum(real, 1e-6)  # the last device has no example: 0 / 0
+    return lax.pmean(masked_loss(params, x, y, some), "data")
 
 
 def _squares(params, x, y, real):
@@ -687,6 +693,8 @@ assert real.reshape(8, 2).sum(1)[-1] == 0
 
 # %% [markdown]
 # ## The step, put right
+#
+# The first table again: with the mean in the loss and nothing else, or with parameters that vary and one mean of their gradient.
 
 # %%
 for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": summed_once}.items():
@@ -701,6 +709,7 @@ for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": sum
 # - The transpose of `psum` is `pvary` where the sum is one value, and `psum` where each device has a copy. The transpose of `pvary` is a sum.
 # - With types the gradient of what does not vary is summed for you: put the collective into the loss. Under `pmap` and `check_vma=False` nothing is:
 #   average the gradient.
-# - Hold it against one device. Eight times too large is summed twice; another on each device is not summed; wrong in no clean factor is a mean of means.
+# - Hold it against one device. Another on each device: it is not summed. Eight times too large: it is a sum already, whatever mean you take of it.
+#   Wrong, and by no clean factor: look for a mean of means.
 #
 # Next: [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb).
