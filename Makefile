@@ -14,7 +14,9 @@ STAMPS := .stamps
 NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
 SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 2 --quiet
-PYTEST := $(BIN)/python -m pytest -n 2
+# The tests of a file run beside each other in one worker, which compiles once what they share.
+SPREAD := -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
 LATEST := .venv-latest
 PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3.12; do \
@@ -107,7 +109,7 @@ $(STAMPS)/install-latest: jaxviz/static/explorer.js pyproject.toml
 	@mkdir -p $(STAMPS) && touch $@
 
 test-latest: $(STAMPS)/install-latest
-	$(LATEST)/bin/python -m pytest -n 2 -m 'not slow and not browser and not packaging' tests \
+	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not browser and not packaging' tests \
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/test_libraries.py
 
 print-latest:

@@ -11,9 +11,18 @@ import numpy as np
 Params = dict[str, Any]
 
 
+def normal(rng: np.random.Generator, *shape: int, scale: float = 0.1) -> jax.Array:
+    """Numbers by NumPy, as all arrays here: JAX would compile something for each shape."""
+    return jax.device_put((rng.normal(size=shape) * scale).astype(np.float32))
+
+
+def full(value: float, *shape: int) -> jax.Array:
+    return jax.device_put(np.full(shape, value, np.float32))
+
+
 def mlp_params(n_layers: int, width: int = 32) -> list[tuple[jax.Array, jax.Array]]:
-    keys = jax.random.split(jax.random.key(0), n_layers)
-    return [(jax.random.normal(k, (width, width)) / np.sqrt(width), jnp.zeros(width)) for k in keys]
+    rng = np.random.default_rng(0)
+    return [(normal(rng, width, width, scale=width**-0.5), full(0.0, width)) for _ in range(n_layers)]
 
 
 def mlp_loss(params: list[tuple[jax.Array, jax.Array]], x: jax.Array, y: jax.Array) -> jax.Array:
@@ -23,22 +32,19 @@ def mlp_loss(params: list[tuple[jax.Array, jax.Array]], x: jax.Array, y: jax.Arr
 
 
 def transformer_params(n_layers: int, width: int = 32, hidden: int = 64, vocabulary: int = 50) -> Params:
-    keys = iter(jax.random.split(jax.random.key(0), 6 * n_layers + 1))
-
-    def weights(*shape: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape) * 0.1
+    rng = np.random.default_rng(0)
 
     def layer_params() -> Params:
-        square = {name: weights(width, width) for name in ("q", "k", "v", "o")}
+        square = {name: normal(rng, width, width) for name in ("q", "k", "v", "o")}
         scale = {
-            "scale1": jnp.ones(width),
-            "shift1": jnp.zeros(width),
-            "scale2": jnp.ones(width),
-            "shift2": jnp.zeros(width),
+            "scale1": full(1.0, width),
+            "shift1": full(0.0, width),
+            "scale2": full(1.0, width),
+            "shift2": full(0.0, width),
         }
-        return square | scale | {"up": weights(width, hidden), "down": weights(hidden, width)}
+        return square | scale | {"up": normal(rng, width, hidden), "down": normal(rng, hidden, width)}
 
-    return {"embedding": weights(vocabulary, width), "layers": [layer_params() for _ in range(n_layers)]}
+    return {"embedding": normal(rng, vocabulary, width), "layers": [layer_params() for _ in range(n_layers)]}
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
@@ -100,7 +106,7 @@ def remat_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
 
 def scan_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
     params = transformer_params(n_layers)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])
+    stacked = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *params["layers"])
     return scan_transformer_loss, ({**params, "layers": stacked}, jnp.arange(16))
 
 
@@ -121,17 +127,17 @@ def lstm_loss(params: list[Params], xs: jax.Array, target: jax.Array, wrap: Any 
 
 
 def lstm(n_layers: int, width: int = 16, length: int = 20) -> tuple[Any, tuple[Any, ...]]:
-    keys = jax.random.split(jax.random.key(0), 2 * n_layers)
+    rng = np.random.default_rng(0)
     params = [
         {
-            "in": jax.random.normal(keys[2 * i], (width, 4 * width)) * 0.1,
-            "hidden": jax.random.normal(keys[2 * i + 1], (width, 4 * width)) * 0.1,
-            "bias": jnp.zeros(4 * width),
+            "in": normal(rng, width, 4 * width),
+            "hidden": normal(rng, width, 4 * width),
+            "bias": full(0.0, 4 * width),
         }
-        for i in range(n_layers)
+        for _ in range(n_layers)
     ]
-    return lstm_loss, (params, jnp.ones((length, width)), jnp.zeros((length, width)))
+    return lstm_loss, (params, full(1.0, length, width), full(0.0, length, width))
 
 
 def mlp(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
-    return mlp_loss, (mlp_params(n_layers), jnp.ones((8, 32)), jnp.ones((8, 32)))
+    return mlp_loss, (mlp_params(n_layers), full(1.0, 8, 32), full(1.0, 8, 32))

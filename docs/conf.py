@@ -39,9 +39,15 @@ _kept = sorted((ROOT / "notebooks").glob("*.py"))
 for gone in {p.name for p in TUTORIALS.glob("*.py")} - {p.name for p in _kept}:
     (TUTORIALS / gone).unlink()
 for path in _kept:
+    text = re.sub(
+        r"\((\w+)\.ipynb\)", r"(\1.py)", path.read_text(encoding="utf-8")
+    )  # they lead to each other, here as pages
+    text = re.sub(
+        r'^(# %%.*tags=\[)("(?:solution|check)")', r'\1"hide-cell", \2', text, flags=re.MULTILINE
+    )  # not before it is looked for
     copy = TUTORIALS / path.name
-    if not copy.exists() or copy.read_bytes() != path.read_bytes():
-        shutil.copy(path, copy)
+    if not copy.exists() or copy.read_text(encoding="utf-8") != text:
+        copy.write_text(text, encoding="utf-8")
 
 # --- code that is run -------------------------------------------------------------------------------------------------
 

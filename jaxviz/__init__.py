@@ -229,6 +229,10 @@ def __getattr__(name: str) -> object:
         from jaxviz.notebook import explorer
 
         return getattr(explorer, name)
+    if name == "teach":
+        import importlib
+
+        return importlib.import_module("jaxviz.teach")
     if name in ("draw", "to_dot", "Drawing"):
         from jaxviz.views import drawing
 

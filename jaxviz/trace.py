@@ -10,6 +10,7 @@ import jax
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced
+from jaxviz.ir.errors import NoArrayError
 from jaxviz.ir.origin import locate
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Branch, Program
@@ -209,7 +210,7 @@ def _check_result(x: Any, path: Any, info: Any) -> None:
     except TypeError:
         where = jax.tree_util.keystr(path)
         at = f" at output component {where}" if where else ""
-        raise TypeError(
+        raise NoArrayError(
             f"function {info.func_src_info} traced for {info.traced_for} returned a value of type {type(x)}{at}, "
             "which is not a valid JAX type"
         ) from None

@@ -11,16 +11,17 @@
 # ---
 
 # %% [markdown]
-# # What does my gradient keep in memory, and why?
+# # 0 · A first look: what does my gradient keep in memory, and why?
 #
 # `jax.grad` runs your function forward, keeps some of what it computed, and runs backward over what it kept.
-# Those kept values are the *residuals*. Here they are, for a small network.
+# Those kept values are the *residuals*. Here they are, for a small network. This takes five minutes.
 
 # %%
 import jax
 import jax.numpy as jnp
 
 import jaxviz
+from jaxviz import teach
 
 
 def predict(params, x):
@@ -50,11 +51,50 @@ print(jaxviz.residuals(loss, params, x, y, argnums=0))
 derivation = jaxviz.derive(loss, params, x, y)
 derivation.check()
 
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert derivation.check()
+assert all(r.location.line and r.reason for r in derivation.residuals)
+
+# %% [markdown]
+# In this series you say what you expect, and then see. The questions check themselves: the answers are computed from JAX.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: larger
+def _kept(rows):
+    return jaxviz.residuals(loss, params, jnp.ones((rows, 4)), jnp.zeros((rows, 2)), argnums=0)
+
+
+def _why():
+    fixed = sum(r.nbytes for r in _kept(8) if r.expression.startswith("params"))
+    sizes = " to ".join(f"{_kept(rows).nbytes:,}" for rows in (8, 16))
+    return f"It goes from {sizes} bytes. {fixed:,} of them are weights, which do not grow; everything else has a row for each example."
+
+
+def _growth():
+    ratio = _kept(16).nbytes / _kept(8).nbytes
+    return "as much" if ratio == 1 else "more, but less than twice as much" if ratio < 2 else "twice as much or more"
+
+
+larger = teach.predict(
+    "Above, the batch has 8 examples. With 16, what does the gradient keep?",
+    ["as much", "more, but less than twice as much", "twice as much or more"],
+    truth=_growth,
+    because=_why,
+    hints=("Which of the rows above have an 8 in their type?", "And which have none?"),
+)
+larger
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+larger.solution("more, but less than twice as much")
+
 # %% [markdown]
 # ## The explorer
 #
 # Click an equation: everything it came from, and everything that was made from it, lights up in every pane.
-# The number beside a source line is what that line makes the gradient keep.
+# The number beside a source line is what that line makes the gradient keep. The stages on top go from your function to what its
+# gradient compiles to; ◫ puts a second one beside the first.
 
 # %%
 explorer = jaxviz.explore(derivation)
@@ -104,3 +144,17 @@ print(jaxviz.trace(absolute_or_square)(3.0))
 
 # %%
 explorer.save_html("first_look.html")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+linear = jaxviz.derive(jnp.tanh, 1.0).linear
+assert "tanh" not in str(linear)
+assert jaxviz.grad(absolute_or_square)(3.0) == jax.grad(absolute_or_square)(3.0) == 6.0
+assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.0) == -1.0
+
+# %% [markdown]
+# ## Go on
+#
+# Each of the next takes 15 to 25 minutes, is about one program and one question, and has exercises. Begin with
+# [1 · What does JAX see of my function?](01_reading_jaxprs.ipynb), or with
+# [3 · What must a gradient remember?](03_partial_evaluation_and_residuals.ipynb) if you can read a jaxpr.

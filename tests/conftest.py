@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,27 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_p
 
 MAPS = Path("/proc/self/maps")
 _done = 0
+
+
+def pytest_ignore_collect(collection_path, config):
+    """A file all of whose tests are left out by their mark is not imported: the libraries of some take seconds."""
+    chosen = config.getoption("markexpr")
+    if not re.fullmatch(r"not \w+( and not \w+)*", chosen) or collection_path.suffix != ".py":
+        return None
+    of_all = re.search(r"^pytestmark = .*", collection_path.read_text(), re.MULTILINE)
+    left_out = re.findall(r"not (\w+)", chosen)
+    return bool(of_all and re.search(rf"pytest\.mark\.({'|'.join(left_out)})\b", of_all[0])) or None
+
+
+def pytest_collection(session):
+    gc.disable()
+
+
+def pytest_collection_finish(session):
+    """What has been imported stays: the garbage collector need not look through all of it again and again."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_teardown():

@@ -13,6 +13,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 import lineax
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
@@ -20,8 +21,9 @@ import optimistix
 from flax import nnx
 from jax import lax
 from jax.experimental.ode import odeint
-from numpyro.infer.util import initialize_model
-from programs import Case
+from library_values import equinox_parts, filled, initial, nnx_parts, normal
+from numpyro.infer.util import potential_energy
+from programs import Case, on_device
 
 LIBRARY_CASES: list[Case] = []
 KEY = jax.random.key(0)
@@ -31,7 +33,7 @@ def case(*args: Any, forward: bool = True) -> Callable[[Callable[..., Any]], Cal
     """Enters a function into the table, to be called with these."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
-        LIBRARY_CASES.append(Case(fun.__name__, fun, args, forward=forward))
+        LIBRARY_CASES.append(Case(fun.__name__, fun, on_device(args), forward=forward))
         return fun
 
     return enter
@@ -39,7 +41,7 @@ def case(*args: Any, forward: bool = True) -> Callable[[Callable[..., Any]], Cal
 
 # --- flax -------------------------------------------------------------------------------------------------------------
 
-IMAGES = jax.random.normal(KEY, (2, 8, 8, 1))
+IMAGES = normal(0, 2, 8, 8, 1)
 
 
 class Block(nn.Module):
@@ -64,7 +66,7 @@ class Transformer(nn.Module):
 TRANSFORMER = Transformer()
 
 
-@case(TRANSFORMER.init(KEY, jnp.ones((4, 8))), jnp.ones((4, 8)))
+@case(initial(TRANSFORMER.init, KEY, np.ones((4, 8))), np.ones((4, 8)))
 def flax_transformer_scanned_and_rematted(params, x):
     return jnp.sum(TRANSFORMER.apply(params, x) ** 2)
 
@@ -79,10 +81,10 @@ class Convolutional(nn.Module):
 
 
 CONVOLUTIONAL = Convolutional()
-VARIABLES = CONVOLUTIONAL.init({"params": KEY, "dropout": KEY}, IMAGES)
+VARIABLES = jax.eval_shape(CONVOLUTIONAL.init, {"params": KEY, "dropout": KEY}, IMAGES)
 
 
-@case(VARIABLES["params"], VARIABLES["batch_stats"], IMAGES)
+@case(filled(VARIABLES["params"]), filled(VARIABLES["batch_stats"], positive=True), IMAGES)
 def flax_batch_norm_and_dropout(params, stats, x):
     variables = {"params": params, "batch_stats": stats}
     y, updates = CONVOLUTIONAL.apply(variables, x, mutable=["batch_stats"], rngs={"dropout": KEY})
@@ -98,7 +100,7 @@ class Recurrent(nn.Module):
 RECURRENT = Recurrent()
 
 
-@case(RECURRENT.init(KEY, jnp.ones((2, 6, 3))), jnp.ones((2, 6, 3)))
+@case(initial(RECURRENT.init, KEY, np.ones((2, 6, 3))), np.ones((2, 6, 3)))
 def flax_lstm(params, x):
     return RECURRENT.apply(params, x)
 
@@ -113,10 +115,10 @@ class Perceptron(nnx.Module):
         return self.second(nnx.relu(self.norm(self.first(x))))
 
 
-GRAPH, PARAMS, REST = nnx.split(Perceptron(nnx.Rngs(0)), nnx.Param, ...)
+GRAPH, PARAMS, REST = nnx_parts(lambda: Perceptron(nnx.Rngs(0)))
 
 
-@case(PARAMS, jnp.linspace(0.0, 1.0, 15).reshape(5, 3))
+@case(PARAMS, np.linspace(0.0, 1.0, 15).reshape(5, 3))
 def nnx_perceptron(params, x):
     return jnp.sum(nnx.merge(GRAPH, params, REST)(x) ** 2)
 
@@ -133,9 +135,10 @@ def residual_network(x):
 
 
 RESNET = hk.transform_with_state(residual_network)
+RESNET_PARAMS, RESNET_STATE = jax.eval_shape(RESNET.init, KEY, IMAGES)
 
 
-@case(*RESNET.init(KEY, IMAGES), IMAGES)
+@case(filled(RESNET_PARAMS), filled(RESNET_STATE, positive=True), IMAGES)
 def haiku_resnet(params, state, x):
     y, state = RESNET.apply(params, state, KEY, x)
     return jnp.sum(y**2), state
@@ -149,29 +152,29 @@ def unrolled_lstm(x):
 HAIKU_LSTM = hk.without_apply_rng(hk.transform(unrolled_lstm))
 
 
-@case(HAIKU_LSTM.init(KEY, jnp.ones((6, 2, 3))), jnp.ones((6, 2, 3)))
+@case(initial(HAIKU_LSTM.init, KEY, np.ones((6, 2, 3))), np.ones((6, 2, 3)))
 def haiku_lstm(params, x):
     return HAIKU_LSTM.apply(params, x)
 
 
 # --- equinox ----------------------------------------------------------------------------------------------------------
 
-MLP, MLP_STATIC = eqx.partition(eqx.nn.MLP(3, 2, 8, 2, key=KEY), eqx.is_array)
-ATTENTION, ATTENTION_STATIC = eqx.partition(eqx.nn.MultiheadAttention(2, 4, key=KEY), eqx.is_inexact_array)
-GRU, GRU_STATIC = eqx.partition(eqx.nn.GRUCell(3, 4, key=KEY), eqx.is_array)
+MLP, MLP_STATIC = equinox_parts(lambda: eqx.nn.MLP(3, 2, 8, 2, key=KEY))
+ATTENTION, ATTENTION_STATIC = equinox_parts(lambda: eqx.nn.MultiheadAttention(2, 4, key=KEY))
+GRU, GRU_STATIC = equinox_parts(lambda: eqx.nn.GRUCell(3, 4, key=KEY))
 
 
-@case(MLP, jnp.ones(3))
+@case(MLP, np.ones(3))
 def equinox_mlp(params, x):
     return eqx.combine(params, MLP_STATIC)(x)
 
 
-@case(ATTENTION, jnp.linspace(0.0, 1.0, 20).reshape(5, 4))
+@case(ATTENTION, np.linspace(0.0, 1.0, 20).reshape(5, 4))
 def equinox_checkpointed_attention(params, x):
     return eqx.filter_checkpoint(eqx.combine(params, ATTENTION_STATIC))(x, x, x)
 
 
-@case(GRU, jnp.ones((6, 3)))
+@case(GRU, np.ones((6, 3)))
 def equinox_gru(params, xs):
     cell = eqx.combine(params, GRU_STATIC)
     return lax.scan(lambda h, x: (cell(x, h), None), jnp.zeros(4), xs)[0]
@@ -193,7 +196,7 @@ def scaled_sine_bwd(residuals, ct, perturbed, x, y):
     return ct * cos * y if perturbed else None
 
 
-@case(jnp.ones(3), forward=False)
+@case(np.ones(3), forward=False)
 def equinox_custom_vjp(x):
     return scaled_sine(x, 2.0)
 
@@ -203,12 +206,12 @@ def _sines(kind, x):
     return eqxi.while_loop(lambda carry: carry[0] < 3, step, (0, x), max_steps=8, kind=kind)[1]
 
 
-@case(jnp.ones(3))
+@case(np.ones(3))
 def equinox_bounded_loop(x):
     return _sines("bounded", x)
 
 
-@case(jnp.ones(3), forward=False)
+@case(np.ones(3), forward=False)
 def equinox_checkpointed_loop(x):
     return _sines("checkpointed", x)
 
@@ -229,28 +232,28 @@ ADAPTIVE = diffrax.PIDController(rtol=1e-3, atol=1e-3)
 RATE = jnp.float32(0.5)
 
 
-@case(jnp.ones(2), RATE, forward=False)
+@case(np.ones(2), RATE, forward=False)
 def diffrax_constant_steps(y, rate):
     return solve(y, rate, stepsize_controller=diffrax.ConstantStepSize(), max_steps=16)
 
 
-@case(jnp.ones(2), RATE, forward=False)
+@case(np.ones(2), RATE, forward=False)
 def diffrax_adaptive_steps(y, rate):
     at = diffrax.SaveAt(ts=jnp.array([0.3, 1.0]))
     return solve(y, rate, stepsize_controller=ADAPTIVE, saveat=at, max_steps=16)
 
 
-@case(jnp.ones(2), RATE)
+@case(np.ones(2), RATE)
 def diffrax_direct_adjoint(y, rate):
     return solve(y, rate, adjoint=diffrax.DirectAdjoint(), stepsize_controller=ADAPTIVE, max_steps=8)
 
 
-@case(jnp.ones(2), RATE, forward=False)
+@case(np.ones(2), RATE, forward=False)
 def diffrax_backsolve_adjoint(y, rate):
     return solve(y, rate, adjoint=diffrax.BacksolveAdjoint(), max_steps=16)
 
 
-@case(jnp.ones(2), RATE, forward=False)
+@case(np.ones(2), RATE, forward=False)
 def diffrax_stochastic(y, rate):
     noise = diffrax.VirtualBrownianTree(0.0, 1.0, tol=1e-2, shape=(2,), key=KEY)
     diffusion = diffrax.ControlTerm(lambda t, y, rate: lineax.DiagonalLinearOperator(rate * y), noise)
@@ -258,15 +261,15 @@ def diffrax_stochastic(y, rate):
     return diffrax.diffeqsolve(terms, diffrax.EulerHeun(), 0.0, 1.0, 0.25, y, args=rate, max_steps=8).ys
 
 
-MATRIX = 2.0 * jnp.eye(3) + 0.1
+MATRIX = 2.0 * np.eye(3) + 0.1
 
 
-@case(MATRIX, jnp.ones(3))
+@case(MATRIX, np.ones(3))
 def lineax_direct(a, b):
     return lineax.linear_solve(lineax.MatrixLinearOperator(a), b).value
 
 
-@case(MATRIX, jnp.ones(3))
+@case(MATRIX, np.ones(3))
 def lineax_conjugate_gradients(a, b):
     operator = lineax.MatrixLinearOperator(a @ a.T, lineax.positive_semidefinite_tag)
     return lineax.linear_solve(operator, b, lineax.CG(1e-5, 1e-5)).value
@@ -281,18 +284,18 @@ def optimistix_root(a):
 # --- optax, numpyro ---------------------------------------------------------------------------------------------------
 
 
-@case(jnp.linspace(-1.0, 1.0, 12).reshape(4, 3))
+@case(np.linspace(-1.0, 1.0, 12).reshape(4, 3))
 def optax_cross_entropy(logits):
     return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.arange(4) % 3).mean()
 
 
-@case(jnp.linspace(-1.0, 1.0, 48).reshape(2, 6, 4))
+@case(np.linspace(-1.0, 1.0, 48).reshape(2, 6, 4))
 def optax_ctc(logits):
     labels, padding = jnp.array([[1, 2, 0], [3, 1, 2]]), jnp.array([[0, 0, 1], [0, 0, 0]])
     return optax.ctc_loss(logits, jnp.zeros((2, 6)), labels, padding).sum()
 
 
-@case(jnp.float32(0.1), jnp.ones(3))
+@case(jnp.float32(0.1), np.ones(3))
 def optax_inner_loop(rate, x):
     """Learning the learning rate: four steps of Adam, differentiated."""
     optimizer = optax.adam(rate)
@@ -314,25 +317,22 @@ def eight_schools(y):
         numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
 
 
-MODEL = initialize_model(KEY, eight_schools, model_args=(jnp.arange(3.0),))
-
-
-@case(MODEL.param_info.z)
+@case({"mean": normal(2), "scale": normal(3), "effect": normal(4, 3)})
 def numpyro_potential(unconstrained):
-    return MODEL.potential_fn(unconstrained)
+    return potential_energy(eight_schools, (jnp.arange(3.0),), {}, unconstrained)
 
 
 # --- jax's own --------------------------------------------------------------------------------------------------------
 
-QUERY = jax.random.normal(KEY, (1, 4, 2, 4))
+QUERY = normal(1, 1, 4, 2, 4)
 
 
-@case(jnp.ones(2), RATE, forward=False)
+@case(np.ones(2), RATE, forward=False)
 def jax_odeint(y, rate):
     return odeint(lambda y, t, rate: -rate * y, y, jnp.array([0.0, 0.5, 1.0]), rate)
 
 
-@case(jnp.linspace(0.3, 0.6, 3))
+@case(np.linspace(0.3, 0.6, 3))
 def jax_gmres(x):
     return jax.scipy.sparse.linalg.gmres(lambda v: v * x + jnp.roll(v, 1) * 0.1, jnp.ones(3))[0]
 
@@ -342,7 +342,7 @@ def jax_dot_product_attention(q, k, v):
     return jax.nn.dot_product_attention(q, k, v, is_causal=True)
 
 
-@case(jnp.eye(3) + 0.1 * jnp.arange(9.0).reshape(3, 3) ** 0.5)
+@case(np.eye(3) + 0.1 * np.arange(9.0).reshape(3, 3) ** 0.5)
 def jax_linear_algebra(a):
     linalg = jnp.linalg
     symmetric = a @ a.T
@@ -353,7 +353,7 @@ def jax_linear_algebra(a):
     return sum(jnp.sum(p) for p in parts)
 
 
-@case(jnp.linspace(0.0, 1.0, 16).reshape(4, 4, 1))
+@case(np.linspace(0.0, 1.0, 16).reshape(4, 4, 1))
 def jax_resize(image):
     return jax.image.resize(image, (7, 7, 1), "cubic")
 
@@ -408,6 +408,6 @@ def adaptive_solve_bwd(residuals, ct):
 adaptive_solve.defvjp(adaptive_solve_fwd, adaptive_solve_bwd)
 
 
-@case(jnp.linspace(0.2, 1.0, 3), 0.5 * MATRIX, forward=False)
+@case(np.linspace(0.2, 1.0, 3), 0.5 * MATRIX, forward=False)
 def ode_solver_of_ones_own(x, theta):
     return jnp.sum(adaptive_solve(jnp.sin(x), theta) ** 2)

@@ -24,11 +24,12 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import sparse
 from jax.experimental.ode import odeint
+from library_values import KEY, equinox_parts, filled, initial, nnx_parts, normal
 from numpyro.contrib.control_flow import scan as numpyro_scan
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density
-from programs import Case
+from programs import Case, on_device
 
 MORE_LIBRARY_CASES: list[Case] = []
 """Programs with reverse mode."""
@@ -36,60 +37,16 @@ MORE_LIBRARY_CASES: list[Case] = []
 FORWARD_ONLY_CASES: list[Case] = []
 """Programs that JAX pushes forward and refuses to pull back."""
 
-KEY = jax.random.key(7)
-
 
 def case(*args: Any, forward: bool = True, reverse: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enters a function into a table, to be called with these."""
 
     def enter(fun: Callable[..., Any]) -> Callable[..., Any]:
         table = MORE_LIBRARY_CASES if reverse else FORWARD_ONLY_CASES
-        table.append(Case(fun.__name__, fun, args, forward=forward))
+        table.append(Case(fun.__name__, fun, on_device(args), forward=forward))
         return fun
 
     return enter
-
-
-def normal(i: int, *shape: int) -> jax.Array:
-    """Numbers by NumPy, since JAX would compile something for each shape when this file is imported."""
-    return jnp.asarray(np.random.default_rng(i).normal(size=shape), jnp.float32)
-
-
-def filled(shapes: Any, positive: bool = False) -> Any:
-    """Values for a tree of shapes, such as an initializer's result that was only traced; integers are zero.
-
-    Args:
-      positive: for states, among which are variances.
-    """
-    rng = np.random.default_rng(0)
-
-    def leaf(x: Any) -> Any:
-        if not isinstance(x, jax.ShapeDtypeStruct):
-            return x
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.split(KEY, x.shape) if x.shape else KEY
-        if not jnp.issubdtype(x.dtype, jnp.inexact):
-            return jnp.zeros(x.shape, x.dtype)
-        numbers = rng.uniform(0.5, 1.5, x.shape) if positive else rng.normal(size=x.shape) * 0.5
-        return jnp.asarray(numbers, x.dtype)
-
-    return jax.tree.map(leaf, shapes)
-
-
-def initial(init: Callable[..., Any], *args: Any) -> Any:
-    """What a flax or haiku `init` would give, in shape."""
-    return filled(jax.eval_shape(init, *args))
-
-
-def equinox_parts(make: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    """A new equinox module's inexact arrays, and the rest."""
-    return eqx.partition(filled(eqx.filter_eval_shape(make, *args)), eqx.is_inexact_array)
-
-
-def nnx_parts(make: Callable[..., Any]) -> tuple[Any, Any, Any]:
-    """A new nnx module's structure, parameters and the rest of its state."""
-    graph, params, rest = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
-    return graph, filled(params), filled(rest, positive=True)
 
 
 # --- flax.linen -------------------------------------------------------------------------------------------------------
@@ -172,7 +129,7 @@ BIDIRECTIONAL = nn.Bidirectional(nn.RNN(nn.GRUCell(3)), nn.RNN(nn.OptimizedLSTMC
 LENGTHS = jnp.array([5, 2])
 
 
-@case(initial(BIDIRECTIONAL.init, KEY, jnp.ones((2, 5, 2))), normal(1, 2, 5, 2), LENGTHS)
+@case(initial(BIDIRECTIONAL.init, KEY, np.ones((2, 5, 2))), normal(1, 2, 5, 2), LENGTHS)
 def linen_bidirectional_with_lengths(params, x, lengths):
     return BIDIRECTIONAL.apply(params, x, seq_lengths=lengths)
 
@@ -221,7 +178,7 @@ class Experts(nn.Module):
 EXPERTS = Experts()
 
 
-@case(initial(EXPERTS.init, KEY, jnp.ones((2, 3)), jnp.int32(0)), normal(3, 2, 3), jnp.int32(1), forward=False)
+@case(initial(EXPERTS.init, KEY, np.ones((2, 3)), jnp.int32(0)), normal(3, 2, 3), jnp.int32(1), forward=False)
 def linen_switch_and_custom_vjp(params, x, which):
     return EXPERTS.apply(params, x, which)
 
@@ -352,7 +309,7 @@ RESNET_IMAGES = normal(9, 2, 16, 16, 1)
 RESNET_PARAMS, RESNET_STATE = jax.eval_shape(HAIKU_RESNET.init, KEY, RESNET_IMAGES)
 
 
-@case(filled(RESNET_PARAMS), filled(RESNET_STATE, positive=True), RESNET_IMAGES, jnp.array([0, 1]))
+@case(filled(RESNET_PARAMS), filled(RESNET_STATE, positive=True), RESNET_IMAGES, np.array([0, 1]))
 @jax.jit
 def haiku_library_resnet(params, state, images, labels):
     logits, state = HAIKU_RESNET.apply(params, state, None, images)
@@ -372,7 +329,7 @@ def _stacked_layers(x):
 HAIKU_STACK = hk.transform(_stacked_layers)
 
 
-@case(initial(HAIKU_STACK.init, KEY, jnp.ones((4, 6))), KEY, normal(10, 4, 6))
+@case(initial(HAIKU_STACK.init, KEY, np.ones((4, 6))), KEY, normal(10, 4, 6))
 def haiku_layer_stack_rematted(params, key, x):
     return HAIKU_STACK.apply(params, key, x)
 
@@ -532,7 +489,7 @@ def equinox_physics_informed_loss(params, points):
     return jnp.mean(jax.vmap(residual)(points) ** 2)
 
 
-@case(jnp.linspace(0.5, 1.5, 3), jnp.float32(2.0))
+@case(np.linspace(0.5, 1.5, 3), jnp.float32(2.0))
 def equinox_checked_values(x, limit):
     """`error_if` puts a branch, a callback and a value that may not be optimised away around what is checked."""
     x = eqx.error_if(x, jnp.any(x > limit), "too large")
@@ -631,7 +588,7 @@ def lineax_least_squares(a, b):
     return by_qr + lineax.linear_solve(lineax.MatrixLinearOperator(a), b, well_posed).value
 
 
-@case(SQUARE, {"u": jnp.ones(2), "v": jnp.arange(2.0)})
+@case(SQUARE, {"u": np.ones(2), "v": np.arange(2.0)})
 def lineax_matrix_free_gmres(a, b):
     """An operator given as a function between pytrees."""
 
@@ -643,14 +600,14 @@ def lineax_matrix_free_gmres(a, b):
     return lineax.linear_solve(operator, b, lineax.GMRES(rtol=1e-6, atol=1e-6)).value
 
 
-@case(jnp.arange(4.0, 8.0), jnp.ones(3), jnp.ones(3) * 0.5, jnp.ones(4))
+@case(np.arange(4.0, 8.0), np.ones(3), np.ones(3) * 0.5, np.ones(4))
 def lineax_structured(diagonal, lower, upper, b):
     tridiagonal = lineax.TridiagonalLinearOperator(diagonal, lower, upper)
     triangular = lineax.MatrixLinearOperator(jnp.tril(jnp.outer(diagonal, b)), lineax.lower_triangular_tag)
     return lineax.linear_solve(tridiagonal, lineax.linear_solve(triangular, b).value).value
 
 
-@case(jnp.array([2.0, 0.5]), jnp.linspace(0.0, 1.0, 5), jnp.array([2.1, 1.8, 1.6, 1.4, 1.2]))
+@case(np.array([2.0, 0.5]), np.linspace(0.0, 1.0, 5), np.array([2.1, 1.8, 1.6, 1.4, 1.2]))
 def optimistix_least_squares(guess, t, y):
     """A fit of a decaying exponential; the derivative is that of the solution in the data."""
     residual = lambda p, data: p[0] * jnp.exp(-p[1] * data[0]) - data[1]
@@ -658,7 +615,7 @@ def optimistix_least_squares(guess, t, y):
     return optimistix.least_squares(residual, solver, guess, args=(t, y), max_steps=32).value
 
 
-@case(jnp.array([1.2, 0.8]))
+@case(np.array([1.2, 0.8]))
 def optimistix_minimise(target):
     objective = lambda x, target: jnp.sum((x - target) ** 2) + 0.1 * jnp.sum(x**4)
     return optimistix.minimise(objective, optimistix.BFGS(1e-4, 1e-4), jnp.zeros(2), args=target, max_steps=32).value
@@ -733,7 +690,7 @@ def optax_lbfgs_with_line_search(params, batch):
     return loss(params)
 
 
-@case(normal(27, 3, 4), jnp.array([0, 2, 1]))
+@case(normal(27, 3, 4), np.array([0, 2, 1]))
 @jax.jit
 def optax_losses(logits, labels):
     losses = optax.losses
@@ -802,13 +759,13 @@ def _guide(y):
     numpyro.sample("noise", dist.LogNormal(location[1], jnp.exp(log_scale[1])))
 
 
-@case({"location": jnp.array([0.2, 0.1]), "log_scale": jnp.array([-1.0, -2.0])}, OBSERVED)
+@case({"location": np.array([0.2, 0.1]), "log_scale": np.array([-1.0, -2.0])}, OBSERVED)
 def numpyro_variational_bound(params, y):
     """The evidence bound of a time series, with samples of the guide."""
     return Trace_ELBO(num_particles=2).loss(jax.random.key(1), params, _autoregressive, _guide, y)
 
 
-@case(jnp.array([0.3, -0.2]), jnp.array([1.0, 0.5]), jnp.float32(0.1))
+@case(np.array([0.3, -0.2]), np.array([1.0, 0.5]), jnp.float32(0.1))
 def numpyro_leapfrog(position, momentum, step_size):
     """Trajectories of Hamiltonian Monte Carlo, differentiated in the step size: gradients in a loop."""
     prior = dist.TransformedDistribution(
@@ -842,7 +799,7 @@ def jax_odeint_of_pytrees(state, params):
     return odeint(pendulum, state, jnp.array([0.0, 0.1, 0.25]), params, rtol=1e-3, atol=1e-3)
 
 
-@case(SQUARE @ SQUARE.T, jnp.arange(4.0))
+@case(SQUARE @ SQUARE.T, np.arange(4.0))
 def jax_iterative_solvers(a, b):
     solvers = jax.scipy.sparse.linalg
     preconditioner = lambda v: v / jnp.diag(a)
@@ -852,7 +809,7 @@ def jax_iterative_solvers(a, b):
     return x + 2.0 * y + 3.0 * z
 
 
-@case(jnp.array([2.0, 3.0]))
+@case(np.array([2.0, 3.0]))
 def jax_custom_root(a):
     """Newton's method in a while loop; the derivative is that of the root."""
     f = lambda x: x**3 + a * x - 1.0
@@ -875,7 +832,7 @@ def jax_custom_root(a):
     return root, aux
 
 
-@case(SQUARE, jnp.arange(1.0, 5.0))
+@case(SQUARE, np.arange(1.0, 5.0))
 def jax_custom_linear_solve(a, b):
     """One's own solver, with the factors shared between the system and its transpose."""
     factors = jax.scipy.linalg.lu_factor(lax.stop_gradient(a))
@@ -887,7 +844,7 @@ def jax_custom_linear_solve(a, b):
     )
 
 
-@case(jnp.array([0.5, 1.5]), reverse=False)
+@case(np.array([0.5, 1.5]), reverse=False)
 @jax.jit
 def jax_scipy_minimize(target):
     """BFGS is a while loop: it has forward mode only."""
@@ -921,7 +878,7 @@ def _fixed_point_bwd(f, residuals, ct):
 _fixed_point.defvjp(_fixed_point_fwd, _fixed_point_bwd)
 
 
-@case({"w": 0.2 * normal(30, 3, 3), "b": jnp.ones(3)}, jnp.zeros(3), forward=False)
+@case({"w": 0.2 * normal(30, 3, 3), "b": np.ones(3)}, np.zeros(3), forward=False)
 def deep_equilibrium_model(params, x):
     layer = lambda p, z: jnp.tanh(p["w"] @ z + p["b"])
     return jnp.sum(_fixed_point(layer, params, x) ** 2)
@@ -1003,7 +960,7 @@ def decompositions(a, b):
     }
 
 
-@case(jnp.linspace(0.3, 0.9, 4))
+@case(np.linspace(0.3, 0.9, 4))
 @jax.jit
 def special_functions(x):
     s = jax.scipy.special
@@ -1016,7 +973,7 @@ def special_functions(x):
     )  # fmt: skip
 
 
-@case(normal(37, 6, 6, 2), normal(38, 3, 3, 2, 2), jnp.array([[0.4, 2.5, 3.3], [1.2, 0.7, 4.1]]))
+@case(normal(37, 6, 6, 2), normal(38, 3, 3, 2, 2), np.array([[0.4, 2.5, 3.3], [1.2, 0.7, 4.1]]))
 @jax.jit
 def images(image, kernel, coordinates):
     batch = image[None]
@@ -1034,7 +991,7 @@ def images(image, kernel, coordinates):
     return sampled.sum() + moved.sum() + jnp.tanh(up).sum() + pooled.sum() + small, spectrum
 
 
-@case(jnp.array([0.7, 1.5, 3.0]), jnp.float32(0.5), KEY)
+@case(np.array([0.7, 1.5, 3.0]), jnp.float32(0.5), KEY)
 @jax.jit
 def reparametrized_samples(a, scale, key):
     keys = jax.random.split(key, 6)
@@ -1166,7 +1123,7 @@ def kalman_filter(observations, log_scales):
     return log_p.sum(), mean, covariance
 
 
-@case(normal(60, 2, 4, 2), jnp.array([0, 1, 1, 0]))
+@case(normal(60, 2, 4, 2), np.array([0, 1, 1, 0]))
 def low_precision_training_step(x, labels):
     """Scaled loss in bfloat16, with a straight-through rounding of the weights."""
     w = jnp.round(x[0] * 8.0) / 8.0

@@ -44,8 +44,13 @@ def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Call
     return enter
 
 
+def on_device(tree: Any) -> Any:
+    """NumPy's arrays as JAX's. JAX compiles something for each shape that it makes itself, in each process that imports a table."""
+    return jax.tree.map(lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x, tree)
+
+
 def arange(*shape: int) -> jax.Array:
-    return jnp.linspace(0.3, 1.7, int(np.prod(shape))).reshape(shape)
+    return on_device(np.linspace(0.3, 1.7, int(np.prod(shape)), dtype=np.float32).reshape(shape))
 
 
 X = arange(3)

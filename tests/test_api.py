@@ -376,3 +376,11 @@ def test_a_misspelt_option_is_refused(call):
         call(lambda x: x * x, cond_residuals="recomput")(1.0)
     with pytest.raises(ValueError, match="not 'recomput'"):
         jaxviz.derive(lambda x: x * x, 1.0, cond_residuals="recomput").forward  # noqa: B018
+
+
+def test_what_cannot_be_transposed_names_the_line_and_what_to_do():
+    def squared(x):
+        return x * x
+
+    with pytest.raises(jaxviz.EquationError, match=r"The function is not linear.*jax\.linearize.*test_api\.py:\d+"):
+        jaxviz.linear_transpose(squared, 1.0)

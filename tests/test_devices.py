@@ -13,7 +13,7 @@ from jax.extend import core as jex_core
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_nestings import NESTINGS, inexact, total
-from test_parity import assert_same
+from test_parity import assert_same, half_slow
 from test_parity import seeds as plain_seeds
 
 import jaxviz
@@ -47,7 +47,7 @@ def some(items, n):
     return items[::n]
 
 
-@cases
+@pytest.mark.parametrize("case", half_slow(CASES, 1), ids=str)
 def test_vjp(case):
     ct = seeds(jax.eval_shape(case.fun, *case.args), tangent=False)
 
@@ -187,7 +187,12 @@ COMPOSITIONS = {
 }
 
 
-@pytest.mark.parametrize("compose", COMPOSITIONS.values(), ids=COMPOSITIONS)
+LONG = ("hessian", "gradient of a gradient")
+
+
+@pytest.mark.parametrize(
+    "compose", [pytest.param(c, id=n, marks=[pytest.mark.slow] * (n in LONG)) for n, c in COMPOSITIONS.items()]
+)
 def test_composed(compose):
     assert_same(compose(jaxviz), compose(jax))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.extend import core as jex_core
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from programs import CASES
+from programs import CASES, on_device
 
 import jaxviz
 from jaxviz.derivation import STAGES, type_name
@@ -17,6 +17,11 @@ from jaxviz.ir.origin import ancestors
 from jaxviz.ir.typecheck import check_program
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def half_slow(cases, slow):
+    """Every other of them is left out of the quick tests: those in the even places, or those in the odd ones."""
+    return [pytest.param(c, marks=pytest.mark.slow) if i % 2 == slow else c for i, c in enumerate(cases)]
 
 
 def assert_same(got, want):
@@ -45,13 +50,13 @@ def seeds(tree, tangent):
         dtype = (aval.to_tangent_aval() if tangent else aval.to_ct_aval()).dtype
         if dtype == jax.dtypes.float0:
             return np.zeros(aval.shape, dtype)
-        return (jnp.arange(1, aval.size + 1, dtype=jnp.float32).reshape(aval.shape) / 7 + i).astype(dtype)
+        return on_device((np.arange(1, aval.size + 1, dtype=np.float32).reshape(aval.shape) / 7 + i).astype(dtype))
 
     leaves, tree = jax.tree.flatten(tree)
     return jax.tree.unflatten(tree, [seed(i, x) for i, x in enumerate(leaves)])
 
 
-@cases
+@pytest.mark.parametrize("case", half_slow(CASES, 1), ids=str)
 def test_jvp(case):
     tangents = seeds(case.args, tangent=True)
     if not case.forward:
@@ -197,10 +202,9 @@ FLOAT_CASES = [
     if all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(c.args[0]))
     and c.name != "no_elements"
 ]
-float_cases = pytest.mark.parametrize("case", FLOAT_CASES, ids=str)
 
 
-@float_cases
+@pytest.mark.parametrize("case", half_slow(FLOAT_CASES, 0), ids=str)  # with what `test_vjp` goes through, and a sum
 def test_grad_and_value(case):
     f = scalar(case)
     assert_same(jaxviz.value_and_grad(f)(*case.args), jax.value_and_grad(f)(*case.args))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import two_processes
 
 import jaxviz
@@ -56,6 +57,7 @@ def run_both(folder):
     return [dict(np.load(f)) for f in outfiles]
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one_and_with_jax(tmp_path):
     one = two_processes.run(jaxviz)
     for process, held in enumerate(run_both(tmp_path)):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import jax
@@ -14,15 +14,16 @@ import numpy as np
 from jaxviz.analysis.nan_causes import operand
 from jaxviz.analysis.nan_events import chain_of, described, events_of, harmless_in, kinds_of, run_once
 from jaxviz.analysis.nan_report import NanReport
-from jaxviz.analysis.nan_search import Birth, Level, Search
+from jaxviz.analysis.nan_search import Birth, Level, Search, Steps
 from jaxviz.analysis.tables import type_text
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
-from jaxviz.ir.errors import EquationError
+from jaxviz.ir.errors import EquationError, NoArrayError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
-from jaxviz.runtime.capture import evaluate_equation, steps_of
+from jaxviz.rules.mapped_loops import with_one_predicate
+from jaxviz.runtime.capture import evaluate_equation, steps_of, values_at
 from jaxviz.transforms.driver import Builder
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
 from jaxviz.transforms.inline import inlined
@@ -38,6 +39,7 @@ class _Subject:
     """What is run: a function, or a loss and then its gradient.
 
     Args:
+      traced: as it was traced.
       program: with its calls written out.
       inputs: its inputs.
       names: of its inputs.
@@ -46,6 +48,7 @@ class _Subject:
       note: what was left out.
     """
 
+    traced: Program
     program: Program
     inputs: tuple[Any, ...]
     names: tuple[str, ...]
@@ -91,17 +94,27 @@ def find_nan(
     subject = _subject(f, args, kwargs, argnums, gradient)
     with compat.nan_checks_off():
         found = _find(subject, harmless)
-        if found is None and not _runs_finite(subject):
-            found = _find_by_stepping(subject)
+        if not found and (bad := _bad_as_compiled(subject)):
+            others = found.harmless if found is not None else ()
+            note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
+            found = _find_by_stepping(subject) or NanReport(subject.function, bad, None, (), None, (), note=note)
+            found = replace(found, harmless=others)
     return found
 
 
 def _find(subject: _Subject, harmless: bool) -> NanReport | None:
     program = subject.program
-    flagged = flag_program(program)
+    flagged = flag_program(program, deciding=harmless)
     n_results = len(program.outvars)
     raised = run_once(program, lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
-    search = Search(program, flagged.watches, raised, partial(_is_bad_input, subject, {}))
+    search = Search(
+        program,
+        flagged.watches,
+        raised,
+        partial(_is_bad_input, subject, {}),
+        partial(_kinds_in, subject),
+        partial(_branch_in, subject),
+    )
     bad = [k for k in range(n_results) if search.is_bad_result(k, INFINITE)]
     others = harmless_in(search, bad) if harmless else ()
     if not bad:
@@ -127,14 +140,20 @@ def _subject(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Any, gradient: bool | None
 ) -> _Subject:
     argnums = compat.index_or_indices(argnums)
-    wanted = in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
+    by_default = argnums == 0 and not args and not gradient  # called with keywords alone, or with nothing
+    wanted = () if by_default else in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
     try:
         d = derive(f, *args, argnums=wanted, **kwargs)
+    except NoArrayError:
+        return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
     except TypeError:
         if gradient:
             raise
         wanted = ()
-        d = derive(f, *args, argnums=wanted, **kwargs)
+        try:
+            d = derive(f, *args, argnums=wanted, **kwargs)
+        except NoArrayError:
+            return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     primal = d.primal
@@ -146,19 +165,35 @@ def _subject(
             f"{', '.join(type_text(a) for a in primal.out_avals) or 'nothing'}"
         )
     note = ""
+    if by_default and kwargs and _is_real_number(primal):
+        note = "Its gradient was not searched: give what it is differentiated in by position."
     if is_loss and (gradient or (gradient is None and not any(_is_derived(e) for _, e in primal.walk()))):
         try:
             program = _with_gradient(d)
-        except EquationError as error:
+        except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and what jax's rules raise
             if gradient:
                 raise
             note = f"Its gradient was not searched: {error}"
         else:
             differentiated = [name for name, nz in zip(names, d.nonzeros, strict=True) if nz]
             results = ("the loss", *(f"the gradient in {name}" for name in differentiated))
-            return _Subject(inlined(program, _CALLS), inputs, names, results, primal.name)
+            return _Subject(program, _written_out(program), inputs, names, results, primal.name)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(inlined(primal, _CALLS), inputs, names, results, primal.name, note)
+    return _Subject(primal, _written_out(primal), inputs, names, results, primal.name, note)
+
+
+def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function without those of its results that are no arrays, such as the functions in a model of equinox."""
+
+    @wraps(f)
+    def arrays(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.map(lambda x: x if compat.is_array_like(x) else None, f(*args, **kwargs))
+
+    return arrays
+
+
+def _written_out(program: Program) -> Program:
+    return with_one_predicate(inlined(program, _CALLS))
 
 
 def _is_real_number(program: Program) -> bool:
@@ -193,6 +228,23 @@ def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var
     return known[v][kind]
 
 
+def _kinds_in(subject: _Subject, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[tuple[bool, bool]]:
+    """Whether values are not finite, and hold a NaN, in one step: the program is run once more, up to there."""
+    return [kinds_of(x) for x in _values_in(subject, level, steps, atoms)]
+
+
+def _branch_in(subject: _Subject, level: Level, cond: Equation, steps: Steps) -> int:
+    index = cond.invars[0]
+    (value,) = [index.val] if isinstance(index, Literal) else _values_in(subject, level, steps, [index])
+    return int(np.clip(value, 0, len(cond.programs) - 1))
+
+
+def _values_in(subject: _Subject, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[Any]:
+    program = subject.program
+    values: list[Any] = run_once(program, lambda *xs: values_at(program, xs, level.path, steps, atoms))(*subject.inputs)
+    return values
+
+
 def _given(subject: _Subject, birth: Birth) -> str:
     value = birth.value
     if isinstance(value, Literal):
@@ -206,9 +258,15 @@ def _given(subject: _Subject, birth: Birth) -> str:
 # --- where the flags show nothing --------------------------------------------------------------------------------------
 
 
-def _runs_finite(subject: _Subject) -> bool:
-    """Whether the program without flags gives finite results: what XLA fuses otherwise may round otherwise."""
-    return not any(kinds_of(x)[INFINITE] for x in jax.jit(as_function(subject.program))(*subject.inputs))
+_OTHERWISE = (
+    "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise."
+)
+
+
+def _bad_as_compiled(subject: _Subject) -> tuple[str, ...]:
+    """The results that are not finite where the program runs as it was traced, with its calls and without flags."""
+    outs = jax.jit(as_function(subject.traced))(*subject.inputs)
+    return tuple(name for name, x in zip(subject.results, outs, strict=True) if kinds_of(x)[INFINITE])
 
 
 def _find_by_stepping(subject: _Subject) -> NanReport | None:
@@ -218,10 +276,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     if found is None:
         return None
     birth, ins, outs, results = found
-    note = (
-        "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise. It was found by "
-        "running equation by equation."
-    )
+    note = f"{_OTHERWISE} It was found by running equation by equation."
     names = tuple(subject.results[k] for k in results)
     if not birth.equations:
         return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)

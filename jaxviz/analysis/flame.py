@@ -155,13 +155,14 @@ _SCRIPT = """(() => {
 
 def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     """The bars as a figure, from the whole at the top down."""
-    from matplotlib.figure import Figure  # slow to import, and not wanted by who only looks
-    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.patches import Patch, Rectangle  # slow to import, and not wanted by who only looks
+
+    from jaxviz.analysis.figures import Picture
 
     bars = list(flame.placed(least=_LEAST * flame.seconds))
     rows = 1 + max(depth for _, _, depth in bars)
     if axes is None:
-        axes = Figure(figsize=(10, 0.8 + 0.24 * rows), layout="constrained", facecolor="white").subplots()
+        axes = Picture(figsize=(10, 0.8 + 0.24 * rows), layout="constrained", facecolor="white").subplots()
     whole = flame.seconds or 1.0
     axes.set_xlim(0, 1e3 * whole)
     axes.set_ylim(rows, 0)

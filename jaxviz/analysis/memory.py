@@ -246,9 +246,9 @@ class MemoryTimeline:
         Args:
           ax: axes of a figure of your own to draw in.
         """
-        from matplotlib.figure import Figure
+        from jaxviz.analysis.figures import Picture
 
-        axes = Figure(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
+        axes = Picture(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
         figure = cast("Figure", axes.figure)
         totals = np.asarray([s.nbytes for s in self.steps], float).reshape(-1, len(KINDS))
         unit, scale = next(

@@ -129,7 +129,8 @@ class Case:
             return False
         x = self.inputs[k]
         if x.value is not None:
-            return isinstance(x.value, (int, float)) and test(x.value)
+            value = x.value.real if isinstance(x.value, complex) and x.value.imag == 0 else x.value
+            return isinstance(value, (int, float)) and test(value)
         ends = [v for v in (x.low, x.high, 0.0 if x.n_zero else None) if v is not None]
         return any(test(v) for v in ends)
 
@@ -174,7 +175,7 @@ _AT_ZERO = {
     "acosh": ("arccosh", "the slope of arccosh is infinite at 1"),
     "atanh": ("arctanh", "arctanh and its slope are infinite at -1 and 1"),
     "erf_inv": ("erfinv", "erfinv and its slope are infinite at -1 and 1"),
-    "div": ("division", "the slope of a / b in b is a / b**2, infinite at b = 0"),
+    "div": ("division", "the slopes of a / b, 1 / b and -a / b**2, are infinite at b = 0"),
     "atan2": ("arctan2", "the slope of arctan2 is 0 / 0 at the origin"),
     "integer_pow": ("power", "a negative power and its slope are infinite at 0"),
 }
@@ -204,7 +205,7 @@ def _of_derivative(case: Case) -> Cause | None:
     if name in ("eigh", "svd", "eig"):
         return Cause(
             f"repeated-values-of-{name}",
-            f"The slope of {name} divides by the differences of its {'singular' if name == 'svd' else 'eigen'}values, and two of them are equal.",
+            f"The slope of {name} divides by the differences of its {'singular values' if name == 'svd' else 'eigenvalues'}, and two of them are equal.",
             "Differentiate only what does not depend on the choice of vectors (the values alone), or break the tie: add a small "
             "diagonal of different numbers.",
         )  # fmt: skip
@@ -245,7 +246,7 @@ def _of_library(case: Case) -> Cause | None:
         )
     if case.primitive == "shard_map":
         return Cause(
-            "inside-shard-map", "It happens on a device, inside of the shard_map, which is a single step here.",
+            "inside-shard-map", "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one.",
             "Call find_nan on the function in it, with what one device has of the arguments.",
         )  # fmt: skip
     if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
@@ -253,11 +254,15 @@ def _of_library(case: Case) -> Cause | None:
             "not-positive-definite", "cholesky gives NaN where the matrix is not positive definite.",
             "Add a small multiple of the identity (jitter), and see to it that the matrix is symmetric.",
         )  # fmt: skip
-    if case.operation in ("solve", "inv", "lu", "lu_solve", "triangular_solve", "det", "slogdet") and case.primitive in (
-        "triangular_solve", "div", "lu", "custom_linear_solve",
-    ):  # fmt: skip
+    solves = case.primitive in ("custom_linear_solve", "triangular_solve")
+    factors = case.operation in ("solve", "inv", "lu", "lu_solve", "triangular_solve", "det", "slogdet")
+    by_zero = case.primitive in ("div", "lu") or (case.primitive == "log" and case.reads(0, is_zero))
+    if all(x.is_finite for x in case.inputs) and (solves or (factors and by_zero)):
+        name = case.operation.replace("custom_linear_solve", "The solver")
+        whose = f"The slope of {name}" if case.is_derivative and not factors else name
+        does = "takes the log of" if case.primitive == "log" else "divides by"
         return Cause(
-            "singular-matrix", f"{case.operation} divides by a pivot that is 0: the matrix is singular.",
+            "singular-matrix", f"{whose} {does} a pivot that is 0: the matrix is singular.",
             "Add a small multiple of the identity, or use jnp.linalg.lstsq or pinv.",
         )  # fmt: skip
     return None
@@ -328,8 +333,10 @@ def _of_primitive(case: Case) -> Cause | None:
 
 
 def _of_overflow(case: Case) -> Cause | None:
-    """Infinity of finite numbers, by an operation that has none of its own."""
-    if not all(x.is_finite for x in case.inputs) or not any(o.n_inf for o in case.outputs):
+    """Infinity of finite numbers, by an operation that has none of its own; or the NaN that infinities of both signs add up to."""
+    sums = case.primitive in ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
+    is_bad = any(o.n_inf or (sums and o.n_nan) for o in case.outputs)
+    if not all(x.is_finite for x in case.inputs) or not is_bad:
         return None
     largest = f"{float(jnp.finfo(case.dtype).max):.3g}"
     kind = jnp.dtype(case.dtype).name
@@ -345,10 +352,14 @@ def _of_overflow(case: Case) -> Cause | None:
             "overflow-of-cast", f"The number is larger than {kind} holds ({largest}).",
             "Use bfloat16, which has the range of float32, or scale it down (loss scaling) before the cast.",
         )  # fmt: skip
-    what = {"reduce_sum": "The sum", "dot_general": "The product of matrices", "cumsum": "The running sum"}.get(
-        case.primitive, "The result"
-    )
-    if case.primitive in ("mul", "add", "add_any", "sub", "reduce_sum", "dot_general", "integer_pow", "square", "div", "pow",
+    what = {
+        "reduce_sum": "The sum",
+        "psum": "The sum over devices",
+        "psum_invariant": "The sum over devices",
+        "dot_general": "The product of matrices",
+        "cumsum": "The running sum",
+    }.get(case.primitive, "The result")
+    if case.primitive in ("mul", "add", "add_any", "sub", "reduce_sum", "psum", "psum_invariant", "dot_general", "integer_pow", "square", "div", "pow",
                           "cumsum", "cumprod", "reduce_prod", "conv_general_dilated", "scatter-add", "neg"):  # fmt: skip
         return Cause(
             f"overflow-of-{kind}" if narrow else "overflow",
@@ -369,7 +380,7 @@ def _of_infinities(case: Case) -> Cause | None:
             "Zero times infinity is NaN.",
             "Find where the infinity comes from and keep it from arising.",
         )
-    if case.primitive in ("sub", "add", "add_any", "reduce_sum"):
+    if case.primitive in ("sub", "add", "add_any", "reduce_sum", "dot_general", "psum", "psum_invariant"):
         return Cause(
             "infinity-minus-infinity",
             "Infinity minus infinity is NaN.",

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.nan_causes import Case, Operand, cause_of, is_slope, on_host, operand
-from jaxviz.analysis.nan_report import Event, Iteration, Passed
+from jaxviz.analysis.nan_report import Devices, Event, Iteration, Passed
 from jaxviz.analysis.nan_search import Birth, Level, Search
 from jaxviz.analysis.tables import nbytes, short_location, type_text
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.runtime.capture import values_at
-from jaxviz.transforms.flags import INFINITE, NAN
+from jaxviz.transforms.flags import INFINITE, NAN, decides
 
 _SMALL = 1 << 20
 """An array of so many bytes is looked at here; of a larger one the device tells."""
@@ -104,10 +104,10 @@ def described(
     meets_zero = zero or (later is not None and later.zero_cotangent)
     behind = is_derivative and meets_zero and _goes_into_where(birth.level.program, e)
     case = Case(e.primitive.name, e.params, operation, is_derivative, operands, results, dtype, behind)
-    iterations, branches = _steps(birth)
+    iterations, devices, branches = _steps(birth)
     return Event(
         _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
-        branches, operands, results, index, cause_of(case), is_exact, zero,
+        branches, operands, results, index, cause_of(case), is_exact, zero, devices,
     )  # fmt: skip
 
 
@@ -200,21 +200,28 @@ def _text(e: Equation) -> str:
     return f"{e.primitive.name} {' '.join(ins)} -> {', '.join(outs)}"
 
 
-def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[str, ...]]:
-    iterations, branches = [], []
-    steps = iter(birth.steps)
+def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tuple[str, ...]]:
+    """The loops, the shard_maps and the branches around it."""
+    iterations, devices, branches = [], [], []
+    steps = iter(enumerate(birth.steps))
     for e, place in birth.level.path:
         where = _user_line(e.source)
         at = f" at {short_location(where)}" if where is not None else ""
         if e.primitive is compat.scan_p:
-            step, length = next(steps), int(e.params["length"])
+            (_, step), length = next(steps), int(e.params["length"])
             iterations.append(Iteration(f"scan{at}", length - 1 - step if e.params["reverse"] else step, length))
         elif e.primitive is compat.while_p:
-            iterations.append(Iteration(f"while loop{at}", next(steps), None))
+            iterations.append(Iteration(f"while loop{at}", next(steps)[1], None))
+        elif e.primitive is compat.shard_map_p:
+            k, device = next(steps)
+            axes = tuple((str(name), size) for name, size in compat.devices_of(e.operation).items())
+            index = lambda n, axes=axes: tuple(map(int, np.unravel_index(n, tuple(size for _, size in axes))))
+            alike = dict.fromkeys(other[k] for other in birth.alike if other[k] != device)
+            devices.append(Devices(f"shard_map{at}", axes, index(device), tuple(map(index, alike))))
         elif e.primitive is compat.cond_p:
             which = ("False", "True")[place] if len(e.programs) == 2 else str(place)
             branches.append(f"in branch {which} of the cond{at}")
-    return tuple(iterations), tuple(branches)
+    return tuple(iterations), tuple(devices), tuple(branches)
 
 
 def chain_of(birth: Birth) -> tuple[Passed, ...]:
@@ -235,7 +242,7 @@ def chain_of(birth: Birth) -> tuple[Passed, ...]:
 
 
 def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
-    """What is not finite and leads to no result."""
+    """What is not finite and leads to no result by value."""
     seen: set[Any] = set()
     for k in bad:
         search.births_of_result(k, INFINITE, seen)
@@ -244,6 +251,32 @@ def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
         for birth in search.births(level, value, INFINITE, seen):
             if birth.equations:
                 e = birth.equations[-1]
-                p = Passed(_line_of(birth.level, e), (e.primitive.name,), _phase(birth.level, e))
-                found[(p.location, p.operations, p.phase)] = p
+                decided = _decided(search, birth)
+                p = Passed(_line_of(birth.level, e), (e.primitive.name,), _phase(birth.level, e), decided)
+                key = (p.location, p.operations, p.phase)
+                if key not in found or birth.chain[-1][0].is_condition:
+                    found[key] = p
     return tuple(found.values())
+
+
+_FALSE_FOR_NAN = ("lt", "le", "gt", "ge", "eq")
+
+
+def _decided(search: Search, birth: Birth) -> str:
+    """What is decided by the last value of a chain, if all that reads it compares it."""
+    level, value = birth.chain[-1]
+    readers = [e for e in level.program.equations if value in e.invars]
+    if not readers or value in level.program.outvars or not all(decides(e.operation) for e in readers):
+        return ""
+    e = readers[0]
+    name, line = e.primitive.name, _line_of(level, e)
+    what = f"`{name}` reads it" + (f" at {short_location(line)}" if line is not None else "")
+    is_nan = search.first(level, value, NAN) is not None
+    if is_nan and name in _FALSE_FOR_NAN:
+        what += " and gives False, as any comparison with NaN does"
+    if not level.is_condition:
+        return what
+    steps = search.first(level, value, NAN if is_nan else INFINITE) or birth.steps
+    loop = _user_line(level.path[-1][0].source)
+    at = f" at {short_location(loop)}" if loop is not None else ""
+    return f"{what}; by it the while loop{at} goes on or ends, first before iteration {steps[-1]:,}"

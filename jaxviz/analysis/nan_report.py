@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,50 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
+class Devices:
+    """On which devices of a `shard_map`.
+
+    Args:
+      mapped: such as `shard_map at model.py:12`.
+      axes: its named axes, with their sizes.
+      index: along those, of the device that is told of.
+      alike: of the others on which the same is not finite, in the same step of the loops.
+    """
+
+    mapped: str
+    axes: tuple[tuple[str, int], ...]
+    index: tuple[int, ...]
+    alike: tuple[tuple[int, ...], ...] = ()
+
+    def __str__(self) -> str:
+        n = math.prod(size for _, size in self.axes)
+        if len(self.alike) + 1 == n and n > 1:
+            return f"on all {n:,} devices of the {self.mapped}, here {self._named(self.index)}"
+        few = ", ".join(map(self._named, self.alike[:_FEW])) + (
+            f" and {len(self.alike) - _FEW:,} more" if len(self.alike) > _FEW else ""
+        )
+        also = f" (also {few})" if self.alike else ""
+        return f"on device {self._named(self.index)} of {n:,}{also} of the {self.mapped}"
+
+    def _named(self, index: tuple[int, ...]) -> str:
+        return " ".join(f"{name}={i}" for (name, _), i in zip(self.axes, index, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        named = lambda index: {name: i for (name, _), i in zip(self.axes, index, strict=True)}
+        return {
+            "mapped": self.mapped,
+            "axes": dict(self.axes),
+            "index": named(self.index),
+            "alike": [named(a) for a in self.alike],
+        }
+
+
+_FEW = 4
+"""So many devices are named."""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """An equation that made what is not finite.
 
@@ -51,6 +96,7 @@ class Event:
       cause: what happened, and what helps.
       is_exact: whether the values show it: computed once more, in another program, they may be rounded otherwise.
       zero_cotangent: whether it read a cotangent that is 0 there.
+      devices: for each `shard_map` around it, outermost first, where.
     """
 
     equation: str
@@ -67,11 +113,12 @@ class Event:
     cause: Cause
     is_exact: bool
     zero_cotangent: bool = False
+    devices: tuple[Devices, ...] = ()
 
     def equation_is(self, other: Event) -> bool:
         """Whether both are one equation in one step."""
-        mine = (self.equation, self.location, self.iterations, self.phase)
-        return mine == (other.equation, other.location, other.iterations, other.phase)
+        what = lambda e: (e.equation, e.location, e.iterations, e.phase, e.devices)
+        return bool(what(self) == what(other))
 
     @property
     def made(self) -> str:
@@ -84,7 +131,7 @@ class Event:
     def place(self) -> str:
         """`model.py:12, iteration 37 of 1,000 of the scan at model.py:20, in the backward pass`."""
         where = [str(self.location)] if self.location is not None else ["no line of yours"]
-        where += [*map(str, self.iterations), *self.branch]
+        where += [*map(str, self.iterations), *map(str, self.devices), *self.branch]
         return ", ".join(where) + f", in the {self.phase} pass"
 
     @property
@@ -101,7 +148,7 @@ class Event:
             "location": str(self.location) if self.location is not None else None,
             "operation": self.operation, "is_derivative": self.is_derivative,
             "iterations": [{"loop": i.loop, "index": i.index, "length": i.length} for i in self.iterations],
-            "branch": list(self.branch), "made": self.made, "index": list(self.index),
+            "branch": list(self.branch), "devices": [d.to_dict() for d in self.devices], "made": self.made, "index": list(self.index),
             "inputs": [operand(o) for o in self.inputs], "outputs": [operand(o) for o in self.outputs],
             "cause": self.cause.id, "text": self.cause.text, "remedy": self.cause.remedy, "is_exact": self.is_exact,
         }  # fmt: skip
@@ -115,11 +162,13 @@ class Passed:
       location: the line.
       operations: the operations there.
       phase: 'forward' or 'backward'.
+      decides: of what reaches no result by value, what it is compared for, such as `lt, which ends the while loop at model.py:12`.
     """
 
     location: Location | None
     operations: tuple[str, ...]
     phase: str
+    decides: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +213,16 @@ class NanReport:
 
     def __str__(self) -> str:
         lines = [wrapped(self.summary)]
-        for title, event in (("Born", self.born), ("Becomes NaN", self.became_nan)):
+        became = self.became_nan
+        is_own = became is not None and all(
+            o.is_finite for o in became.inputs
+        )  # made of finite numbers too, not of the infinity
+        for title, event in (("Born", self.born), ("The first NaN is born" if is_own else "Becomes NaN", became)):
             if event is None:
                 continue
             of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
+            if event.operation.startswith("custom_"):
+                of = " (of a function with a custom rule)"
             lines += ["", f"{title} at {event.short}", wrapped(f"{event.equation}{of}", "  ")]
             lines += [wrapped(f"reads {o}", "    ") for o in event.inputs]
             at = f" first at {list(event.index)}" if event.index else ""
@@ -176,9 +231,14 @@ class NanReport:
         if self.chain:
             lines += ["", "From there:"]
             lines += [wrapped(_line(p), "  ") for p in self.chain]
-        if self.harmless:
-            lines += ["", "Not finite, but without effect on any result:"]
-            lines += [wrapped(_line(p), "  ") for p in self.harmless]
+        for title, found in (
+            ("Not finite, but without effect on any result:", [p for p in self.harmless if not p.decides]),
+            (
+                "Not finite, and in no result by value, but something is decided by it:",
+                [p for p in self.harmless if p.decides],
+            ),
+        ):
+            lines += ["", title, *(wrapped(_line(p), "  ") for p in found)] if found else []
         if self.note:
             lines += ["", wrapped(self.note)]
         return "\n".join(lines)
@@ -191,7 +251,12 @@ class NanReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
         passed = lambda ps: [
-            {"location": str(p.location) if p.location else None, "operations": list(p.operations), "phase": p.phase}
+            {
+                "location": str(p.location) if p.location else None,
+                "operations": list(p.operations),
+                "phase": p.phase,
+                "decides": p.decides,
+            }
             for p in ps
         ]
         return {
@@ -204,4 +269,5 @@ class NanReport:
 
 def _line(p: Passed) -> str:
     where = short_location(p.location) if p.location is not None else "no line of yours"
-    return f"{where}: {', '.join(p.operations)}, {p.phase}"
+    decides = f"; {p.decides}" if p.decides else ""
+    return f"{where}: {', '.join(p.operations)}, {p.phase}{decides}"

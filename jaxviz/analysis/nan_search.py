@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +14,11 @@ import numpy as np
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.runtime.capture import Path
+from jaxviz.transforms.axes import named_axes
 from jaxviz.transforms.flags import INFINITE, Watch, flag_rules, is_watchable, told_inside
 
 Steps = tuple[int, ...]
-"""For each loop around a program the step, from 0 in the order of execution."""
+"""For each loop around a program the step, from 0 in the order of execution, and for each `shard_map` the number of the device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +45,49 @@ class Level:
     def told(self) -> dict[Var, tuple[tuple[int, Var], ...]]:
         return {v: inside for e in self.program.equations for v, inside in told_inside(e).items()}
 
+    @cached_property
+    def devices(self) -> tuple[dict[Any, int] | None, ...]:
+        """For each of `Steps` None, if it is a loop's, or the axes that a `shard_map` maps over, with their sizes."""
+        around = (e for e, _ in self.path if has_steps(e))
+        return tuple(None if is_loop(e) else compat.devices_of(e.operation) for e in around)
+
+    def steps_of_all(self) -> Iterator[Steps]:
+        """On each device, in the order in which flags tell of devices; for loops 0."""
+        counts = [1 if axes is None else math.prod(axes.values()) for axes in self.devices]
+        return itertools.product(*map(range, counts))
+
+    def elsewhere(self, steps: Steps, axes: frozenset[Any]) -> Iterator[Steps]:
+        """The same step on the other devices along these axes."""
+        choices = []
+        for step, sizes in zip(steps, self.devices, strict=True):
+            if sizes is None:
+                choices.append([step])
+                continue
+            mine = np.unravel_index(step, tuple(sizes.values()))
+            ranges = [range(n) if a in axes else (int(i),) for (a, n), i in zip(sizes.items(), mine, strict=True)]
+            choices.append([int(np.ravel_multi_index(at, tuple(sizes.values()))) for at in itertools.product(*ranges)])
+        return (other for other in itertools.product(*choices) if other != steps)
+
+    def in_time(self, steps: Steps) -> tuple[Steps, Steps]:
+        """Compares as the order of execution: the steps of loops, then the devices, which run side by side."""
+        apart = [
+            tuple(s for s, axes in zip(steps, self.devices, strict=False) if (axes is None) is loops)
+            for loops in (True, False)
+        ]
+        return apart[0], apart[1]
+
     @property
-    def n_loops(self) -> int:
-        return sum(is_loop(e) for e, _ in self.path)
+    def is_condition(self) -> bool:
+        """Whether it is the condition of a while loop."""
+        return bool(self.path) and self.path[-1][0].programs[self.path[-1][1]][0] == "cond_jaxpr"
+
+    @property
+    def body(self) -> Level:
+        """The level of the body, of a loop's condition; else itself."""
+        if not self.is_condition or self.outer is None:
+            return self
+        equation = self.path[-1][0]
+        return self.outer.within(equation, [label for label, _ in equation.programs].index("body_jaxpr"))
 
     def within(self, equation: Equation, place: int) -> Level:
         """The level of a program that an equation of this one holds."""
@@ -58,16 +101,21 @@ def is_loop(equation: Equation) -> bool:
     return equation.primitive in (compat.scan_p, compat.while_p)
 
 
+def has_steps(equation: Equation) -> bool:
+    return is_loop(equation) or equation.primitive is compat.shard_map_p
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Birth:
     """Where a value that is not finite is made of finite ones, or comes in.
 
     Args:
-      level, steps: in which program, and in which step of the loops around it.
+      level, steps: in which program, and in which step of the loops around it and on which device.
       equations: one of these makes it, in order of evaluation; none where `value` is an input or a constant.
       value: the watched value that is not finite for it, or the input.
       kind: NAN, or INFINITE.
       chain: the values that it goes through from here to a result, each with its level.
+      alike: the other devices on which it is not finite in that step of the loops, as `steps`.
     """
 
     level: Level
@@ -76,6 +124,7 @@ class Birth:
     value: Atom
     kind: int
     chain: tuple[tuple[Level, Atom], ...]
+    alike: tuple[Steps, ...] = ()
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -91,7 +140,9 @@ class Birth:
             equation, _ = inner.path[-1]
             assert inner.outer is not None
             places.append(inner.outer.makers.get(equation.outvars[0], 0) if equation.outvars else 0)
-            places += [next(steps)] if is_loop(equation) else []
+            if has_steps(equation):
+                step = next(steps)
+                places += [step] if is_loop(equation) else []
         return (*places, self.level.makers.get(self.value, -1))
 
 
@@ -101,32 +152,64 @@ class Search:
     Args:
       program: that ran.
       watches, flags: what `transforms.flags` watched in it, and what became of it.
-      is_bad_input: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
+      is_bad: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
+      kinds_in: whether values of a program are not finite, and hold a NaN, in one step: of a loop the flags tell of the first alone, and
+        what was harmless in that need not be in a later one.
+      branch_in: which branch a cond in a program takes in one step.
     """
 
     def __init__(
-        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool]
-    ):
+        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool],
+        kinds_in: Callable[[Level, Steps, Sequence[Atom]], Sequence[tuple[bool, bool]]],
+        branch_in: Callable[[Level, Equation, Steps], int],
+    ):  # fmt: skip
         self.top = Level(program)
+        self.kinds_in = kinds_in
+        self.branch_in = branch_in
+        self.known: dict[Any, tuple[bool, bool]] = {}
         self.is_bad_input = is_bad
         self.watches = tuple(watches)
         self.raised: dict[Any, np.ndarray] = {}
         for watch, of_watch in zip(watches, flags, strict=True):
-            columns = np.asarray(of_watch).reshape(2, len(watch.values), watch.n_loops or -1)
+            columns = np.asarray(of_watch).reshape(2, -1, len(watch.values), watch.n_loops or 1)
             for k, v in enumerate(watch.values):
-                self.raised[_key(watch.path, v)] = columns[:, k]
+                self.raised[_key(watch.path, v)] = columns[:, :, k]
 
-    def first(self, level: Level, value: Atom, kind: int) -> Steps | None:
-        """When a value, watched or told of by those of an inner program, was first not finite; None if it never was or is not known."""
+    def first(self, level: Level, value: Atom, kind: int, at: Steps = ()) -> Steps | None:
+        """When a value, watched or told of by those of an inner program, was first not finite; None if it never was or is not known.
+
+        Args:
+          level, value, kind: which.
+          at: for the outer ones of the shard_maps around it the device to look at, where `Steps` has it.
+        """
         row = self.raised.get(_key(level.path, value))
         if row is not None:
-            if level.n_loops == 0:
-                return () if row[kind].any() else None
-            return tuple(map(int, row[kind])) if row[kind][0] >= 0 else None
+            found = (
+                self._first_on(level, numbers, on) for numbers, on in zip(row[kind], level.steps_of_all(), strict=True)
+            )
+            there = (
+                s
+                for s in found
+                if s is not None and all(a == b for a, b, axes in zip(s, at, level.devices, strict=False) if axes)
+            )
+            return min(there, key=level.in_time, default=None)
         inside = level.told.get(value, ()) if isinstance(value, Var) else ()
         equation = level.program.equations[level.makers[value]] if inside else None
-        firsts = [self.first(level.within(equation, place), v, kind) for place, v in inside] if equation else []
-        return min((f[: level.n_loops] for f in firsts if f is not None), default=None)
+        firsts = [self.first(level.within(equation, place), v, kind, at) for place, v in inside] if equation else []
+        own = (f[: len(level.devices)] for f in firsts if f is not None)
+        return min(own, key=level.in_time, default=None)
+
+    @staticmethod
+    def _first_on(level: Level, numbers: np.ndarray[Any, Any], on: Steps) -> Steps | None:
+        """Of the flag of one device, which has the steps of the loops."""
+        if numbers.dtype == bool:
+            return on if numbers[0] else None
+        loops = iter(map(int, numbers))
+        return (
+            tuple(next(loops) if axes is None else d for d, axes in zip(on, level.devices, strict=True))
+            if numbers[0] >= 0
+            else None
+        )
 
     def is_bad_result(self, k: int, kind: int) -> bool:
         """Whether a result of the whole program is not finite, or holds a NaN."""
@@ -180,11 +263,26 @@ class Search:
                 yield from self._from(inner_level, v, first, kind, chain, seen)
             return
         equations, frontier = self._made_of(level, value)
-        bad = [(a, when) for a in frontier if (when := self._when(level, a, steps, kind)) is not None]
+        around = self._exchanged(level, value, steps)
+        whens = (
+            (a, next((w for at in around if (w := self._when(level, a, at, kind)) is not None), None)) for a in frontier
+        )
+        bad = [(a, when) for a, when in whens if when is not None]
         for a, when in bad:
             yield from self._from(level, a, when, kind, chain, seen)
         if not bad:
-            yield Birth(level, steps, equations, value, kind, chain)
+            yield Birth(level, steps, equations, value, kind, chain, self._alike(level, value, steps, kind))
+
+    def _exchanged(self, level: Level, value: Atom, steps: Steps) -> list[Steps]:
+        """Where the operands of what makes a value come from: here, and from other devices where it exchanges values with them."""
+        equation = level.program.equations[level.makers[value]]
+        axes = named_axes(equation.operation) if compat.exchanges(equation.primitive) else frozenset()
+        return [steps, *(level.elsewhere(steps, axes) if axes else ())]
+
+    def _alike(self, level: Level, value: Atom, steps: Steps, kind: int) -> tuple[Steps, ...]:
+        every = frozenset(name for axes in level.devices for name in axes or ())
+        others = level.elsewhere(steps, every) if every else ()
+        return tuple(at for at in others if self.first(level, value, kind, at) == at)
 
     def _inside(
         self, level: Level, equation: Equation, value: Atom, steps: Steps, kind: int
@@ -202,11 +300,13 @@ class Search:
                 # What a step hands on as it came in: the carry, as the step before left it.
                 at = program.invars.index(result) - carry[0]  # type: ignore[arg-type]
                 result = program.outvars[at] if 0 <= at < carry[1] else result
-            first = self.first(inner, result, kind)
+            first = self.first(inner, result, kind, steps)
+            if first is not None and first[: len(steps)] < steps and not has_steps(equation):
+                first = steps if self._is_bad_within(inner, result, steps, kind) else None
             if first is not None and first[: len(steps)] <= steps:
                 yield inner, result, first
             elif result in program.invars:
-                operand = equation.invars[program.invars.index(result) + _first_operand(equation)]  # type: ignore[arg-type]
+                operand = equation.invars[_operand_of(equation, program.invars.index(result))]  # type: ignore[arg-type]
                 when = self._when(level, operand, steps, kind)
                 if when is not None:
                     yield level, operand, when
@@ -232,13 +332,39 @@ class Search:
         return tuple(level.program.equations[k] for k in sorted(found)), list(frontier)
 
     def _when(self, level: Level, a: Atom, steps: Steps, kind: int) -> Steps | None:
-        """When a value that others are made of in a step became bad: in that step or before; None if it is not."""
+        """The step in which a value that others are made of in one is bad; None if it is not."""
         if isinstance(a, Literal):
             return steps if _is_bad(a.val, kind) else None
-        if a in level.makers:
-            first = self.first(level, a, kind)
-            return first if first is not None and first <= steps else None
+        if a in level.makers or _key(level.path, a) in self.raised:
+            return steps if self._is_bad_in(level, a, steps, kind) else None
         return steps if any(True for _ in self._outside(level, a, steps, kind)) else None
+
+    def _is_bad_in(self, level: Level, a: Atom, steps: Steps, kind: int) -> bool:
+        """Of a value that is watched or told of: whether it is bad in one step."""
+        first = self.first(level, a, kind, steps)
+        if first is None or first >= steps:
+            return first == steps
+        key = (_key(level.path, a), steps)
+        if key not in self.known:
+            asked = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
+            self.known.update(
+                ((_key(level.path, v), steps), kinds)
+                for v, kinds in zip(asked, self.kinds_in(level, steps, asked), strict=True)
+            )
+        return self.known[key][kind]
+
+    def _is_bad_within(self, inner: Level, a: Atom, steps: Steps, kind: int) -> bool:
+        """The same of a value of a branch, or of a checkpoint: a branch that was not taken gives nothing."""
+        (*_, (equation, place)), outer = inner.path, inner.outer
+        assert outer is not None
+        if equation.primitive is compat.cond_p and self.branch_in(outer, equation, steps) != place:
+            return False
+        return self._is_bad_in(inner, a, steps, kind)
+
+    def _doubtful(self, level: Level, steps: Steps) -> list[Var]:
+        """The watched values of a program that were bad in an earlier step, and so may be in this one, or not."""
+        here = (v for w in self.watches if w.path == level.path for v in w.values)
+        return [v for v in here if (f := self.first(level, v, INFINITE, steps)) is not None and f < steps]
 
     def _from_input(
         self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
@@ -257,15 +383,18 @@ class Search:
             return
         equation, _ = level.path[-1]
         k = level.program.invars.index(value)  # type: ignore[arg-type]
-        sizes = _carry(equation)
-        before = steps[:-1] if is_loop(equation) else steps
-        operand = equation.invars[k + _first_operand(equation)]
+        sizes = _carry(equation, level.is_condition)
+        before = steps[:-1] if has_steps(equation) else steps
+        operand = equation.invars[_operand_of(equation, k, level.is_condition)]
         if sizes is not None and sizes[0] <= k < sizes[0] + sizes[1] and steps[-1] > 0:
-            result = level.program.outvars[k - sizes[0]]
+            body = level.body
+            result = body.program.outvars[k - sizes[0]]
             last = (*before, steps[-1] - 1)
-            when = self._when(level, result, last, kind) if result is not value else None
+            when = self._when(body, result, last, kind) if result is not value else None
             if when is not None:
-                yield level, result, when
+                # What goes round is followed to the step in which it began, and not step by step.
+                first = self.first(body, result, kind, last) if result in body.makers else None
+                yield body, result, when if first is None else min(first, when)
                 return
             if result is not value:
                 return
@@ -274,21 +403,26 @@ class Search:
             yield level.outer, operand, when
 
 
-def _carry(equation: Equation) -> tuple[int, int] | None:
-    """Where the carry stands among the inputs of a loop's body, and how many values it has."""
+def _carry(equation: Equation, is_condition: bool = False) -> tuple[int, int] | None:
+    """Where the carry stands among the inputs of a loop's body, or of its condition, and how many values it has."""
     if equation.primitive is compat.scan_p:
         n_consts, n_carry = compat.scan_sizes(equation.params)
         return n_consts, n_carry
     if equation.primitive is compat.while_p:
-        return equation.params["body_nconsts"], len(equation.outvars)
+        return equation.params["cond_nconsts" if is_condition else "body_nconsts"], len(equation.outvars)
     return None
 
 
-def _first_operand(equation: Equation) -> int:
-    """The operand that is the first input of the programs in it."""
+def _operand_of(equation: Equation, k: int, is_condition: bool = False) -> int:
+    """The operand that is the k-th input of a program in an equation."""
     if equation.primitive is compat.cond_p:
-        return 1
-    return int(equation.params["cond_nconsts"]) if equation.primitive is compat.while_p else 0
+        return k + 1
+    if equation.primitive is not compat.while_p:
+        return k
+    n_condition, n_consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+    if is_condition:
+        return k if k < n_condition else k + n_consts
+    return int(k + n_condition)
 
 
 def _is_bad(x: Any, kind: int) -> bool:

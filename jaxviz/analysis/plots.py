@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from jaxviz.analysis.figures import Picture
 from jaxviz.analysis.remat_graph import Point
 from jaxviz.analysis.tables import format_bytes, printable
 
@@ -42,7 +43,7 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     bars = lines[:_MAX_LINES]
     map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.nbytes else (0.0, 0.0)
     height = 0.75 + (map_height + bar_height + 0.5 if found.nbytes else 0.0)
-    figure = Figure(figsize=(width, height), facecolor="white")
+    figure = Picture(figsize=(width, height), facecolor="white")
     left = 0.02 * width
 
     def axes(top: float, tall: float, from_left: float = left) -> Axes:
@@ -104,7 +105,7 @@ def plot_plan(plan: RematPlan, axes: Axes | None = None) -> Figure:
 def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str, axes: Axes | None) -> Figure:
     """Bytes kept against FLOPs computed again: points with names, and the best plans as a line."""
     if axes is None:
-        axes = Figure(figsize=(8, 4.5), layout="constrained", facecolor="white").subplots()
+        axes = Picture(figsize=(8, 4.5), layout="constrained", facecolor="white").subplots()
     figure = cast("Figure", axes.figure)
     largest = max([*(p.nbytes for p in (*marks, *front)), 1])
     unit, size = next((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)) if largest >= s)
@@ -136,7 +137,7 @@ def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str,
 def plot_series(found: Sequence[Series], axes: Axes | None, log: bool) -> Figure:
     """See `Watch.plot`."""
     if axes is None:
-        axes = Figure(figsize=(7, 3.6), facecolor="white", layout="constrained").add_subplot()
+        axes = Picture(figsize=(7, 3.6), facecolor="white", layout="constrained").add_subplot()
     names = list(dict.fromkeys(s.name for s in found))
     for s in found:
         steps, ys, drawn = s.line()

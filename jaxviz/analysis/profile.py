@@ -496,11 +496,12 @@ def _profile_python(
     derivation = run * _share(samples.stacks, "derivation")
     computing = busy or 0.0
     python = max(0.0, run - computing - derivation)
-    kept = "" if any(c.is_compiled for c in cold) else "; all was kept from before"
+    n_programs = sum(c.is_compiled for c in cold)
+    kept = "" if n_programs else "; all was kept from before"
     phases = [
         Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{kept}"),
         Phase("lowering", seconds["lower"], True),
-        Phase("compilation", seconds["compile"], True, f"of {sum(c.is_compiled for c in cold):,} programs"),
+        Phase("compilation", seconds["compile"], True, f"of {n_programs:,} program{'s' if n_programs != 1 else ''}"),
         Phase("python", python, False, "Python and dispatch: the rest of a call, in which the device does nothing"),
         Phase("derivation", derivation, False, "transforms that run in each call, outside of jit"),
         Phase(

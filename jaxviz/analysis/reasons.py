@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from jaxviz.analysis.walk import Reader, Site, location_of, primal_equation
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Var
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.syntax import Equation, Var
 
 _USES = {
     "mul": "multiplies the tangent by it",
@@ -77,7 +77,17 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
     if origin is not None and origin.role == "recomputation":
         return f"`{primitive.name}`{line} is computed again from it in the backward pass"
     use = _USES.get(reader.equation.primitive.name, f"reads it in `{reader.equation.primitive.name}`")
-    return f"{source.primitive.name}'s derivative{line} {use}"
+    return f"{_derivative(reader.equation, source)}{line} {use}"
+
+
+def _derivative(equation: Equation, source: Equation) -> str:
+    """The rule that a derived equation came by, named after the user's equation, or after the function that has a rule of its own."""
+    if source.primitive is compat.custom_jvp_call_p:
+        rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
+        named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)
+        if named is not None:
+            return f"the {named}"
+    return f"{source.primitive.name}'s derivative"
 
 
 def _read_by(backward: Sequence[Reader] | None, site: Site) -> str:

@@ -17,6 +17,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf
+from jaxviz.runtime.probes import Spec
 
 _NEAREST_OF = 64
 """How many earlier programs a new one is compared with."""
@@ -29,8 +30,8 @@ class Change:
     """One thing in the key that changed.
 
     Args:
-      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config'; or
-        'part', for another of the parts that a transform outside of `jit` compiles.
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config', 'watch', for what
+        `jaxviz.watch` asks of probes; or 'part', for another of the parts that a transform outside of `jit` compiles.
       path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
       before, after: as text; '' where there is nothing to say.
     """
@@ -135,9 +136,11 @@ class FunctionCompilations:
     def summary(self) -> str:
         """`step (train.py:12): compiled 3 times in 0.21 s`."""
         n, at = self.count, f" ({short_location(self.definition)})" if self.definition else ""
-        traced = f"; traced {_times(self.only_traced)} without" if self.only_traced else ""
+        traced = f"; traced {_times(self.only_traced)}{' without' if n else ''}" if self.only_traced else ""
         parts = ", in parts, by a transform outside of jit" if self.is_part else ""
-        return f"{self.name}{at}: compiled {_times(n)} in {format_seconds(self.seconds)}{parts}{traced}"
+        never = "never compiled" if self.only_traced else "not compiled since jaxviz was imported"
+        compiled = f"compiled {_times(n)} in {format_seconds(self.seconds)}" if n else never
+        return f"{self.name}{at}: {compiled}{parts}{traced}"
 
     @property
     def answer(self) -> str:
@@ -411,11 +414,20 @@ def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
     return (*changes, *_key_changes(old.key, new.key))
 
 
+def _watch_change(before: Any, after: Any) -> Change | None:
+    """That other probes are watched, which is part of what jax's caches go by."""
+    specs = [*(before or ()), *(after or ())] if isinstance(before, tuple) and isinstance(after, tuple) else []
+    if not specs or not all(isinstance(s, Spec) for s in specs):
+        return None
+    named = lambda specs: ", ".join(dict.fromkeys(name for s in specs for name in s.names)) or "nothing"
+    return Change("watch", "jaxviz.watch", named(before), named(after))
+
+
 def _key_changes(old: Key, new: Key) -> Iterator[Change]:
     for name in old.config.keys() | new.config.keys():
         before, after = old.config.get(name), new.config.get(name)
         if before is not after and before != after:
-            yield Change("config", name, str(before), str(after))
+            yield _watch_change(before, after) or Change("config", name, str(before), str(after))
     for name in old.options:
         if old.options[name] != new.options.get(name):
             yield Change("options", name, old.options[name], new.options.get(name, ""))
@@ -520,6 +532,8 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
         yield "It was jitted with other options: jit it once, and call that."
     if "config" in changes:
         yield f"Set {_names(changes['config'])} once, before the first call: programs are kept apart for each setting."
+    if "watch" in changes:
+        yield "A program that tells of its probes is one of its own, and both are kept: a watch that asks for the same compiles nothing."
     if any(r.since is not None and not r.changes for r in f.compiled):
         yield "The same program was compiled before and was no longer kept: leave out jax.clear_caches() and f.clear_cache()."
 

@@ -20,7 +20,7 @@ from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
-from jaxviz.ir.origin import Location
+from jaxviz.ir.origin import Location, file_label
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program, Var
@@ -183,7 +183,7 @@ class RematPlan:
         for s in self.saved or ():
             alike.setdefault((s.location, s.expression, s.type), []).append(s)
         return [
-            CodeRow("", at.file if at else "somewhere", at.line if at else 0, expression, kind, len(same))
+            CodeRow("", file_label(at.file) if at else "somewhere", at.line if at else 0, expression, kind, len(same))
             for (at, expression, kind), same in alike.items()
         ]
 
@@ -259,7 +259,9 @@ def code_row(name: str, place: Place, values: Sequence[Var], graph: Graph, count
     """
     types = dict.fromkeys(v.aval.str_short(short_dtypes=True) for v in values)
     made_by = dict.fromkeys(graph.makers[v].primitive.name for v in values)
-    return CodeRow(name, place.file, place.line, " or ".join(made_by), " or ".join(types), count or len(values))
+    return CodeRow(
+        name, file_label(place.file), place.line, " or ".join(made_by), " or ".join(types), count or len(values)
+    )
 
 
 @deep_stack

@@ -98,11 +98,11 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    """A table for a notebook; every cell is escaped."""
+    """A table for a notebook; every cell is escaped, and what stands between backticks is code."""
     styles = ["text-align:right;white-space:nowrap" if n else "text-align:left" for n in numeric]
 
     def row(cells: Sequence[str], tag: str) -> str:
-        made = (f'<{tag} style="{s}">{html.escape(printable(c))}</{tag}>' for c, s in zip(cells, styles, strict=True))
+        made = (f'<{tag} style="{s}">{code_html(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(row(r, "td") for r in rows)
@@ -112,12 +112,21 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
     )
 
 
+def code_html(text: str) -> str:
+    """A sentence for a notebook: escaped, with what stands between backticks as code.
+
+    >>> code_html("`x < y` is bool")
+    '<code>x &lt; y</code> is bool'
+    """
+    parts = html.escape(printable(text)).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
 def short_location(location: Location) -> str:
-    """`model.py:12`; a notebook cell keeps the name that IPython prints for it."""
-    name = location.file
-    if "/ipykernel_" in name or name.startswith("<ipython-input-"):
-        return f"cell:{location.line}"
-    return f"{name.rsplit('/', 1)[-1]}:{location.line}"
+    """`model.py:12`, or `cell:12`."""
+    return str(location).rsplit("/", 1)[-1]
 
 
 @lru_cache(maxsize=4096)

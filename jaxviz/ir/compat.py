@@ -1448,7 +1448,44 @@ def psum(x: Any, axes: tuple[Any, ...]) -> Any:
     return jax.lax.psum(x, axes)
 
 
+def type_context() -> Any:
+    """What the types of values that are made now hang on, beside their operands: the mesh, and whether they say what differs (check_vma)."""
+    return jax.sharding.get_abstract_mesh(), bool(_config._check_vma.value)
+
+
+def varying_everywhere(x: Any) -> Any:
+    """A value typed, where types say so, as one that differs along all axes of the `shard_map` that is under way."""
+    axes, typed = manual_axes()
+    for name in sorted(axes, key=str) if typed else ():
+        if name not in jax.typeof(x).mat.varying:
+            x = jax.lax.pcast(x, (name,), to="varying")
+    return x
+
+
+def is_array_like(x: Any) -> bool:
+    """Whether it may be an argument or a result of a traced function."""
+    try:
+        aval_of(x)
+    except TypeError:
+        return False
+    return True
+
+
+def is_unreduced(aval: Any) -> bool:
+    """Whether a value is still to be summed over devices."""
+    mat = getattr(aval, "mat", None)
+    return mat is not None and bool(mat.unreduced)
+
+
 # --- shard_map --------------------------------------------------------------------------------------------------------
+
+
+def devices_of(operation: Operation) -> dict[Any, int]:
+    """The axes that a `shard_map` maps over, each with its size, in the order in which `axis_index` counts devices."""
+    mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
+    with operation.context.manager:
+        names = _shard_map._all_newly_manual_mesh_names(mesh, manual)
+    return {name: mesh.shape[name] for name in mesh.axis_names if name in names}
 
 
 @contextlib.contextmanager
@@ -1468,6 +1505,23 @@ def inside_shard_map(operation: Operation) -> Iterator[Any]:
         _config._check_vma(operation.params["check_vma"]),
     ):
         yield names
+
+
+def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+    """A `shard_map` of another body, a function, whose results come with the devices first, as `devices_of` counts them."""
+    p = operation.params
+    names = tuple(devices_of(operation))
+
+    def body(*xs: Any) -> list[Any]:
+        return [jax.lax.expand_dims(varying_everywhere(x), (0,)) for x in fun(*xs)]
+
+    def mapped(*operands: Any) -> Any:
+        with operation.context.manager:
+            return jax.shard_map(
+                body, mesh=p["mesh"], in_specs=tuple(p["in_specs"]), out_specs=jax.sharding.PartitionSpec(names), axis_names=set(names), check_vma=p["check_vma"],
+            )(*operands)  # fmt: skip
+
+    return mapped
 
 
 def type_per_device(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:

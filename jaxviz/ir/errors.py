@@ -39,3 +39,7 @@ class ReverseModeError(EquationError, ValueError):
 
 class ForwardModeError(EquationError, TypeError):
     """Forward mode met a function whose rule is for reverse mode only; JAX's words, with the user's line."""
+
+
+class NoArrayError(TypeError):
+    """A function that was traced gave something that is no array."""

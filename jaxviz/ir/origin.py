@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the user's source; `str()` gives `file:line`.
+    """A place in the user's source; `str()` gives `file:line`, and `cell:line` in a notebook.
 
     Args:
       file: path of the file, or IPython's name for a cell.
@@ -43,7 +43,17 @@ class Location:
     column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{file_label(self.file)}:{self.line}"
+
+
+def file_label(file: str) -> str:
+    """A file's name as reports give it: those that IPython makes up for cells tell nobody anything."""
+    return "cell" if is_cell(file) else file
+
+
+def is_cell(file: str) -> bool:
+    """Whether the name of a file is one that IPython gives to a cell."""
+    return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 def is_own_code(filename: str) -> bool:

@@ -6,7 +6,7 @@ import re
 import traceback
 
 from jaxviz.ir import compat
-from jaxviz.ir.origin import is_own_code
+from jaxviz.ir.origin import is_cell, is_own_code
 
 _CELL = re.compile(r"<ipython-input[^>]*>|\S*ipykernel_\S*?\.py")
 
@@ -40,8 +40,3 @@ def user_line(error: BaseException) -> str | None:
             where = "this cell" if is_cell(frame.filename) else frame.filename
             return f"{where}:{frame.lineno}: {frame.line}" if frame.line else f"{where}:{frame.lineno}"
     return None
-
-
-def is_cell(filename: str) -> bool:
-    """Whether a file name is one that IPython gives to a cell."""
-    return "ipykernel_" in filename or filename.startswith("<ipython-input")

@@ -29,7 +29,7 @@ def values_at(
     Args:
       program, inputs: what is run, and on what.
       path: where the values are.
-      steps: for each loop on the path, in which step, from 0 in the order of execution.
+      steps: for each loop on the path, in which step, from 0 in the order of execution; for each `shard_map`, on which device.
       wanted: variables of the innermost program.
     """
     if not path:
@@ -38,10 +38,14 @@ def values_at(
     position = next(k for k, e in enumerate(program.equations) if e is equation)
     before = replace(program, equations=program.equations[:position])
     operands = _results(before, inputs, equation.invars)
-    body = equation.programs[place][1]
+    label, body = equation.programs[place]
+    if equation.primitive is compat.shard_map_p:
+        device, *steps = steps
+        mapped = compat.on_each_device(equation.operation, lambda *xs: values_at(body, xs, tuple(rest), steps, wanted))
+        return [x[device] for x in mapped(*operands)]
     if equation.primitive in (compat.scan_p, compat.while_p):
         step, *steps = steps
-        operands = inputs_of_step(equation, operands, step)
+        operands = inputs_of_step(equation, operands, step, label == "cond_jaxpr")
     elif equation.primitive is compat.cond_p:
         operands = operands[1:]
     return values_at(body, operands, tuple(rest), steps, wanted)
@@ -54,8 +58,8 @@ def _results(program: Program, inputs: Sequence[Any], wanted: Sequence[Atom]) ->
     return as_function(smaller)(*select(kept, inputs))
 
 
-def inputs_of_step(equation: Equation, operands: Sequence[Any], step: int) -> list[Any]:
-    """The inputs of a loop's body in one step.
+def inputs_of_step(equation: Equation, operands: Sequence[Any], step: int, of_condition: bool = False) -> list[Any]:
+    """The inputs of a loop's body in one step, or those of its condition before it.
 
     Args:
       equation: a scan or a while loop.
@@ -69,7 +73,7 @@ def inputs_of_step(equation: Equation, operands: Sequence[Any], step: int) -> li
         if step:
             run = as_function(params["body_jaxpr"])
             carry = lax.fori_loop(0, step, lambda _, c: run(*consts, *c), list(carry))
-        return [*consts, *carry]
+        return [*(operands[:n_condition] if of_condition else consts), *carry]
     n_consts, n_carry = compat.scan_sizes(params)
     body: Program = params["jaxpr"]
     consts, carry, xs = operands[:n_consts], operands[n_consts : n_consts + n_carry], operands[n_consts + n_carry :]

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation, Operation, Program
+from jaxviz.rules.mapped_loops import kept_carry
 from jaxviz.runtime.positions import LOOPS
 
 _jit: Callable[[Any], Any] = jax.jit
@@ -46,6 +48,11 @@ class Loop:
     def body(self) -> Program:
         program: Program = self.equation.params[LOOPS[self.equation.primitive]]
         return program
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is a while loop with a predicate for each example, which keeps the carry of those that have ended."""
+        return not self.is_scan and bool(self.equation.params["cond_jaxpr"].outvars[0].aval.shape)
 
     def turned(self, iteration: int) -> int:
         """From an iteration's number to its place in the order of the run, and back."""
@@ -98,6 +105,16 @@ def segment_of(operation: Operation) -> Callable[..., Any]:
     return run
 
 
+def carry_after(operation: Operation) -> Callable[..., Any]:
+    """What a step leaves of the carry, of a while loop with a predicate for each example: `operands, carry, what the body gave → carry`."""
+    n, condition = operation.params["cond_nconsts"], as_function(operation.params["cond_jaxpr"])
+
+    def after(operands: list[Any], carry: list[Any], outs: list[Any]) -> list[Any]:
+        return kept_carry(condition(*operands[:n], *carry)[0], carry, outs)
+
+    return after
+
+
 def _scan_segment(operation: Operation) -> Callable[..., Any]:
     body: Program = operation.params["jaxpr"]
     n_consts, n_carry = compat.scan_sizes(operation.params)
@@ -123,15 +140,19 @@ def _while_segment(operation: Operation) -> Callable[..., Any]:
     n = p["cond_nconsts"]
     condition, body = as_function(p["cond_jaxpr"]), as_function(p["body_jaxpr"])
     types = p["body_jaxpr"].in_avals[p["body_nconsts"] :]
+    is_mapped = bool(p["cond_jaxpr"].outvars[0].aval.shape)
 
     def segment(limit: Any, consts: list[Any], carry: list[Any]) -> Any:
         def goes_on(state: Any) -> Any:
             k, carry = state
-            return (k < limit) & condition(*consts[:n], *carry)[0]
+            return (k < limit) & jnp.any(condition(*consts[:n], *carry)[0])
 
         def one(state: Any) -> Any:
             k, carry = state
-            return k + 1, list(map(compat.as_type, body(*consts[n:], *carry), types))
+            after = body(*consts[n:], *carry)
+            if is_mapped:
+                after = kept_carry(condition(*consts[:n], *carry)[0], carry, after)
+            return k + 1, list(map(compat.as_type, after, types))
 
         done, out = lax.while_loop(goes_on, one, (0, list(map(compat.as_type, carry, types))))
         return out, done

@@ -21,7 +21,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.runtime.kept import Frame, Kept, Uses
-from jaxviz.runtime.partial_loops import Loop, segment_of, with_row
+from jaxviz.runtime.partial_loops import Loop, carry_after, segment_of, with_row
 from jaxviz.runtime.positions import CALLS, LOOPS, Level, Position, Stage, SteppingError, can_enter, enterable
 from jaxviz.runtime.replay import differs, keeping_operands, may_differ
 from jaxviz.runtime.summaries import fingerprint, same_fingerprint
@@ -197,6 +197,8 @@ class Machine:
         Raises:
           SteppingError: there is no such position: a branch that is not taken, an iteration that the loop does not come to.
         """
+        if not isinstance(position, Position):
+            raise SteppingError(f"{position!r} is no position, such as `position` of an earlier stop.")
         self._check(position)
         self._run_to(position)
         self._arrive(position)
@@ -258,7 +260,12 @@ class Machine:
         outs = [self._read(frame, a) for a in frame.program.outvars]
         n = loop.sizes[1]
         if k + 1 not in loop.carries:
-            self._keep_carry(loop, k + 1, outs[:n])
+            carry = outs[:n]
+            if loop.is_mapped:
+                carry = self._run(
+                    loop.equation, carry_after(loop.equation.operation), loop.operands, self._carry(loop, k), carry
+                )
+            self._keep_carry(loop, k + 1, carry)
         if loop.is_scan and not loop.filled[k]:
             ys = [with_row(y, row, level.iteration) for y, row in zip(self._ys(loop), outs[n:], strict=True)]
             self._set_ys(loop, ys)
@@ -524,7 +531,8 @@ class Machine:
         p = loop.equation.params
         carry = self._carry(loop, k)
         run = as_function(p["cond_jaxpr"])
-        goes_on = bool(self._run(loop.equation, run, *loop.operands[: p["cond_nconsts"]], *carry)[0])
+        (found,) = self._run(loop.equation, run, *loop.operands[: p["cond_nconsts"]], *carry)
+        goes_on = bool(found.any())  # under vmap each example has one
         if not goes_on:
             loop.length = k
         return goes_on

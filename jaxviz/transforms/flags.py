@@ -7,12 +7,14 @@ gives. All others are told from these. If x + y is not finite then neither is wh
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxviz.ir import compat
@@ -33,12 +35,19 @@ class Watch:
       n_loops: how many of those are loops.
       program: where the values are.
       values: the values.
+      devices: for each of those that is a `shard_map`, on how many devices it runs.
     """
 
     path: tuple[tuple[Equation, int], ...]
     n_loops: int
     program: Program
     values: tuple[Var, ...]
+    devices: tuple[int, ...] = ()
+
+    @property
+    def n_flags(self) -> int:
+        """How many flags of each kind: one for each value on each device, device by device."""
+        return len(self.values) * math.prod(self.devices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +55,7 @@ class Flagged:
     """A program with flags.
 
     Args:
-      program: inputs → results, then for each watch its flags: bool[2, n] for n values outside of loops, else int32[2, n, n_loops],
+      program: inputs → results, then for each watch its flags: bool[2, n_flags] outside of loops, else int32[2, n_flags, n_loops],
         the iterations in which it first happened, -1 where it never did.
       watches: what the flags tell of.
     """
@@ -68,7 +77,7 @@ class FlagRule:
     watches: tuple[tuple[int, Watch], ...]
 
 
-def _default_rule(operation: Operation) -> FlagRule:
+def _default_rule(operation: Operation, deciding: bool) -> FlagRule:
     return FlagRule(call_of(operation), ())
 
 
@@ -76,15 +85,22 @@ flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
 """Key: operation. One without a rule is a single step, whatever programs it holds."""
 
 
-def flag_program(program: Program) -> Flagged:
-    """Adds flags to a program. Calls in it are single steps: write them out before, see `transforms.inline`."""
+def flag_program(program: Program, deciding: bool = False, inputs: bool = False) -> Flagged:
+    """Adds flags to a program. Calls in it are single steps: write them out before, see `transforms.inline`.
+
+    Args:
+      program: what gets them.
+      deciding: whether to watch values too that reach no other by value, but decide: what is compared, also by a loop's condition.
+      inputs: whether to watch its inputs too.
+    """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[Watch, Atom]] = []
     for e in program.equations:
         if e.primitive not in flag_rules.registered:
             builder.equations.append(e)
             continue
-        rule = flag_rules(e.operation)
+        rule = flag_rules(e.operation, deciding)
+        first = len(builder.equations)
         outs = builder.splice(
             Template(rule.flagged, ["primal"] * len(rule.flagged.equations)), e.invars, e, "flags", ""
         )
@@ -92,15 +108,20 @@ def flag_program(program: Program) -> Flagged:
             (replace(watch, path=((e, place), *watch.path)), flags)
             for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=True)
         ]
-        renamed = dict(zip(outs, e.outvars, strict=False))
-        last = builder.equations[-1]
-        builder.equations[-1] = replace(last, outvars=tuple([renamed.get(v, v) for v in last.outvars]))
-    values = watched(program)
+        renamed: dict[Any, Var] = dict(zip(outs, e.outvars, strict=False))
+        for k, copy in enumerate(builder.equations[first:], first):
+            ins, results = (
+                tuple([renamed.get(a, a) for a in copy.invars]),
+                tuple([renamed.get(v, v) for v in copy.outvars]),
+            )
+            builder.equations[k] = replace(copy, invars=ins, outvars=results)
+    given = tuple(v for v in program.invars if inputs and is_watchable(v.aval))
+    values = (*given, *watched(program, deciding))
     own: list[Atom] = []
     watches: list[Watch] = []
     if values:
         codes = [builder.inline(_trouble(v.aval), [v])[0] for v in values]
-        own = builder.inline(_kinds(len(codes)), codes)
+        own = builder.inline(_kinds(*(c.aval for c in codes)), codes)
         watches = [Watch((), 0, program, values)]
     made = builder.program(
         program.invars, (*program.outvars, *own, *(flags for _, flags in nested)), None, like=program
@@ -108,7 +129,18 @@ def flag_program(program: Program) -> Flagged:
     return Flagged(made, (*watches, *(watch for watch, _ in nested)))
 
 
-@lru_cache(maxsize=4096)
+def in_context(fun: Callable[..., Program]) -> Callable[..., Program]:
+    """Keeps programs by arguments and by what types hang on: the mesh, and whether they say what differs from device to device."""
+    kept = lru_cache(maxsize=4096)(lambda context, *args: fun(*args))
+
+    @wraps(fun)
+    def made(*args: Any) -> Program:
+        return kept(compat.type_context(), *args)
+
+    return made
+
+
+@in_context
 def _trouble(aval: Any) -> Program:
     """x → int32[1]: 0 where all of it is finite, 1 where it holds an infinity, 2 where it holds a NaN."""
 
@@ -116,7 +148,10 @@ def _trouble(aval: Any) -> Program:
         parts = [lax.real(x), lax.imag(x)] if jnp.issubdtype(x.dtype, jnp.complexfloating) else [x]
         if x.dtype.itemsize == 1:  # float8: not every type has infinities and comparisons of its own
             parts = [lax.convert_element_type(x, jnp.float32)]
-        whole = lambda c: lax.reduce(c, jnp.int32(0), lax.max, tuple(range(c.ndim)))
+        least = np.iinfo(
+            np.int32
+        ).min  # of no other has a maximum no operand, which would have to differ by device as `c` does
+        whole = lambda c: lax.reduce(c, least, lax.max, tuple(range(c.ndim)))
         as_int = lambda p: lax.convert_element_type(p, jnp.int32)
         codes = [whole(as_int(lax.bitwise_not(lax.is_finite(p))) + as_int(lax.ne(p, p))) for p in parts]
         return [lax.reshape(codes[0] if len(codes) == 1 else lax.max(*codes), (1,))]
@@ -124,18 +159,13 @@ def _trouble(aval: Any) -> Program:
     return trace_rule(trouble, [aval])
 
 
-@lru_cache(maxsize=256)
-def _kinds(n: int) -> Program:
+@in_context
+def _kinds(*avals: Any) -> Program:
     def kinds(*codes: Any) -> list[Any]:
-        code = lax.concatenate(codes, 0)
-        return [lax.concatenate([lax.reshape(lax.ge(code, jnp.int32(k)), (1, n)) for k in (1, 2)], 0)]
+        code = lax.concatenate([compat.varying_everywhere(c) for c in codes], 0)
+        return [lax.concatenate([lax.reshape(lax.ge(code, jnp.int32(k)), (1, len(codes))) for k in (1, 2)], 0)]
 
-    return trace_rule(kinds, [_trouble_type()] * n)
-
-
-@lru_cache(maxsize=1)
-def _trouble_type() -> Any:
-    return _trouble(jax.typeof(jnp.float32(0))).outvars[0].aval
+    return trace_rule(kinds, avals)
 
 
 # --- which values are watched ------------------------------------------------------------------------------------------
@@ -169,7 +199,12 @@ def passes_on(operation: Operation) -> tuple[bool, ...]:
 def is_watchable(aval: Any) -> bool:
     """Whether values of a type can be anything but finite."""
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact) and getattr(aval, "size", 0) > 0
+    return (
+        dtype is not None
+        and jnp.issubdtype(dtype, jnp.inexact)
+        and getattr(aval, "size", 0) > 0
+        and not compat.is_unreduced(aval)
+    )
 
 
 def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
@@ -178,7 +213,7 @@ def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
     Returns:
       for each such result the values, each with the place of its program; the result is not finite where one of them is not.
     """
-    if equation.primitive not in flag_rules.registered or equation.primitive is compat.while_p:
+    if equation.primitive not in flag_rules.registered or equation.primitive in (compat.while_p, compat.shard_map_p):
         return {}
     n_carry = compat.scan_sizes(equation.params)[1] if equation.primitive is compat.scan_p else 0
     bound = [(p, {v for e in p.equations for v in e.outvars}) for _, p in equation.programs]
@@ -190,13 +225,18 @@ def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
     return told
 
 
-def watched(program: Program) -> tuple[Var, ...]:
+def decides(operation: Operation) -> bool:
+    """Whether it makes of numbers what is none, as a comparison does."""
+    return not operation.programs and not any(is_watchable(a) for a in operation.out_avals)
+
+
+def watched(program: Program, deciding: bool = False) -> tuple[Var, ...]:
     """The values of a program that get a flag, in the order in which they are made; not those of the programs in it."""
     found: set[Atom] = set(program.outvars)
     told: set[Atom] = set()
     for e in program.equations:
         hides = [not p and is_watchable(a.aval) for p, a in zip(passes_on(e.operation), e.invars, strict=True)]
-        if any(is_watchable(a) for a in e.operation.out_avals):
+        if any(is_watchable(a) for a in e.operation.out_avals) or (deciding and decides(e.operation)):
             found.update(a for a, h in zip(e.invars, hides, strict=True) if h)
         if any(hides):
             found.update(e.outvars)

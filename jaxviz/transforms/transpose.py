@@ -9,6 +9,7 @@ from functools import partial
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, write_params
+from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Shared, Var
 from jaxviz.transforms.axes import NO_AXES, Axes, Summing, named_axes, sum_over, varying
@@ -73,6 +74,14 @@ def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tran
 
 transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule)
 """Key: operation, which operands it is linear in, which results have a nonzero cotangent."""
+
+
+def _not_linear(operation: Operation) -> EquationError:
+    """What JAX's rules say of a product of two linear operands by failing an assertion, in words."""
+    return EquationError(
+        f"The function is not linear: more than one operand of '{operation.primitive.name}' depends on what it is transposed in. "
+        "jax.linearize gives a linear function to transpose."
+    )
 
 
 Readers = dict[Atom, list[tuple["Equation | None", Atom]]]
@@ -151,6 +160,12 @@ def transpose_program(
         mask = tuple([a in is_linear for a in equation.invars])
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
+        except AssertionError as error:
+            if sum(mask) < 2:
+                raise
+            refused = _not_linear(equation.operation)
+            located(refused, equation, index)
+            raise refused from error
         except Exception as error:
             located(error, equation, index)
             raise

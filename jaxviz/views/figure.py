@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
 from matplotlib.path import Path as MplPath
 
+from jaxviz.analysis.figures import Picture
 from jaxviz.views.graph import Graph
 from jaxviz.views.layout import Layout, Rectangle
 from jaxviz.views.style import FRAMES, INK, LINES, MARGIN, PALE, SIZES, line_width, text_width
@@ -22,7 +23,7 @@ def draw_figure(graph: Graph, layout: Layout, width: float | None) -> Figure:
     total_w = max(layout.width, legend_width(legend), *(text_width(x, 11) for x in head)) + 2 * MARGIN
     total_h = top + layout.height + 2 * MARGIN + (24 if legend else 0)
     scale = (width * 72 / total_w) if width else min(0.7, 600 * 72 / max(total_w, total_h))
-    figure = Figure(figsize=(total_w * scale / 72, total_h * scale / 72), facecolor="white")
+    figure = Picture(figsize=(total_w * scale / 72, total_h * scale / 72), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(0, total_w)
     axes.set_ylim(total_h, 0)

@@ -9,7 +9,7 @@ import re
 import sysconfig
 
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, is_own_code
+from jaxviz.ir.origin import Location, is_cell, is_own_code
 from jaxviz.views.schema import Excerpt, SourceFile
 
 _AROUND = 4
@@ -126,6 +126,6 @@ def _length_of_folders(text: str) -> int:
 
 def file_label(path: str) -> str:
     """The name of the file alone."""
-    if "ipykernel_" in path or path.startswith("<ipython-input"):
+    if is_cell(path):
         return "cell"
     return path.rsplit("/", 1)[-1]

@@ -23,14 +23,17 @@ LINE = Mesh(np.array(jax.devices()[:8]), ("i",))
 F = 4
 """Bytes of a float32."""
 
-X, M = jnp.linspace(0.1, 0.9, 1000), jnp.ones((32, 48))
+X = jax.device_put(np.linspace(0.1, 0.9, 1000, dtype=np.float32))
 I = jnp.array([[2], [0], [1]])
 ROWS = lax.GatherDimensionNumbers((1,), (0,), (0,))
 TO_ROWS = lax.ScatterDimensionNumbers((1,), (0,), (0,))
 
 
 def shaped(*shape):
-    return jnp.ones(shape)
+    return jax.device_put(np.ones(shape, np.float32))
+
+
+M = shaped(32, 48)
 
 
 def total(fun, *args):

@@ -1,5 +1,6 @@
 """Where a NaN is born: programs that give one, with the line, the equation and the cause that are to be named."""
 
+import functools
 import inspect
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 import jaxviz
 from jaxviz.analysis import find_nan as finding
@@ -14,11 +17,11 @@ from jaxviz.analysis import find_nan as finding
 CASES = {}
 
 
-def case(*args, primitive, cause, phase="forward", iterations=(), **options):
+def case(*args, primitive, cause, phase="forward", iterations=(), devices=(), **options):
     """A function with a line that is marked `here`."""
 
     def enter(fun):
-        CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, options)
+        CASES[fun.__name__] = (fun, args, primitive, cause, phase, iterations, devices, options)
         return fun
 
     return enter
@@ -225,6 +228,26 @@ def checkpointed(x):
     return jnp.sum(f(x))
 
 
+@case(jnp.array([0.0, 1.0]), primitive="log", cause="log-of-zero")
+def complex_log(x):
+    return jnp.abs(jnp.sum(jnp.log(x + 0j)))  # here
+
+
+@case(jnp.array([1e38, 1e38, -1e38, -1e38]), primitive="dot_general", cause="overflow", gradient=False)
+def overflow_of_both_signs(x):
+    return x @ jnp.full(4, 1e30)  # here
+
+
+@case(jnp.zeros((3, 3)), primitive="custom_linear_solve", cause="singular-matrix", gradient=False)
+def singular(x):
+    return jnp.sum(jnp.linalg.inv(x))  # here
+
+
+@case(X, primitive="log", cause="log-of-zero")
+def gives_a_function_too(x):
+    return {"activation": jnp.tanh, "name": "mlp", "logs": jnp.log(x)}  # here
+
+
 @case(X, primitive="log", cause="log-of-zero")
 def jitted(x):
     @jax.jit
@@ -249,6 +272,85 @@ def mapped(x):
     return jax.vmap(lambda y: jnp.sum(jnp.log(y)))(x)  # here
 
 
+def over_devices(*shape, out=None, check_vma=True):
+    """A `shard_map` over eight devices, along `i`, or along `i` and `j`."""
+    axes = ("i", "j")[: len(shape)]
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(shape), axes)
+    return functools.partial(jax.shard_map, mesh=mesh, in_specs=P(*axes), out_specs=out or P(), check_vma=check_vma)
+
+
+SHARDED = jnp.ones(16).at[7].set(0.0).at[13].set(0.0)
+
+
+@case(SHARDED, primitive="log", cause="log-of-zero", devices=((3,), (6,)))
+def on_devices(x):
+    def body(x):
+        y = jnp.log(x)  # here
+        return lax.psum(jnp.sum(y), "i")
+
+    return over_devices(8)(body)(x)
+
+
+@case(SHARDED, primitive="log", cause="log-of-zero", devices=((3,), (6,)))
+def on_untyped_devices(x):
+    def body(x):
+        y = jnp.log(x)  # here
+        return lax.psum(jnp.sum(y), "i")
+
+    return over_devices(8, check_vma=False)(body)(x)
+
+
+@case(jnp.ones((8, 4)).at[6, 3].set(0.0), primitive="div", cause="unsafe-where", iterations=(2,), devices=((1, 3),))
+def in_a_loop_on_devices(x):
+    def body(x):
+        def step(c, y):
+            root = jnp.sqrt(y)  # here
+            return c + jnp.sum(jnp.where(y > 0, root, 0.0)), root
+
+        start = lax.pcast(0.0, ("i", "j"), to="varying")
+        return lax.psum(lax.scan(step, start, x)[0], ("i", "j"))
+
+    return over_devices(2, 4)(body)(x)
+
+
+@case(jnp.ones((3, 8)).at[2, 5].set(-1.0), primitive="sqrt", cause="sqrt-of-negative", iterations=(2,), devices=((5,),))
+def on_devices_in_a_loop(x):
+    def body(x):
+        return lax.psum(lax.cond(x[0] < 0, jnp.sqrt, jnp.abs, x).sum(), "i")  # here
+
+    step = lambda c, y: (c + over_devices(8)(body)(y), None)
+    return lax.scan(step, 0.0, x)[0]
+
+
+@case(jnp.full(8, 1e38), primitive="psum_invariant", cause="overflow", devices=tuple((i,) for i in range(8)))
+def sum_over_devices(x):
+    body = lambda x: lax.psum(jnp.sum(x), "i")  # here
+    return over_devices(8)(body)(x)
+
+
+@case(jnp.ones(8).at[5].set(0.0), primitive="log", cause="log-of-zero", devices=((5,),))
+def passed_round_devices(x):
+    def body(x):
+        y = jnp.log(x)  # here
+        return jnp.sum(lax.ppermute(y, "i", [(k, (k + 1) % 8) for k in range(8)]) * 2.0, keepdims=True)
+
+    return jnp.sum(over_devices(8, out=P("i"))(body)(x))
+
+
+@case(jnp.ones((8, 2)).at[5].set(0.0), primitive="log", cause="log-of-zero", devices=((5,),))
+def by_pmap(x):
+    return jnp.sum(jax.pmap(lambda x: jnp.log(x))(x))  # here
+
+
+@case(jnp.array([1.0, 5.0, -1.0]), primitive="log", cause="log-of-negative", iterations=(0,))
+def mapped_while(x):
+    def until_three(x):
+        step = lambda s: (s[0] + 1.0, jnp.log(s[1] - s[0]))  # here
+        return lax.while_loop(lambda s: s[0] < 3.0, step, (x, 2.0 * x))[1]
+
+    return jax.vmap(until_three)(x)
+
+
 def line_of(fun):
     lines, start = inspect.getsourcelines(fun)
     return start + next(k for k, line in enumerate(lines) if "# here" in line)
@@ -256,20 +358,26 @@ def line_of(fun):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_equation_is_named(name):
-    fun, args, primitive, cause, phase, iterations, options = CASES[name]
+    fun, args, primitive, cause, phase, iterations, devices, options = CASES[name]
     report = jaxviz.find_nan(fun, *args, **options)
     born = report.born
     assert born.location.file == __file__
     assert born.location.line == line_of(fun)
     assert (born.primitive, born.cause.id, born.phase) == (primitive, cause, phase)
     assert tuple(i.index for i in born.iterations) == iterations
+    assert tuple(at for d in born.devices for at in (d.index, *d.alike)) == devices
     assert born.is_exact
     assert f"{__file__}:{line_of(fun)}" in str(report).replace("\n", "")
     assert not any(o.is_finite for o in born.outputs if o.low is not None or o.n_nan or o.n_inf)
     assert report.chain
 
 
-@pytest.mark.parametrize("name", CASES)
+ON_DEVICES = [name for name, (*_, devices, _) in CASES.items() if devices]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name not in ON_DEVICES]
+)  # it does not step into a shard_map
 def test_stepping_finds_the_same(name):
     fun, args, *_, options = CASES[name]
     subject = finding._subject(fun, args, {}, 0, options.get("gradient"))
@@ -315,6 +423,113 @@ def test_harmless_ones_do_not_hide_the_one_that_matters():
     assert [p.operations for p in report.harmless] == [("log",)]
 
 
+def test_what_is_harmless_on_one_device_is_told_from_what_matters_on_another():
+    def body(x):
+        logs = jnp.log(x)
+        return lax.psum(jnp.sum(jnp.where(x == 0, 0.0, logs)), "i")
+
+    f = over_devices(8)(body)
+    x = jnp.ones(8).at[1].set(0.0)
+    assert jaxviz.find_nan(f, x, gradient=False) is None
+    (passed,) = jaxviz.find_nan(f, x, gradient=False, harmless=True).harmless
+    assert passed.operations == ("log",)
+    report = jaxviz.find_nan(f, x.at[6].set(-1.0), gradient=False)
+    assert [d.index for d in report.born.devices] == [(6,)]
+    assert "on device i=6 of 8" in str(report)
+    assert report.to_dict()["born"]["devices"][0]["index"] == {"i": 6}
+
+
+def until_close(x):
+    def goes_on(s):
+        error = jnp.sqrt(s[1] - 5.0)
+        return (error > 0.1) & (s[0] < 100)
+
+    return lax.while_loop(goes_on, lambda s: (s[0] + 1, s[1] - 0.75), (0, x))[1]
+
+
+@pytest.mark.parametrize("f", [until_close, lambda x: jax.vmap(until_close)(x[None])], ids=["plain", "mapped"])
+def test_a_nan_that_ends_a_loop_is_listed_with_what_it_decides(f):
+    x = jnp.float32(8.1)
+    assert jaxviz.find_nan(f, x, gradient=False) is None
+    report = jaxviz.find_nan(f, x, gradient=False, harmless=True)
+    assert not report
+    (passed,) = [p for p in report.harmless if p.location.line == inspect.getsourcelines(until_close)[1] + 2]
+    assert passed.operations == ("sqrt",)
+    assert passed.decides.startswith("`gt` reads it at test_find_nan.py:")
+    assert "gives False, as any comparison with NaN does" in passed.decides
+    if f is until_close:  # 8.1 - 5 * 0.75 is the first below 5
+        assert passed.decides.endswith("goes on or ends, first before iteration 5")
+    assert "something is decided by it" in str(report)
+
+
+def test_a_nan_that_is_only_compared_is_listed_too():
+    f = lambda x: jnp.sum(jnp.where(jnp.sqrt(x) > 1.0, x, 0.0))
+    assert jaxviz.find_nan(f, -X, gradient=False) is None
+    (passed,) = jaxviz.find_nan(f, -X, gradient=False, harmless=True).harmless
+    assert (passed.operations, passed.decides[:14]) == (("sqrt",), "`gt` reads it ")
+
+
+def kept_where_asked(y, keep):
+    return jnp.where(keep, y, 0.0)
+
+
+def kept_in_a_branch(y, keep):
+    return lax.cond(keep, lambda y: y * 1.0, lambda y: 0.0, y)
+
+
+@pytest.mark.parametrize("keep", [kept_where_asked, kept_in_a_branch])
+@pytest.mark.parametrize("loop", ["scan", "while"])
+def test_what_was_harmless_in_one_iteration_is_told_from_what_matters_in_a_later_one(loop, keep):
+    def step(c, x):
+        return c + keep(jnp.log(x[0]), x[1] > 0), None
+
+    def f(xs):
+        if loop == "scan":
+            return lax.scan(step, 0.0, xs)[0]
+        return lax.fori_loop(0, len(xs) + 0 * xs[0, 0].astype(int), lambda i, c: step(c, xs[i])[0], 0.0)
+
+    xs = jnp.ones((10, 2)).at[3].set(0.0).at[7, 0].set(0.0)
+    born = jaxviz.find_nan(f, xs, gradient=False).born
+    assert (born.primitive, [i.index for i in born.iterations]) == ("log", [7])
+
+
+def test_what_went_round_is_followed_to_where_it_began():
+    def step(c, x):
+        d, e = c
+        d = d + jnp.where(x[1] > 0, jnp.log(x[0]), 0.0)
+        return (d, e + d), None
+
+    xs = jnp.ones((400, 2)).at[3].set(0.0).at[70, 0].set(0.0).at[90, 0].set(0.0)
+    born = jaxviz.find_nan(lambda xs: lax.scan(step, (0.0, 0.0), xs)[0][1], xs, gradient=False).born
+    assert (born.primitive, [i.index for i in born.iterations]) == ("log", [70])
+
+
+def test_a_branch_that_is_bad_when_it_is_not_taken_is_not_named():
+    def f(xs):  # in iteration 2 the first branch makes an infinity that `where` hides
+        def hidden(c, x):
+            y = lax.cond(x[1] > 0, lambda y: jnp.log(y), lambda y: jnp.sqrt(y - 9.0), x[0])
+            return c + jnp.where(x[2] > 0, y, 0.0), None
+
+        return lax.scan(hidden, 0.0, xs)[0]
+
+    xs = jnp.ones((6, 3)).at[2].set(jnp.array([0.0, 1.0, 0.0])).at[4].set(jnp.array([0.0, 0.0, 1.0]))
+    born = jaxviz.find_nan(f, xs, gradient=False).born
+    assert (born.primitive, [i.index for i in born.iterations]) == ("sqrt", [4])
+
+
+def test_what_the_compiled_program_alone_shows_is_said(monkeypatch):
+    monkeypatch.setattr(finding, "_find", lambda subject, harmless: None)
+    report = jaxviz.find_nan(log_of_zero, X)
+    assert report.born.primitive == "log"
+    assert "equation by equation" in report.note
+    monkeypatch.setattr(finding, "_find_by_stepping", lambda subject: None)
+    report = jaxviz.find_nan(log_of_zero, X)
+    assert report.born is None
+    assert report.results == ("the loss", "the gradient in x")
+    assert "where from was not found" in report.summary
+    assert "gave finite results too" in report.note
+
+
 def test_what_came_in_is_named():
     report = jaxviz.find_nan(lambda p, x: jnp.sum(p["w"] * x), {"w": jnp.array([1.0, jnp.nan])}, jnp.ones(2))
     assert report.born is None
@@ -338,12 +553,42 @@ def test_a_loss_without_reverse_mode_is_searched_forward():
     assert "Its gradient was not searched" in report.note
 
 
+@pytest.mark.parametrize("missing", ["rule", "callback"])
+def test_a_loss_that_jax_cannot_differentiate_is_searched_forward(missing):
+    def loss(x):
+        if missing == "rule":
+            return jnp.sum(jnp.ones(3).at[jnp.array([0, 1, 1])].multiply(jnp.log(x)))
+        return jax.pure_callback(np.sum, jax.ShapeDtypeStruct((), x.dtype), jnp.log(x))
+
+    report = jaxviz.find_nan(loss, X)
+    assert report.born.primitive == "log"
+    assert "Its gradient was not searched" in report.note
+    with pytest.raises((NotImplementedError, ValueError)):
+        jaxviz.find_nan(loss, X, gradient=True)
+
+
+def test_it_may_be_called_with_keywords_alone_or_with_nothing():
+    report = jaxviz.find_nan(lambda *, x: jnp.sum(jnp.log(x)), x=X)
+    assert (report.born.primitive, report.results) == ("log", ("the result",))
+    assert "by position" in report.note
+    assert jaxviz.find_nan(lambda: jnp.log(0.0) + jnp.zeros(2)).results == ("the result",)
+    with pytest.raises(TypeError, match="at least 1 positional argument"):
+        jaxviz.find_nan(lambda *, x: jnp.sum(x), x=X, gradient=True)
+
+
 def test_the_gradient_must_be_of_one_number():
     def f(x):
         return x
 
     with pytest.raises(TypeError, match=r"needs a function that gives one real number; f gives f32\[3\]"):
         jaxviz.find_nan(f, X, gradient=True)
+
+
+def test_a_nan_of_its_own_is_not_said_to_come_of_the_infinity():
+    report = jaxviz.find_nan(lambda x: jnp.sum((x - x.mean()) / jnp.sqrt(jnp.var(x))), jnp.ones(4))
+    assert (report.born.primitive, report.became_nan.cause.id) == ("div", "zero-by-zero")
+    assert "The first NaN is born at test_find_nan.py" in str(report)
+    assert "Becomes NaN at test_find_nan.py" in str(jaxviz.find_nan(unsafe_sqrt, X))
 
 
 def test_static_arguments_and_keywords():

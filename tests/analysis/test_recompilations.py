@@ -107,6 +107,31 @@ def test_the_structure_of_the_arguments():
     assert jaxviz.explain_recompile(f).count == f._cache_size()
 
 
+def test_a_watch():
+    @jax.jit
+    def f(x):
+        return jaxviz.probe(jnp.sin(x), "h")
+
+    f(1.0)
+    with jaxviz.watch("h", "other"):
+        f(1.0)
+    assert str(last(f).changes[0]) == "jaxviz.watch: nothing → h, other"
+    assert last(f).changes[0].kind == "watch"
+    assert "one of its own" in str(jaxviz.explain_recompile(f))
+    with jaxviz.watch("h", "other"):
+        f(1.0)
+    assert jaxviz.explain_recompile(f).count == 2
+
+
+def test_what_was_never_compiled():
+    assert "never_called (test_recompilations.py:" in (text := str(jaxviz.explain_recompile(jax.jit(never_called))))
+    assert text.endswith("not compiled since jaxviz was imported")
+
+
+def never_called(x):
+    return x
+
+
 def test_configuration():
     @jax.jit
     def f(x):

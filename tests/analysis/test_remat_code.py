@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import json
+import linecache
 import re
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def check(module, f, args, share, before=lambda text: text):
     assert held_by_jax(g, *args) == point.nbytes
     assert recomputed(plain, g, *args) == point.flops
     assert f"# {f.__name__}: keeps {format_bytes(point.nbytes)} for the backward pass" in code
-    for a, b in zip(jax.tree.leaves(jax.grad(g)(*args)), jax.tree.leaves(jax.grad(f)(*args)), strict=True):
+    got, want = (jax.jit(jax.grad(m))(*args) for m in (g, f))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     return plan, code
 
@@ -238,6 +240,15 @@ def test_without_its_source_the_lines_are_named():
     assert re.search(
         r'# <nowhere>:\d+: the result of \w+, f32\[64,8\], is "saved_0"\n... = checkpoint_name\(..., "saved_0"\)', code
     )
+
+
+def test_a_cell_of_a_notebook_is_called_a_cell():
+    space, file = {}, "/tmp/ipykernel_7/123.py"
+    linecache.cache[file] = (len(SMALL), None, SMALL.splitlines(True), file)
+    exec(compile(SMALL, file, "exec"), space)
+    code = jaxviz.plan_remat(space["loss"], W, X, budget=0.6).code()
+    assert re.search(r"^# cell:\d+: the result of", code, re.MULTILINE)
+    assert "ipykernel" not in code
 
 
 def test_the_text_is_made_of_plain_rows():

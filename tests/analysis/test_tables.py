@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.analysis.tables import html_table, printable, text_table, wrapped
+from jaxviz.analysis.tables import code_html, html_table, printable, text_table, wrapped
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,9 @@ def test_long_names_are_cut():
     assert printable("\u202e" * 10**6, 10) == "<U+202E><…"
     lines = text_table(("name", "why"), [("n" * 10**6, "x")], "<<").splitlines()
     assert max(map(len, lines)) < 250
+
+
+def test_a_sentence_shows_its_code_escaped():
+    assert code_html("`x < y` is <b>") == "<code>x &lt; y</code> is &lt;b&gt;"
+    assert code_html("one ` alone") == "one ` alone"
+    assert '<td style="text-align:left"><code>mul</code></td>' in html_table("", ("a",), [("`mul`",)], (False,))

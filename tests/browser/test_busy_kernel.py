@@ -114,7 +114,6 @@ def deep(w, x):  # whose switches are made when they are looked at
 """
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
 def test_long_work_says_how_far_it_is_and_can_be_stopped(lab, tab):
     page = run_in_lab(lab, tab, SLOWLY, "e = jaxviz.explore(deep, *args)\ne")
     page.evaluate(

@@ -16,6 +16,8 @@ from jaxviz.analysis.totals import call_path
 from jaxviz.views.whatif import what_if
 
 pytestmark = pytest.mark.browser
+light = pytest.mark.parametrize("theme", ["light"], indirect=True)
+"""For what is the same in both themes; colours and contrasts are looked at where whole views are."""
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ def test_the_notebook_shows_the_explorer(notebook):
     notebook.screenshot("notebook")
 
 
+@light
 def test_a_click_on_an_equation_reaches_every_pane_and_python(notebook):
     page = notebook.page
     explorer = explorer_of(page)
@@ -74,6 +77,7 @@ def test_a_click_on_an_equation_reaches_every_pane_and_python(notebook):
     notebook.screenshot("selected")
 
 
+@light
 def test_linearize_beside_jvp(notebook):
     explorer = explorer_of(notebook.page)
     explorer.get_by_test_id("linearize-vs-jvp").click()
@@ -85,6 +89,7 @@ def test_linearize_beside_jvp(notebook):
     notebook.screenshot("linearize-beside-jvp")
 
 
+@light
 def test_python_selects_and_the_page_follows(notebook):
     page = notebook.page
     explorer = explorer_of(page)
@@ -95,6 +100,7 @@ def test_python_selects_and_the_page_follows(notebook):
     expect(explorer.get_by_test_id("inspected")).to_have_text(name)
 
 
+@light
 def test_keys_stay_inside_the_widget(notebook):
     page = notebook.page
     explorer = explorer_of(page)
@@ -111,6 +117,7 @@ def test_keys_stay_inside_the_widget(notebook):
     expect(explorer.locator(".is-selected")).to_have_count(0)
 
 
+@light
 def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
     page = notebook.page
     explorer = explorer_of(page)
@@ -196,6 +203,7 @@ def test_collectives_and_donated_inputs_are_marked(tab, tmp_path):
     tab.screenshot("devices")
 
 
+@light
 def test_hostile_names_stay_text(tab, tmp_path):
     evil = "</script><img src=x onerror=\"document.title='broken'\">"
     path = jaxviz.explore(lambda p: jnp.sum(jnp.sin(p[evil])), {evil: jnp.ones(3)}).save_html(tmp_path / "page.html")
@@ -206,6 +214,7 @@ def test_hostile_names_stay_text(tab, tmp_path):
     assert page.locator("img").count() == 0
 
 
+@light
 def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
     def loops(x):
         return jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * 2.0, x)
@@ -221,6 +230,7 @@ def test_a_stage_that_cannot_be_derived_leaves_the_others(tab, tmp_path):
     tab.screenshot("stage-with-an-error")
 
 
+@light
 @pytest.mark.parametrize(
     ("stage", "primitive", "operation"), [("forward", "mul", "multiply"), ("backward", "neg", "negate")]
 )
@@ -432,12 +442,14 @@ def lay_out_by_graphviz(explorer):
     return explorer.get_by_test_id("graph-left")
 
 
+@light
 def test_graphviz_comes_from_the_kernel_when_it_is_first_used(notebook):
     graph = lay_out_by_graphviz(explorer_of(notebook.page))
     expect(graph).to_have_attribute("data-layout", "graphviz", timeout=15_000)
     notebook.screenshot("graph-by-graphviz")
 
 
+@light
 @pytest.mark.parametrize("held", [True, False])
 def test_a_page_lays_out_by_graphviz_where_it_holds_it(tab, tmp_path, held):
     f, args = transformer(1)
@@ -497,6 +509,7 @@ def is_product_of_attention(equation):
     return equation.primitive.name == "dot_general" and "attention" in call_path(equation)
 
 
+@light
 def test_a_transform_is_stepped_through(tab, tmp_path):
     def loss(x, w):
         return jnp.sum(jnp.sin(x) * jnp.cos(x @ w))

@@ -87,7 +87,7 @@ def forget(program, seen):
     if program in seen:
         return
     seen.add(program)
-    program.__dict__.pop("jaxpr", None)
+    convert._programs.pop(id(program.__dict__.pop("jaxpr", None)), None)  # another jaxpr may come to have that id
     for equation in program.equations:
         for _, nested in equation.programs:
             forget(nested, seen)

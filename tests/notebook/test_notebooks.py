@@ -1,14 +1,21 @@
-"""Every notebook runs from top to bottom, and its outputs say what its text says."""
+"""Every notebook runs from top to bottom, and does what docs/writing_notebooks.md asks of it."""
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
+import nbformat
 import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+PATHS = sorted(NOTEBOOKS.glob("*.py"))
+MOST_SECONDS = 60
 
-EXPECTED = {
+SHOWN = {
     "00_first_look": [
         "residuals of loss",
         "is saved because tanh's derivative multiplies the tangent by it",
@@ -21,6 +28,27 @@ EXPECTED = {
         "bool was True",
     ],
 }
+"""What is printed or drawn, and no value that an assertion of the notebook could look at."""
+
+FOLDED = ("exercise", "solution", "check")
+"""The tags of cells whose source is folded; besides, there is `answer`."""
+
+WRONG_ANSWERS = """
+import json as _json
+import time as _time
+from jaxviz import teach as _teach
+_found, _seconds = {}, _time.process_time()
+for _name, _exercise in list(globals().items()):
+    if isinstance(_exercise, _teach.Exercise) and not _name.startswith("_"):
+        _found[_name] = [str(_exercise.answer(_given).is_right) for _given in _exercise.wrong()]
+        assert _exercise.answer(...).is_right is None
+        assert _exercise.reveal().headline
+        for _ in _exercise.hints:
+            assert _exercise.hint().headline
+print(_json.dumps([_seconds, _found]))
+"""
+"""Gives each exercise answers that are wrong, and asks for its hints; tells too how long the processor was at the notebook till then, which
+does not depend on what else it does."""
 
 
 def text_of(cell):
@@ -32,22 +60,61 @@ def text_of(cell):
     return "".join(parts)
 
 
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.py")), ids=lambda p: p.stem)
-def test_a_notebook_runs_and_shows_what_it_says(path, tmp_path):
+def tagged(notebook, tag):
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path):
     notebook = jupytext.read(path)
+    last = nbformat.v4.new_code_cell(WRONG_ANSWERS)
+    notebook.cells.append(last)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = "\n".join(text_of(cell) for cell in notebook.cells if cell.cell_type == "code")
-    shown = " ".join(shown.split())  # a sentence in a table runs over several lines
-    for text in EXPECTED[path.stem]:
+
+    code = [cell for cell in notebook.cells[:-1] if cell.cell_type == "code"]
+    shown = " ".join("\n".join(map(text_of, code)).split())  # a sentence in a table runs over several lines
+    for text in SHOWN.get(path.stem, ()):
         assert text in shown
     assert "residuals differ" not in shown
+    assert tagged(notebook, "check"), "no cell asserts what the text says"
+
+    solved = {name for cell in tagged(notebook, "solution") for name in re.findall(r"(\w+)\.solution\(", cell.source)}
+    for cell in tagged(notebook, "solution"):
+        assert text_of(cell).startswith("Right. "), cell.source
+    for cell in tagged(notebook, "answer"):
+        assert text_of(cell).startswith(("Write your answer", "Not yet.")), cell.source
+    seconds, tried = json.loads(text_of(last))
+    assert seconds < MOST_SECONDS
+    assert set(tried) == solved
+    for name, verdicts in tried.items():
+        assert verdicts, f"{name} has no wrong answer to try"
+        assert set(verdicts) == {"False"}, name
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_what_the_reader_is_not_to_see_at_once_is_folded(path):
+    for cell in jupytext.read(path).cells:
+        for tag in cell.metadata.get("tags", ()):
+            assert tag in (*FOLDED, "answer")
+            assert cell.metadata.get("jupyter", {}) == ({"source_hidden": True} if tag in FOLDED else {}), cell.source
+        if "check" in cell.metadata.get("tags", ()):
+            assert "assert" in cell.source
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_links_lead_to_notebooks_of_the_series(path):
+    """Each that is there; what is numbered higher than the last may be yet to come."""
+    names = {p.stem for p in PATHS}
+    text = "\n".join(cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown")
+    linked = set(re.findall(r"\]\((\w+)\.ipynb\)", text))
+    assert linked or len(names) == 1
+    assert all(re.fullmatch(r"\d\d_[a-z_]+", name) for name in linked)
+    assert linked & names
 
 
 def test_the_first_notebook_is_a_script_too(tmp_path):
     """`make demo` runs it so: the magics are comments then, and the explorer is written to a file."""
-    import subprocess
-    import sys
-
     done = subprocess.run(
         [sys.executable, str(NOTEBOOKS / "00_first_look.py")], cwd=tmp_path, capture_output=True, text=True, check=True
     )

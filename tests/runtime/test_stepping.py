@@ -68,6 +68,41 @@ def test_any_walk_comes_to_the_same_results(case, budget):
     check_walk(case, len(case.name), budget)
 
 
+def mapped_while(x):
+    """Whose predicate differs between examples: those that have ended keep what they have."""
+
+    def until(x):
+        step = lambda s: (s[0] + 1.0, jnp.sin(s[1] - s[0]), ~s[2])
+        return lax.while_loop(lambda s: s[0] < x, step, (0.0, 2.0 * x, x > 1))
+
+    return jax.vmap(until)(x)
+
+
+@pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept", "nothing kept"])
+def test_a_mapped_while_loop_is_stepped_into(budget):
+    x = jnp.array([1.0, 4.5, -1.0])
+    for seed in range(4):
+        m = machine(mapped_while, x, budget=budget)
+        walk(m, seed)
+        assert_close(m.results("primal"), mapped_while(x))
+    m = machine(mapped_while, x)
+    while m.next_equation().primitive.name != "while":
+        m.next()
+    m.into()
+    for _ in range(5):  # through each iteration, equation by equation
+        assert m.position.path
+        while m.position.index < len(m.program_at(m.position).equations):
+            m.next()
+        m.next()
+    assert not m.position.path
+    assert_close(m.results("primal"), mapped_while(x))
+
+
+def test_what_is_no_position_is_refused():
+    with pytest.raises(SteppingError, match="3 is no position"):
+        machine(jnp.sin, X).goto(3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_many_walks_come_to_the_same_results(case):

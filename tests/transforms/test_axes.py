@@ -104,7 +104,7 @@ def sharded(f, check_vma):
     return jax.shard_map(f, mesh=mesh, in_specs=(spec(), spec("i")), out_specs=spec("i"), check_vma=check_vma)
 
 
-@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("jit", [pytest.param(lambda f: f, marks=pytest.mark.slow), jax.jit], ids=["eager", "jit"])
 def test_inside_shard_map_the_types_sum(jit):
     loss = LOSSES["two uses"]
     total = lambda grad, **options: jit(sharded(lambda w, x: grad(loss, **options)(w, x[0])[None], True))(W, X)

@@ -66,3 +66,9 @@ def test_a_notebook_cell_is_called_so():
     table = SourceTable()
     table.number(jaxviz.ir.origin.Location("/tmp/ipykernel_7/123.py", 1, "f"))
     assert table.files()[0].label == "cell"
+
+
+def test_a_line_of_a_notebook_cell_is_shown_without_the_path_of_a_temporary_file():
+    for file in ("/tmp/ipykernel_7/123.py", "<ipython-input-3-abc>"):
+        assert str(jaxviz.ir.origin.Location(file, 4, "f")) == "cell:4"
+    assert str(jaxviz.ir.origin.Location("/home/me/model.py", 4, "f")) == "/home/me/model.py:4"

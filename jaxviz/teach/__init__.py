@@ -1,0 +1,20 @@
+"""Exercises that check themselves: what a notebook asks, computed from JAX when it is answered.
+
+>>> from jaxviz import teach
+>>> kept = teach.saved(loss, params, x)  # a form in a notebook
+>>> kept.answer(["x", "tanh"])  # or by name
+"""
+
+from jaxviz.teach.exercise import Exercise as Exercise
+from jaxviz.teach.exercise import Point as Point
+from jaxviz.teach.exercise import Verdict as Verdict
+from jaxviz.teach.predict import predict as predict
+from jaxviz.teach.rule import Check as Check
+from jaxviz.teach.rule import computes as computes
+from jaxviz.teach.rule import gradient_of as gradient_of
+from jaxviz.teach.rule import has_right_rule as has_right_rule
+from jaxviz.teach.rule import is_linear as is_linear
+from jaxviz.teach.rule import keeps_at_most as keeps_at_most
+from jaxviz.teach.rule import rule as rule
+from jaxviz.teach.rule import traces_to as traces_to
+from jaxviz.teach.saved import saved as saved

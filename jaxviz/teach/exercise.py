@@ -1,0 +1,198 @@
+"""`Exercise` and `Verdict`: a question, and what came of an answer. All kinds of exercises are these two."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from typing import Literal as OneOf
+
+from jaxviz.analysis.tables import code_html, printable, wrapped
+
+BLANK = "Write your answer in place of the dots, and run the cell again."
+_MISSING = {
+    "marks": "Nothing is marked. If that is your answer, check once more.",
+    "choice": "Choose one first.",
+    "line": "Write your answer first.",
+    "code": BLANK,
+}
+
+Mark = OneOf["right", "wrong", "missed", "note"]
+
+_SIGNS: dict[Mark, str] = {"right": "✓", "wrong": "✗", "missed": "✗", "note": "·"}
+_COLOURS: dict[Mark, str] = {
+    "right": "var(--jp-success-color1, #388e3c)",
+    "wrong": "var(--jp-error-color1, #d32f2f)",
+    "missed": "var(--jp-error-color1, #d32f2f)",
+    "note": "inherit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One part of an answer.
+
+    Args:
+      mark: 'right', 'wrong', 'missed' or 'note'.
+      what: the part, such as a value.
+      why: the reason, in a sentence.
+    """
+
+    mark: Mark
+    what: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of an answer. It is true if the answer is right.
+
+    Args:
+      is_right: None where there is no answer yet.
+      headline: in a sentence.
+      points: the parts of the answer, each with its reason.
+      note: what is worth knowing beside.
+      is_folded: whether a notebook shows it folded.
+    """
+
+    is_right: bool | None
+    headline: str
+    points: tuple[Point, ...] = ()
+    note: str = ""
+    is_folded: bool = False
+
+    def __bool__(self) -> bool:
+        return self.is_right is True
+
+    def __str__(self) -> str:
+        lines = [wrapped(f"{_start(self.is_right)}{self.headline}")]
+        for p in self.points:
+            lines.append(wrapped(f"{_SIGNS[p.mark]} {p.mark}: {p.what}" if p.mark != "note" else f"· {p.what}", "  "))
+            lines += [wrapped(p.why, "      ")] if p.why else []
+        return "\n".join([*lines, *([wrapped(self.note)] if self.note else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        mark: Mark = "note" if self.is_right is None else "right" if self.is_right else "wrong"
+        rows = "".join(
+            f'<tr><td style="text-align:left;white-space:nowrap;vertical-align:top;color:{_COLOURS[p.mark]}">'
+            f"{_SIGNS[p.mark]} {p.mark if p.mark != 'note' else ''}</td>"
+            f'<td style="text-align:left;vertical-align:top">{code_html(p.what)}</td>'
+            f'<td style="text-align:left;vertical-align:top">{code_html(p.why)}</td></tr>'
+            for p in self.points
+        )
+        shown = (
+            f'<div style="border-left:4px solid {_COLOURS[mark]};padding:2px 0 2px 10px;margin:4px 0;line-height:1.45">'
+            f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
+            f"{f'<table>{rows}</table>' if rows else ''}{f'<div>{code_html(self.note)}</div>' if self.note else ''}</div>"
+        )
+        return f"<details><summary>What the solution gives</summary>{shown}</details>" if self.is_folded else shown
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        points = [{"mark": p.mark, "what": p.what, "why": p.why} for p in self.points]
+        return {"is_right": self.is_right, "headline": self.headline, "points": points, "note": self.note}
+
+
+def _start(is_right: bool | None) -> str:
+    return "" if is_right is None else "Right. " if is_right else "Not yet. "
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an answer is given in a notebook.
+
+    Args:
+      kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for what is written in a cell.
+      groups: what there is to tick or to choose: headings, each with its options as pairs of a key and a label.
+      placeholder: what stands in an empty line.
+    """
+
+    kind: OneOf["marks", "choice", "line", "code"]
+    groups: tuple[tuple[str, tuple[tuple[Any, str], ...]], ...] = ()
+    placeholder: str = ""
+
+
+@dataclass(eq=False)
+class Exercise:
+    """A question that checks its answers. Made by `teach.saved`, `teach.predict` and `teach.rule`.
+
+    >>> kept = teach.saved(loss, params, x)
+    >>> kept  # in a notebook: a form
+    >>> kept.answer(["x", "tanh"])
+    Not yet. ...
+
+    Args:
+      question: in a sentence or two; what stands between backticks is code.
+      check: from an answer to its verdict.
+      truth: the right answer, with its reason; computed when it is asked for.
+      form: how an answer is given in a notebook.
+      hints: from the first to the last, each more telling; one may be computed when it is asked for.
+      wrong: answers that must be found wrong. Nobody sees them; the notebooks' tests give them.
+    """
+
+    question: str
+    check: Callable[[Any], Verdict]
+    truth: Callable[[], Verdict]
+    form: Form
+    hints: Sequence[str | Callable[[], str]] = ()
+    wrong: Callable[[], Iterable[Any]] = tuple
+    _told: int = field(default=0, init=False)
+
+    def answer(self, given: Any = ...) -> Verdict:
+        """What comes of an answer.
+
+        Args:
+          given: the answer; `...` for none yet.
+        """
+        if given is ... or (isinstance(given, (list, tuple)) and any(x is ... for x in given)):
+            return Verdict(None, BLANK)
+        return self.check(given)
+
+    def blank(self) -> Verdict:
+        """What the form says to an answer that is missing."""
+        return Verdict(None, _MISSING[self.form.kind])
+
+    def solution(self, given: Any) -> Verdict:
+        """What comes of the notebook's own answer; a notebook shows it folded, so that running all cells gives nothing away."""
+        return replace(self.check(given), is_folded=True)
+
+    def hint(self) -> Verdict:
+        """The next hint."""
+        if self._told >= len(self.hints):
+            return Verdict(None, "There is no further hint; the answer is in `.reveal()`.")
+        told = self.hints[self._told]
+        self._told += 1
+        text = told if isinstance(told, str) else told()
+        return Verdict(None, f"Hint {self._told} of {len(self.hints)}: {text}")
+
+    def reveal(self) -> Verdict:
+        """The answer, with its reason."""
+        return self.truth()
+
+    def __str__(self) -> str:
+        lines = [wrapped(self.question)]
+        for heading, options in self.form.groups:
+            lines += [wrapped(heading)] if heading else []
+            lines += [f"  [ ] {printable(label)}" for _, label in options]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For a page without a kernel: the question, and what there is to tick or to choose."""
+        parts = [f"<p><b>{code_html(self.question)}</b></p>"]
+        for heading, options in self.form.groups:
+            items = "".join(f"<li>{code_html(label)}</li>" for _, label in options)
+            parts.append(f"{f'<div>{code_html(heading)}</div>' if heading else ''}<ul>{items}</ul>")
+        return "".join(parts)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        from jaxviz.notebook.exercise_form import exercise_form
+
+        shown = exercise_form(self)._repr_mimebundle_(**kwargs)
+        data = shown[0] if isinstance(shown, tuple) else shown
+        data.update({"text/plain": str(self), "text/html": self._repr_html_()})
+        return shown

@@ -1,0 +1,90 @@
+"""`predict`: a figure or a choice, said before it is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxviz.analysis.budgets import read_size
+from jaxviz.teach.exercise import Exercise, Form, Verdict
+
+Text = str | Callable[[], str]
+"""A sentence, or what computes it."""
+
+
+def predict(
+    question: str,
+    choices: Sequence[Any] | None = None,
+    *,
+    truth: Callable[[], Any],
+    because: Text | Mapping[Any, Text] = "",
+    tolerance: float = 0.0,
+    hints: Sequence[Text] = (),
+) -> Exercise:
+    """A question whose answer is computed when somebody has answered.
+
+    >>> size = teach.predict("How many bytes does the gradient keep?", truth=lambda: jaxviz.residuals(f, x).nbytes, tolerance=0.1)
+    >>> size.answer("12 KiB")
+    Not yet. 12 KiB is too much.
+
+    Args:
+      question: with code between backticks.
+      choices: what to choose from; without it the answer is a number, or a word.
+      truth: gives the answer: one of the choices, a number or a word.
+      because: why it is so, said with the right answer; or for each choice what is to be said of it.
+      tolerance: how far a number may be off, relative to the truth.
+      hints: from the first to the last.
+    """
+
+    def reason(choice: Any) -> str:
+        told = because.get(choice, "") if isinstance(because, Mapping) else because
+        return told if isinstance(told, str) else told()
+
+    def check(given: Any) -> Verdict:
+        true = truth()
+        if choices is not None:
+            if given not in choices:
+                return Verdict(False, f"{given!r} is none of the choices: {', '.join(map(str, choices))}.")
+            if given == true:
+                return Verdict(True, str(true), note=reason(true))
+            return Verdict(False, f"It is not `{given}`.", note=reason(given) if isinstance(because, Mapping) else "")
+        if isinstance(true, str):
+            right = str(given).strip().casefold() == true.casefold()
+            return Verdict(True, true, note=reason(true)) if right else Verdict(False, f"It is not `{given}`.")
+        try:
+            number = _number(given)
+        except (TypeError, ValueError):
+            return Verdict(False, f"The answer is a number; got {given!r}.")
+        if math.isclose(number, true, rel_tol=tolerance, abs_tol=0.0):
+            exactly = "" if number == true else " to be exact"
+            return Verdict(True, f"{_shown(true)}{exactly}.", note=reason(true))
+        return Verdict(False, f"{given} is too {'much' if number > true else 'little'}.")
+
+    def solution() -> Verdict:
+        true = truth()
+        return Verdict(None, f"The answer: {true if isinstance(true, str) else _shown(true)}.", note=reason(true))
+
+    def wrong() -> list[Any]:
+        true = truth()
+        if choices is not None:
+            return [c for c in choices if c != true]
+        return [f"not {true}"] if isinstance(true, str) else [true * (1 + 2 * tolerance) + 1, -true - 1]
+
+    options = tuple((c, str(c)) for c in choices or ())
+    if options:
+        form = Form("choice", (("", options),))
+    else:
+        form = Form("line", placeholder="a number, or a size such as 12 KiB" if tolerance else "your answer")
+    return Exercise(question, check, solution, form, hints, wrong)
+
+
+def _number(given: Any) -> float:
+    if not isinstance(given, str):
+        return float(given)
+    text = given.replace(",", "").strip()
+    return -read_size(text[1:]) if text.startswith("-") else read_size(text)
+
+
+def _shown(number: Any) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"

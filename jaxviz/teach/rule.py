@@ -1,0 +1,258 @@
+"""`rule`: something that the learner writes, and what is checked of it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map
+
+from jaxviz.analysis.residuals import residuals
+from jaxviz.analysis.tables import format_bytes
+from jaxviz.custom_rules import function_name
+from jaxviz.ir.syntax import Program
+from jaxviz.rule_check import check_rule
+from jaxviz.teach.exercise import BLANK, Exercise, Form, Mark, Point, Verdict
+from jaxviz.teach.predict import Text
+from jaxviz.trace import trace
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is checked of what the learner wrote.
+
+    Args:
+      says: what should hold, such as 'gives what jnp.tanh gives'.
+      fails: from what was written to what is wrong with it, in a sentence that names the input; '' if nothing is.
+    """
+
+    says: str
+    fails: Callable[[Any], str]
+
+    def of(self, made: Callable[[Any], Any]) -> Check:
+        """The check of what is made of what was written, such as the function that a policy checkpoints.
+
+        >>> teach.keeps_at_most(0, x).of(lambda policy: jax.checkpoint(block, policy=policy))
+        """
+        return Check(self.says, lambda written: self.fails(made(written)))
+
+    def saying(self, says: str) -> Check:
+        """The same check, under other words."""
+        return Check(says, self.fails)
+
+
+def rule(
+    question: str,
+    *checks: Check,
+    hints: Sequence[Text] = (),
+    example: Callable[..., Any] | str = "",
+    wrong: Sequence[Any] = (),
+) -> Exercise:
+    """A custom rule, a linear program, a policy or any function that the learner writes.
+
+    >>> tanh = teach.rule("Write `tanh` with a rule that saves its result alone.", teach.computes(jnp.tanh, (0.5,), (3.0,)),
+    ...                   teach.has_right_rule((0.5,), (3.0,)), teach.keeps_at_most(4, 0.5))
+    >>> tanh.answer(my_tanh)
+    Not yet. ...
+
+    Args:
+      question: with code between backticks.
+      *checks: in the order in which they are made; those after one that fails are left.
+      hints: from the first to the last.
+      example: an answer, for `.reveal()`: a function, whose source is shown, or text.
+      wrong: answers that must be found wrong; the notebooks' tests give them.
+    """
+
+    def check(given: Any) -> Verdict:
+        if is_blank(given):
+            return Verdict(None, BLANK)
+        points: list[Point] = []
+        for c in checks:
+            try:
+                problem = c.fails(given)
+            except Exception as error:
+                problem = f"It raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            mark: Mark = "wrong" if problem else "right"
+            points.append(Point(mark, c.says, problem))
+            if problem:
+                return Verdict(False, "See what fails first.", tuple(points))
+        return Verdict(True, "It does all that was asked.", tuple(points))
+
+    def solution() -> Verdict:
+        wanted = tuple(Point("note", c.says) for c in checks)
+        shown = example if isinstance(example, str) else textwrap.dedent(inspect.getsource(example))
+        return Verdict(None, "An answer does this:", wanted, f"For example: `{shown.strip()}`" if shown else "")
+
+    return Exercise(question, check, solution, Form("code"), hints, lambda: wrong)
+
+
+def is_blank(written: Any) -> bool:
+    """Whether a function, or one of several, or a part of its custom rule, still has the dots of the exercise in it."""
+    if isinstance(written, (list, tuple)):
+        return any(map(is_blank, written))
+    parts = [getattr(written, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
+    return any(_has_dots(part) for part in (written, *parts) if inspect.isfunction(part))
+
+
+def _has_dots(function: Any) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return False
+    indices = {id(n) for s in ast.walk(tree) if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
+    dots = (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value is ... and id(n) not in indices)
+    return any(dots)
+
+
+def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-5) -> Check:
+    """What is written gives what a reference gives.
+
+    Args:
+      reference: a function.
+      *points: the inputs, each a tuple of arguments.
+      tol: how far apart numbers may be, relative to the largest of the result.
+    """
+    return _gives(
+        f"gives what {function_name(reference)} gives", function_name(reference), reference, lambda f: f, points, tol
+    )
+
+
+def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-4) -> Check:
+    """The gradient of what is written, by JAX, is that of a reference; of several results, of their sum.
+
+    Args:
+      reference: a function.
+      *points: the inputs, each a tuple of arguments, in all of which it is differentiated.
+      tol: as of `computes`.
+    """
+
+    def gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+        def pulled_back(*args: Any) -> Any:
+            out, pull_back = jax.vjp(f, *args)
+            return pull_back(tree_map(jnp.ones_like, out))
+
+        return pulled_back
+
+    name = f"the gradient of {function_name(reference)}"
+    return _gives(f"has {name}", name, gradient(reference), gradient, points, tol)
+
+
+def _gives(
+    says: str, name: str, wanted: Callable[..., Any], made: Callable[[Any], Any], points: Sequence[Any], tol: float
+) -> Check:
+    def fails(written: Any) -> str:
+        for args in points:
+            problem = _difference(made(written)(*args), wanted(*args), tol, name)
+            if problem:
+                return f"At {_inputs(args)} {problem}"
+        return ""
+
+    return Check(says, fails)
+
+
+def has_right_rule(*points: tuple[Any, ...]) -> Check:
+    """The custom rule of what is written agrees with numerical differences; see `jaxviz.check_rule`."""
+
+    def fails(written: Any) -> str:
+        for args in points:
+            found = check_rule(written, *args)
+            if not found:
+                return f"At {_inputs(args)} the {str(found).splitlines()[0]}"
+        return ""
+
+    return Check("its rule agrees with numerical differences", fails)
+
+
+def is_linear(*points: tuple[Any, ...]) -> Check:
+    """What is written is linear in all of its arguments together: sums and multiples go through it."""
+
+    def fails(written: Any) -> str:
+        for args in points:
+            rng = np.random.default_rng(0)
+            u, v = (
+                tree_map(lambda x: jnp.asarray(rng.normal(size=np.shape(x)), jnp.result_type(x)), args)
+                for _ in range(2)
+            )
+            together = written(*tree_map(lambda a, b: 2 * a - 3 * b, u, v))
+            apart = tree_map(lambda a, b: 2 * a - 3 * b, written(*u), written(*v))
+            problem = _difference(together, apart, 1e-4, "2 f(u) - 3 f(v)")
+            if problem:
+                return f"At 2u - 3v, with random u and v like {_inputs(args)}, {problem}"
+        return ""
+
+    return Check("is linear", fails)
+
+
+def keeps_at_most(nbytes: int, *args: Any, argnums: int | Sequence[int] = 0) -> Check:
+    """The gradient of what is written keeps no more than some bytes, arguments left out.
+
+    Args:
+      nbytes: how many.
+      *args: what it is called with.
+      argnums: what it is differentiated in.
+    """
+
+    def fails(written: Any) -> str:
+        found = residuals(written, *args, argnums=argnums)
+        n = found.nbytes_without_arguments
+        largest = max(found, key=lambda r: r.nbytes * (r.kind != "argument"), default=None)
+        if n <= nbytes or largest is None:
+            return ""
+        return f"It keeps {format_bytes(n)}; most of all {format_bytes(largest.nbytes)}: {largest.reason}"
+
+    return Check(f"its gradient keeps at most {format_bytes(nbytes)} beside the arguments", fails)
+
+
+def traces_to(holds: Callable[[Program], bool], says: str, *args: Any) -> Check:
+    """The program that what is written traces to has a property.
+
+    Args:
+      holds: whether a program has it.
+      says: the property, such as 'has no exp'.
+      *args: what it is traced with.
+    """
+
+    def fails(written: Any) -> str:
+        program = trace(written)(*args)
+        return "" if holds(program) else f"It traces to {' '.join(str(program).split())}"
+
+    return Check(says, fails)
+
+
+def _inputs(args: Iterable[Any]) -> str:
+    return ", ".join(_short(x) for x in args)
+
+
+def _short(x: Any) -> str:
+    leaves = tree_leaves(x)
+    if len(leaves) == 1 and np.size(leaves[0]) <= 4:
+        return np.array2string(np.asarray(leaves[0]), precision=4, separator=", ")
+    types = [str(jax.typeof(leaf).str_short(short_dtypes=True)) for leaf in leaves]
+    return f"{', '.join(types[:4])}{', …' if len(types) > 4 else ''}"
+
+
+def _difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
+    """Where two results differ most, as a sentence, with the name of the second; '' if they do not."""
+    found, wanted = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
+    if [p for p, _ in found] != [p for p, _ in wanted]:
+        return f"it gives {len(found)} arrays in {jax.tree.structure(ours)}, and {name} gives {jax.tree.structure(theirs)}."
+    for (path, a), (_, b) in zip(found, wanted, strict=True):
+        at = f" in {keystr(path)}" if path else ""
+        if np.shape(a) != np.shape(b):
+            return f"it gives the shape {np.shape(a)}{at}, and {name} the shape {np.shape(b)}."
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        off = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+        off = np.where(np.isnan(off), np.inf, off)
+        scale = np.max(np.abs(y[np.isfinite(y)]), initial=1e-30)
+        if off.size and off.max() > tol * scale:
+            worst = np.unravel_index(int(off.argmax()), off.shape)
+            element = f" at index [{', '.join(map(str, worst))}]" if worst else ""
+            return f"it gives {x[worst]:.6g}{at}{element}, and {name} gives {y[worst]:.6g}."
+    return ""

@@ -1,0 +1,373 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 3 · What must a gradient remember?
+#
+# `jax.grad` runs your function forward, and then backward over what it kept. What it kept are the *residuals*, and in a large model they are
+# most of the memory. Which values are they? Not all, and some of them you never wrote.
+#
+# This notebook answers that for one head of attention. It takes 25 minutes. You should be able to read a jaxpr
+# ([1 · reading jaxprs](01_reading_jaxprs.ipynb)).
+
+# %%
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxviz
+from jaxviz import teach
+
+
+def attention(params, x):
+    q, k, v = x @ params["query"], x @ params["key"], x @ params["value"]
+    scores = q @ k.T
+    weights = jax.nn.softmax(scores)
+    return weights @ v
+
+
+def loss(params, x, target):
+    h = jnp.tanh(attention(params, x))
+    return jnp.mean((h @ params["out"] - target) ** 2)
+
+
+def normal(seed, *shape):
+    return 0.3 * jax.random.normal(jax.random.key(seed), shape)
+
+
+params = {name: normal(i, 8, 8) for i, name in enumerate(["query", "key", "value"])} | {"out": normal(3, 8, 2)}
+x, target = normal(4, 16, 8), normal(5, 16, 2)
+
+# %% [markdown]
+# ## Two halves
+#
+# Take one line first, $f(x) = \sin x \cdot e^x$. Its derivative along a tangent $\dot x$ is
+#
+# $$\dot f = (\cos x \cdot e^x + \sin x \cdot e^x)\,\dot x$$
+#
+# Everything in the bracket depends on $x$ alone. So it can be computed now, before anybody says what $\dot x$ is. What is left for later
+# is *linear*: tangents are multiplied by known numbers, and added. To cut a program into what can be computed now and what has to wait
+# is *partial evaluation*. Whatever is computed now and read later crosses the cut. That is a residual.
+
+# %%
+def f(x):
+    return jnp.sin(x) * jnp.exp(x)
+
+
+halves = jaxviz.derive(f, 2.0)
+print("now:  ", halves.forward, "\n")
+print("later:", halves.linear)
+
+# %% [markdown]
+# `forward` gives the result, and after it the residuals; `linear` takes them, and the tangent, and gives the tangent of the result. In the
+# linear half there is no `sin` and no `exp`. All work that is not linear was done in the first half.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+result, *kept_by_f = halves.forward.jaxpr.jaxpr.outvars
+assert len(kept_by_f) == halves.n_residuals == len(halves.linear.invars) - 1
+assert {e.primitive.name for e in halves.linear.equations} <= {"mul", "add_any"}
+assert {"sin", "exp", "cos"} <= {e.primitive.name for e in halves.forward.equations}
+assert np.isclose(jax.jvp(f, (2.0,), (1.0,))[1], (np.cos(2.0) + np.sin(2.0)) * np.exp(2.0))
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: of_f
+of_f = teach.saved(f, 2.0)
+of_f
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+of_f.solution(["sin", "exp", "sin'"])
+
+# %% [markdown]
+# So the cosine, which `f` never computes, is kept, and `x`, from which all of it comes, is not. A residual is what the *derivative*
+# reads.
+
+# %% [markdown]
+# ## Each operation asks for its own
+#
+# JAX knows a derivative rule for each primitive, and the rule decides what it keeps. These are some of them.
+
+# %%
+a, b = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
+rules = {
+    "x + y": lambda x, y: x + y,
+    "x * y": lambda x, y: x * y,
+    "x / y": lambda x, y: x / y,
+    "x @ y": lambda x, y: x @ y,
+    "sin(x)": lambda x, y: jnp.sin(x),
+    "tanh(x)": lambda x, y: jnp.tanh(x),
+    "x ** 3": lambda x, y: x**3,
+    "sum(x)": lambda x, y: jnp.sum(x),
+}
+for name, rule in rules.items():
+    print(f"{name:8} keeps", ", ".join(r.expression for r in jaxviz.residuals(rule, a, b)) or "nothing")
+
+# %% [markdown]
+# A sum keeps nothing: its derivative is the sum of the tangents. A product keeps its factors, since each multiplies the other's tangent. A
+# nonlinear function keeps its slope. One is left out above:
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: of_exp
+_KINDS = {"argument": "its operand x", "intermediate": "its result exp(x)"}
+
+
+def _what_exp_keeps():
+    (only,) = jaxviz.residuals(jnp.exp, a)
+    return _KINDS[only.kind]
+
+
+of_exp = teach.predict(
+    "What does the gradient of `jnp.exp(x)` keep?",
+    ["its operand x", "its result exp(x)", "both", "nothing"],
+    truth=_what_exp_keeps,
+    because={
+        "its result exp(x)": "The slope of exp is exp, and that has been computed already: keeping the result costs no work later.",
+        "its operand x": "From `x` the exponential would have to be computed a second time.",
+        "both": "One of them is enough.",
+        "nothing": "The slope depends on `x`, so something must be known of it.",
+    },
+    hints=("What is the slope of exp at x?",),
+)
+of_exp
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+of_exp.solution("its result exp(x)")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+kinds = {name: [r.kind for r in jaxviz.residuals(rule, a, b)] for name, rule in rules.items()}
+assert kinds["x + y"] == kinds["sum(x)"] == []
+assert kinds["x * y"] == kinds["x @ y"] == ["argument", "argument"]
+assert all("intermediate" in kinds[name] for name in ("sin(x)", "tanh(x)", "x ** 3"))
+
+# %% [markdown]
+# ## Attention
+#
+# Now the program from above. Mark what its gradient in `params` keeps: go through the lines, and ask of each operation what its derivative
+# reads. The variables are those of its jaxpr.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: kept
+kept = teach.saved(loss, params, x, target)
+kept
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+kept.solution(
+    [
+        "params['out']",
+        "x",
+        "dot_general(x, params['query'])",
+        "dot_general(x, params['value'])",
+        "transpose",
+        "exp",
+        "broadcast_in_dim",
+        "weights",
+        "div'",
+        "h",
+        "tanh'",
+        "integer_pow'",
+    ]
+)
+
+# %% [markdown]
+# JAX holds the same: `check` compares with what `jax.vjp` keeps.
+
+# %%
+derivation = jaxviz.derive(loss, params, x, target)
+residuals = derivation.residuals
+print(residuals.summary)
+print(derivation.check())
+
+# %% [markdown]
+# Both halves side by side, with one residual selected: the weights of attention, $n \times n$ numbers. On the left where they are
+# made, on the right what reads them, and in the table why. Click other rows.
+
+# %%
+weights = next(r for r in residuals if r.expression.startswith("div"))
+equations = [e for _, e in derivation.forward.walk()]
+
+explorer = jaxviz.explore(derivation)
+explorer.stage, explorer.beside = "forward", "linear"
+explorer.selected = f"forward:{equations.index(weights.producer)}"
+explorer
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert derivation.check()
+assert explorer.equation is weights.producer
+assert sum(r.aval.shape == (16, 16) for r in residuals) == 2
+
+# %% [markdown]
+# ## What grows
+#
+# Two of the residuals are $n \times n$: every position with every other. The rest have one row for a position, or none.
+
+# %%
+for n in (16, 32, 64):
+    longer = normal(4, n, 8), normal(5, n, 2)
+    print(f"{n:3} positions: {jaxviz.residuals(loss, params, *longer, argnums=0).nbytes:7,} bytes")
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: size
+def _size(n):
+    return jaxviz.residuals(loss, params, normal(4, n, 8), normal(5, n, 2), argnums=0).nbytes
+
+
+def _why_so_large():
+    found = jaxviz.residuals(loss, params, normal(4, 1024, 8), normal(5, 1024, 2), argnums=0)
+    square = sum(r.nbytes for r in found if r.aval.shape == (1024, 1024))
+    return f"{square:,} bytes of it are the n × n values, {square / found.nbytes:.0%}: twice the length is four times the bytes."
+
+
+size = teach.predict(
+    "How many bytes does it keep for 1,024 positions? Within a tenth is right; write `8 MiB` or a number.",
+    truth=lambda: _size(1024),
+    because=_why_so_large,
+    tolerance=0.1,
+    hints=(
+        "Two values have 1,024 × 1,024 numbers of 4 bytes.",
+        lambda: f"Those two alone take {2 * 4 * 1024**2:,} bytes. The rest is a few hundred bytes for each position.",
+    ),
+)
+size
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+size.solution("8.3 MiB")
+
+# %% [markdown]
+# What you differentiate in matters too. In `params` alone, `params['query']` need not be kept: it multiplies no tangent, since the tangent of
+# `x` is zero. Differentiate in `x` as well, and it is:
+
+# %%
+for argnums in (0, (0, 1)):
+    found = jaxviz.residuals(loss, params, x, target, argnums=argnums)
+    print(argnums, [r.expression for r in found if r.kind == "argument"])
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+of_arguments = [
+    {r.expression for r in jaxviz.residuals(loss, params, x, target, argnums=n) if r.kind == "argument"}
+    for n in (0, (0, 1))
+]
+assert of_arguments[1] - of_arguments[0] == {"params['query']", "params['key']", "params['value']"}
+assert _size(128) > 2.5 * _size(64)
+
+# %% [markdown]
+# ## Be the partial evaluator
+#
+# Write the two halves of $g(x) = \log(1 + x^2)$ yourself. `forward(x)` gives the result and a tuple of residuals. `linear(residuals,
+# x_dot)` gives the tangent of the result; it may multiply and add, no more. JAX keeps $g'$ as two numbers for each `x`; one is enough.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: cut
+def g(x):
+    return jnp.log(1 + x**2)
+
+
+def _tangent(x, x_dot):
+    return jax.jvp(g, (x,), (x_dot,))[1]
+
+
+def _joined(pair):
+    forward, linear = pair
+    return lambda x, x_dot: linear(forward(x)[1], x_dot)
+
+
+_points = [(jnp.array([0.0, 0.5, -3.0]), jnp.array([1.0, 1.0, 2.0])), (2.0, -1.0)]
+_held = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+
+def _bytes_crossing(pair):
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(pair[0], _held)[1]))
+
+
+def _linear_operations(pair):
+    residuals = jax.eval_shape(pair[0], _held)[1]
+    return {e.primitive.name for _, e in jaxviz.trace(pair[1])(residuals, _held).walk()}
+
+
+cut = teach.rule(
+    "Write `forward` and `linear`, the two halves of `g`.",
+    teach.computes(g, (jnp.array([0.0, 0.5, -3.0]),)).of(lambda pair: lambda x: pair[0](x)[0]).saying("forward gives what g gives"),
+    teach.computes(_tangent, *_points).of(_joined).saying("linear gives the tangent that jax.jvp gives"),
+    teach.Check(
+        "linear does no work but to multiply and to add",
+        lambda pair: ""
+        if _linear_operations(pair) <= {"mul", "add", "sub", "neg", "add_any", "convert_element_type"}
+        else f"It has {', '.join(sorted(_linear_operations(pair)))} in its jaxpr. What depends on x alone can be done in forward.",
+    ),
+    teach.Check(
+        "one number crosses for each x",
+        lambda pair: "" if _bytes_crossing(pair) <= 16 else f"For four numbers of 4 bytes it keeps {_bytes_crossing(pair)} bytes.",
+    ),
+    hints=(
+        "The slope of g at x is 2x / (1 + x²).",
+        "`forward` can compute the slope and return it as the only residual.",
+        "`linear` is then a product of two numbers.",
+    ),
+    wrong=(
+        (lambda x: (g(x), (x,)), lambda kept, x_dot: 2 * kept[0] / (1 + kept[0] ** 2) * x_dot),
+        (lambda x: (g(x), (2 * x, 1 / (1 + x**2))), lambda kept, x_dot: kept[0] * kept[1] * x_dot),
+        (lambda x: (g(x), (1 / (1 + x**2),)), lambda kept, x_dot: kept[0] * x_dot),
+        (lambda x: (x, (2 * x / (1 + x**2),)), lambda kept, x_dot: kept[0] * x_dot),
+    ),
+)
+cut
+
+
+# %% tags=["answer"]
+def forward(x):
+    return jnp.log(1 + x**2), (...,)
+
+
+def linear(residuals, x_dot):
+    return ...
+
+
+cut.answer((forward, linear))
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def forward(x):
+    y = 1 + x**2
+    return jnp.log(y), (2 * x / y,)
+
+
+def linear(residuals, x_dot):
+    (slope,) = residuals
+    return slope * x_dot
+
+
+cut.solution((forward, linear))
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+of_g = jaxviz.residuals(g, jnp.ones(4))
+assert sum(r.aval.shape == (4,) for r in of_g) == 2
+
+# %% [markdown]
+# You have written what JAX calls a custom rule; in [7 · custom rules](07_custom_rules.ipynb) it gets its place.
+#
+# ## What to keep of this
+#
+# - Linearizing cuts a function in two. The first half does all that depends on the inputs; the second is linear in the tangents.
+# - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, other functions their slopes.
+# - Some are values of yours, some are arguments, which take no further memory, and some were computed by a rule.
+# - What you differentiate in decides too.
+#
+# Nothing says that a residual must be kept: it can be computed again. That is
+# [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb). How the linear half is turned round to run backward is
+# [4 · transposition](04_transposition.ipynb).

@@ -1,0 +1,536 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 7 · How do I differentiate a solver?
+#
+# Where a planet stands after a time is an equation without a formula for its solution. Kepler's equation `E - e sin E = M` takes the
+# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. One solves it by Newton's method, in a loop that
+# runs until it is good enough. And to fit an orbit to what was seen, one needs its gradient.
+#
+# JAX can't take it. You give it a rule instead: in forward mode, in reverse mode, and for a solver that takes any function; and you check that the
+# rule is right. It takes 25 minutes, after the notebook on [transposition](04_transposition.ipynb).
+
+# %%
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+import jaxviz
+from jaxviz import teach
+
+
+def solve(e, M):
+    def is_off(E):
+        return jnp.max(jnp.abs(E - e * jnp.sin(E) - M)) > 1e-5
+
+    def newton(E):
+        return E - (E - e * jnp.sin(E) - M) / (1 - e * jnp.cos(E))
+
+    return jax.lax.while_loop(is_off, newton, M)
+
+
+M = jnp.linspace(0.0, 6.0, 256)
+print(solve(0.3, M)[:5])
+
+# %% [markdown]
+# ## What does JAX say to it?
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: modes
+def _works(transform):
+    try:
+        transform()
+    except Exception:
+        return False
+    return True
+
+
+def _modes():
+    forward = _works(lambda: jax.jvp(solve, (0.3, M), (1.0, jnp.zeros_like(M))))
+    reverse = _works(lambda: jax.grad(lambda e: jnp.sum(solve(e, M)))(0.3))
+    return {(True, False): "forward", (False, True): "reverse", (True, True): "both", (False, False): "neither"}[
+        forward, reverse
+    ]
+
+
+modes = teach.predict(
+    "In which mode does JAX differentiate `solve`, with its `while_loop`?",
+    ["forward", "reverse", "both", "neither"],
+    truth=_modes,
+    because={
+        "forward": "A tangent goes round the loop with its value. The reverse mode would go round backwards, and would need what each iteration kept; nobody knows "
+        "before it runs how many there will be, and XLA wants the sizes of arrays beforehand.",
+        "both": "In reverse mode, how much memory would have to be set aside for what the iterations keep?",
+        "reverse": "The reverse mode is the harder one: it needs what every iteration kept.",
+        "neither": "In forward mode, what does an iteration need that it doesn't have?",
+    },
+    hints=["Think of what each mode has to keep from one iteration to the next."],
+)
+modes
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+modes.solution("forward")
+
+# %%
+try:
+    jaxviz.grad(lambda e: jnp.sum(solve(e, M)))(0.3)
+except Exception as error:
+    print(type(error).__name__, error)
+
+# %% [markdown]
+# ## The derivative, without the loop
+#
+# The loop is how the solution is *found*. The solution itself obeys `E - e sin E = M`, whatever found it. Differentiate that on both sides:
+#
+# $$ dE - e \cos E \; dE - \sin E \; de = dM \quad\Rightarrow\quad dE = \frac{dM + \sin E \; de}{1 - e \cos E} $$
+#
+# A `custom_jvp` puts this in the place of the derivative of what is inside.
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: kepler
+def _of(rule):
+    @jax.custom_jvp
+    def anomaly(e, M):
+        return solve(e, M)
+
+    anomaly.defjvp(rule)
+    return anomaly
+
+
+def _example(primals, tangents):
+    (e, M), (de, dM) = primals, tangents
+    E = solve(e, M)
+    return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
+
+
+def _forgets_e(primals, tangents):
+    E, dE = _example(primals, (0.0 * tangents[0], tangents[1]))
+    return E, dE
+
+
+def _wrong_sign(primals, tangents):
+    E, dE = _example(primals, (-tangents[0], tangents[1]))
+    return E, dE
+
+
+kepler = teach.rule(
+    "Write the rule: from `(e, M)` and their tangents to `E` and its tangent.",
+    teach.computes(solve, (0.3, M[:4])).of(_of),
+    teach.has_right_rule((0.3, M[:4])).of(_of),
+    hints=[
+        "Begin with `(e, M), (de, dM) = primals, tangents`.",
+        "`E = solve(e, M)`; the tangent is the fraction above.",
+    ],
+    example=_example,
+    wrong=[_forgets_e, _wrong_sign],
+)
+kepler
+
+
+# %% tags=["answer"]
+def kepler_rule(primals, tangents):
+    """((e, M), (de, dM)) -> (E, dE)"""
+    ...
+
+
+kepler.answer(kepler_rule)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def kepler_rule(primals, tangents):
+    (e, M), (de, dM) = primals, tangents
+    E = solve(e, M)
+    return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
+
+
+kepler.solution(kepler_rule)
+
+
+# %%
+@jax.custom_jvp
+def anomaly(e, M):
+    return solve(e, M)
+
+
+anomaly.defjvp(kepler_rule)
+
+
+def misfit(e):
+    return jnp.mean((jnp.cos(anomaly(e, M)) - jnp.cos(solve(0.4, M))) ** 2)
+
+
+print(jax.grad(misfit)(0.3))
+
+# %% [markdown]
+# The rule was written for tangents, and reverse mode came with it: JAX linearizes the rule, and transposes what is linear in it. That is why a JVP rule has to
+# be linear in the tangents. Look at `forward` and `linear`: the loop runs forward, and the rule's division is in the linear program.
+
+# %%
+explorer = jaxviz.explore(misfit, 0.3)
+explorer.stage = "linear"
+explorer
+
+# %% [markdown]
+# ## Is the rule right?
+#
+# A wrong rule raises no error, and a fit with a gradient that is half right still moves. So hold it against numerical differences:
+
+# %%
+print(jaxviz.check_rule(anomaly, 0.3, M[:4]))
+
+# %% [markdown]
+# Here is the mistake that is made most often, a part that is forgotten:
+
+
+# %%
+@jax.custom_jvp
+def forgetful(e, M):
+    return solve(e, M)
+
+
+@forgetful.defjvp
+def _(primals, tangents):
+    (e, M), (_, dM) = primals, tangents
+    E = solve(e, M)
+    return E, dM / (1 - e * jnp.cos(E))
+
+
+found = jaxviz.check_rule(forgetful, 0.3, M[:4])
+print(found)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert jaxviz.check_rule(anomaly, 0.3, M[:4])
+assert not found
+assert [x.verdict for x in found.leaves if x.path == "M"] == ["right"]
+assert [x.verdict for x in found.leaves if x.path == "e"] == ["wrong"]
+stages = jaxviz.derive(misfit, 0.3)
+assert any(e.primitive.name == "while" for _, e in stages.forward.walk())
+assert not any(e.primitive.name == "while" for _, e in stages.linear.walk())
+assert any(e.primitive.name == "div" for _, e in stages.linear.walk())
+
+# %% [markdown]
+# ## What the gradient keeps
+#
+# The rule decides that too: whatever its linear part reads.
+
+# %%
+print(jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1)))
+
+# %% [markdown]
+# Two arrays of 1 KiB, and both come from `E` and `e`. To say yourself what is kept, write the two halves: `fwd` gives the result and what it wants to
+# keep, `bwd` takes that and the cotangent. It is the transpose by your own hand, so JAX can do no forward mode with it.
+
+
+# %%
+@jax.custom_vjp
+def anomaly2(e, M):
+    return solve(e, M)
+
+
+def fwd(e, M):
+    E = solve(e, M)
+    return E, (e, M, E)
+
+
+def bwd(kept, ct):
+    e, M, E = kept
+    part = ct / (1 - e * jnp.cos(E))
+    return jnp.sum(part * jnp.sin(E)), part
+
+
+anomaly2.defvjp(fwd, bwd)
+print(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
+
+# %% [markdown]
+# The last line tells of something that is kept and never read.
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: lean
+def _with(rule):
+    @jax.custom_vjp
+    def anomaly(e, M):
+        return solve(e, M)
+
+    anomaly.defvjp(*rule)
+    return anomaly
+
+
+def _keeps_too_much(f):
+    kept = jaxviz.residuals(f, 0.3, M, argnums=(0, 1))
+    return (
+        ""
+        if kept.nbytes <= M.nbytes + 4
+        else f"It keeps {len(kept)} values, {kept.nbytes:,} B: " + ", ".join(f"{r.aval.str_short()}" for r in kept)
+    )
+
+
+def _lean_fwd(e, M):
+    E = solve(e, M)
+    return E, (e, E)
+
+
+def _lean_bwd(kept, ct):
+    e, E = kept
+    part = ct / (1 - e * jnp.cos(E))
+    return jnp.sum(part * jnp.sin(E)), part
+
+
+lean = teach.rule(
+    f"Write `(fwd, bwd)` that keep at most {M.nbytes + 4:,} B: one array, and one number.",
+    teach.Check("it keeps one array and one number at most", _keeps_too_much).of(_with),
+    teach.has_right_rule((0.3, M[:4])).of(_with),
+    hints=["Which of `e`, `M` and `E` does `bwd` read?"],
+    example="fwd keeps (e, E); bwd is as it was, without M",
+    wrong=[(fwd, bwd), (_lean_fwd, lambda kept, ct: (jnp.sum(ct), ct))],
+)
+lean
+
+
+# %% tags=["answer"]
+def lean_fwd(e, M): ...
+
+
+def lean_bwd(kept, ct): ...
+
+
+lean.answer((lean_fwd, lean_bwd))
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def lean_fwd(e, M):
+    E = solve(e, M)
+    return E, (e, E)
+
+
+def lean_bwd(kept, ct):
+    e, E = kept
+    part = ct / (1 - e * jnp.cos(E))
+    return jnp.sum(part * jnp.sin(E)), part
+
+
+lean.solution((lean_fwd, lean_bwd))
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+kept = jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1))
+assert [r.nbytes for r in kept if r.nbytes > 4] == [1024, 1024]
+assert "never reads: `M`" in str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
+
+# %% [markdown]
+# `custom_gradient` is the same in one function, which gives its result and its `bwd`; what `bwd` closes over is what is kept. Short, and so easily more
+# than was meant:
+
+
+# %%
+@jaxviz.custom_gradient
+def anomaly3(e, M):
+    E = solve(e, M)
+    slope = 1 - e * jnp.cos(E)
+    return E, lambda ct: (jnp.sum(ct / slope * jnp.sin(E)), ct / slope)
+
+
+print(jaxviz.residuals(anomaly3, 0.3, M, argnums=(0, 1)))
+
+# %% [markdown]
+# ## A solver for any function
+#
+# Newton's method for one equation is a special case. Here is a solver that takes a `step`, and applies it until nothing changes any more. The step
+# is a function of yours, and closes over `e` and `M`.
+
+
+# %%
+def iterate(step, x):
+    def again(state):
+        x, _ = state
+        return step(x), x
+
+    return jax.lax.while_loop(lambda state: jnp.max(jnp.abs(state[0] - state[1])) > 1e-6, again, (step(x), x))[0]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def fixed_point(step, x):
+    return iterate(step, x)
+
+
+fixed_point.defvjp(lambda step, x: (iterate(step, x), x), lambda step, x, ct: (jnp.zeros_like(x),))
+
+
+def anomaly4(e, M):
+    return fixed_point(lambda E: M + e * jnp.sin(E), M)
+
+
+try:
+    jaxviz.grad(lambda e: jnp.sum(anomaly4(e, M)))(0.3)
+except Exception as error:
+    print(type(error).__name__, error)
+
+# %% [markdown]
+# The rule has no argument for `e`, so it can give no cotangent for it. `closure_convert` takes out of a function what it closes over and what moves, and gives a function with
+# arguments for them:
+
+
+# %%
+def values_closed_over(e):
+    step, held = jax.closure_convert(lambda E: M + e * jnp.sin(E), M)
+    print("held:", [x.aval.str_short() for x in held])
+    return jnp.sum(step(M, *held))
+
+
+jax.grad(values_closed_over)(0.3)
+
+# %% [markdown]
+# Now the rule has something to give a cotangent to. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a cotangent `ct` of `y` has to be carried
+# through `(1 - J)⁻¹` transposed: `w = ct + Jᵀ w`, which is a fixed point too.
+
+
+# %%
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def solve_for(step, x, held):
+    return iterate(lambda y: step(y, *held), x)
+
+
+def solve_fwd(step, x, held):
+    y = iterate(lambda y: step(y, *held), x)
+    return y, (y, held)
+
+
+def solve_bwd(step, kept, ct):
+    y, held = kept
+    _, through_y = jax.vjp(lambda y: step(y, *held), y)
+    w = iterate(lambda w: ct + through_y(w)[0], ct)
+    _, through_held = jax.vjp(lambda held: step(y, *held), held)
+    return jnp.zeros_like(y), *through_held(w)
+
+
+solve_for.defvjp(solve_fwd, solve_bwd)
+
+
+def any_fixed_point(step, x):
+    step, held = jax.closure_convert(step, x)
+    return solve_for(step, x, held)
+
+
+def anomaly5(e, M):
+    return any_fixed_point(lambda E: M + e * jnp.sin(E), M)
+
+
+print(jax.grad(lambda e: jnp.sum(anomaly5(e, M)))(0.3), jax.grad(lambda e: jnp.sum(anomaly(e, M)))(0.3))
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: moved
+moved = teach.predict(
+    "`step` closes over `e` and `M`. In `jax.grad(lambda e: jnp.sum(anomaly5(e, M)))(0.3)`, how many values does `closure_convert` take out of it?",
+    truth=lambda: _held_in_grad(),
+    because="only what is being differentiated: `e`. `M` does not move here, so it stays inside as a constant.",
+    hints=["The cell above that prints `held` does the same."],
+)
+
+
+def _held_in_grad():
+    counts = []
+
+    def counting(e):
+        _, held = jax.closure_convert(lambda E: M + e * jnp.sin(E), M)
+        counts.append(len(held))
+        return e
+
+    jax.grad(counting)(0.3)
+    return counts[0]
+
+
+moved
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+moved.solution(1)
+
+# %% [markdown]
+# ## When you know the transpose
+#
+# Sometimes only a linear part needs a rule: an operation that is linear, and whose transpose you know and JAX does not. `x = b + J x`, solved by `iterate`, is
+# one: linear in `b`, but a `while_loop`. `linear_call(f, transpose, residuals, x)` says that `f` is linear in `x`, and what its transpose is. JAX then never looks
+# inside.
+
+# %%
+J = jnp.array([[0.1, 0.3, 0.0], [0.0, 0.2, 0.3], [0.3, 0.0, 0.1]])
+b = jnp.arange(3.0)
+
+
+def forwards(J, b):
+    return iterate(lambda x: b + J @ x, b)
+
+
+def solve_linear(J, b):
+    return jaxviz.linear_call(forwards, lambda J, ct: forwards(J.T, ct), J, b)
+
+
+ours = jax.grad(lambda b: jnp.sum(solve_linear(J, b) ** 2))(b)
+theirs = jax.grad(lambda b: jnp.sum(jnp.linalg.solve(jnp.eye(3) - J, b) ** 2))(b)
+print(ours, theirs)
+backward = jaxviz.derive(lambda b: solve_linear(J, b), b).backward
+print([e.primitive.name for e in backward.equations])
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: choice
+_RULES = ["custom_jvp", "custom_vjp", "linear_call"]
+
+
+def _which():
+    """Of those three, the one whose function has both modes, and whose rule may be anything that is linear in the tangents."""
+    with_modes = {
+        "custom_jvp": lambda: jax.jvp(anomaly, (0.3, M), (1.0, M)) and jax.grad(misfit)(0.3),
+        "custom_vjp": lambda: jax.jvp(anomaly2, (0.3, M), (1.0, M)),
+        "linear_call": lambda: jax.jvp(lambda e: solve_linear(e * J, b), (1.0,), (1.0,)),
+    }
+    return next(name for name in _RULES if _works(with_modes[name]))
+
+
+choice = teach.predict(
+    "A function that is not linear gets a rule, and you want forward mode, reverse mode and Hessians. Which do you write?",
+    _RULES,
+    truth=_which,
+    because={
+        "custom_jvp": "one rule, for tangents; JAX makes the rest of it.",
+        "custom_vjp": "With it JAX has no forward mode: you have given it the transpose, and not what it is the transpose of.",
+        "linear_call": "It is for what is linear; it has no tangent in its first argument.",
+    },
+)
+choice
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+choice.solution("custom_jvp")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert jnp.allclose(ours, theirs, rtol=1e-4)
+assert [e.primitive.name for e in backward.equations] == ["linear_call"]
+assert not _works(lambda: jax.grad(lambda b: jnp.sum(forwards(J, b)))(b))
+assert jaxviz.check_rule(anomaly5, 0.3, M[:4])
+
+# %% [markdown]
+# ## What to keep of this
+#
+# - Differentiate what solves an equation, by a rule that comes from the equation and not from the solver.
+# - Choose: `custom_jvp` where both modes are wanted, `custom_vjp` where you want to say what is kept, `linear_call` where you know a transpose.
+# - Check a rule before you trust it.
+#
+# Next: [named axes and devices](08_named_axes_and_devices.ipynb).

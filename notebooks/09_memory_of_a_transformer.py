@@ -1,0 +1,574 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 9 · Which tensor of my transformer eats the memory, and what does it cost to be rid of it?
+#
+# A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find which of them
+# is the large one in a small transformer, which tensor in it, and three ways to be rid of that tensor, each with its price.
+#
+# It takes 25 minutes. You need residuals ([notebook 3](03_partial_evaluation_and_residuals.ipynb)) and checkpoints
+# ([notebook 5](05_checkpoint_and_policies.ipynb)).
+
+# %%
+import functools
+import textwrap
+import warnings
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import jaxviz
+from jaxviz import teach
+
+WIDTH, HEADS, WORDS, LAYERS = 32, 4, 64, 2
+
+
+def norm(x):
+    return x * jax.lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5)
+
+
+def weigh(scores, causal):
+    return jax.nn.softmax(jnp.where(causal, scores, -jnp.inf))
+
+
+def attention(p, x, weigh=weigh):
+    batch, time, _ = x.shape
+    q, k, v = jnp.moveaxis((x @ p["qkv"]).reshape(batch, time, 3, HEADS, WIDTH // HEADS), 2, 0)
+    scores = jnp.einsum("bthd,bshd->bhts", q, k) / (WIDTH // HEADS) ** 0.5
+    weights = weigh(scores, jnp.tril(jnp.ones((time, time), bool)))
+    return jnp.einsum("bhts,bshd->bthd", weights, v).reshape(batch, time, WIDTH) @ p["out"]
+
+
+def mlp(p, x):
+    return jax.nn.relu(x @ p["up"]) @ p["down"]
+
+
+# %% [markdown]
+# The loss gives each part a scope, so that what it keeps can be summed by part.
+
+# %%
+def loss_with(attention):
+    """The loss of the transformer, with this attention in it."""
+
+    def loss(params, tokens):
+        x = params["embed"][tokens[:, :-1]]
+        for i, p in enumerate(params["layers"]):
+            with jax.named_scope(f"layer {i}/attention"):
+                x = x + attention(p, norm(x))
+            with jax.named_scope(f"layer {i}/mlp"):
+                x = x + mlp(p, norm(x))
+        with jax.named_scope("head"):
+            log_p = jax.nn.log_softmax(norm(x) @ params["embed"].T)
+            return -jnp.mean(jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1))
+
+    return loss
+
+
+loss = loss_with(attention)
+rng = np.random.default_rng(0)
+normal = lambda *shape: jnp.asarray(0.1 * rng.normal(size=shape), jnp.float32)
+shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+params = {"embed": normal(WORDS, WIDTH), "layers": [{n: normal(*s) for n, s in shapes.items()} for _ in range(LAYERS)]}
+tokens = jnp.asarray(rng.integers(0, WORDS, (4, 129)), jnp.int32)
+
+kept = jaxviz.residuals(loss, params, tokens, argnums=0)
+kept.plot()
+
+# %% [markdown]
+# ## The bill
+#
+# Of one training step with Adam, which has two moments for each parameter:
+
+# %%
+def size(tree):
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def kib(nbytes):
+    return f"{nbytes / 1024:,.0f} KiB"
+
+
+print("parameters       ", kib(size(params)))
+print("Adam's moments   ", kib(2 * size(params)))
+print("gradients        ", kib(size(params)))
+print("residuals beside ", kib(kept.nbytes_without_arguments))
+for part in kept.by_scope():
+    print(f"   {part.name:18}{kib(part.nbytes):>10}")
+
+# %% [markdown]
+# "My model has so many parameters, so it needs that much memory" is off by far here. Residuals grow with the *batch and the sequence*, and
+# parameters do not.
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+assert kept.nbytes_without_arguments > 10 * 4 * size(params)
+assert jaxviz.derive(loss, params, tokens).check()
+
+# %% [markdown]
+# Attention leads. But of all its tensors, which? The sequence is 128 long, the batch 4, and there are 4 heads.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: eater
+KINDS = {
+    "the queries, keys and values": (4, 128, 4, 8),
+    "the scores and what is made of them, time × time": (4, 4, 128, 128),
+    "what goes into the norms and comes out": (4, 128, 32),
+    "the hidden layer of the MLP": (4, 128, 128),
+}
+by_kind = {kind: sum(r.nbytes for r in kept if r.aval.shape == shape) for kind, shape in KINDS.items()}
+
+eater = teach.predict(
+    "Which of these takes most of the residuals?",
+    list(KINDS),
+    truth=lambda: max(by_kind, key=by_kind.get),
+    because=lambda: "; ".join(f"{kind}: {kib(n)}" for kind, n in sorted(by_kind.items(), key=lambda item: -item[1])) + ".",
+    hints=("How many numbers has one of each?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
+)
+eater
+
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+eater.answer("the scores and what is made of them, time × time")
+
+# %% [markdown]
+# ## What grows with the square
+#
+# A type is enough to ask: no array of that length is made.
+
+# %%
+@functools.cache
+def by_length(time):
+    found = jaxviz.residuals(loss, params, jax.ShapeDtypeStruct((4, time + 1), jnp.int32), argnums=0)
+    square = sum(r.nbytes for r in found if r.aval.shape[-2:] == (time, time))
+    return square, found.nbytes_without_arguments - square
+
+
+lengths = [16, 48, 160, 500]
+square, rest = zip(*map(by_length, lengths))
+plt.loglog(lengths, np.array(square) / 2**20, "o-", label="time × time")
+plt.loglog(lengths, np.array(rest) / 2**20, "o-", label="all else")
+plt.xticks(lengths, lengths)
+plt.minorticks_off()
+plt.xlabel("sequence length")
+plt.ylabel("MiB of residuals")
+plt.legend(frameon=False);
+
+# %% [markdown]
+# On these axes a power is a straight line, and its exponent is the slope: that of one line is twice that of the other.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: factor
+def _factor():
+    return sum(by_length(512)) / sum(by_length(256))
+
+
+factor = teach.predict(
+    "By what factor do all residuals together grow from 256 positions to 512? Within 3 % is right.",
+    truth=_factor,
+    tolerance=0.03,
+    because=lambda: f"The square part has a factor of {by_length(512)[0] / by_length(256)[0]:.2f}, the rest one of "
+    f"{by_length(512)[1] / by_length(256)[1]:.2f}, and at 256 positions the square part is {by_length(256)[0] / sum(by_length(256)):.0%} of the whole.",
+    hints=(
+        "One part grows by 4, the other by 2.",
+        lambda: f"At 256 positions they are {kib(by_length(256)[0])} and {kib(by_length(256)[1])}.",
+    ),
+)
+factor
+
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+factor.answer(3.75)
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+slope = lambda sizes: np.log(sizes[-1] / sizes[0]) / np.log(lengths[-1] / lengths[0])
+assert abs(slope(square) - 2) < 0.02
+assert abs(slope(rest) - 1) < 0.02
+
+# %% [markdown]
+# ## Who asked for them
+#
+# In one layer, the values with time × time numbers, and why each is kept:
+
+# %%
+for r in kept:
+    if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128):
+        print(f"{r.type}, {kib(r.nbytes)}, made in {r.location.function}")
+        print(textwrap.indent(textwrap.fill(r.reason, 110), "    "))
+
+# %% [markdown]
+# A residual is what a derivative *rule* asked for, rule by rule. Nobody looked whether the backward pass, when it is complete, reads it.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: unread
+ROLES = {
+    "the mask": lambda r: r.aval.dtype == bool,
+    "the -inf that stands where the mask is false": lambda r: "_where" in r.expression and r.aval.dtype != bool,
+    "the exponentials": lambda r: r.expression.startswith("exp"),
+    "the quotients, which are the weights": lambda r: r.expression.startswith("div"),
+}
+_of_layer = [r for r in kept if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128)]
+
+unread = teach.predict(
+    "Which of these is kept, and read by no equation of the backward pass?",
+    list(ROLES),
+    truth=lambda: next(name for name, fits in ROLES.items() if any(fits(r) and not r.is_read for r in _of_layer)),
+    because={
+        "the mask": "The cotangent goes through `where` by the mask.",
+        "the -inf that stands where the mask is false": "`where(causal, scores, -inf)` is a `select_n` of two arrays. Its rule keeps both for a tangent "
+        "of either; -inf has none. `jax.grad` outside of `jit` holds the array all the same; under `jit` XLA sees that nobody reads it.",
+        "the exponentials": "The derivative of exp multiplies by exp.",
+        "the quotients, which are the weights": "The product with the values is linear in each factor: the derivative of one is the other.",
+    },
+    hints=("One of the sentences above ends otherwise than the others.",),
+)
+unread
+
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+unread.answer("the -inf that stands where the mask is false")
+
+# %% [markdown]
+# The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
+# it. *What if* beside them has a switch for each value.
+
+# %%
+explorer = jaxviz.explore(loss, params, tokens)
+explorer.stage, explorer.beside, explorer.filter = "forward", "backward", "4,4,128,128"
+explorer
+
+# %% [markdown]
+# ## First way: write it otherwise, for nothing
+#
+# The mask need not meet the scores in a `where`. Write the same weights so that only the exponentials and the quotients are kept of
+# time × time: the derivative of a sum needs no value.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: leaner
+_scores, _causal = normal(4, 4, 128, 128), jnp.tril(jnp.ones((128, 128), bool))
+
+
+def _too_many(written):
+    found = jaxviz.residuals(loss_with(lambda p, x: attention(p, x, written)), params, tokens, argnums=0)
+    here = [r for r in found if r.scope == "layer 0/attention" and r.aval.shape == (4, 4, 128, 128)]
+    return f"It keeps {len(here)}: {', '.join(f'{r.expression} {r.type}' for r in here)}." if len(here) > 2 else ""
+
+
+def _wrong_weights(written):
+    difference = jnp.abs(written(_scores, _causal) - weigh(_scores, _causal)).max()
+    return "" if difference < 1e-6 else f"A weight is off by {difference:.3g}."
+
+
+leaner = teach.rule(
+    "Write `my_weigh(scores, causal)`: the weights of `weigh`, with two values of time × time kept in each head.",
+    teach.Check("gives the weights that `weigh` gives", _wrong_weights),
+    teach.Check("keeps two values of time × time in a head, no more", _too_many),
+    hints=(
+        "What could be added to a score so that its exponential is 0?",
+        "Make an array of 0 and -inf of the mask alone; it depends on no parameter, so it has no tangent.",
+    ),
+    wrong=(
+        weigh,
+        lambda scores, causal: jax.nn.softmax(scores, where=causal),
+        lambda scores, causal: jax.nn.softmax(scores * causal),
+        lambda scores, causal: jax.nn.softmax(scores) * causal,
+    ),
+)
+leaner
+
+
+# %% tags=["answer"]
+def my_weigh(scores, causal):
+    return jax.nn.softmax(...)
+
+
+leaner.answer(my_weigh)
+
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+def added(scores, causal):
+    return jax.nn.softmax(scores + jnp.where(causal, 0.0, -jnp.inf))
+
+
+leaner.answer(added)
+
+# %%
+lean = loss_with(lambda p, x: attention(p, x, lambda s, c: jax.nn.softmax(s + jnp.where(c, 0.0, -jnp.inf))))
+jaxviz.compare(loss, lean, params, tokens)
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+kept_lean = jaxviz.residuals(lean, params, tokens, argnums=0)
+assert kept_lean.nbytes < 0.75 * kept.nbytes
+assert kept.nbytes - kept_lean.nbytes > sum(r.nbytes for r in kept if r.aval.shape == (4, 4, 128, 128)) / 3
+assert jaxviz.cost(lean, params, tokens).total.flops <= jaxviz.cost(loss, params, tokens).total.flops
+assert not any(r.aval.dtype == bool and r.aval.ndim == 4 for r in kept_lean)
+
+# %% [markdown]
+# ## Second way: a checkpoint around attention
+#
+# What is left of time × time follows from the queries and keys, which are small. Write `my_attention` so that nothing of time × time numbers is
+# kept at all.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: none_kept
+@functools.cache
+def compiled(f):
+    return jax.jit(jax.value_and_grad(f)).lower(params, tokens).compile()
+
+
+def same(f):
+    """Whether a loss has the value and the gradient of `loss`."""
+    close = lambda a, b: bool(jnp.allclose(a, b, atol=1e-5))
+    return jax.tree.all(jax.tree.map(close, compiled(f)(params, tokens), compiled(loss)(params, tokens)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _of_attention(f, p, x):
+    return jax.value_and_grad(lambda p, x: jnp.sum(jnp.sin(f(p, x))), (0, 1))(p, x)
+
+
+def _attention_differs(written):
+    p, x = params["layers"][0], jnp.sin(jnp.arange(2 * 8 * WIDTH)).reshape(2, 8, WIDTH)
+    both = [_of_attention(f, p, x) for f in (written, attention)]
+    close = jax.tree.map(lambda a, b: bool(jnp.allclose(a, b, atol=1e-5)), *both)
+    return "" if jax.tree.all(close) else "They differ, at `x` of f32[2,8,32]."
+
+
+def _square_kept(written):
+    found = jaxviz.residuals(loss_with(written), params, tokens, argnums=0)
+    left = [r for r in found if r.aval.shape[-2:] == (128, 128) and "attention" in r.scope]
+    return f"{len(left)} are kept, such as {left[0].expression}: {left[0].type}." if left else ""
+
+
+none_kept = teach.rule(
+    "Write `my_attention(p, x)`: `attention`, whose gradient keeps nothing of time × time numbers.",
+    teach.Check("the gradient keeps nothing of time × time", _square_kept),
+    teach.Check("its result and its gradient are those of `attention`", _attention_differs),
+    hints=("One line of notebook 5 does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
+    wrong=(
+        attention,
+        jax.checkpoint(attention, policy=jax.checkpoint_policies.dots_saveable),
+        lambda p, x: attention(p, x, jax.checkpoint(weigh)),
+        lambda p, x: x @ p["out"],
+    ),
+)
+none_kept
+
+
+# %% tags=["answer"]
+def my_attention(p, x):
+    return ...
+
+
+none_kept.answer(my_attention)
+
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+none_kept.answer(jax.checkpoint(attention))
+
+# %% [markdown]
+# Two near misses are worth a look. `dots_saveable` keeps products of matrices, and the scores are one. A checkpoint around `weigh` alone
+# keeps what goes into it: the scores, again.
+
+# %%
+misses = {
+    "dots_saveable": jax.checkpoint(attention, policy=jax.checkpoint_policies.dots_saveable),
+    "around weigh": lambda p, x: attention(p, x, jax.checkpoint(weigh)),
+}
+for name, f in misses.items():
+    found = jaxviz.residuals(loss_with(f), params, tokens, argnums=0)
+    print(name, [f"{r.expression} {r.type}" for r in found if r.aval.shape == (4, 4, 128, 128)])
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+for f in misses.values():
+    found = jaxviz.residuals(loss_with(f), params, tokens, argnums=0)
+    assert any(r.aval.shape == (4, 4, 128, 128) for r in found)
+
+# %% [markdown]
+# ## Third way: a plan that halves the residuals
+#
+# The planner weighs every value of both layers at once, by its bytes and by the FLOPs that it takes to have it again.
+
+# %%
+plan = jaxviz.plan_remat(loss, params, tokens, budget=0.5)
+planned = plan.apply(loss)
+print(plan.summary)
+print("equal gradients:", same(planned), " half the bytes:", plan.nbytes <= kept.nbytes / 2)
+plan.plot()
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+assert same(planned)
+assert jaxviz.residuals(planned, params, tokens, argnums=0).nbytes == plan.nbytes <= kept.nbytes / 2
+assert plan.flops < 0.1 * jaxviz.cost(loss, params, tokens).total.flops
+
+# %% [markdown]
+# ## What it costs, and what XLA makes of it
+#
+# All three beside each other. *Kept* and *peak* are of the program that JAX differentiates; *temporaries* are what XLA takes for the
+# compiled step on this backend, where it may merge what is computed again with what it has already.
+
+# %%
+ways = {
+    "as it was": loss,
+    "another mask": lean,
+    "checkpoint": loss_with(jax.checkpoint(attention)),
+    "plan": planned,
+}
+timelines = {name: jaxviz.memory(f, params, tokens) for name, f in ways.items()}
+plain_flops = jaxviz.cost(loss, params, tokens).total.flops
+print(f"on {jax.default_backend():15}{'kept':>10}{'peak, model':>14}{'extra FLOPs':>14}{'temporaries, XLA':>19}")
+for name, f in ways.items():
+    found = timelines[name].derivation.residuals.nbytes_without_arguments
+    extra = jaxviz.cost(f, params, tokens).total.flops / plain_flops - 1
+    xla = compiled(f).memory_analysis().temp_size_in_bytes
+    print(f"{name:18}{kib(found):>10}{kib(timelines[name].peak_nbytes):>14}{extra:14.1%}{kib(xla):>19}")
+
+# %%
+for name in ways:
+    plt.plot([step.total / 2**20 for step in timelines[name].steps], label=name)
+plt.xlabel("equation: forward, then backward")
+plt.ylabel("MiB alive (model)")
+plt.legend(frameon=False);
+
+# %% [markdown]
+# The curve of `as it was` is a mountain: residuals pile up, layer by layer, and are used up in reverse. Another mask makes it lower for no
+# FLOPs. A checkpoint keeps least between the passes, but has one layer's attention again at its peak. What stands in memory at the peak
+# of the first:
+
+# %%
+timelines["as it was"]
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+peaks = {name: t.peak_nbytes for name, t in timelines.items()}
+keeps = {name: t.derivation.residuals.nbytes for name, t in timelines.items()}
+assert min(keeps, key=keeps.get) == "checkpoint"
+assert max(peaks, key=peaks.get) == "as it was"
+assert peaks["checkpoint"] - keeps["checkpoint"] > 2 * 4 * 4 * 128 * 128 * 4
+assert all(same(f) for f in ways.values())
+extra = {name: jaxviz.cost(f, params, tokens).total.flops - plain_flops for name, f in ways.items()}
+assert extra["plan"] < extra["checkpoint"] / 4
+assert extra["another mask"] <= 0
+temporaries = {name: compiled(f).memory_analysis().temp_size_in_bytes for name, f in ways.items()}
+assert jax.default_backend() != "cpu" or temporaries["another mask"] > 0.98 * temporaries["as it was"]
+
+# %% [markdown]
+# For `another mask` the last column need not move: that an array is read by nobody, XLA sees by itself. There, the first way is for
+# gradients outside of `jit`. Where the column does not follow for the other two, XLA undid the checkpoint. A loop over the layers, as in [notebook 5](05_checkpoint_and_policies.ipynb), leaves
+# it no way to:
+
+# %%
+def loss_in_scan(attention):
+    def layer(x, p):
+        x = x + attention(p, norm(x))
+        return x + mlp(p, norm(x)), None
+
+    def loss(params, tokens):
+        x, _ = jax.lax.scan(layer, params["embed"][tokens[:, :-1]], params["layers"])
+        log_p = jax.nn.log_softmax(norm(x) @ params["embed"].T)
+        return -jnp.mean(jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1))
+
+    return loss
+
+
+stacked = params | {"layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])}
+scanned = jax.jit(jax.value_and_grad(loss_in_scan(jax.checkpoint(attention)))).lower(stacked, tokens).compile()
+in_scan = scanned.memory_analysis().temp_size_in_bytes
+print(f"checkpoint, in a scan: {kib(in_scan)} of temporaries, XLA on {jax.default_backend()}")
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+in_loop = compiled(ways["checkpoint"]).memory_analysis().temp_size_in_bytes
+assert jax.default_backend() != "cpu" or in_scan < 0.8 * in_loop
+assert jax.default_backend() != "cpu" or in_loop > 0.9 * compiled(loss).memory_analysis().temp_size_in_bytes
+
+# %% [markdown]
+# ## Parameters and the optimizer's state: donation
+#
+# The rest of the bill is small here, and large in a model with many parameters and a short sequence. A step gives new parameters and new
+# moments; as long as the caller holds the old ones, both are in memory. `donate_argnums` says that the caller does not read them any more,
+# so that XLA may write a result into an argument's memory.
+
+# %%
+def step(params, mean, square, tokens):
+    value, grads = jax.value_and_grad(loss)(params, tokens)
+    mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mean, grads)
+    square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g**2, square, grads)
+    params = jax.tree.map(lambda p, m, s: p - 1e-3 * m / (jnp.sqrt(s) + 1e-8), params, mean, square)
+    return params, mean, square, value
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: for_nothing
+@functools.cache
+def donated():
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX warns of what this exercise asks for
+        return jaxviz.donation(jax.jit(step, donate_argnums=(0, 1, 2, 3)), params, zeros, zeros, tokens)
+
+
+def of_argument(name):
+    return [d for d in donated().donated if d.path.split("[")[0] == name]
+
+
+for_nothing = teach.predict(
+    "All four arguments of `step` are donated. For which of them is it in vain, on any device?",
+    ["params", "mean", "square", "tokens"],
+    truth=lambda: next(n for n in ("params", "mean", "square", "tokens") if not any(d.result for d in of_argument(n))),
+    because=lambda: f"`tokens`: {of_argument('tokens')[0].reason}. For each leaf of the other three there is a result of its type.",
+    hints=("A result can lie in the memory of an argument of its own shape and dtype. Which results has `step`?",),
+)
+for_nothing
+
+# %% tags=["solution"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# Solution
+for_nothing.answer("tokens")
+
+# %%
+print(donated().summary)
+for name in ("params", "mean", "square", "tokens"):
+    spared = sum(d.nbytes for d in of_argument(name) if d.is_spared)
+    copied = sum(d.nbytes for d in of_argument(name) if d.is_copied)
+    print(f"{name:8}{kib(sum(d.nbytes for d in of_argument(name))):>10} donated{kib(spared):>10} spared{kib(copied):>10} copied first")
+
+# %% [markdown]
+# What is *copied first* is read after its result was written, so that XLA takes other memory for it after all: its choice, on this
+# backend, which `jaxviz.donation` reads from the compiled program.
+
+# %% tags=["check"] jupyter={"source_hidden": true, "outputs_hidden": true}
+# What the text says, asserted
+assert not any(d.result for d in of_argument("tokens"))
+assert all(d.result for name in ("params", "mean", "square") for d in of_argument(name))
+assert donated().spared >= 2 * size(params)
+
+# %% [markdown]
+# ## So which tensor is it?
+#
+# What softmax makes of the scores: time × time numbers for each head, example and layer, several times over. More than a third of it goes by
+# writing the mask as a sum, for nothing. All of it goes by a checkpoint around attention, for the FLOPs that the table shows; half of all
+# residuals by a plan, for far fewer. Whether XLA takes less then too, its own figure says, on the machine that you ask; if it does not,
+# write the layers as a scan.
+#
+# What you can do now:
+#
+# - write the bill of a training step, and find the tensor on it that grows with the square;
+# - be rid of it in three ways, and say what each costs;
+# - donate what a step replaces, and check that the result lies there.
+#
+# Next: the other thing that goes wrong in a training step, in [10 · finding a NaN](10_finding_a_nan.ipynb).

@@ -1,0 +1,566 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10 · The loss is fine, the gradient is NaN: where was it born?
+#
+# A training run stops learning. No loss was ever NaN, and the parameters are. This notebook finds the operation that made the first NaN, the
+# iteration of the loop and the example that it was made from, mends it, and shows the usual ways in which a good value has a bad derivative.
+#
+# It takes 25 minutes. You should know that a backward pass computes cotangents from what the forward pass kept:
+# [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+#
+# ## The run
+#
+# Each example is a recording of 12 velocities, measured with noise; a recurrent network tells the direction of the motion. How fast something moves
+# is no matter, so each velocity is brought to length 1. Whoever wrote `unit` thought of the vector of length 0.
+
+# %%
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxviz
+from jaxviz import teach
+
+
+def unit(v):
+    length = jnp.sqrt(jnp.sum(v**2, axis=-1, keepdims=True))
+    return jnp.where(length > 0, v / length, 0.0)
+
+
+def loss(params, readings, direction):
+    def step(h, reading):
+        turned = unit(reading @ params["in"])
+        return jnp.tanh(turned @ params["mix"] + h @ params["rec"]), None
+
+    h = jnp.zeros((readings.shape[1], params["rec"].shape[0]))
+    h, _ = jax.lax.scan(step, h, readings)
+    return jnp.mean((h @ params["out"] - direction) ** 2)
+
+
+@jax.jit
+def train_step(params, readings, direction):
+    value, gradient = jax.value_and_grad(loss)(params, readings, direction)
+    return jax.tree.map(lambda p, g: p - 0.3 * g, params, gradient), value
+
+
+# %% [markdown]
+# The data stand in for a recording in which the thing that moves slows down, batch after batch, until it stands still.
+
+# %%
+rng = np.random.default_rng(0)
+
+
+def batch(n):
+    direction = rng.normal(size=(8, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    speed = np.exp(rng.normal(size=(12, 8, 1)))
+    readings = speed * (direction + 0.3 * rng.normal(size=(12, 8, 3)))
+    if 36 <= n <= 40:
+        readings[7, 3] *= 0.0 if n == 40 else 10.0 ** (35 - n)
+    return readings.astype(np.float32), direction.astype(np.float32)
+
+
+def normal(rows, columns):
+    return (rng.normal(size=(rows, columns)) / rows**0.5).astype(np.float32)
+
+
+params = {"in": normal(3, 8), "mix": normal(8, 16), "rec": normal(16, 16) / 2, "out": normal(16, 3)}
+batches = [batch(n) for n in range(60)]
+
+# %%
+history, losses = [params], []
+for readings, direction in batches:
+    new, value = train_step(history[-1], readings, direction)
+    history.append(new)
+    losses.append(float(value))
+print(np.array2string(np.array(losses), precision=3, suppress_small=True))
+
+# %% [markdown]
+# Learning ends at once, and at the same number in each batch that follows. All losses are finite. The parameters say more:
+
+# %%
+finite = [all(np.all(np.isfinite(p)) for p in after.values()) for after in history[1:]]
+n_bad = finite.index(False)
+good, bad = history[n_bad], batches[n_bad]
+print(f"step {n_bad} has a loss of {losses[n_bad]:.3f}; after it:")
+for name, p in history[n_bad + 1].items():
+    print(f"  params[{name!r}]: {np.isnan(p).sum()} of {p.size} are NaN")
+
+# %% [markdown]
+# `good` and `bad` are the parameters and the batch of that step: with them it can be had again at any time. But why is the loss not NaN
+# after it, with such parameters?
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: hidden
+def _of_nan(unit=unit):
+    out = np.asarray(unit(np.full(3, np.nan, np.float32)))
+    return "NaN" if np.isnan(out).all() else "zeros" if not out.any() else "something else"
+
+
+hidden = teach.predict(
+    "`reading @ params['in']` is NaN from now on. What does `unit` give for a vector of NaNs?",
+    ["NaN", "zeros", "an error"],
+    truth=_of_nan,
+    because={
+        "NaN": "NaN goes through arithmetic, but `where` is not arithmetic: it chooses.",
+        "an error": "NaN is a number like any other to a computer. Nothing is raised.",
+        "zeros": "`nan > 0` is False, so `where` takes the zeros. The network sees nothing any more, gives 0, and the loss is the mean of "
+        "`direction**2`, which is 1/3.",
+    },
+    hints=("What is `float('nan') > 0`?",),
+)
+hidden
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+hidden.solution("zeros")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert n_bad == 40 and np.all(np.isfinite(losses))
+assert np.allclose(losses[n_bad + 1 :], 1 / 3, atol=1e-6) and max(losses[10:n_bad]) < 0.2
+assert np.isnan(history[n_bad + 1]["in"]).all()
+
+# %% [markdown]
+# So a loss that is finite says little about the gradient. Check the gradient, or the parameters.
+#
+# ## What `jax_debug_nans` says
+
+# %%
+with jax.debug_nans(True):
+    try:
+        train_step(good, *bad)
+    except FloatingPointError as error:
+        print(error)
+
+# %% [markdown]
+# There is a NaN, and it came out of a `scan`. Which operation in it, in which of its iterations, forward or backward? A `scan` is one operation to JAX
+# when it runs, so this is all that can be said from outside.
+#
+# ## What `jaxviz.find_nan` says
+#
+# First, say it yourself. `unit` of a vector of zeros divides 0 by 0, and `where` takes the other side.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: origin
+_BIRTHS = {
+    ("forward", "div"): "v / length, in the forward pass",
+    ("forward", "select_n"): "jnp.where, in the forward pass: it lets the NaN through",
+    ("backward", "div"): "the derivative of v / length, in the backward pass",
+}
+
+
+@lru_cache
+def _birth(unit=unit):
+    found = jaxviz.find_nan(lambda v: jnp.sum(unit(v)), np.zeros(3, np.float32))
+    event = found.became_nan or found.born
+    return _BIRTHS[event.phase, event.primitive]
+
+
+origin = teach.predict(
+    "Which operation makes the NaN that the gradient gets?",
+    list(_BIRTHS.values()),
+    truth=_birth,
+    because={
+        _BIRTHS["forward", "div"]: "That is a NaN, but `where` does not take it: the loss is finite. It goes nowhere.",
+        _BIRTHS["forward", "select_n"]: "It does what it says: the value is 0, and the loss is finite.",
+        _BIRTHS["backward", "div"]: "`where` sends a cotangent of 0 back to the side that it did not take. The derivative of `v / length` divides "
+        "that by `length`, and 0 / 0 is NaN.",
+    },
+    hints=("The loss is finite.", "Both sides of a `where` are differentiated. What does the side that was not taken get?"),
+)
+origin
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+origin.solution("the derivative of v / length, in the backward pass")
+
+# %%
+report = jaxviz.find_nan(loss, good, *bad)
+report
+
+# %% [markdown]
+# Read it from the top. *What* is not finite: the gradient in `params['in']` alone. *Where it was born*: the derivative of `sqrt` at 0 is infinite,
+# and it is computed in the forward pass, since it is a residual. *Where it became NaN*: in the backward pass, in the division. Both in
+# iteration 7, at the example with index 3. Then the cause, what to write instead, and the lines from there to the result.
+#
+# `%nan loss(good, *bad)` shows the same.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert report.results == ("the gradient in params['in']",)
+assert (report.born.operation, report.born.phase, report.born.made) == ("sqrt", "forward", "infinity")
+assert (report.became_nan.operation, report.became_nan.phase) == ("div", "backward")
+for event in (report.born, report.became_nan):
+    assert event.cause.id == "unsafe-where" and event.index[0] == 3
+    assert [(i.index, i.length) for i in event.iterations] == [(7, 12)]
+
+# %% [markdown]
+# ## Go there
+#
+# `jaxviz.step` runs the forward and the backward pass equation by equation, into the loops. To the first value that is not finite:
+
+# %%
+s = jaxviz.step(loss, good, *bad)
+s.run(non_finite=True)
+
+# %% [markdown]
+# It stands in iteration 7 of the forward pass. Back in time, to the start of that iteration, and on by one equation, which is `reading @ params["in"]`.
+# The row that is zero is in the picture.
+
+# %%
+s.to(iteration=7).next()
+
+# %% [markdown]
+# And on, past what is not finite in the forward pass, to the first such value of the backward pass. It runs from the last iteration to the
+# first, so the iterations 11 to 8 are done.
+
+# %%
+velocity = s.shown[0].name
+while s.stage == "forward":
+    s.run(non_finite=True)
+s
+
+# %% [markdown]
+# When the backward pass is through, each value of the forward pass has its cotangent, for each iteration. Those of `reading @ params["in"]`:
+
+# %%
+s.run()
+for i in (8, 7, 6):
+    ct = np.asarray(s.cotangents[velocity, i])
+    examples = np.flatnonzero(np.isnan(ct).any(axis=1))
+    print(f"iteration {i}: {np.isnan(ct).sum()} of {ct.size} are NaN, in the examples {examples}")
+
+# %% [markdown]
+# One reading of one example, in one iteration. The cotangent of `params["in"]` is a sum over all of them, so one NaN is enough.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+cts = [np.isnan(np.asarray(s.cotangents[velocity, i])) for i in range(12)]
+assert [i for i, c in enumerate(cts) if c.any()] == [7] and s.is_done
+assert cts[7][3].all() and cts[7].sum() == 8
+
+# %% [markdown]
+# ## The remedy: make safe what goes in
+#
+# `where` after the division mends the value. Its derivative needs a safe division as well, so there has to be a `where` before it: the
+# *double where*.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: safe
+def _slope_at_zero(f):
+    slope = np.asarray(jax.jit(jax.jacobian(f))(np.zeros(3, np.float32)))
+    if not np.all(np.isfinite(slope)):
+        return "At [0, 0, 0] it is not finite. Which operation is given a 0 there?"
+    if np.abs(slope).max() > 10:
+        return f"At [0, 0, 0] it is {slope.max():.3g}. That is finite, and one step with it ruins the parameters all the same."
+    return ""
+
+
+def _only_outside(v):
+    length = jnp.linalg.norm(v, axis=-1, keepdims=True)
+    return jnp.where(length == 0, 0.0, v / length)
+
+
+def _safe_division_only(v):
+    length = jnp.sqrt(jnp.sum(v**2, axis=-1, keepdims=True))
+    return jnp.where(length > 0, v / jnp.where(length > 0, length, 1.0), 0.0)
+
+
+def _plus_epsilon(v):
+    return v / jnp.sqrt(jnp.sum(v**2, axis=-1, keepdims=True) + 1e-12)
+
+
+some = np.array([[3.0, 4.0, 0.0], [-0.1, 0.2, 0.3]], np.float32)
+safe = teach.rule(
+    "Write `unit` so that its gradient is finite everywhere, and small at the zero vector.",
+    teach.computes(unit, (some,), (0 * some,)).of(jax.jit),
+    teach.gradient_of(jax.jit(unit), (some,)).of(jax.jit).saying("has the gradient of unit where that is finite"),
+    teach.Check("its derivative at the zero vector is finite, and at most 10", _slope_at_zero),
+    hints=(
+        "Two operations have no finite derivative at 0: the division and the square root.",
+        "Let `squared = jnp.sum(v**2, …)`, and make that safe, before the square root.",
+        "`jnp.where(squared > 0, v / jnp.sqrt(jnp.where(squared > 0, squared, 1.0)), 0.0)`",
+    ),
+    wrong=(unit, _only_outside, _safe_division_only, _plus_epsilon, lambda v: v),
+)
+safe
+
+
+# %% tags=["answer"]
+def my_unit(v):
+    squared = jnp.sum(v**2, axis=-1, keepdims=True)
+    return ...
+
+
+safe.answer(my_unit)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def safe_unit(v):
+    squared = jnp.sum(v**2, axis=-1, keepdims=True)
+    moves = squared > 0
+    return jnp.where(moves, v / jnp.sqrt(jnp.where(moves, squared, 1.0)), 0.0)
+
+
+safe.solution(safe_unit)
+
+# %% [markdown]
+# Why is the inner `where` no trouble itself? `where` does not multiply: backward it *chooses* between the cotangent and 0. What is infinite before it
+# stays there. The outer one gives the value, the inner one stops what comes back.
+#
+# The step that failed, and the whole run, with it:
+
+# %%
+unit_as_it_was, unit = unit, safe_unit
+train_step.clear_cache()
+found = jaxviz.find_nan(loss, good, *bad)
+print("find_nan:", found)
+after, mended = params, []
+for readings, direction in batches:
+    after, value = train_step(after, readings, direction)
+    mended.append(float(value))
+print(f"loss of the last ten batches: {np.mean(mended[-10:]):.3f}; it was {np.mean(losses[-10:]):.3f}")
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert found is None
+assert all(np.all(np.isfinite(p)) for p in after.values())
+assert np.mean(mended[-10:]) < 0.1 < np.mean(losses[-10:])
+
+# %% [markdown]
+# ## See it coming
+#
+# `jaxviz.probe(x, "name")` gives `x` back and does nothing. Under `jaxviz.watch` it tells of each value that passes, also in a `scan` under
+# `jit`, and of its cotangent. A watch is shown as a plot; with `display(w)` before the loop it follows the training. The lengths, with `unit` as it
+# was:
+
+# %%
+def unit(v):
+    length = jaxviz.probe(jnp.sqrt(jnp.sum(v**2, axis=-1, keepdims=True)), "length")
+    return jnp.where(length > 0, v / length, 0.0)
+
+
+train_step.clear_cache()
+now = history[30]
+with jaxviz.watch("length") as w:
+    for readings, direction in w.steps(batches[30:41]):
+        now, _ = train_step(now, readings, direction)
+w
+
+# %%
+print("step   least length   cotangent")
+for n in np.unique(w["length"].steps):
+    least = w["length"].min[w["length"].steps == n].min()
+    largest = w["length"].cotangents.norm[w["length"].cotangents.steps == n].max()
+    print(f"{30 + n:4} {least:14.1e} {largest:11.1e}")
+
+# %% [markdown]
+# From step 36 on the least length falls, by about ten each step, and in the last of them the cotangent grows: the NaN can be seen coming, several
+# steps ahead. What `safe_unit` does not change is that near 0 the derivative of a direction *is* large. At 0 itself it is 0.
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+lengths, cotangents = w["length"], w["length"].cotangents
+least = [lengths.min[lengths.steps == n].min() for n in range(11)]
+largest = [cotangents.norm[cotangents.steps == n].max() for n in range(11)]
+assert all(3 < a / b < 40 for a, b in zip(least[6:9], least[7:10])) and least[10] == 0
+assert largest[9] > 2 * largest[8] > 4 * largest[7] and largest[9] > 5 * max(largest[:8]) and np.isnan(largest[10])
+assert np.max(jax.jit(jax.jacobian(safe_unit))(np.array([1e-4, 0, 0], np.float32))) > 1e3
+
+# %% [markdown]
+# ## The usual causes
+#
+# ### At the edge of a domain
+#
+# A function can be finite at the edge of its domain and have an infinite slope there. Infinity is not NaN yet. Each of these is taken at `x = 0`:
+
+# %%
+at_zero = {
+    "sqrt(x)": jnp.sqrt,
+    "log(x)": jnp.log,
+    "x ** 1.5": lambda x: x**1.5,
+    "abs(x)": jnp.abs,
+    "cbrt(x) ** 3": lambda x: jnp.cbrt(x) ** 3,
+}
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: edge
+@lru_cache
+def _value_and_slope(name):
+    return tuple(float(x) for x in jax.jit(jax.value_and_grad(at_zero[name]))(0.0))
+
+
+def _says(name):
+    value, slope = _value_and_slope(name)
+    return f"At 0 its value is {value:g} and its slope {slope:g}."
+
+
+edge = teach.predict(
+    "Which of them has a finite value at 0 and the slope NaN?",
+    list(at_zero),
+    truth=lambda: next(n for n in at_zero if np.isfinite(_value_and_slope(n)[0]) and np.isnan(_value_and_slope(n)[1])),
+    because={name: (lambda name=name: _says(name)) for name in at_zero}
+    | {
+        "cbrt(x) ** 3": lambda: _says("cbrt(x) ** 3") + " It is x, and its slope 1. But the chain rule multiplies the slope of the power, 0, by that of "
+        "the root, which is infinite."
+    },
+    hints=("An infinite slope alone gives an infinity.", "Zero times infinity gives NaN. Who multiplies?"),
+)
+edge
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+edge.solution("cbrt(x) ** 3")
+
+# %% [markdown]
+# The rule of thumb: an infinite slope, times a zero from elsewhere. With `where` the zero is the cotangent of the side that is not taken.
+#
+# ### Overflow
+#
+# `float16` ends at 65504. Here is the sigmoid, as it stands in books:
+
+# %%
+def sigmoid(x):
+    return 1 / (1 + jnp.exp(-x))
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: overflow
+_CASES = {
+    "x = -8 in float16": np.float16(-8),
+    "x = -12 in float16": np.float16(-12),
+    "x = -12 in float32": np.float32(-12),
+}
+
+
+@lru_cache
+def _sigmoid_at(x):
+    value, slope = jax.jit(jax.value_and_grad(sigmoid))(x)
+    return f"exp(-x) is {float(jnp.exp(-x)):.6g}, the value {float(value):.3g}, the slope {float(slope):.3g}."
+
+
+overflow = teach.predict(
+    "For which of these is the value of `sigmoid` right to five decimals, and its slope NaN?",
+    list(_CASES),
+    truth=lambda: next(name for name, x in _CASES.items() if "slope nan" in _sigmoid_at(x)),
+    because={name: (lambda x=x: _sigmoid_at(x)) for name, x in _CASES.items()},
+    hints=("What is exp(8)? And exp(12)?",),
+)
+overflow
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+overflow.solution("x = -12 in float16")
+
+# %%
+found = jaxviz.find_nan(sigmoid, np.float16(-12))
+slope = jax.grad(jax.nn.sigmoid)(np.float16(-12))
+print(found)
+print("\njax.nn.sigmoid has the slope", slope)
+
+# %% [markdown]
+# ### A row that is masked entirely
+#
+# Attention masks scores with -inf. When a whole row is masked, the `logsumexp` of it is -inf too, the logarithm of a sum of nothing. So one
+# replaces the result where nothing was left, and the value is fine. There are two ways to mask:
+
+# %%
+def chosen(scores, mask):
+    total = jax.nn.logsumexp(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    return jnp.where(mask.any(axis=-1), total, 0.0)
+
+
+def added(scores, mask):
+    total = jax.nn.logsumexp(scores + jnp.where(mask, 0.0, -jnp.inf), axis=-1)
+    return jnp.where(mask.any(axis=-1), total, 0.0)
+
+
+scores = rng.normal(size=(3, 4)).astype(np.float32)
+mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], bool)
+print(chosen(scores, mask), added(scores, mask))
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: masked
+@lru_cache
+def _bad(f):
+    return bool(np.isnan(jax.jit(jax.grad(lambda s: jnp.sum(f(s, mask))))(scores)).any())
+
+
+masked = teach.predict(
+    "Which of the two has NaN in its gradient?",
+    ["chosen", "added", "both", "neither"],
+    truth=lambda: {(True, True): "both", (True, False): "chosen", (False, True): "added", (False, False): "neither"}[
+        _bad(chosen), _bad(added)
+    ],
+    because={
+        "chosen": "The NaN is made there too, but it comes to a `where` on its way to the scores.",
+        "both": "Both make a NaN backward. Does it reach the scores in both?",
+        "neither": "The derivative of `logsumexp` for that row is NaN times a cotangent of 0.",
+        "added": "Backward, `+` passes on what comes, NaN as well. `where` chooses 0 for what is masked: it is the inner one of a double where.",
+    },
+    hints=("The outer `where` sends a cotangent of 0 into a NaN.", "What do `+` and `where` do with a cotangent of NaN?"),
+)
+masked
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+masked.solution("added")
+
+# %%
+print(jaxviz.find_nan(lambda scores: jnp.sum(added(scores, mask)), scores))
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert np.array_equal(chosen(scores, mask), added(scores, mask)) and np.all(np.isfinite(chosen(scores, mask)))
+assert [_bad(chosen), _bad(added)] == [False, True]
+assert np.isinf(_value_and_slope("sqrt(x)")[1])
+assert found.born.cause.id == "overflow-of-exp" and np.isfinite(slope)
+
+# %% [markdown]
+# ## A NaN that does no harm is no alarm
+#
+# The gradient of `chosen` makes a NaN in each call, and none reaches a result. So does `unit`, as it was, in its forward pass. `find_nan` says None
+# there, and lists them when asked. `jax_debug_nans` looks at what each operation gives, used or not:
+
+# %%
+still = np.zeros(3, np.float32)
+alarm = jaxviz.find_nan(unit_as_it_was, still)
+print("find_nan:", alarm)
+print(jaxviz.find_nan(unit_as_it_was, still, harmless=True))
+with jax.debug_nans(True):
+    try:
+        unit_as_it_was(still)
+    except FloatingPointError as error:
+        print("\njax_debug_nans:", str(error).splitlines()[0])
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+harmless = jaxviz.find_nan(lambda scores: jnp.sum(chosen(scores, mask)), scores, harmless=True)
+assert harmless.harmless and not harmless.results
+assert alarm is None
+
+# %% [markdown]
+# ## What to keep of this
+#
+# - A loss that is finite says nothing of its gradient. Keep the parameters and the batch of the step before the first NaN, and ask `find_nan`.
+# - An infinite slope times a cotangent of 0 is NaN. `where` after an operation mends its value; a second one before it mends its gradient.
+# - Adding 1e-12 under a root, or clipping, gives a finite slope that may be enormous. Look at it.
+#
+# `%nan loss(params, batch)` finds one in a program of yours.
+#
+# Back to the start: [0 · a first look](00_first_look.ipynb), or what a loop's gradient costs:
+# [6 · gradients of control flow](06_control_flow_gradients.ipynb).
