@@ -2,6 +2,7 @@
 # make test   everything that is tested; sets up what it needs
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
+# make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
 # make bench  speed and memory beside JAX's
 # make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12
 # Other interpreters: make test PYTHON=python3.12
@@ -12,6 +13,7 @@ BIN := $(VENV)/bin
 STAMPS := .stamps
 NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
+SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 2 --quiet
 # The tests of a file run beside each other in one worker, which compiles once what they share.
 SPREAD := -n 2 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
@@ -22,7 +24,7 @@ PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versi
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: lab test test-quick test-latest print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: docs site docs-links lab test test-quick test-latest print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -68,6 +70,20 @@ browser:
 		echo "The tests need Chromium and Graphviz (as root: apt-get install chromium graphviz)"; exit 1; \
 	fi
 
+$(STAMPS)/install-docs: $(STAMPS)/install
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(STAMPS)/install-docs jaxviz/static/explorer.js
+	rm -rf docs/_build/explorers
+	$(SPHINX) -b html docs docs/_build/html
+
+site: export JAXVIZ_DOCS_TUTORIALS := 1
+site: docs
+
+docs-links: $(STAMPS)/install-docs jaxviz/static/explorer.js
+	JAXVIZ_DOCS_RUN=0 $(SPHINX) -b linkcheck docs docs/_build/linkcheck
+
 screenshots: $(STAMPS)/install-test jaxviz/static/explorer.js browser
 	$(BIN)/python docs/screenshots.py
 
@@ -100,4 +116,4 @@ print-latest:
 	@echo $(PYTHON_LATEST)
 
 clean:
-	rm -rf $(VENV) $(LATEST) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb
+	rm -rf $(VENV) $(LATEST) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py

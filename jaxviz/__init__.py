@@ -149,6 +149,8 @@ from jaxviz.derivation import (
 from jaxviz.derivation import (
     derive as derive,
 )
+from jaxviz.doctor import DoctorReport as DoctorReport
+from jaxviz.doctor import doctor as doctor
 from jaxviz.ir.errors import (
     EquationError as EquationError,
 )

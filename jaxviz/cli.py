@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxviz.analysis.tables import PAGE, printable
 from jaxviz.derivation import STAGES
+from jaxviz.doctor import doctor
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
@@ -40,6 +41,7 @@ _EXAMPLES = """examples:
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
   jaxviz explore model:loss --args "params, x" --html loss.html         the explorer as one offline file
   jaxviz explore model:loss --args "params, x" --stage forward+backward --svg loss.svg
+  jaxviz doctor                                                         what is installed and set here, and what to do about it
 """
 
 _USAGE_ERROR, _FAILURE = 2, 1
@@ -60,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(argv)
     except SystemExit as done:  # argparse has said what was wrong, or printed the help
         return int(done.code or 0)
+    if options.command == "doctor":
+        return _doctor(as_json=options.json)
     width = options.width or shutil.get_terminal_size((100, 24)).columns
     page = PAGE.set(max(40, min(width, 200) if not options.width else width))
     what = f"reading {options.target}"
@@ -155,6 +159,11 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument("--explain", action="store_true", help="print what each rule means that there is advice by")
     found = command("jaxpr", "tracing", _jaxpr, "a program as text, as JAX prints it")
     found.add_argument("--stage", default="primal", help=f"which: {_STAGES} (default: primal)")
+    words = "what is installed and set here that jaxviz needs, or that changes what it shows"
+    found = commands.add_parser(
+        "doctor", help=words, description=f"{words[0].upper()}{words[1:]}; ends with 1 if something needed is missing."
+    )
+    found.add_argument("--json", action="store_true", help="print it as JSON")
     return parser
 
 
@@ -333,6 +342,15 @@ def _explore(request: Request) -> None:
             _note(f"wrote {path}")
     if not options.html and not pictures:
         _print(summary(view_of(derivation, source=False)), headed=True)
+
+
+def _doctor(as_json: bool) -> int:
+    report = doctor()
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=1))
+    else:
+        _print(str(report), headed=True)
+    return 0 if report.ok else _FAILURE
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

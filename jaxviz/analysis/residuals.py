@@ -79,7 +79,7 @@ class Residual:
       dummies: what other branches fill in for it.
       is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
       nbytes_per_device: what one device holds of it; None where all is on one device, or where XLA decides how to lay it out.
-      scope: the `jax.named_scope`s it is made in, such as 'encoder/attention'; of an input, those of its first reader.
+      scope: the scopes of `jax.named_scope` that it is made in, such as 'encoder/attention'; of an input, those of its first reader.
       module: the path of the module it is made in; see `ResidualSet.by_module`.
     """
 

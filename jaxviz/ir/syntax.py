@@ -142,6 +142,13 @@ class Equation:
     def programs(self) -> tuple[tuple[str, Program], ...]:
         return self.operation.programs
 
+    @property
+    def location(self) -> Location | None:
+        """The user's line: its own, or that of the nearest equation that it came from; None where none of them has one."""
+        from jaxviz.ir.origin import ancestors, locate
+
+        return next(filter(None, (locate(e.source) for e in (self, *ancestors(self)))), None)
+
     def __repr__(self) -> str:
         types = ", ".join(aval.str_short(short_dtypes=True) for aval in self.operation.out_avals)
         return f"Equation({self.primitive.name} -> {types})"

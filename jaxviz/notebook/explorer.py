@@ -115,7 +115,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         The selected equation, the stages and what is typed stay as they are where they still apply.
 
         Args:
-          f, *args, argnums, **kwargs: as for `explore`.
+          f: a function, or what else `explore` takes.
+          *args, **kwargs: what to call it with, as for `explore`.
+          argnums: as for `explore`.
 
         Raises:
           what `explore` raises; the version before then stays.

@@ -1,0 +1,140 @@
+"""The documentation site: `make docs`.
+
+The how-tos are run as the site is built, so that what they show is computed; explorers stay alive in frames (`kernel_startup.py`).
+"""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from sphinx.ext.napoleon import GoogleDocstring
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))  # for autodoc, and through PYTHONPATH for the kernels
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+
+import jaxviz  # noqa: E402
+
+project = "jaxviz"
+author = "The jaxviz authors"
+copyright = "the jaxviz authors, Apache-2.0"
+release = version = jaxviz.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "conf.py", "kernel_startup.py", "screenshots.py", "**/.ipynb_checkpoints"]
+source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+root_doc = "index"
+nitpicky = False
+suppress_warnings = ["myst.header"]  # README's sections are not the site's
+
+# --- the tutorials, which are kept beside this folder -----------------------------------------------------------------
+
+TUTORIALS = HERE / "tutorials"
+TUTORIALS.mkdir(exist_ok=True)
+_kept = sorted((ROOT / "notebooks").glob("*.py"))
+for gone in {p.name for p in TUTORIALS.glob("*.py")} - {p.name for p in _kept}:
+    (TUTORIALS / gone).unlink()
+for path in _kept:
+    text = re.sub(
+        r"\((\w+)\.ipynb\)", r"(\1.py)", path.read_text(encoding="utf-8")
+    )  # they lead to each other, here as pages
+    text = re.sub(
+        r'^(# %%.*tags=\[)("(?:solution|check)")', r'\1"hide-cell", \2', text, flags=re.MULTILINE
+    )  # not before it is looked for
+    copy = TUTORIALS / path.name
+    if not copy.exists() or copy.read_text(encoding="utf-8") != text:
+        copy.write_text(text, encoding="utf-8")
+
+# --- code that is run -------------------------------------------------------------------------------------------------
+
+BUILD = HERE / "_build"
+nb_execution_mode = "off" if os.environ.get("JAXVIZ_DOCS_RUN") == "0" else "force"
+nb_execution_show_traceback = True  # an error is a warning with its traceback, and warnings are errors
+nb_execution_timeout = 120
+nb_execution_in_temp = True
+nb_merge_streams = True
+# The tests run the tutorials; here they are run where it is asked for, since they take longer than all the rest.
+with_tutorials = os.environ.get("JAXVIZ_DOCS_TUTORIALS") == "1"
+nb_execution_excludepatterns = [] if with_tutorials else ["tutorials/*"]
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # nothing is fetched from elsewhere; see kernel_startup.py
+
+# Each kernel starts with kernel_startup.py, and puts the explorers that it shows into the site.
+_profile = BUILD / "ipython" / "profile_default" / "startup"
+_profile.mkdir(parents=True, exist_ok=True)
+shutil.copy(HERE / "kernel_startup.py", _profile / "00_site.py")
+os.environ |= {
+    "IPYTHONDIR": str(BUILD / "ipython"),
+    "JAXVIZ_DOCS_PAGES": os.environ.get("JAXVIZ_DOCS_PAGES", str(BUILD / "explorers")),
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "",
+}
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 3
+default_role = "code"  # docstrings have names between single backquotes
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings say what the arguments are
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+add_module_names = False
+python_maximum_signature_line_length = 100
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+# Links within the site are checked by each build. `make docs-links` follows the others, for which there has to be a network.
+linkcheck_timeout = 20
+linkcheck_retries = 2
+linkcheck_anchors = False
+
+# --- looks ------------------------------------------------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = f"jaxviz {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+html_copy_source = False
+html_show_sourcelink = False
+html_extra_path = [str(BUILD / "explorers")]
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
+(BUILD / "explorers").mkdir(parents=True, exist_ok=True)
+
+
+_PROPERTIES: dict[str, list[str]] = {}
+
+
+def _before_napoleon(app, what, name, obj, options, lines):
+    """Has what stands between single backquotes as code, and keeps properties from napoleon, which takes `bytes: of all` for a type."""
+    lines[:] = [
+        line if line.lstrip().startswith(">>>") else re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line) for line in lines
+    ]
+    if what in ("property", "attribute"):
+        _PROPERTIES[name] = GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()
+        lines[:] = [""]
+
+
+def _after_napoleon(app, what, name, obj, options, lines):
+    """Mends what it makes of `*args, **kwargs: text`, and of a sentence among what is raised."""
+    lines[:] = _PROPERTIES.pop(name, lines)
+    lines[:] = [line.replace(":param **kwargs:", r":param \*\*kwargs:") for line in lines]
+    lines[:] = [re.sub(r"^:raises ((?:what|whatever) [^:]*):\s*$", r":raises: \1", line) for line in lines]
+
+
+def _explorers_found(app, pagename, templatename, context, doctree):
+    """The addresses of explorers, which lie in the site's root, seen from a page."""
+    if "body" in context:
+        context["body"] = context["body"].replace("explorers:/", "../" * pagename.count("/"))
+
+
+def setup(app):
+    app.connect("html-page-context", _explorers_found)
+    app.connect("autodoc-process-docstring", _before_napoleon, priority=400)  # napoleon has 500
+    app.connect("autodoc-process-docstring", _after_napoleon, priority=600)

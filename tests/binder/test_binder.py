@@ -1,0 +1,135 @@
+"""What Binder builds from: files that parse and fit each other, and in a clean environment a server that opens on a notebook that runs."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[2]
+POST_BUILD = ROOT / "binder" / "postBuild"
+FIRST = "notebooks/00_first_look"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_post_build_can_be_run():
+    assert os.access(POST_BUILD, os.X_OK)
+    assert POST_BUILD.read_text().startswith("#!/usr/bin/env bash\n")
+    mode = subprocess.run(["git", "ls-files", "-s", "binder/postBuild"], cwd=ROOT, capture_output=True, text=True)
+    assert not mode.stdout or mode.stdout.startswith("100755"), mode.stdout
+    subprocess.run(["bash", "-n", str(POST_BUILD)], check=True)
+    for line in POST_BUILD.read_text().splitlines():
+        assert "sudo" not in line  # it is run as a user
+
+
+def test_the_environment_fits_the_package():
+    environment = yaml.safe_load((ROOT / "binder" / "environment.yml").read_text())
+    assert environment["channels"] == ["conda-forge"]
+    versions = dict((*spec.split("="), "")[:2] for spec in environment["dependencies"])
+    assert set(versions) == {"python", "nodejs", "graphviz", "pip"}
+    assert SpecifierSet(PROJECT["requires-python"]).contains(f"{versions['python']}.0")
+    node = json.loads((ROOT / "widgets" / "package.json").read_text())["engines"]["node"]
+    assert SpecifierSet(node).contains(versions["nodejs"])
+
+
+def test_what_post_build_names_is_there():
+    text = POST_BUILD.read_text()
+    assert (ROOT / f"{FIRST}.py").exists()
+    assert f"/lab/tree/{FIRST}.ipynb" in text
+    assert "jupytext" in " ".join(PROJECT["optional-dependencies"]["lab"])
+    assert re.search(r"pip install .*'\.\[lab\]'", text)
+
+
+def test_binders_own_tool_takes_it():
+    pytest.importorskip("repo2docker", reason="pip install jupyter-repo2docker")
+    done = subprocess.run(
+        [sys.executable, "-m", "repo2docker", "--no-build", "--debug", str(ROOT)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "env update" in said
+    assert "binder/environment.yml" in said
+    assert "RUN ./binder/postBuild" in said
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """A copy of the repository and a clean environment, in which postBuild has been run."""
+    root = tmp_path_factory.mktemp("binder")
+    home = root / "home"
+    shutil.copytree(
+        ROOT, home, symlinks=True,
+        ignore=shutil.ignore_patterns(
+            ".git", ".venv*", ".stamps", "node_modules", "artifacts", "_build", "*.ipynb", "__pycache__", ".*_cache", "build", "dist"
+        ),
+    )  # fmt: skip
+    subprocess.run([sys.executable, "-m", "venv", str(root / "env")], check=True)
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    env |= {"PATH": f"{root / 'env' / 'bin'}:{env['PATH']}", "PIP_NO_CACHE_DIR": "0", "JAX_PLATFORMS": "cpu"}
+    env |= {"JUPYTER_CONFIG_DIR": str(root / "config"), "JUPYTER_RUNTIME_DIR": str(root / "runtime")}
+    done = subprocess.run(["binder/postBuild"], cwd=home, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "all that it needs is here" in done.stdout
+    return home, env
+
+
+@pytest.mark.packaging
+@pytest.mark.slow
+def test_every_notebook_is_there_and_the_first_one_runs(image):
+    home, env = image
+    made = {path.stem for path in (home / "notebooks").glob("*.ipynb")}
+    assert made == {path.stem for path in (ROOT / "notebooks").glob("*.py")}
+    done = subprocess.run(
+        ["jupyter", "execute", "--inplace", f"{Path(FIRST).name}.ipynb"], cwd=home / "notebooks", env=env, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    notebook = json.loads((home / f"{FIRST}.ipynb").read_text())
+    outputs = [out for cell in notebook["cells"] for out in cell.get("outputs", ())]
+    assert not [out for out in outputs if out["output_type"] == "error"]
+    assert any("application/vnd.jupyter.widget-view+json" in out.get("data", {}) for out in outputs)
+
+
+@pytest.mark.packaging
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["lab", "notebook"])
+def test_a_link_that_names_nothing_opens_on_the_first_notebook(image, command):
+    home, env = image
+    prefix = home.parent / "env"
+    # The notebook server is the image's own and no part of the package: here it is that of the tests, with the settings of the image.
+    python = prefix / "bin" / "python" if command == "lab" else sys.executable
+    module = "jupyterlab" if command == "lab" else "notebook"
+    env = {**env, "JUPYTER_CONFIG_PATH": str(prefix / "etc" / "jupyter")}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = f"--no-browser --allow-root --ServerApp.ip=127.0.0.1 --ServerApp.port={port} --IdentityProvider.token= --ServerApp.password="
+    server = subprocess.Popen(
+        [str(python), "-m", module, *flags.split()],
+        cwd=home,
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+                    assert answer.url.endswith(f"/lab/tree/{FIRST}.ipynb")
+                    return
+            except OSError:  # it is not up yet
+                assert server.poll() is None
+                time.sleep(0.5)
+        pytest.fail("the server did not come up")
+    finally:
+        server.terminate()
+        server.wait(20)
