@@ -101,8 +101,11 @@ class Stepper:
         self.breakpoints: list[Breakpoint] = []
         self.hit: Hit | None = None
         """The breakpoint that the last move stopped at."""
+        self.moves = 0
+        """How many moves it has made."""
         self._note = note
         self._said = ""
+        self._widget: Any = None
         self._on_stop: list[Callable[[Stepper], None]] = []
         self._texts = {name: Text(name, stage.program) for name, stage in machine.stages.items()}
         self._armed: dict[Breakpoint, Armed] = {}
@@ -237,6 +240,7 @@ class Stepper:
         name: str | None = None,
         when: Callable[[Any], Any] | None = None,
         non_finite: bool = False,
+        equation: Equation | None = None,
     ) -> Stepper:
         """Runs to the next breakpoint, or to the end; with arguments to a breakpoint that is for this run alone.
 
@@ -244,13 +248,13 @@ class Stepper:
         >>> s.run(when=lambda v: abs(v).max() > 1e3)
 
         Args:
-          line, primitive, name, when, non_finite: see `Breakpoint`; where several are given, all have to hold.
+          line, primitive, name, when, non_finite, equation: see `Breakpoint`; where several are given, all have to hold.
 
         Raises:
           SteppingError: the breakpoint can never be hit; the message says why.
         """
-        once = (line, primitive, name, when, non_finite) != (None, None, None, None, False)
-        armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite))] if once else []
+        once = (line, primitive, name, when, non_finite, equation) != (None, None, None, None, False, None)
+        armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite, equation))] if once else []
         armed += [self._arm(b) for b in self.breakpoints] if not once else []
         names = {stage: text.names for stage, text in self._texts.items()}
         start = self.position
@@ -271,13 +275,14 @@ class Stepper:
         name: str | None = None,
         when: Callable[[Any], Any] | None = None,
         non_finite: bool = False,
+        equation: Equation | None = None,
     ) -> Breakpoint:
         """Adds a breakpoint, for `run` without arguments; see `Breakpoint`. `s.breakpoints` is the list of them.
 
         Raises:
           SteppingError: it can never be hit; the message says why.
         """
-        made = Breakpoint(line, primitive, name, when, non_finite)
+        made = Breakpoint(line, primitive, name, when, non_finite, equation)
         self._arm(made)
         self.breakpoints.append(made)
         return made
@@ -294,6 +299,7 @@ class Stepper:
 
     def _stopped(self, hit: Hit | None = None, said: str = "") -> Stepper:
         self.hit, self._said = hit, said
+        self.moves += 1
         for callback in self._on_stop:
             callback(self)
         return self
@@ -573,3 +579,19 @@ class Stepper:
             f"<div><p><b>{html.escape(printable(head))}</b></p>"
             f'<pre style="line-height:1.4">{"".join(lines)}</pre><table>{rows}</table>{notes}</div>'
         )
+
+    def widget(self) -> Any:
+        """The stepper as a widget: source, jaxpr and values side by side. It moves with the stepper, and moves it.
+
+        It is what a notebook shows of the stepper itself. Where it is shown already, a cell that ends in a move shows the stop.
+        """
+        from jaxviz.notebook.stepper import StepperWidget
+
+        if self._widget is None or self._widget.comm is None:
+            self._widget = StepperWidget(self)
+        return self._widget
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        from jaxviz.notebook.stepper import mimebundle
+
+        return mimebundle(self, **kwargs)
