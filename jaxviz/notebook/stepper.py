@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -63,22 +64,24 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
         self._looked: list[tuple[str, str]] = []
         self._view = StepperView(stepper)
         programs = json.dumps(self._view.programs(), separators=(",", ":"))
-        super().__init__(payload=gzip.compress(programs.encode(), 6, mtime=0), **traits)
+        stop = json.dumps(self._view.stop(), separators=(",", ":"))
+        super().__init__(payload=gzip.compress(programs.encode(), 6, mtime=0), stop=stop, **traits)
         self.own_id = self.model_id or ""
-        self._tell()
         held = weakref.ref(self)
 
         def follow(_: Stepper) -> None:
             widget = held()
-            if widget is not None and widget.comm is not None:
+            if widget is not None:
                 widget.failure = ""
-                widget._tell()
+                widget.update()
 
         stepper.on_stop(follow)
         self.on_msg(self._answer)
 
-    def _tell(self) -> None:
-        """Sends where the run is."""
+    def update(self) -> None:
+        """Sends where the run is, and what else is shown."""
+        if self.comm is None:
+            return
         self.stop = json.dumps(self._view.stop(self._looked), separators=(",", ":"))
 
     def save_html(self, path: str | Path) -> Path:
@@ -98,9 +101,9 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """What somebody at the page asks for."""
-        if not isinstance(content, dict) or content.get("do") not in _ASKED:
+        do = content.get("do") if isinstance(content, dict) else None
+        if not isinstance(do, str) or do not in _ASKED:
             return
-        do = str(content["do"])
         self.send({"begun": do})
         try:
             self.failure = ""
@@ -113,8 +116,7 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
         except Exception as error:
             # The traceback is left for `%tb`, as an uncaught error would leave it.
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-            notes = getattr(error, "__notes__", ())
-            self._fail(type(error).__name__, "\n".join([short_message(error, _DOING.get(do, "running")), *notes]))
+            self._fail(type(error).__name__, _told(error, _DOING.get(do, "running")))
         finally:
             self.send({"done": do})
 
@@ -137,7 +139,7 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _break(self, asked: Mapping[str, Any]) -> None:
         self.stepper.break_at(**self._condition(asked))
-        self._tell()
+        self.update()
 
     def _run_to(self, asked: Mapping[str, Any]) -> None:
         self.stepper.run(**self._condition(asked))
@@ -165,16 +167,16 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
         number = int(asked["number"])
         if 0 <= number < len(self.stepper.breakpoints):
             del self.stepper.breakpoints[number]
-        self._tell()
+        self.update()
 
     def _look(self, asked: Mapping[str, Any]) -> None:
         key = (str(asked["stage"]), str(asked["name"]))
         self._looked = [*(k for k in self._looked if k != key), key][-MOST_LOOKED:]
-        self._tell()
+        self.update()
 
     def _unlook(self, asked: Mapping[str, Any]) -> None:
         self._looked = [k for k in self._looked if k != (str(asked["stage"]), str(asked["name"]))]
-        self._tell()
+        self.update()
 
 
 _ASKED: dict[str, Callable[[StepperWidget, Mapping[str, Any]], Any]] = {
@@ -204,6 +206,16 @@ _DOING = {
     "break": "setting a breakpoint",
     "look": "looking at a value",
 }
+
+
+_RAISED = re.compile(r"^\w+(?:Error|Exception|Interrupt): .*$", re.MULTILINE)
+
+
+def _told(error: Exception, doing: str) -> str:
+    """An error in a few lines: of one that a callback raised, which XLA tells with its traceback, that line too."""
+    within = _RAISED.findall(str(error))
+    lines = [short_message(error, doing), *within[-1:], *getattr(error, "__notes__", ())]
+    return "\n".join(dict.fromkeys(lines))
 
 
 def predicate(text: str) -> Callable[[Any], Any]:

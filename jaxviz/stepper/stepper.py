@@ -285,6 +285,8 @@ class Stepper:
         made = Breakpoint(line, primitive, name, when, non_finite, equation)
         self._arm(made)
         self.breakpoints.append(made)
+        if self._widget is not None:
+            self._widget.update()
         return made
 
     def on_stop(self, callback: Callable[[Stepper], None]) -> None:

@@ -24,7 +24,7 @@ from jaxviz.stepper.programs import StaticPath, Text
 from jaxviz.stepper.shown import png
 from jaxviz.stepper.stepper import Stepper
 from jaxviz.views.params import visible_params
-from jaxviz.views.sources import SourceTable, is_user_source
+from jaxviz.views.sources import SourceTable, file_label, is_user_source
 
 MOST_VALUES = 8
 """Results, and operands, that a stop tells of; the others are there when they are asked for by name."""
@@ -249,7 +249,7 @@ class StepperView:
         if hit is None:
             return ""
         name = self.stepper._texts[hit.position.stage].names.get(hit.variable, "_") if hit.variable is not None else ""
-        return printable(f"{short(hit.breakpoint)}{f' by {name}' if name else ''}", 300)
+        return printable(f"{self._words(hit.breakpoint)}{f' by {name}' if name else ''}", 300)
 
     def _stack(self, e: Equation | None, holders: Sequence[Equation]) -> list[list[Any]]:
         """The lines that led to an equation, innermost first."""
@@ -268,7 +268,7 @@ class StepperView:
         return {i: self.stepper.machine.branch(equations[i], p.stage, p.path) for i in conds[-20:]}
 
     def _breakpoint(self, b: Breakpoint) -> dict[str, Any]:
-        made: dict[str, Any] = {"text": printable(short(b), 300)}
+        made: dict[str, Any] = {"text": printable(self._words(b), 300)}
         only = [n for n in ("line", "primitive", "name", "when", "equation") if getattr(b, n) is not None]
         if only == ["line"] and not b.non_finite:
             file, _, line = str(b.line).rpartition(":")
@@ -277,16 +277,21 @@ class StepperView:
                     made["line"] = [number, int(line)]
         if b.equation is not None and b.equation in self._rows:
             made["row"] = self._rows[b.equation]
-            made["text"] = printable(self._described(b.equation), 300)
         made["isHit"] = self.stepper.hit is not None and self.stepper.hit.breakpoint == b
         return made
 
-    def _described(self, e: Equation) -> str:
-        number, i = self._rows[e]
-        stage = next(stage for (stage, _), n in self._numbers.items() if n == number)
-        text = self.stepper._texts[stage]
-        results = " ".join(text.atom(v) for v in e.outvars[:4])
-        return f"{results} = {e.primitive.name}, {stage} {i}".lstrip(" =")
+    def _words(self, b: Breakpoint) -> str:
+        """A breakpoint as it is listed: of an equation what it makes, of a line the file's name alone."""
+        if b.equation is not None and b.equation in self._rows:
+            number, i = self._rows[b.equation]
+            stage = next(stage for (stage, _), n in self._numbers.items() if n == number)
+            results = " ".join(self.stepper._texts[stage].atom(v) for v in b.equation.outvars[:4])
+            return f"{results} = {b.equation.primitive.name}, {stage} {i}".lstrip(" =")
+        if b.line is None:
+            return str(b)
+        file, colon, line = str(b.line).rpartition(":")
+        where = file_label(file)
+        return f"line {where}{colon}{line}{str(b).removeprefix(f'line {b.line}')}"
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -357,16 +362,6 @@ def named(text: str) -> tuple[str, tuple[int, ...]]:
     except ValueError:
         raise SteppingError(f"A value is named as in h, or h[7] in iteration 7 of a loop; got {text}.") from None
     return name.strip(), numbers
-
-
-def short(b: Breakpoint) -> str:
-    """A breakpoint as it is listed: of a line the file's name alone."""
-    if b.line is None:
-        return str(b)
-    file, colon, line = str(b.line).rpartition(":")
-    where = "cell" if "ipykernel_" in file else file.rsplit("/", 1)[-1]
-    rest = str(b).removeprefix(f"line {b.line}")
-    return f"line {where}{colon}{line}{rest}"
 
 
 def _finite(told: dict[str, Any]) -> dict[str, Any]:

@@ -196,8 +196,8 @@ export class Values {
     const title = first ? (results.length === 1 ? "result" : "results") : "inputs";
     const scrolled = this.body.scrollTop;
     this.body.replaceChildren(
-      ...this.group("looked at", looked, [], "looked"),
       ...this.group(title, results, more[0], "results"),
+      ...this.group("looked at", looked, [], "looked"),
       ...this.group(operands.length === 1 ? "operand" : "operands", operands, more[1], "operands"),
       ...(results.length + looked.length === 0 ? [h("p", { class: "jv-message" }, "No values here.")] : []),
     );
