@@ -75,11 +75,11 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(lab, tab
     stepper.get_by_test_id("break-add").click()
     expect(stepper.get_by_test_id("breakpoint")).to_have_count(2)
     stepper.get_by_test_id("move-continue").click()
-    expect(stepper.get_by_test_id("step-notice")).to_contain_text("Stopped at: primitive reduce_sum")
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("Stopped at: primitive reduce_sum")
     expect(next_equation(stepper)).to_contain_text("reduce_sum")
     stepper.get_by_role("button", name="remove breakpoint primitive reduce_sum").click()
     stepper.get_by_test_id("move-continue").click()
-    expect(stepper.get_by_test_id("step-notice")).to_contain_text("Stopped at: line cell:")
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("Stopped at: line cell:")
     assert ask_kernel(page, "s.position.path") == "()"
 
     # The backward pass, and the cotangent of what is in between.
@@ -90,7 +90,7 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(lab, tab
     expect(looked).to_contain_text("f32[3]")
     stepper.focus()
     page.keyboard.press("e")
-    expect(stepper.get_by_test_id("step-notice")).to_contain_text("The run is over")
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
     expect(looked.get_by_test_id("other-value")).to_contain_text("cotangent")
     shown = looked.get_by_test_id("other-value").locator(".jv-numbers").inner_text()
     cotangent = ask_kernel(page, f"*(f'{{x:.4f}}' for x in s.cotangents['{name}'])")
@@ -112,3 +112,40 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(lab, tab
         ).join("\\n"))"""
     )
     assert "\n".join(found) == ""
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+def test_two_views_an_error_and_a_kernel_that_goes(lab, tab):
+    stepper = step_in_lab(lab, tab, "s = jaxviz.step(rnn, *rnn_args)\ndisplay(s)", "s.next()", "s.widget()")
+    page = tab.page
+    expect(page.get_by_test_id("stepper")).to_have_count(2)
+    expect(page.locator(".jp-OutputArea-output table")).to_be_visible()  # what s.next() came to, beside the widget
+    second = page.get_by_test_id("stepper").last
+    expect(next_equation(stepper)).to_contain_text("scan")
+
+    # A predicate that raises is told in both, and harms neither.
+    stepper.get_by_test_id("break-kind").select_option("predicate")
+    stepper.get_by_test_id("break-text").fill("lambda v: v.no_such_thing")
+    stepper.get_by_test_id("break-add").click()
+    expect(second.get_by_test_id("breakpoint")).to_have_count(1)
+    second.get_by_test_id("move-continue").click()
+    expect(stepper.get_by_test_id("step-failure")).to_contain_text("no_such_thing")
+    assert ask_kernel(page, "__import__('sys').last_type.__name__") == "AttributeError"
+    second.get_by_role("button", name="remove breakpoint").click()
+    expect(stepper.get_by_test_id("breakpoint")).to_have_count(0)
+    expect(stepper.get_by_test_id("step-failure")).to_be_hidden()
+
+    # What takes long says so, and a cell that is at work is waited for.
+    page.evaluate(
+        """() => { jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute(
+            { code: "import time; time.sleep(6)", store_history: false }); }"""
+    )
+    second.get_by_test_id("move-end").click()
+    expect(second.get_by_test_id("busy")).to_contain_text("waiting for the kernel")
+    expect(second.get_by_test_id("step-status")).to_contain_text("The run is over", timeout=25_000)
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
+
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(stepper.get_by_test_id("step-notice")).to_contain_text("The kernel that ran this is gone", timeout=20_000)
+    expect(stepper.get_by_test_id("move-back")).to_have_attribute("aria-disabled", "true")
+    expect(stepper.get_by_test_id("value-card").first).to_be_visible()

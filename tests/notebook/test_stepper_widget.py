@@ -5,6 +5,7 @@ import gzip
 import json
 import sys
 import weakref
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,64 @@ def program_at(made, stop):
     return made["programs"][number]
 
 
+def recorded(x):
+    def cell(h, x):
+        h = lax.cond(x > 0.0, jnp.sin, jnp.cos, h * x)
+        return h, h
+
+    h, hs = lax.scan(cell, x, jnp.arange(3.0))
+    return h * jnp.sum(hs)
+
+
+def fixture():
+    """What a page is sent of a run, for the tests of both languages."""
+    s, w = started(jnp.float32(0.5), f=recorded)
+    found = {"programs": programs(w), "stops": {}}
+
+    def keep(name):
+        found["stops"][name] = shown(w)
+
+    keep("start")
+    s.break_at(primitive="cond")
+    s.run(primitive="scan")
+    keep("at the scan")
+    s.to(iteration=1).next()
+    s.break_at(equation=s.following)
+    keep("in the scan")
+    s.run().into()
+    keep("in the branch")
+    scan = s.machine.holders(s.position)[0]
+    ask(w, "look", stage="forward", name=s._texts["forward"].names[scan.outvars[0]])
+    ask(w, "end")
+    keep("end")
+    return found
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "stepper.json"
+
+
+def form(x):
+    """The names and the kinds of what there is; lists that are all of one form by that."""
+    if isinstance(x, dict):
+        return {k: form(v) for k, v in x.items()}
+    if isinstance(x, list):
+        forms = [form(v) for v in x]
+        return forms[:1] if all(f == forms[0] for f in forms) else forms
+    return type(x).__name__ if not isinstance(x, int) or isinstance(x, bool) else "float"
+
+
 # --- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def test_the_fixture_has_the_form_of_what_is_sent():
+    """Where it has not: `json.dumps(fixture())` is the new one."""
+    kept = json.loads(FIXTURE.read_text(encoding="utf-8"))
+    made = fixture()
+    assert form(kept["stops"]) == form(made["stops"])
+    assert kept["programs"]["programs"] == [
+        {**p, "rows": [{**row, "a": k["a"]} if "a" in k else row for row, k in zip(p["rows"], q["rows"], strict=True)]}
+        for p, q in zip(made["programs"]["programs"], kept["programs"]["programs"], strict=True)
+    ]
 
 
 def test_the_rows_are_the_equations_wherever_the_run_is():
@@ -92,7 +150,7 @@ def test_lines_are_those_of_the_function():
     (number,) = (n for n in file["stops"] if "jnp.tanh" in lines[n])
     stop = ask(w, "run to", file=0, line=number)
     assert stop["at"][0][:2] == [0, number]
-    assert [name for _, _, name in stop["at"]][0] == "loss.<locals>.cell"
+    assert stop["at"][0][2] == "loss.<locals>.cell"
 
 
 def test_values_are_those_of_the_stepper_with_what_is_known_of_them():

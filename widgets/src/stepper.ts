@@ -9,7 +9,7 @@ import { keepFocus } from "./focus";
 import { addSheet } from "./sheet";
 import { splitter } from "./splitter";
 import { Breaks } from "./stepping/breaks";
-import { Bar, Crumbs, KEYS, MOVES, Rail } from "./stepping/head";
+import { BACK, Bar, Crumbs, KEYS, MOVES, Rail } from "./stepping/head";
 import { Listing } from "./stepping/listing";
 import { programsIn, Session, type StepperModel } from "./stepping/session";
 import { Source } from "./stepping/source";
@@ -41,11 +41,7 @@ function mount(root: HTMLElement, model: StepperModel, state: StepperState): () 
   const toggleKeys = () => (keys.open ? keys.close() : keys.show());
 
   const move = (what: string) => {
-    if (session.off) return;
-    const { stop } = state;
-    const isBack = ["restart", "back", "back into"].includes(what);
-    if (!isBack && stop.isDone) return;
-    session.ask(what);
+    if (!session.off && !(BACK.has(what) ? state.isStart : state.stop.isDone)) session.ask(what);
   };
   const show = (shown: Shown) => {
     state.show(shown);
@@ -164,12 +160,7 @@ function mount(root: HTMLElement, model: StepperModel, state: StepperState): () 
         ? [failed.kind ? h("strong", {}, `${failed.kind}. `) : "", h("span", {}, failed.message)]
         : []),
     );
-    const notes = [
-      session.off,
-      stop.hit && `Stopped at: ${stop.hit}`,
-      stop.isDone && !session.off && "The run is over.",
-      ...stop.notes,
-    ].filter((note): note is string => typeof note === "string" && note !== "");
+    const notes = [session.off, ...stop.notes].filter((note) => note !== "");
     notice.hidden = notes.length === 0;
     notice.replaceChildren(...notes.map((note) => h("p", {}, note)));
     const row = stop.index > 0 && state.isHere ? state.program.rows[stop.index - 1] : undefined;

@@ -77,6 +77,9 @@ export const MOVES: readonly Move[] = [
   },
 ];
 
+/** Those that go back. */
+export const BACK: ReadonlySet<string> = new Set(["restart", "back", "back into"]);
+
 export const KEYS: readonly [string, string][] = [
   ["n", "run the next equation"],
   ["i", "into what it holds: a loop, a branch, a function"],
@@ -186,6 +189,7 @@ export class Rail {
 export class Bar {
   readonly element: HTMLElement;
   private readonly buttons: HTMLButtonElement[];
+  private readonly status = h("span", { class: "jv-status jv-cut", "data-testid": "step-status" });
   private readonly busy = h("span", { class: "jv-busy", "data-testid": "busy" });
   private readonly stop: HTMLButtonElement;
   private readonly clock: ReturnType<typeof setInterval>;
@@ -219,7 +223,7 @@ export class Bar {
       "div",
       { class: "jv-step-bar", role: "toolbar", "aria-label": "moves" },
       ...this.buttons,
-      h("span", { class: "jv-space" }),
+      this.status,
       this.busy,
       this.stop,
       h(
@@ -245,11 +249,11 @@ export class Bar {
   update(state: StepperState): void {
     const { off } = this.session;
     const { stop } = state;
-    const isStart =
-      stop.index === 0 && stop.path.length === 0 && stop.stage === state.programs.stages[0]?.name;
+    const text = stop.hit ? `Stopped at: ${stop.hit}` : stop.isDone ? "The run is over" : "";
+    this.status.textContent = this.status.title = text;
+    this.status.classList.toggle("is-hit", stop.hit !== "");
     MOVES.forEach((move, i) => {
-      const isBack = ["restart", "back", "back into"].includes(move.do);
-      const isOver = isBack ? isStart : stop.isDone;
+      const isOver = BACK.has(move.do) ? state.isStart : stop.isDone;
       const button = this.buttons[i]!;
       // A control that has the focus keeps it: it says why it is off, and does nothing.
       button.setAttribute("aria-disabled", String(off !== "" || isOver));

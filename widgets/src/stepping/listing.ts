@@ -150,7 +150,7 @@ export class Listing {
         id: `jv-eq-${index}`,
         class: classes.filter(Boolean).join(" "),
         role: "option",
-        "aria-selected": isSelected,
+        "aria-selected": String(isSelected),
         "aria-posinset": index + 1,
         "aria-setsize": state.program.rows.length,
         ...(progress === "next" && state.isHere ? { "aria-current": "step" } : {}),

@@ -107,7 +107,7 @@ export class Source {
         id: `jv-src-${key.replace(":", "-")}`,
         class: "jv-src",
         role: "option",
-        "aria-selected": false,
+        "aria-selected": "false",
         "data-line": line,
         "data-testid": "step-line",
         onclick: (event: MouseEvent) => {

@@ -95,14 +95,17 @@ function figures(told: Told): HTMLElement {
     ["zeros", told.zeros, ""],
     ["subnormal", told.subnormals, told.subnormals > 0 ? "is-odd" : ""],
   ];
-  const counted = counts.map(([what, n, how]) => [what, formatCount(n), n === 0 ? "is-none" : how] as const);
-  return h(
-    "dl",
-    { class: "jv-figures" },
-    ...[...pairs, ...counted].map(([what, text, how]) =>
-      h("div", { class: how }, h("dt", {}, what), h("dd", {}, text)),
-    ),
-  );
+  // Whole numbers are finite, and one number says itself what it is.
+  const isFloat = /^(b?f\d|c\d)/.test(told.type);
+  const shown = counts.filter(([what, n]) => n > 0 || (told.size > 1 && (isFloat || what === "zeros")));
+  const counted = shown.map(([what, n, how]) => [what, formatCount(n), n === 0 ? "is-none" : how] as const);
+  const list = (items: readonly (readonly [string, string, string])[], name: string) =>
+    h(
+      "dl",
+      { class: `jv-figures ${name}` },
+      ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", {}, what), h("dd", {}, text))),
+    );
+  return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
 }
 
 /** An array: in figures, its histogram, and its numbers or a picture. */
@@ -127,12 +130,12 @@ function toldElement(told: Told): HTMLElement {
       picture &&
         h(
           "figure",
-          { class: "jv-picture" },
+          { class: picture.rows === 1 ? "jv-picture is-strip" : "jv-picture" },
           h("img", {
             src: picture.png,
             alt: `${picture.of} as ${picture.rows} by ${picture.columns} shades, dark ${number(picture.low)}, light ${number(picture.high)}, red not finite`,
             title: `${picture.of}: dark ${number(picture.low)}, light ${number(picture.high)}, red not finite`,
-            style: `aspect-ratio:${picture.columns}/${picture.rows}`,
+            style: picture.rows === 1 ? "" : `aspect-ratio:${picture.columns}/${picture.rows}`,
           }),
         ),
     ),

@@ -38,6 +38,12 @@ export class StepperState {
     return sameProgram(this.shown, this.here);
   }
 
+  /** Whether nothing has run yet. */
+  get isStart(): boolean {
+    const { stage, path, index } = this.stop;
+    return index === 0 && path.length === 0 && stage === this.programs.stages[0]?.name;
+  }
+
   /** Takes a stop, and goes to where it is. */
   arrive(stop: Stop): void {
     const moved = placeKey(stop) !== placeKey(this.stop);
