@@ -10,7 +10,9 @@ import gzip
 import json
 import re
 import sys
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ from jaxviz.views.page import page
 from jaxviz.views.stepper import StepperView
 
 _SCRIPT = Path(__file__).parent.parent / "static" / "stepper.js"
+_recent: deque[Stepper] = deque(maxlen=2)
+"""The steppers shown last. A kernel keeps each widget that it has made; others are kept by their names alone, as their arrays take memory."""
+
 MOST_LOOKED = 6
 """Values asked for by name that are shown at once; of more the first one goes."""
 
@@ -57,14 +62,14 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
             self._esm = _SCRIPT.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise FileNotFoundError(MISSING_BUNDLE) from None
-        self.stepper = stepper
         self.is_shown = False
         self.shown_moves = 0
         """How many moves the stepper had made when it was last shown here, or moved from here."""
         self._looked: list[tuple[str, str]] = []
-        self._view = StepperView(stepper)
-        programs = json.dumps(self._view.programs(), separators=(",", ":"))
-        stop = json.dumps(self._view.stop(), separators=(",", ":"))
+        view = stepper._view = StepperView(stepper)
+        self._held = weakref.ref(view)
+        programs = json.dumps(view.programs(), separators=(",", ":"))
+        stop = json.dumps(view.stop(), separators=(",", ":"))
         super().__init__(payload=gzip.compress(programs.encode(), 6, mtime=0), stop=stop, **traits)
         self.own_id = self.model_id or ""
         held = weakref.ref(self)
@@ -75,8 +80,25 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
                 widget.failure = ""
                 widget.update()
 
+        _recent.append(stepper)
         stepper.on_stop(follow)
         self.on_msg(self._answer)
+
+    @property
+    def _view(self) -> StepperView:
+        view = self._held()
+        if view is None:
+            raise SteppingError("This run is not kept any more, as others were begun since. Run the cell again.")
+        return view
+
+    @property
+    def stepper(self) -> Stepper:
+        """The stepper that is shown.
+
+        Raises:
+          SteppingError: it is not kept any more.
+        """
+        return self._view.stepper
 
     def update(self) -> None:
         """Sends where the run is, and what else is shown."""
@@ -104,11 +126,14 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
         do = content.get("do") if isinstance(content, dict) else None
         if not isinstance(do, str) or do not in _ASKED:
             return
-        self.send({"begun": do})
+        # An interrupt comes to the main thread; a kernel may hear its widgets in another.
+        self.send({"begun": do, "can_stop": threading.current_thread() is threading.main_thread()})
         try:
             self.failure = ""
-            _ASKED[do](self, content)
-            self.shown_moves = self.stepper.moves
+            stepper = self.stepper
+            with stepper.lock:
+                _ASKED[do](self, content)
+                self.shown_moves = stepper.moves
         except KeyboardInterrupt:
             self._fail("Stopped", "The run stays where it was.")
         except JaxvizError as error:

@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def ask(widget, do, **more):
     sent = []
     widget.send = sent.append
     widget._answer(widget, {"do": do, **more}, [])
-    assert sent == [{"begun": do}, {"done": do}]
+    assert sent == [{"begun": do, "can_stop": True}, {"done": do}]
     return shown(widget)
 
 
@@ -517,10 +518,28 @@ def test_names_from_a_program_are_made_fit_to_be_shown():
     assert "\u202e" not in w.stop.encode().decode("unicode_escape")
 
 
-def test_a_stepper_that_is_let_go_goes():
-    s, w = started()
-    w.close()
+def test_a_stepper_that_nobody_names_goes_when_others_are_shown():
+    s, w = started(f=lambda x: jnp.sum(x * x))
     held = weakref.ref(s)
-    del s, w
+    del s
+    gc.collect()
+    assert ask(w, "next")["index"] == 1
+    for _ in range(2):
+        started(f=lambda x: jnp.sum(x * x))
     gc.collect()
     assert held() is None
+    ask(w, "next")
+    assert "Run the cell again" in failure(w)["message"]
+
+
+def test_moves_of_several_threads_take_turns():
+    s, w = started()
+    threads = [threading.Thread(target=lambda: [s.next() for _ in range(5)]) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    other = jaxviz.step(loss, X).next(15)
+    assert s.position == other.position
+    assert s.moves == 15
+    assert shown(w)["index"] == s.position.index

@@ -30,6 +30,7 @@ export class Session {
   isBegun = false;
   /** Why nothing can be run; empty where it can. */
   off = "";
+  private canStop = false;
   private waiting = 0;
   private readonly callbacks = new Set<() => void>();
   private readonly clock: ReturnType<typeof setInterval>;
@@ -79,7 +80,7 @@ export class Session {
   }
 
   get canInterrupt(): boolean {
-    return this.isBegun && typeof this.model.widget_manager?.kernel?.interrupt === "function";
+    return this.isBegun && this.canStop && typeof this.model.widget_manager?.kernel?.interrupt === "function";
   }
 
   interrupt(): void {
@@ -90,9 +91,10 @@ export class Session {
     for (const callback of this.callbacks) callback();
   }
 
-  private readonly onSaid = (said: { begun?: string; done?: string }): void => {
+  private readonly onSaid = (said: { begun?: string; can_stop?: boolean; done?: string }): void => {
     if (said?.begun !== undefined) {
       this.isBegun = true;
+      this.canStop = said.can_stop === true;
       this.since ??= performance.now();
     } else if (said?.done !== undefined) {
       this.isBegun = false;
