@@ -136,15 +136,16 @@ def test_two_views_an_error_and_a_kernel_that_goes(lab, tab):
     expect(stepper.get_by_test_id("breakpoint")).to_have_count(0)
     expect(stepper.get_by_test_id("step-failure")).to_be_hidden()
 
-    # What takes long says so; a cell that is at work is waited for, or not, as the notebook has it.
-    page.evaluate(
-        """() => { jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute(
-            { code: "import time; time.sleep(6)", store_history: false }); }"""
-    )
-    second.get_by_test_id("move-end").click()
+    # What takes long says so.
+    second.get_by_test_id("break-kind").select_option("predicate")
+    second.get_by_test_id("break-text").fill("lambda v: __import__('time').sleep(0.06)")
+    second.get_by_test_id("break-add").click()
+    expect(second.get_by_test_id("breakpoint")).to_have_count(1)
+    second.get_by_test_id("move-continue").click()
     expect(second.get_by_test_id("busy")).to_have_text(re.compile(r"(waiting for the kernel|running) · \d+ s"))
     expect(second.get_by_test_id("step-status")).to_contain_text("The run is over", timeout=25_000)
     expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
+    expect(stepper.get_by_test_id("step-notice")).to_contain_text("Not hit")
 
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     expect(stepper.get_by_test_id("step-notice")).to_contain_text("The kernel that ran this is gone", timeout=20_000)
