@@ -312,6 +312,8 @@ class StepperView:
         """A value that was asked for by name, with its cotangent where that is known; or why it is not there."""
         s = self.stepper
         made: dict[str, Any] = {"name": printable(name, 80), "stage": stage}
+        if stage not in s.stages:
+            return {**made, "error": f"There is no {printable(stage, 40)} program here, only {', '.join(s.stages)}."}
         try:
             plain, iterations = named(name)
             made["value"] = self._told(s._value(stage, plain, iterations), pictures)

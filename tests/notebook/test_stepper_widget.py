@@ -225,6 +225,8 @@ def test_what_is_looked_at_follows_the_run_and_says_why_it_is_not_there():
     (_, second) = ask(w, "look", stage="forward", name="zz")["looked"]
     assert "has no variable `zz`" in second["error"]
     assert len(ask(w, "unlook", stage="forward", name="zz")["looked"]) == 1
+    (*_, third) = ask(w, "look", stage="sideways", name="b")["looked"]
+    assert "only forward, backward" in third["error"]
     for i in range(20):
         ask(w, "look", stage="forward", name=f"v{i}")
     assert len(shown(w)["looked"]) == 6
