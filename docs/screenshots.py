@@ -110,12 +110,16 @@ def steppers(folder: Path, rnn_loss: Any, layer: tuple[Any, Any]) -> dict[str, P
     in_loop = jaxviz.step(rnn_loss, params, xs, jnp.zeros((32, 3)))
     in_loop.break_at(primitive="cond")
     in_loop.break_at(when=_large)
-    made = {"step in a loop": saved("step in a loop", in_loop.run(primitive="scan").to(iteration=7).run())}
-    outside = in_loop.derivation.forward.equations
-    name = next(e.outvars[1] for e in outside if e.primitive.name == "scan")
-    in_loop.widget()._answer(
-        None, {"do": "look", "stage": "forward", "name": in_loop._texts["forward"].names[name]}, []
-    )
+
+    def look(primitive: str) -> None:
+        v = next(e.outvars[-1] for e in in_loop.program.equations if e.primitive.name == primitive)
+        in_loop.widget()._look({"stage": "forward", "name": in_loop._texts["forward"].names[v]})
+
+    in_loop.run(primitive="scan").to(iteration=7).run()
+    look("tanh")
+    made = {"step in a loop": saved("step in a loop", in_loop)}
+    in_loop.out()
+    look("scan")
     in_loop.breakpoints.clear()
     while in_loop.stage != "backward":
         in_loop.out().next()
