@@ -52,6 +52,16 @@ def loss(params, x, y):
 def leaner_loss(params, x, y):
     error = jax.checkpoint(predict)(params, x)
     return distance(error, y) + 0.5 * jnp.sum(jnp.abs(params[0][0]))
+
+
+def rnn_loss(params, xs, ys):
+    def cell(h, x):
+        h = jnp.tanh(params["w"] @ h + params["u"] @ x)
+        h = jax.lax.cond(h[0] > 0, jnp.cos, jnp.sin, h)
+        return h, params["v"] @ h
+
+    _, outs = jax.lax.scan(cell, jnp.zeros(64), xs)
+    return jnp.mean((outs - ys) ** 2)
 """
 
 
@@ -75,7 +85,56 @@ def explorers(folder: Path) -> dict[str, Path]:
         "transformer": jaxviz.explore(transformer, *inputs),
         "transformer of 3": jaxviz.explore(small, *small_inputs),
     }
-    return {name: e.save_html(folder / f"{name}.html", compiled=name == "model") for name, e in found.items()}
+    pages = {name: e.save_html(folder / f"{name}.html", compiled=name == "model") for name, e in found.items()}
+    return {**pages, **steppers(folder, model.rnn_loss, transformer_layer())}
+
+
+def transformer_layer() -> tuple[Any, Any]:
+    """The loss of one layer, and its arguments."""
+    from benchmarks import models
+
+    return models.transformer(1)
+
+
+def steppers(folder: Path, rnn_loss: Any, layer: tuple[Any, Any]) -> dict[str, Path]:
+    """Saved pages of steppers: in a loop, at a breakpoint of a layer, and in the backward pass of the loop."""
+    shapes = {"w": (64, 64), "u": (64, 8), "v": (3, 64)}
+    keys = dict(zip(shapes, jax.random.split(jax.random.key(1), 3), strict=True))
+    params = {name: 0.25 * jax.random.normal(keys[name], shape) for name, shape in shapes.items()}
+    xs = jax.random.normal(jax.random.key(2), (32, 8))
+
+    def saved(name: str, stepper: jaxviz.Stepper) -> Path:
+        path: Path = stepper.widget().save_html(folder / f"{name}.html")
+        return path
+
+    in_loop = jaxviz.step(rnn_loss, params, xs, jnp.zeros((32, 3)))
+    in_loop.break_at(primitive="cond")
+    in_loop.break_at(when=_large)
+
+    def look(primitive: str) -> None:
+        v = next(e.outvars[-1] for e in in_loop.program.equations if e.primitive.name == primitive)
+        in_loop.widget()._look({"stage": "forward", "name": in_loop._texts["forward"].names[v]})
+
+    in_loop.run(primitive="scan").to(iteration=7).run()
+    look("tanh")
+    made = {"step in a loop": saved("step in a loop", in_loop)}
+    in_loop.out()
+    look("scan")
+    in_loop.breakpoints.clear()
+    while in_loop.stage != "backward":
+        in_loop.out().next()
+    in_loop.run(primitive="scan").to(iteration=7).next(2)
+    made["step backward"] = saved("step backward", in_loop)
+    function, args = layer
+    made["step in a layer"] = saved("step in a layer", jaxviz.step(function, *args).run(primitive="exp").next())
+    return made
+
+
+def _large(v: Any) -> Any:
+    return abs(v).max() > 1e3
+
+
+_large.__name__ = "lambda v: abs(v).max() > 1e3"
 
 
 @dataclass(frozen=True)
@@ -86,6 +145,7 @@ class Shot:
     act: Callable[[Page], Any] = lambda page: None
     part: str = "[data-testid=explorer]"
     size: tuple[int, int] | None = None
+    ready: str = "[data-testid=residual-row]"
 
 
 def keys(*names: str) -> Callable[[Page], None]:
@@ -126,6 +186,13 @@ def hover(where: str) -> Callable[[Page], None]:
 FORWARD_AND_BACKWARD = keys("Digit3", "Shift+Digit5")
 WHAT_IF = click("[data-testid=residuals] [data-testid=show-what-if]")
 
+
+def stepper(page: str, size: tuple[int, int] | None = None) -> Shot:
+    """A stepper as it is with its kernel."""
+    with_kernel = lambda p: p.evaluate("() => jaxviz.model.set('is_saved', false)")
+    return Shot(page, with_kernel, "[data-testid=stepper]", size, "[data-testid=equation]")
+
+
 SHOTS: Mapping[str, Shot] = {
     "explorer": Shot("model", both(FORWARD_AND_BACKWARD, residual("sub(1.0"))),
     "linearize": Shot("model", keys("l")),
@@ -143,6 +210,9 @@ SHOTS: Mapping[str, Shot] = {
     "versions": Shot("versions"),
     "card": Shot("model", hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
     "keys": Shot("model", keys("?")),
+    "stepper-in-a-loop": stepper("step in a loop"),
+    "stepper-backward": stepper("step backward"),
+    "stepper-in-a-layer": stepper("step in a layer"),
 }
 
 FOR_README: Mapping[str, Shot] = {
@@ -151,6 +221,7 @@ FOR_README: Mapping[str, Shot] = {
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("model", keys("r", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), size=(1280, 620)),
     "versions": Shot("versions", size=(1400, 760)),
+    "stepper": stepper("step in a loop", (1400, 600)),
 }
 
 
@@ -160,7 +231,7 @@ def take(browser: Any, pages: Mapping[str, Path], shot: Shot, path: Path, theme:
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(pages[shot.page].as_uri())
-    page.wait_for_selector("[data-testid=residual-row]", state="attached")
+    page.wait_for_selector(shot.ready, state="attached")
     page.wait_for_timeout(400)
     shot.act(page)
     page.wait_for_timeout(900)

@@ -1,4 +1,4 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic;
+"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%step`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic;
 `%recompile` and `%profile`. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
 from jaxviz.trace import trace
 
-_CALL = argument("call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run, but for %%nan")
+_CALL = argument(
+    "call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run, but for %%nan and %%step"
+)
 _ARGNUMS = argument(
     "--argnums", "-a", default=None, help="positional arguments to differentiate in, such as 0 or 0,1 (default: 0)"
 )
@@ -123,6 +125,21 @@ class JaxvizMagics(Magics):
     def lint(self, line: str, cell: str | None = None) -> Any:
         """Show advice on the gradient of a call, by line, with the bytes at stake: `%lint loss(params, x)`."""
         return self._run(self.lint, line, cell, "deriving", Request.lint)
+
+    @magic_arguments()
+    @_ARGNUMS
+    @argument("--line", default=None, help="run to this line at first, such as 41 or model.py:41")
+    @argument("--primitive", default=None, help="run to this primitive at first, such as scan")
+    @argument("--name", default=None, help="run to where the variable of this name is there")
+    @argument("--non-finite", action="store_true", help="run to the first value with a NaN or an Inf")
+    @_CALL
+    @line_cell_magic
+    def step(self, line: str, cell: str | None = None) -> Any:
+        """Step through a call, and of a loss through its backward pass too, equation by equation: `%step loss(params, x)`.
+
+        The stepper is what it gives, so `s = %step loss(params, x)` names it; `%step --primitive scan loss(params, x)` begins at the scan.
+        """
+        return self._run(self.step, line, cell, "running", Request.step)
 
     @magic_arguments()
     @_ARGNUMS
@@ -284,7 +301,8 @@ class Shown:
         return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
 
 
-_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare", "--repeat", "-r")
+_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare", "--repeat", "-r",
+               "--line", "--primitive", "--name")  # fmt: skip
 
 
 def _options(line: str) -> tuple[list[str], str]:

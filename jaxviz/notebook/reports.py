@@ -22,6 +22,8 @@ from jaxviz.analysis.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive
 from jaxviz.analysis.tables import format_bytes, wrapped
 from jaxviz.derivation import Derivation, derive
 from jaxviz.notebook.calls import Call, CallError, split
+from jaxviz.stepper.start import step
+from jaxviz.stepper.stepper import Stepper
 
 Argnums = int | tuple[int, ...]
 
@@ -73,6 +75,14 @@ class Request:
         if found is None:
             self.say(f"{call.text}: every result is finite")
         return found
+
+    def step(self) -> Stepper:
+        """The call, to be stepped through; run to a breakpoint where one is named."""
+        call, options = self.call, self.options
+        nums = 0 if self.argnums is None else self.argnums
+        stepper = step(call.fun, *call.args, argnums=nums, **call.kwargs)
+        to = {name: getattr(options, name) for name in ("line", "primitive", "name", "non_finite")}
+        return stepper.run(**to) if any(to.values()) else stepper
 
     def remat(self) -> RematPlan | PlanComparison:
         """What to save; the lines for it are said before, where they are asked for."""

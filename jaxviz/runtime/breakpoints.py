@@ -32,6 +32,7 @@ class Breakpoint:
       name: of a variable, as the program prints it.
       when: a predicate over the value. It is not asked of random keys, nor of arrays without elements.
       non_finite: stop where a value has a NaN or an Inf.
+      equation: one of a program, such as `s.following`; stopped at before it runs, each time that it does.
     """
 
     line: int | str | None = None
@@ -39,11 +40,12 @@ class Breakpoint:
     name: str | None = None
     when: Callable[[Any], Any] | None = None
     non_finite: bool = False
+    equation: Equation | None = None
 
     def __post_init__(self) -> None:
-        if (self.line, self.primitive, self.name, self.when) == (None,) * 4 and not self.non_finite:
+        if (self.line, self.primitive, self.name, self.when, self.equation) == (None,) * 5 and not self.non_finite:
             raise SteppingError(
-                "A breakpoint needs a line, a primitive, a name, a predicate `when` or non_finite=True."
+                "A breakpoint needs a line, a primitive, a name, an equation, a predicate `when` or non_finite=True."
             )
         if self.when is not None and not callable(self.when):
             raise SteppingError(f"`when` is a predicate such as `lambda v: abs(v).max() > 1e3`, not {self.when!r}.")
@@ -55,6 +57,8 @@ class Breakpoint:
 
     def __str__(self) -> str:
         parts = [f"{what} {x}" for what in ("line", "primitive", "name") if (x := getattr(self, what)) is not None]
+        if self.equation is not None:
+            parts.append(describe_equation(self.equation))
         if self.when is not None:
             parts.append("when " + getattr(self.when, "__name__", repr(self.when)))
         return ", ".join([*parts, *(["not finite"] if self.non_finite else [])])
@@ -92,6 +96,10 @@ class Armed:
         b = breakpoint
         reached = [(stage, e) for stage, program in programs.items() for e in _steps(program)]
         found = reached
+        if b.equation is not None:
+            found = [(s, e) for s, e in found if e is b.equation]
+            if not found:
+                raise SteppingError(f"The run does not come to {describe_equation(b.equation)}.")
         if b.line is not None:
             file, line = _place(b.line)
             found = [(s, e) for s, e in found if _is_on(e, file, line)]
@@ -105,7 +113,7 @@ class Armed:
                 inside = _only_inside(programs, lambda e: e.primitive.name == b.primitive)
                 raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
         inputs: set[Var] = set()
-        if b.line is None and b.primitive is None:
+        if b.line is None and b.primitive is None and b.equation is None:
             inputs = {v for program in programs.values() for v in program.invars}
         if b.name is not None:
             inputs = {v for s, p in programs.items() for v in p.invars if names[s].get(v) == b.name} & inputs

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import html
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 
@@ -21,63 +22,22 @@ from jaxviz.runtime.positions import Level, NoValueError, Position, SteppingErro
 from jaxviz.runtime.stepping import Machine
 from jaxviz.runtime.summaries import Summary, summarize
 from jaxviz.stepper.cotangents import CotangentPlaces
+from jaxviz.stepper.mappings import Cotangents, Values
 from jaxviz.stepper.programs import Place, Site, StaticPath, Text, shared
 from jaxviz.stepper.shown import Value, html_row
 
-
-class Values(Mapping[Any, Any]):
-    """Values by the name that the program prints: `s.values["b"]`, in a loop `s.values["b", 7]` of iteration 7.
-
-    Args:
-      stepper: whose values.
-      stage: the program whose names they are; that of the position by default.
-    """
-
-    def __init__(self, stepper: Stepper, stage: str | None = None):
-        self._stepper, self._stage = stepper, stage
-
-    def __getitem__(self, key: Any) -> Any:
-        name, iterations = _key(key)
-        s = self._stepper
-        return s._value(self._stage or s.position.stage, name, iterations)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stepper._bound(self._stage or self._stepper.position.stage))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __repr__(self) -> str:
-        return f"values of {', '.join(self)}"
+Move = TypeVar("Move", bound=Callable[..., Any])
 
 
-class Cotangents(Mapping[Any, Any]):
-    """Cotangents of values of the forward program: `s.cotangents["b"]`, in a loop `s.cotangents["b", 7]` of iteration 7.
+def _alone(move: Move) -> Move:
+    """A move that waits for one that another thread is at: a notebook may hear its widgets beside the cell that runs."""
 
-    There once the backward pass has passed the place; taken together from all that reads the value. Of what a loop reads unchanged in
-    each iteration, the cotangent in its body is what the iterations so far have added up.
-    """
+    @functools.wraps(move)
+    def waiting(self: Stepper, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return move(self, *args, **kwargs)
 
-    def __init__(self, stepper: Stepper):
-        self._stepper = stepper
-
-    def __getitem__(self, key: Any) -> Any:
-        name, iterations = _key(key)
-        return self._stepper._cotangent(name, iterations)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stepper._known_cotangents())
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __repr__(self) -> str:
-        return f"cotangents of {', '.join(self)}" if len(self) else "no cotangents yet"
-
-
-def _key(key: Any) -> tuple[str, tuple[int, ...]]:
-    name, *iterations = key if isinstance(key, tuple) else (key,)
-    return str(name), tuple(int(i) for i in iterations)
+    return waiting  # type: ignore[return-value]
 
 
 class Stepper:
@@ -101,8 +61,13 @@ class Stepper:
         self.breakpoints: list[Breakpoint] = []
         self.hit: Hit | None = None
         """The breakpoint that the last move stopped at."""
+        self.lock = threading.RLock()
+        self.moves = 0
+        """How many moves it has made."""
         self._note = note
         self._said = ""
+        self._widget: Any = None
+        self._view: Any = None
         self._on_stop: list[Callable[[Stepper], None]] = []
         self._texts = {name: Text(name, stage.program) for name, stage in machine.stages.items()}
         self._armed: dict[Breakpoint, Armed] = {}
@@ -163,6 +128,7 @@ class Stepper:
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
+    @_alone
     def next(self, n: int = 1) -> Stepper:
         """Runs the next equation, whatever it holds at once; at the end of a loop's body, goes on to the next iteration."""
         for _ in range(n):
@@ -171,17 +137,20 @@ class Stepper:
 
     over = next
 
+    @_alone
     def into(self) -> Stepper:
         """Goes into the program of the next equation: a jitted function, a loop's body, the branch taken, a checkpoint, a function with
         a custom rule. Where there is none, as `next`. A `shard_map` and the condition of a while loop are one step."""
         self.machine.into()
         return self._stopped()
 
+    @_alone
     def out(self) -> Stepper:
         """Runs what is left of the program that the position is in, all iterations of a loop; of the outermost, to its end."""
         self.machine.out()
         return self._stopped()
 
+    @_alone
     def back(self, n: int = 1, into: bool = False) -> Stepper:
         """Goes back in time by one equation of the same program, from the start of a body out of it or to the iteration before.
 
@@ -193,6 +162,7 @@ class Stepper:
             self.machine.back(into)
         return self._stopped()
 
+    @_alone
     def to(self, iteration: int) -> Stepper:
         """Goes to the start of an iteration of the loop that the position is in, or else of the one that is next.
 
@@ -217,6 +187,7 @@ class Stepper:
         self.machine.goto(Position(p.stage, (*p.path[:depth], Level(level.index, level.body, iteration)), 0))
         return self._stopped()
 
+    @_alone
     def goto(self, position: Position) -> Stepper:
         """Goes to any position, ahead or back; what is missing on the way is run at once.
 
@@ -230,6 +201,7 @@ class Stepper:
         """Goes back to the start."""
         return self.goto(Position(self.stages[0]))
 
+    @_alone
     def run(
         self,
         line: int | str | None = None,
@@ -237,6 +209,7 @@ class Stepper:
         name: str | None = None,
         when: Callable[[Any], Any] | None = None,
         non_finite: bool = False,
+        equation: Equation | None = None,
     ) -> Stepper:
         """Runs to the next breakpoint, or to the end; with arguments to a breakpoint that is for this run alone.
 
@@ -244,13 +217,13 @@ class Stepper:
         >>> s.run(when=lambda v: abs(v).max() > 1e3)
 
         Args:
-          line, primitive, name, when, non_finite: see `Breakpoint`; where several are given, all have to hold.
+          line, primitive, name, when, non_finite, equation: see `Breakpoint`; where several are given, all have to hold.
 
         Raises:
           SteppingError: the breakpoint can never be hit; the message says why.
         """
-        once = (line, primitive, name, when, non_finite) != (None, None, None, None, False)
-        armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite))] if once else []
+        once = (line, primitive, name, when, non_finite, equation) != (None, None, None, None, False, None)
+        armed = [self._arm(Breakpoint(line, primitive, name, when, non_finite, equation))] if once else []
         armed += [self._arm(b) for b in self.breakpoints] if not once else []
         names = {stage: text.names for stage, text in self._texts.items()}
         start = self.position
@@ -271,15 +244,18 @@ class Stepper:
         name: str | None = None,
         when: Callable[[Any], Any] | None = None,
         non_finite: bool = False,
+        equation: Equation | None = None,
     ) -> Breakpoint:
         """Adds a breakpoint, for `run` without arguments; see `Breakpoint`. `s.breakpoints` is the list of them.
 
         Raises:
           SteppingError: it can never be hit; the message says why.
         """
-        made = Breakpoint(line, primitive, name, when, non_finite)
+        made = Breakpoint(line, primitive, name, when, non_finite, equation)
         self._arm(made)
         self.breakpoints.append(made)
+        if self._widget is not None:
+            self._widget.update()
         return made
 
     def on_stop(self, callback: Callable[[Stepper], None]) -> None:
@@ -294,6 +270,7 @@ class Stepper:
 
     def _stopped(self, hit: Hit | None = None, said: str = "") -> Stepper:
         self.hit, self._said = hit, said
+        self.moves += 1
         for callback in self._on_stop:
             callback(self)
         return self
@@ -573,3 +550,19 @@ class Stepper:
             f"<div><p><b>{html.escape(printable(head))}</b></p>"
             f'<pre style="line-height:1.4">{"".join(lines)}</pre><table>{rows}</table>{notes}</div>'
         )
+
+    def widget(self) -> Any:
+        """The stepper as a widget: source, jaxpr and values side by side. It moves with the stepper, and moves it.
+
+        It is what a notebook shows of the stepper itself. Where it is shown already, a cell that ends in a move shows the stop.
+        """
+        from jaxviz.notebook.stepper import StepperWidget
+
+        if self._widget is None or self._widget.comm is None:
+            self._widget = StepperWidget(self)
+        return self._widget
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        from jaxviz.notebook.stepper import mimebundle
+
+        return mimebundle(self, **kwargs)

@@ -352,3 +352,23 @@ def test_profile_runs_a_call(run):
     assert shown["compilation"] > 0
     _, err = run("%profile broken(x)")
     assert "no such layer" in err
+
+
+def test_step_gives_the_stepper_and_runs_to_where_it_is_told(run):
+    stepper, err = run("%step --primitive mul f(1.0)")
+    assert err == ""
+    assert stepper.following.primitive.name == "mul"
+    assert stepper.stages == ("forward", "backward")
+    stepper, _ = run("%%step -a 1\ny = x * 2\nmodel.loss(y) * 1.0 if False else f(y[0], y[1])")
+    assert stepper is None
+    stepper, _ = run("%%step -a 1\ny = x * 2\nf(y[0], y[1])")
+    assert stepper.run().gradient[0] == 1.0
+    assert run("s = %step f(1.0)\ns.is_done")[0] is False
+
+
+def test_step_says_why_it_cannot(run):
+    shown, err = run("%step --primitive conv f(1.0)")
+    assert shown is None
+    assert "there is no `conv`, only" in err
+    assert "Use it as: %step f(x)" in run("%step f")[1]
+    assert "no such layer" in run("%step broken(x)")[1]

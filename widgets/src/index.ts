@@ -20,6 +20,7 @@ import { loadPart } from "./parts";
 import { transformsOf } from "./player";
 import { decode, type View } from "./schema";
 import { linkScrolling } from "./scrolling";
+import { addSheet } from "./sheet";
 import { splitter } from "./splitter";
 import { type Other, type Side, State } from "./state";
 import sheet from "./style.css";
@@ -368,18 +369,6 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
 function isSame(a: View, b: View): boolean {
   const rows = (view: View) => view.stages.map((stage) => `${stage.key} ${stage.equations}`).join();
   return a.title === b.title && rows(a) === rows(b);
-}
-
-const styled = new WeakMap<Node, Set<string>>();
-
-/** Puts a style sheet where it holds for an element: once into the document, or into the shadow tree that a host shows it in. */
-function addSheet(el: HTMLElement, text: string): void {
-  const tree = el.getRootNode();
-  const place = tree instanceof ShadowRoot ? tree : document.head;
-  const there = styled.get(place) ?? new Set();
-  if (there.has(text)) return;
-  styled.set(place, there.add(text));
-  place.append(h("style", {}, text));
 }
 
 /** The view in a block: at once, unless it has to be unzipped. */

@@ -7,7 +7,7 @@ import { CodePane } from "../src/panes/code";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
-import { coloured } from "../src/panes/source";
+import { coloured } from "../src/python";
 import { type Side, State } from "../src/state";
 import { GONE, NO_ANSWER } from "../src/waiting";
 import { type Table, WhatIf } from "../src/whatif";

@@ -4,9 +4,9 @@ import { h } from "../dom";
 import { formatCount } from "../format";
 import type { Model } from "../model";
 import type { Play, Player } from "../player";
+import { coloured } from "../python";
 import { type Kind, type Name, nameClass, type Part } from "../rule";
 import { marked } from "./residuals";
-import { coloured } from "./source";
 
 /** Longer params are left out; the title has them whole. */
 const LONG = 28;

@@ -2,6 +2,7 @@
 
 import { h, onRowKey, reveal } from "../dom";
 import { formatBytes } from "../format";
+import { coloured } from "../python";
 import type { BranchPoint } from "../schema";
 import { type Change, litLines, type State } from "../state";
 
@@ -106,25 +107,4 @@ function branchMarks(branches: BranchPoint[]): HTMLElement[] {
   return [...times].map(([value, n]) =>
     h("span", { class: "jv-mark", title, "data-testid": "branch" }, `was ${value}${n > 1 ? ` ×${n}` : ""}`),
   );
-}
-
-const WORDS =
-  "and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield|None|True|False";
-const PYTHON = new RegExp(
-  `(#.*$)|("(?:[^"\\\\]|\\\\.)*"|'(?:[^'\\\\]|\\\\.)*')|\\b(${WORDS})\\b|(@[\\w.]+|\\b\\d[\\w.]*)`,
-  "g",
-);
-const KINDS = ["jv-comment", "jv-string", "jv-keyword", "jv-literal"];
-
-/** A line of Python with its comments, strings, keywords and numbers coloured; a string over several lines is not. */
-export function coloured(text: string): (Node | string)[] {
-  const parts: (Node | string)[] = [];
-  let end = 0;
-  for (const match of text.matchAll(PYTHON)) {
-    const kind = KINDS[match.slice(1).findIndex((group) => group !== undefined)];
-    parts.push(text.slice(end, match.index), h("span", { class: kind }, match[0]));
-    end = match.index + match[0].length;
-  }
-  parts.push(text.slice(end));
-  return parts;
 }

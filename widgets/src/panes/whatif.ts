@@ -4,13 +4,13 @@ import { h, onRowKey, reveal } from "../dom";
 import { formatBytes, formatFlops, plural } from "../format";
 import type { Residual } from "../model";
 import { codeFor } from "../plancode";
+import { coloured } from "../python";
 import type { Change, State } from "../state";
 import type { Switches } from "../switches";
 import { type Timeline, totalsOf } from "../timeline";
 import { Waiting } from "../waiting";
 import type { Outcome, Table, WhatIf } from "../whatif";
 import { tabs } from "./lower";
-import { coloured } from "./source";
 
 type Fate = "saved" | "again" | "unread";
 

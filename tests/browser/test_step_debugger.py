@@ -1,0 +1,153 @@
+"""The stepper's widget in JupyterLab: forward, into a scan, to an iteration, the backward pass, back in time, breakpoints."""
+
+import re
+import uuid
+
+import pytest
+from jupyter_lab import KERNEL_IDLE, ask_kernel
+from playwright.sync_api import expect
+from test_accessibility import AXE
+from test_front_ends import write
+
+pytestmark = pytest.mark.browser
+
+RNN = """
+def rnn(w, xs):
+    def cell(h, x):
+        h = jnp.tanh(w @ h + x)
+        return h, jnp.sum(h * h)
+
+    h, ys = jax.lax.scan(cell, jnp.zeros(3), xs)
+    return jnp.sum(ys) + jnp.sum(jnp.log(h + 2.0))
+
+rnn_args = jnp.eye(3) * 0.5, jnp.linspace(-1.0, 1.0, 18).reshape(6, 3)
+"""
+
+
+def step_in_lab(lab, tab, *cells):
+    """A notebook with these cells, all of them run; gives its first stepper."""
+    page = tab.page
+    name = write(lab.folder, RNN, *cells)
+    page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}/tree/{name}?token={lab.token}&reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    page.evaluate(
+        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
+    )
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    stepper = page.get_by_test_id("stepper").first
+    stepper.get_by_test_id("equation").first.wait_for(timeout=90_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    stepper.scroll_into_view_if_needed()
+    return stepper
+
+
+def next_equation(stepper):
+    return stepper.locator("[data-testid=equation][data-progress=next]")
+
+
+def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(lab, tab):
+    stepper = step_in_lab(lab, tab, "s = jaxviz.step(rnn, *rnn_args)\ns")
+    page = tab.page
+    cells = page.locator(".jp-Notebook .jp-Cell").count()
+    stepper.focus()
+    page.keyboard.press("n")
+    expect(next_equation(stepper)).to_contain_text("scan")
+    page.keyboard.press("i")
+    crumbs = stepper.get_by_test_id("crumbs")
+    expect(crumbs.get_by_role("button", name="scan")).to_be_visible()
+    box = stepper.get_by_test_id("iteration")
+    expect(box).to_have_value("0")
+    box.fill("3")
+    box.press("Enter")
+    expect(box).to_have_value("3")
+    expect(stepper.locator("[data-testid=step-line][aria-current=step]")).to_contain_text("tanh")
+    stepper.get_by_test_id("move-next").click()
+    expect(stepper.get_by_test_id("results").get_by_test_id("value-card")).to_have_count(1)
+    assert ask_kernel(page, "s.position.path[0].iteration, s.position.index") == "3 1"
+    tab.screenshot("step-scan")
+    assert page.locator(".jp-Notebook .jp-Cell").count() == cells  # no key came through to JupyterLab
+
+    # A breakpoint by a click beside the line, and one by its primitive.
+    line = stepper.get_by_test_id("step-line").filter(has_text="jnp.log")
+    line.get_by_test_id("line-gutter").click()
+    expect(stepper.get_by_test_id("breakpoint")).to_have_count(1)
+    stepper.get_by_test_id("break-text").fill("reduce_sum")
+    stepper.get_by_test_id("break-add").click()
+    expect(stepper.get_by_test_id("breakpoint")).to_have_count(2)
+    stepper.get_by_test_id("move-continue").click()
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("Stopped at: primitive reduce_sum")
+    expect(next_equation(stepper)).to_contain_text("reduce_sum")
+    stepper.get_by_role("button", name="remove breakpoint primitive reduce_sum").click()
+    stepper.get_by_test_id("move-continue").click()
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("Stopped at: line cell:")
+    assert ask_kernel(page, "s.position.path") == "()"
+
+    # The backward pass, and the cotangent of what is in between.
+    name = ask_kernel(page, "s._texts['forward'].names[s.program.equations[1].outvars[0]]")
+    stepper.get_by_test_id("look-name").fill(name)
+    stepper.get_by_test_id("look-name").press("Enter")
+    looked = stepper.get_by_test_id("looked")
+    expect(looked).to_contain_text("f32[3]")
+    stepper.focus()
+    page.keyboard.press("e")
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
+    expect(looked.get_by_test_id("other-value")).to_contain_text("cotangent")
+    shown = looked.get_by_test_id("other-value").locator(".jv-numbers").inner_text()
+    cotangent = ask_kernel(page, f"*(f'{{x:.4f}}' for x in s.cotangents['{name}'])")
+    assert shown.strip("[] ").split() == cotangent.split()
+    tab.screenshot("step-backward")
+
+    # Back in time, by a click on an earlier equation's program and a double click on it.
+    stepper.get_by_test_id("step-stage-forward").click()
+    stepper.get_by_test_id("equation").first.dblclick(position={"x": 60, "y": 8})
+    expect(stepper.get_by_test_id("step-said")).to_contain_text("equation 0")
+    assert ask_kernel(page, "s.stage, s.position.index") == "forward 0"
+    page.add_script_tag(path=AXE)
+    found = page.evaluate(
+        """async () => (await axe.run("[data-testid=stepper]", {
+            runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+            rules: { region: { enabled: false } },
+        })).violations.map((v) => v.id + ": " + v.help + "\\n" + v.nodes.slice(0, 4).map(
+            (n) => "    " + n.html.slice(0, 200) + "\\n      " + n.failureSummary.split("\\n").slice(1, 3).join(" ")
+        ).join("\\n"))"""
+    )
+    assert "\n".join(found) == ""
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+def test_two_views_an_error_and_a_kernel_that_goes(lab, tab):
+    stepper = step_in_lab(lab, tab, "s = jaxviz.step(rnn, *rnn_args)\ndisplay(s)", "s.next()", "s.widget()")
+    page = tab.page
+    expect(page.get_by_test_id("stepper")).to_have_count(2)
+    expect(page.locator(".jp-OutputArea-output table")).to_be_visible()  # what s.next() came to, beside the widget
+    second = page.get_by_test_id("stepper").last
+    expect(next_equation(stepper)).to_contain_text("scan")
+
+    # A predicate that raises is told in both, and harms neither.
+    stepper.get_by_test_id("break-kind").select_option("predicate")
+    stepper.get_by_test_id("break-text").fill("lambda v: v.no_such_thing")
+    stepper.get_by_test_id("break-add").click()
+    expect(second.get_by_test_id("breakpoint")).to_have_count(1)
+    second.get_by_test_id("move-continue").click()
+    expect(stepper.get_by_test_id("step-failure")).to_contain_text("no_such_thing")
+    assert ask_kernel(page, "__import__('sys').last_type.__name__") == "AttributeError"
+    second.get_by_role("button", name="remove breakpoint").click()
+    expect(stepper.get_by_test_id("breakpoint")).to_have_count(0)
+    expect(stepper.get_by_test_id("step-failure")).to_be_hidden()
+
+    # What takes long says so.
+    second.get_by_test_id("break-kind").select_option("predicate")
+    second.get_by_test_id("break-text").fill("lambda v: __import__('time').sleep(0.06)")
+    second.get_by_test_id("break-add").click()
+    expect(second.get_by_test_id("breakpoint")).to_have_count(1)
+    second.get_by_test_id("move-continue").click()
+    expect(second.get_by_test_id("busy")).to_have_text(re.compile(r"(waiting for the kernel|running) · \d+ s"))
+    expect(second.get_by_test_id("step-status")).to_contain_text("The run is over", timeout=25_000)
+    expect(stepper.get_by_test_id("step-status")).to_contain_text("The run is over")
+    expect(stepper.get_by_test_id("step-notice")).to_contain_text("Not hit")
+
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(stepper.get_by_test_id("step-notice")).to_contain_text("The kernel that ran this is gone", timeout=20_000)
+    expect(stepper.get_by_test_id("move-back")).to_have_attribute("aria-disabled", "true")
+    expect(stepper.get_by_test_id("value-card").first).to_be_visible()

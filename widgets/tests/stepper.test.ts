@@ -1,0 +1,411 @@
+// @vitest-environment jsdom
+import { beforeEach, expect, test, vi } from "vitest";
+import fixture from "../../tests/fixtures/stepper.json";
+import stepper from "../src/stepper";
+import type { Programs, Stop } from "../src/stepping/schema";
+import { GONE, SAVED } from "../src/stepping/session";
+import { described, histogram, number } from "../src/stepping/values";
+import { StepperState } from "../src/stepping/view";
+import { host, zipped } from "./host";
+
+const programs = fixture.programs as unknown as Programs;
+const stops = fixture.stops as unknown as Record<
+  "start" | "at the scan" | "in the scan" | "in the branch" | "end",
+  Stop
+>;
+const copy = <T>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
+
+beforeEach(() => {
+  vi.stubGlobal(
+    "ResizeObserver",
+    class {
+      observe() {}
+      disconnect() {}
+    },
+  );
+  HTMLDialogElement.prototype.show = function () {
+    this.open = true;
+  };
+  HTMLDialogElement.prototype.close = function () {
+    this.open = false;
+  };
+  document.body.replaceChildren();
+});
+
+async function shown(
+  stop: Stop = stops.start,
+  more: Record<string, unknown> = {},
+  made: Programs = programs,
+) {
+  const model = host({
+    payload: await zipped(JSON.stringify(made)),
+    stop: JSON.stringify(stop),
+    failure: "",
+    height: 500,
+    ...more,
+  });
+  const el = document.createElement("div");
+  document.body.append(el);
+  const end = await stepper.render({ model: model as never, el });
+  const find = (id: string) => el.querySelector<HTMLElement>(`[data-testid=${id}]`)!;
+  const all = (id: string) => [...el.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)];
+  const press = (key: string, on: Element = find("stepper"), more: KeyboardEventInit = {}) =>
+    on.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
+  const stopAt = (next: Stop) => {
+    model.tell("msg:custom", { begun: "next" });
+    model.set("stop", JSON.stringify(next));
+    model.tell("msg:custom", { done: "next" });
+  };
+  await Promise.resolve();
+  return { model, el, end, find, all, press, stopAt };
+}
+
+const marks = (all: (id: string) => HTMLElement[]) => all("equation").map((e) => e.dataset["progress"]);
+
+// --- the state ---
+
+test("the program that the run is in is found by its way", () => {
+  const state = new StepperState(programs, stops["in the branch"]);
+  expect(state.levels.map(({ row, body }) => [row.p, body])).toEqual([
+    ["scan", "jaxpr"],
+    ["cond", "branches[1]"],
+  ]);
+  expect(state.isHere).toBe(true);
+  state.show({ stage: "forward", way: [] });
+  expect(state.program.rows[state.position]!.p).toBe("scan");
+  expect(state.isHere).toBe(false);
+});
+
+test("what has run, what runs next and what is still to run", () => {
+  const state = new StepperState(programs, stops["in the scan"]);
+  expect([0, 1, 2].map((i) => state.progress(i))).toEqual(["ran", "next", "ahead"]);
+  state.show({ stage: "forward", way: [] });
+  expect(state.progress(state.position)).toBe("next");
+  state.show({ stage: "backward", way: [] });
+  expect(state.progress(0)).toBe("ahead");
+  const over = new StepperState(programs, stops.end);
+  over.show({ stage: "forward", way: [] });
+  expect(over.progress(0)).toBe("done");
+});
+
+test("a cotangent has the hue of its value", () => {
+  const state = new StepperState(programs, stops.end);
+  const binders = programs.programs
+    .filter((p) => p.stage === "backward")
+    .flatMap((p) => p.rows.flatMap((r) => r.o));
+  const cotangents = binders.filter(([, , of]) => of && !of.includes(","));
+  expect(cotangents.length).toBeGreaterThan(2);
+  for (const [name, , of] of cotangents) expect(state.hue("backward", name)).toBe(state.hue("forward", of!));
+});
+
+test("a stop at the same place leaves what is looked at", () => {
+  const state = new StepperState(programs, stops["in the scan"]);
+  state.show({ stage: "forward", way: [] });
+  state.arrive(copy(stops["in the scan"]));
+  expect(state.isHere).toBe(false);
+  state.arrive(stops["in the branch"]);
+  expect(state.isHere).toBe(true);
+});
+
+// --- what is shown ---
+
+test("source, jaxpr and value stand side by side, the current line and equation marked", async () => {
+  const { all, find, end } = await shown(stops["in the scan"]);
+  expect(find("crumbs").textContent).toContain("scan");
+  expect(marks(all)).toContain("next");
+  expect(find("equations").querySelector("[aria-current=step]")!.textContent).toMatch(/= /);
+  expect(find("step-source").querySelector("[aria-current=step]")!.textContent).toContain("h * x");
+  expect(find("results").textContent).toContain("bool[]");
+  expect((find("iteration") as HTMLInputElement).value).toBe("1");
+  expect(find("crumbs").textContent).toContain("of 3");
+  expect(find("step-said").textContent).toContain("iteration 1 of 3");
+  expect(all("breakpoint")).toHaveLength(2);
+  expect(find("equations").querySelectorAll(".jv-break-place.is-set")).toHaveLength(1);
+  end();
+});
+
+test("a cond says which branch is taken", async () => {
+  const { find } = await shown(stops["in the branch"]);
+  find("crumbs").querySelectorAll<HTMLButtonElement>(".jv-crumb")[1]!.click();
+  const taken = [...find("equations").querySelectorAll(".jv-peek.is-taken")].map((e) => e.textContent);
+  expect(taken).toEqual(["branch 1 taken"]);
+  find("to-stop").click();
+  expect(find("crumbs").textContent).toContain("cond branch 1");
+});
+
+test("the cotangent stands beside what was looked at, when the backward pass has passed it", async () => {
+  const { find } = await shown(stops.end);
+  const other = find("looked").querySelector("[data-testid=other-value]")!;
+  expect(other.textContent).toMatch(/^cotangent/);
+  expect(find("step-status").textContent).toContain("The run is over");
+});
+
+test("text from programs is text", async () => {
+  const stop = copy(stops.start);
+  stop.notes = ["<b>note</b>"];
+  stop.results[0]!.name = "<img>";
+  const made = copy(programs);
+  made.function = "<i>f</i>";
+  made.files[0]!.excerpts[0]!.lines[0] = "<b>x</b>";
+  const { el } = await shown(stop, {}, made);
+  expect(el.querySelector("b, i, .jv-value-name img")).toBeNull();
+  expect(el.textContent).toContain("<b>note</b>");
+});
+
+test("of a long program only what is in sight is made", async () => {
+  const made = copy(programs);
+  const first = made.programs[made.stages[0]!.program]!;
+  first.rows = Array.from({ length: 10_000 }, (_, i) => ({ o: [["a", "f32[]"]], p: `sin${i}`, i: ["a"] }));
+  const { all, stopAt, find } = await shown(stops.start, {}, made);
+  expect(all("equation").length).toBeLessThan(80);
+  const rows = find("equations");
+  Object.defineProperty(rows, "clientHeight", { value: 300 });
+  stopAt({ ...copy(stops.start), index: 5000 });
+  expect(all("equation").length).toBeLessThan(80);
+  expect(find("equations").querySelector("[aria-current]")!.getAttribute("aria-posinset")).toBe("5001");
+  expect(all("equation").at(0)!.getAttribute("aria-setsize")).toBe("10000");
+});
+
+// --- what is asked for ---
+
+test("nothing is asked for by showing it", async () => {
+  const { model, end } = await shown(stops["in the scan"]);
+  expect(model.sent).toEqual([]);
+  end();
+  expect(model.count()).toBe(0);
+});
+
+test.each([
+  ["n", "next"],
+  ["i", "into"],
+  ["o", "out"],
+  ["b", "back"],
+  ["B", "back into"],
+  ["c", "continue"],
+  ["r", "restart"],
+  ["e", "end"],
+])("%s is %s, and no key of JupyterLab's", async (key, move) => {
+  const { model, press, el } = await shown(stops["in the scan"]);
+  const heard = vi.fn();
+  el.addEventListener("keydown", heard);
+  press(key);
+  expect(model.sent).toEqual([{ do: move }]);
+  expect(heard).not.toHaveBeenCalled();
+});
+
+test("keys that are typed into a field are no moves", async () => {
+  const { model, press, find } = await shown();
+  press("n", find("look-name"));
+  (find("look-name") as HTMLInputElement).value = " h[2] ";
+  press("Enter", find("look-name"));
+  expect(model.sent).toEqual([{ do: "look", stage: "forward", name: "h[2]" }]);
+});
+
+test("where there is nothing before or behind, nothing is asked for", async () => {
+  const { model, press, find } = await shown();
+  press("b");
+  expect(model.sent).toEqual([]);
+  expect(find("move-back").getAttribute("aria-disabled")).toBe("true");
+  const end = await shown(stops.end);
+  end.find("move-next").click();
+  expect(end.model.sent).toEqual([]);
+  end.find("move-back").click();
+  expect(end.model.sent).toEqual([{ do: "back" }]);
+});
+
+test("moves that the kernel has not come to yet are not piled up", async () => {
+  const { model, press, stopAt } = await shown();
+  for (let i = 0; i < 5; i++) press("n");
+  expect(model.sent).toHaveLength(2);
+  press("n", undefined, { repeat: true });
+  stopAt(stops["at the scan"]);
+  press("n", undefined, { repeat: true });
+  expect(model.sent).toHaveLength(2);
+  press("n");
+  expect(model.sent).toHaveLength(3);
+});
+
+test("breakpoints are set and removed in the gutters", async () => {
+  const { model, find, all, stopAt } = await shown(stops["in the scan"]);
+  find("line-gutter").click();
+  const line = find("line-gutter").closest<HTMLElement>("[data-line]")!;
+  expect(model.sent).toEqual([{ do: "break", file: 0, line: Number(line.dataset["line"]) }]);
+  model.sent.length = 0;
+  stopAt(stops["in the scan"]);
+  const set = find("equations").querySelector<HTMLElement>(".jv-break-place.is-set")!;
+  set.click();
+  expect(model.sent).toEqual([{ do: "unbreak", number: 1 }]);
+  model.sent.length = 0;
+  stopAt(stops["in the scan"]);
+  all("equation")[0]!.querySelector<HTMLElement>("[data-act=break]")!.click();
+  expect(model.sent).toEqual([
+    { do: "break", stage: "forward", path: [[stops["in the scan"].path[0]!.index, "jaxpr"]], index: 0 },
+  ]);
+});
+
+test.each([
+  ["primitive", " tanh ", { primitive: "tanh" }],
+  ["when", "lambda v: v > 1", { when: "lambda v: v > 1" }],
+  ["line", "41", { line: "41" }],
+  ["non_finite", "", { non_finite: true }],
+])("a breakpoint of the kind %s is added", async (kind, text, condition) => {
+  const { model, find } = await shown();
+  (find("break-kind") as HTMLSelectElement).value = kind;
+  find("break-kind").dispatchEvent(new Event("change"));
+  (find("break-text") as HTMLInputElement).value = text;
+  find("break-add").click();
+  expect(model.sent).toEqual([{ do: "break", ...condition }]);
+});
+
+test("an iteration is gone to, of the loop that is next and of the one that the run is in", async () => {
+  const ahead = await shown(stops["at the scan"]);
+  (ahead.find("iteration") as HTMLInputElement).value = "2";
+  ahead.find("go-iteration").click();
+  expect(ahead.model.sent).toEqual([{ do: "to", iteration: 2 }]);
+  const inside = await shown(stops["in the branch"]);
+  const slider = inside.find("iteration-slider") as HTMLInputElement;
+  slider.value = "0";
+  slider.dispatchEvent(new Event("change"));
+  expect(inside.model.sent).toEqual([{ do: "to", iteration: 0 }]);
+});
+
+test("in the jaxpr, arrows select, Enter runs to the equation, and the right arrow shows what it holds", async () => {
+  const { model, find, press } = await shown(stops["at the scan"]);
+  const list = find("equations");
+  press("ArrowDown", list);
+  expect(list.querySelector("[aria-selected=true]")!.textContent).toContain("scan");
+  expect(list.getAttribute("aria-activedescendant")).toBe(list.querySelector("[aria-selected=true]")!.id);
+  press("ArrowRight", list);
+  expect(find("crumbs").textContent).toContain("scan");
+  expect(model.sent).toEqual([]);
+  press("ArrowDown", list);
+  press("ArrowDown", list);
+  press("Enter", list);
+  const [asked] = model.sent as { do: string; path: unknown[]; index: number }[];
+  expect(asked).toMatchObject({ do: "goto", stage: "forward", index: 1 });
+  expect(asked!.path).toEqual([[stops["at the scan"].index, "jaxpr", 0]]);
+  press("Escape", list);
+  expect(find("crumbs").textContent).not.toContain("to the stop");
+});
+
+test("two clicks on an equation run to it, one on a variable looks at it", async () => {
+  const { model, all, find } = await shown(stops["at the scan"]);
+  all("equation")[1]!.dispatchEvent(new MouseEvent("click", { bubbles: true, detail: 2 }));
+  expect(model.sent).toEqual([{ do: "goto", stage: "forward", path: [], index: 1 }]);
+  find("equations").querySelector<HTMLElement>("[data-act=look]")!.click();
+  expect(model.sent[1]).toMatchObject({ do: "look", stage: "forward" });
+});
+
+// --- the kernel ---
+
+test("what goes wrong is told, and goes with the next move", async () => {
+  const { model, find } = await shown();
+  expect(find("step-failure").hidden).toBe(true);
+  model.set("failure", JSON.stringify({ kind: "AttributeError", message: "while running\n<b>" }));
+  expect(find("step-failure").textContent).toBe("AttributeError. while running\n<b>");
+  model.set("failure", "");
+  expect(find("step-failure").hidden).toBe(true);
+});
+
+test("work that takes longer than a second is told with its time", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
+  try {
+    const { model, find, press } = await shown();
+    press("n");
+    vi.advanceTimersByTime(900);
+    expect(find("busy").textContent).toBe("");
+    vi.advanceTimersByTime(1200);
+    expect(find("busy").textContent).toBe("waiting for the kernel · 2 s");
+    expect(find("stepper").getAttribute("aria-busy")).toBe("true");
+    model.tell("msg:custom", { begun: "next" });
+    vi.advanceTimersByTime(3000);
+    expect(find("busy").textContent).toBe("running · 5 s");
+    model.tell("msg:custom", { done: "next" });
+    vi.advanceTimersByTime(300);
+    expect(find("busy").textContent).toBe("");
+    expect(find("stepper").getAttribute("aria-busy")).toBe("false");
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+test("a saved page can be read, says so, and asks for nothing", async () => {
+  const { model, find, press, all } = await shown(stops["in the scan"], { is_saved: true });
+  await new Promise((done) => setTimeout(done));
+  expect(find("step-notice").textContent).toContain(SAVED);
+  press("n");
+  find("move-next").click();
+  find("line-gutter").click();
+  expect(model.sent).toEqual([]);
+  expect(find("move-next").getAttribute("aria-disabled")).toBe("true");
+  expect((find("iteration") as HTMLInputElement).disabled).toBe(true);
+  expect(find("break-add").closest<HTMLElement>(".jv-breaks-form")!.hidden).toBe(true);
+  expect(all("value-card").length).toBeGreaterThan(0);
+  find("step-stage-backward").click();
+  expect(find("crumbs").textContent).toContain("backward");
+});
+
+test("where the kernel is gone the last stop stays, and says why nothing runs", async () => {
+  const manager = { kernel: { status: "idle" }, get_model: async () => ({ comm_live: false }) };
+  const { find, all, model } = await shown(stops["in the scan"], { own_id: "x" });
+  (model as never as { widget_manager: unknown }).widget_manager = manager;
+  model.tell("change:is_saved");
+  await new Promise((done) => setTimeout(done));
+  expect(find("step-notice").textContent).toContain(GONE);
+  expect(all("equation").length).toBeGreaterThan(0);
+});
+
+// --- numbers ---
+
+test("numbers are short", () => {
+  expect([0, 12, 12345, 0.25, 1e-7, 3.4e8, 0.123456, -1.5e-5, null].map(number)).toEqual([
+    "0",
+    "12",
+    "12,345",
+    "0.25",
+    "1e-7",
+    "3.4e8",
+    "0.1235",
+    "-1.5e-5",
+    "–",
+  ]);
+});
+
+test("what is not finite is counted of floats, and zeros of whatever has several numbers", async () => {
+  const told = (more: object) => ({
+    ...copy(stops["in the scan"].results[0]!.value!),
+    text: "",
+    histogram: [],
+    ...more,
+  });
+  const stop = copy(stops["in the scan"]);
+  stop.operands = [];
+  const counts = async (more: object) => {
+    stop.results = [{ name: "a", stage: "forward", value: told(more) as never }];
+    const { all } = await shown(stop);
+    return all("told")[0]!.querySelector(".jv-counts")?.textContent ?? "";
+  };
+  expect(await counts({ type: "f32[3]", size: 3, nan: 1 })).toBe("NaN1Inf0−Inf0zeros0subnormal0");
+  expect(await counts({ type: "bf16[3]", size: 3 })).toContain("subnormal0");
+  expect(await counts({ type: "i32[3]", size: 3, zeros: 2 })).toBe("zeros2");
+  expect(await counts({ type: "f32[]", size: 1 })).toBe("");
+  expect(await counts({ type: "f32[]", size: 1, nan: 1, min: null })).toBe("NaN1");
+});
+
+test("a histogram shows what there is at all, and where zero is", () => {
+  const told = stops["in the scan"].results[0]!.value!;
+  expect(histogram({ ...told, size: 1 })).toBeNull();
+  const drawn = histogram({ ...told, size: 101, histogram: [100, 0, 1], edges: [-1, 3] })!;
+  const bars = [...drawn.querySelectorAll("rect")];
+  expect(bars).toHaveLength(2);
+  expect(Number(bars[1]!.getAttribute("height"))).toBeGreaterThan(1);
+  expect(Number(drawn.querySelector("line")!.getAttribute("x1"))).toBeCloseTo(9 / 4);
+});
+
+test("a value is told in words", () => {
+  const told = stops["in the scan"].results[0]!.value!;
+  expect(described({ ...told, type: "f32[3]", size: 3, min: 1, max: 2, mean: 1.5, nan: 1, pos_inf: 2 })).toBe(
+    "f32[3], 1 to 2, mean 1.5, 1 NaN, 2 Inf",
+  );
+  expect(described({ ...told, type: "key<fry>[]", note: "random key" })).toBe("key<fry>[] random key");
+});
