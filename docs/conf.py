@@ -9,6 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.ext.napoleon import GoogleDocstring
 
 HERE = Path(__file__).parent
@@ -30,6 +32,8 @@ nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 root_doc = "index"
 nitpicky = False
 suppress_warnings = ["myst.header"]  # README's sections are not the site's
+if os.environ.get("JAXVIZ_DOCS_RUN") == "0":
+    suppress_warnings += ["myst-nb.lexer"]  # of cells that are not run the language is not known
 
 # --- the tutorials, which are kept beside this folder -----------------------------------------------------------------
 
@@ -75,7 +79,8 @@ os.environ |= {
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+html_math_renderer = "mathml"  # which browsers draw themselves; MathJax would be fetched
 myst_heading_anchors = 3
 default_role = "code"  # docstrings have names between single backquotes
 autodoc_member_order = "bysource"
@@ -134,7 +139,13 @@ def _explorers_found(app, pagename, templatename, context, doctree):
         context["body"] = context["body"].replace("explorers:/", "../" * pagename.count("/"))
 
 
+def _mathml(translator, node):
+    translator.body.append(str(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block))))
+    raise nodes.SkipNode
+
+
 def setup(app):
+    app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("html-page-context", _explorers_found)
     app.connect("autodoc-process-docstring", _before_napoleon, priority=400)  # napoleon has 500
     app.connect("autodoc-process-docstring", _after_napoleon, priority=600)
