@@ -14,11 +14,11 @@
 # # 7 · How do I differentiate a solver?
 #
 # Where a planet stands after a time is an equation without a formula for its solution. Kepler's equation `E - e sin E = M` takes the
-# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. One solves it by Newton's method, in a loop that
-# runs until it is good enough. And to fit an orbit to what was seen, one needs its gradient.
+# eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. One solves it by Newton's
+# method, in a loop that runs until it is good enough. And to fit an orbit to what was seen, one needs its gradient.
 #
-# JAX can't take it. You give it a rule instead: in forward mode, in reverse mode, and for a solver that takes any function; and you check that the
-# rule is right. It takes 25 minutes, after the notebook on [transposition](04_transposition.ipynb).
+# You give JAX a rule for it: in forward mode, in reverse mode, and for a solver that takes any function; and you check that the rule is right.
+# It takes 25 minutes. You should know what a transpose is: [4 · transposition](04_transposition.ipynb).
 
 # %%
 from functools import partial
@@ -30,6 +30,7 @@ import jaxviz
 from jaxviz import teach
 
 
+@jax.jit
 def solve(e, M):
     def is_off(E):
         return jnp.max(jnp.abs(E - e * jnp.sin(E) - M)) > 1e-5
@@ -191,7 +192,8 @@ explorer
 # A wrong rule raises no error, and a fit with a gradient that is half right still moves. So hold it against numerical differences:
 
 # %%
-print(jaxviz.check_rule(anomaly, 0.3, M[:4]))
+checked = jaxviz.check_rule(anomaly, 0.3, M[:4])
+print(checked)
 
 # %% [markdown]
 # Here is the mistake that is made most often, a part that is forgotten:
@@ -215,8 +217,7 @@ print(found)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-assert jaxviz.check_rule(anomaly, 0.3, M[:4])
-assert not found
+assert checked and not found
 assert [x.verdict for x in found.leaves if x.path == "M"] == ["right"]
 assert [x.verdict for x in found.leaves if x.path == "e"] == ["wrong"]
 stages = jaxviz.derive(misfit, 0.3)
@@ -233,8 +234,8 @@ assert any(e.primitive.name == "div" for _, e in stages.linear.walk())
 print(jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# Two arrays of 1 KiB, and both come from `E` and `e`. To say yourself what is kept, write the two halves: `fwd` gives the result and what it wants to
-# keep, `bwd` takes that and the cotangent. It is the transpose by your own hand, so JAX can do no forward mode with it.
+# Two arrays of 1 KiB, and both come from `E` and `e`. To say yourself what is kept, write the two halves: `fwd` gives the result and what it
+# wants to keep, `bwd` takes that and the cotangent. It is the transpose by your own hand, so JAX can do no forward mode with it.
 
 
 # %%
@@ -255,10 +256,10 @@ def bwd(kept, ct):
 
 
 anomaly2.defvjp(fwd, bwd)
-print(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
+print(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)).summary)
 
 # %% [markdown]
-# The last line tells of something that is kept and never read.
+# Two arrays again. It can be done with one.
 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -328,6 +329,12 @@ def lean_bwd(kept, ct):
 
 lean.solution((lean_fwd, lean_bwd))
 
+# %% [markdown]
+# What is kept for nothing, jaxviz says in the last line of the table:
+
+# %%
+print(str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1))).splitlines()[-1])
+
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 kept = jaxviz.residuals(anomaly, 0.3, M, argnums=(0, 1))
@@ -335,8 +342,8 @@ assert [r.nbytes for r in kept if r.nbytes > 4] == [1024, 1024]
 assert "never reads: `M`" in str(jaxviz.residuals(anomaly2, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# `custom_gradient` is the same in one function, which gives its result and its `bwd`; what `bwd` closes over is what is kept. Short, and so easily more
-# than was meant:
+# `custom_gradient` is the same in one function, which gives its result and its `bwd`; what `bwd` closes over is what is kept. Short, and so
+# easily more than was meant:
 
 
 # %%
@@ -352,8 +359,8 @@ print(jaxviz.residuals(anomaly3, 0.3, M, argnums=(0, 1)))
 # %% [markdown]
 # ## A solver for any function
 #
-# Newton's method for one equation is a special case. Here is a solver that takes a `step`, and applies it until nothing changes any more. The step
-# is a function of yours, and closes over `e` and `M`.
+# Newton's method for one equation is a special case. Here is a solver that takes a `step`, and applies it until nothing changes any more. The
+# step is a function of yours, and closes over `e` and `M`.
 
 
 # %%
@@ -383,22 +390,36 @@ except Exception as error:
     print(type(error).__name__, error)
 
 # %% [markdown]
-# The rule has no argument for `e`, so it can give no cotangent for it. `closure_convert` takes out of a function what it closes over and what moves, and gives a function with
-# arguments for them:
+# The rule has no argument for `e`, so it can give no cotangent for it. `closure_convert` takes values out of a function that closes over them,
+# and gives the function with arguments for them, and the values:
 
 
 # %%
-def values_closed_over(e):
+def taken_out(e):
     step, held = jax.closure_convert(lambda E: M + e * jnp.sin(E), M)
-    print("held:", [x.aval.str_short() for x in held])
-    return jnp.sum(step(M, *held))
+    return jnp.sum(step(M, *held)), held
 
 
-jax.grad(values_closed_over)(0.3)
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: moved
+moved = teach.predict(
+    "The lambda closes over `e` and `M`. How many values does `held` have in `jax.grad(taken_out, has_aux=True)(0.3)`?",
+    truth=lambda: len(jax.grad(taken_out, has_aux=True)(0.3)[1]),
+    because="Only what is being differentiated is taken out: `e`. `M` does not move here, so it stays inside as a constant.",
+    hints=("For which values does a rule have to give a cotangent?", "`jax.grad(taken_out)` differentiates in `e` alone."),
+)
+moved
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+moved.solution(1)
+
+# %%
+print("held:", jax.grad(taken_out, has_aux=True)(0.3)[1])
 
 # %% [markdown]
-# Now the rule has something to give a cotangent to. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a cotangent `ct` of `y` has to be carried
-# through `(1 - J)⁻¹` transposed: `w = ct + Jᵀ w`, which is a fixed point too.
+# Now the rule has something to give a cotangent to. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a
+# cotangent `ct` of `y` has to be carried through `(1 - J)⁻¹` transposed: `w = ct + Jᵀ w`, which is a fixed point too.
 
 
 # %%
@@ -434,40 +455,12 @@ def anomaly5(e, M):
 
 print(jax.grad(lambda e: jnp.sum(anomaly5(e, M)))(0.3), jax.grad(lambda e: jnp.sum(anomaly(e, M)))(0.3))
 
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: moved
-moved = teach.predict(
-    "`step` closes over `e` and `M`. In `jax.grad(lambda e: jnp.sum(anomaly5(e, M)))(0.3)`, how many values does `closure_convert` take out of it?",
-    truth=lambda: _held_in_grad(),
-    because="only what is being differentiated: `e`. `M` does not move here, so it stays inside as a constant.",
-    hints=["The cell above that prints `held` does the same."],
-)
-
-
-def _held_in_grad():
-    counts = []
-
-    def counting(e):
-        _, held = jax.closure_convert(lambda E: M + e * jnp.sin(E), M)
-        counts.append(len(held))
-        return e
-
-    jax.grad(counting)(0.3)
-    return counts[0]
-
-
-moved
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-moved.solution(1)
-
 # %% [markdown]
 # ## When you know the transpose
 #
-# Sometimes only a linear part needs a rule: an operation that is linear, and whose transpose you know and JAX does not. `x = b + J x`, solved by `iterate`, is
-# one: linear in `b`, but a `while_loop`. `linear_call(f, transpose, residuals, x)` says that `f` is linear in `x`, and what its transpose is. JAX then never looks
-# inside.
+# Sometimes only a linear part needs a rule: an operation that is linear, and whose transpose you know and JAX does not. `x = b + J x`, solved
+# by `iterate`, is one: linear in `b`, but a `while_loop`. `linear_call(f, transpose, residuals, x)` says that `f` is linear in `x`, and what
+# its transpose is. JAX then never looks inside.
 
 # %%
 J = jnp.array([[0.1, 0.3, 0.0], [0.0, 0.2, 0.3], [0.3, 0.0, 0.1]])
@@ -508,10 +501,11 @@ choice = teach.predict(
     _RULES,
     truth=_which,
     because={
-        "custom_jvp": "one rule, for tangents; JAX makes the rest of it.",
+        "custom_jvp": "One rule, for tangents; JAX makes the rest of it.",
         "custom_vjp": "With it JAX has no forward mode: you have given it the transpose, and not what it is the transpose of.",
         "linear_call": "It is for what is linear; it has no tangent in its first argument.",
     },
+    hints=("Of which of them can JAX make the other mode by itself?",),
 )
 choice
 
@@ -531,6 +525,7 @@ assert jaxviz.check_rule(anomaly5, 0.3, M[:4])
 #
 # - Differentiate what solves an equation, by a rule that comes from the equation and not from the solver.
 # - Choose: `custom_jvp` where both modes are wanted, `custom_vjp` where you want to say what is kept, `linear_call` where you know a transpose.
-# - Check a rule before you trust it.
+# - The rule decides what is kept: a value that `fwd` hands on and `bwd` never reads is held all the same.
+# - A wrong rule raises nothing. Check it before you trust it: `jaxviz.check_rule(f, *args)`.
 #
-# Next: [named axes and devices](08_named_axes_and_devices.ipynb).
+# Next: rules for what crosses from one device to another, in [8 · named axes and devices](08_named_axes_and_devices.ipynb).

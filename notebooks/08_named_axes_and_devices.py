@@ -17,8 +17,9 @@
 # is raised, and the loss blows up, or settles where it should not. The cause is a sum over the devices that is not there, or one that you did not write.
 # At the end you can say of any value over which axis its cotangent was summed, and by what.
 #
-# The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, how to
-# read a jaxpr ([notebook 1](01_reading_jaxprs.ipynb)), and what transposition is ([notebook 4](04_transposition.ipynb)). No accelerator is needed: the first cell makes eight devices of the CPU, before JAX starts.
+# The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, and should know what
+# transposition is: [4 · transposition](04_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU,
+# before JAX starts.
 
 # %%
 import jax
@@ -52,7 +53,7 @@ params = {"w1": 0.5 * normal(1, 3, 4), "b1": jnp.zeros(4), "w2": 0.5 * normal(2,
 x = normal(0, 16, 3)
 y = jnp.sin(x[:, 0]) + 0.5 * x[:, 1]
 
-right = jax.grad(loss)(params, x, y)
+right = jax.jit(jax.grad(loss))(params, x, y)
 print(jax.tree.map(jnp.shape, right))
 
 # %% [markdown]
@@ -119,7 +120,7 @@ print(batched)
 # An equation with a mapped operand gets a dimension of 8. One without stays as it was: the bias is still `f32[4]` when it is broadcast, and
 # `w1` has no copies. So `vmap` knows of each value whether it differs along the axis.
 #
-# **Predict.** Take the gradient first, and map it then.
+# Now take the gradient first, and map it then.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: shape
@@ -130,7 +131,7 @@ shape = teach.predict(
     because={
         "(3, 4)": "`w1` is not mapped, and its gradient is all the same: it is computed from `x`, which is. Nothing here says that the eight "
         "should be added.",
-        "(8, 3, 4)": "one gradient for each share. The parameters do not differ, but their cotangents do.",
+        "(8, 3, 4)": "One gradient for each share. The parameters do not differ, but their cotangents do.",
         "(16, 3, 4)": "There are 16 examples; how many calls of the gradient are mapped?",
         "(8, 2, 3, 4)": "Within a share, the mean adds up its two examples.",
     },
@@ -196,7 +197,7 @@ assert not any("gather" in e.primitive.name for e in mapped.equations)
 through = teach.predict(
     "`jax.pmap(jax.grad(lambda x: lax.psum(x, 'data')), 'data')(jnp.ones(8))` gives eight equal numbers. What is each?",
     truth=lambda: int(jax.pmap(jax.grad(lambda x: lax.psum(x, "data")), "data")(jnp.ones(8))[0]),
-    because="each device has a copy of the sum, and each `grad` begins with a cotangent of 1 for its own copy. `x` of one device is in all eight "
+    because="Each device has a copy of the sum, and each `grad` begins with a cotangent of 1 for its own copy. `x` of one device is in all eight "
     "copies, so it gets a cotangent from each: it is the derivative of the sum of what all devices return.",
     hints=(
         "`grad` runs on each device. On how many is a result differentiated?",
@@ -302,7 +303,7 @@ derivation = jaxviz.derive(on_devices(mean_loss), params, x, y)
 places = teach.predict(
     "`pmean` stands once in `mean_loss`. How many equations of its backward program sum over the devices?",
     truth=lambda: names(derivation.backward).count("psum_invariant"),
-    because="one for each array of parameters: `w1`, `b1` and `w2`. Each does not vary and meets `x`, which does. There it is cast by a `pvary`, and "
+    because="One for each array of parameters: `w1`, `b1` and `w2`. Each does not vary and meets `x`, which does. There it is cast by a `pvary`, and "
     "the transpose of that cast sums its cotangent. The transpose of the `pmean` sums nothing.",
     hints=(
         "The transpose of the `pmean` is a `pvary`, and a division by 8. So it is not that one.",
@@ -372,7 +373,7 @@ gradient_of_mean = jax.grad(mean_loss)
 print("the gradient of mean_loss:", judged(gradient_of_mean))
 
 # %% [markdown]
-# Here `grad` stands inside of the `shard_map`. **Predict** what it makes of the plain loss, which knows nothing of devices.
+# Here `grad` stands inside of the `shard_map`. And what does it make of the plain loss, which knows nothing of devices?
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: local
@@ -384,7 +385,7 @@ local = teach.predict(
         "right": "It would be, if the eight losses were averaged. Who divides by 8?",
         "another on each device": "That is so without types. With them the parameters are one value, which the loss casts before it meets `x`: and the "
         "cast has a transpose.",
-        "8 times too large": "each device begins with a cotangent of 1 for its own loss, and the transposes of the three casts sum. That is the gradient of "
+        "8 times too large": "Each device begins with a cotangent of 1 for its own loss, and the transposes of the three casts sum. That is the gradient of "
         "the sum of eight means, each over two examples. It is summed already.",
     },
     hints=("Has `loss` the three casts too? Count the sums in `jax.grad(loss)` as above.",),
@@ -447,7 +448,7 @@ def sum_of_returned(all_params):  # one copy of the parameters for each device
 
 
 eight_copies = jax.tree.map(lambda p: jnp.stack([p] * 8), params)
-by_hand = jax.grad(sum_of_returned)(eight_copies)
+by_hand = jax.jit(jax.grad(sum_of_returned))(eight_copies)
 off = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), by_hand, copies(gradient_of_mean, False))
 print("the largest differences:", off)
 
@@ -456,7 +457,7 @@ print("the largest differences:", off)
 # everywhere, by its specs, and JAX sums by those:
 
 # %%
-outside = [compared(jax.grad(on_devices(mean_loss, check_vma))(params, x, y)) for check_vma in (True, False)]
+outside = [compared(jax.jit(jax.grad(on_devices(mean_loss, vma)))(params, x, y)) for vma in (True, False)]
 print(outside)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
@@ -488,12 +489,13 @@ assert outside == ["right", "right"]
 # `out_specs=P()`, are promises of yours that all devices have the same. They are not checked: you get what the first device has.
 
 # %%
-first = jax.grad(loss)(params, xs[0], ys[0])
+first = jax.jit(jax.grad(loss))(params, xs[0], ys[0])
 by_pmap = jax.pmap(gradient_of_mean, "data", in_axes=over_shares, out_axes=None)(params, xs, ys)
 print("first two examples:", first["b1"])
 print("pmap, out_axes=None:", by_pmap["b1"])
 print("all 16 examples:   ", right["b1"])
-print("trained so:", train(on_devices(gradient_of_mean, check_vma=False))[-1], "rather than", losses["one device"][-1])
+apart = train(on_devices(gradient_of_mean, check_vma=False))
+print("trained so:", apart[-1], "rather than", losses["one device"][-1])
 
 # %% [markdown]
 # With types, a gradient that is not summed does not pass for one that is. `lax.pcast(…, to="varying")` casts the parameters *outside* of what is
@@ -514,9 +516,7 @@ except ValueError as error:
     print(next(line for line in str(error).splitlines() if line.startswith("out_specs is")))
 
 # %% [markdown]
-# That cast has a good use, too.
-#
-# **Your turn.** A function for both worlds.
+# That cast has a good use, too: it makes a function for both worlds.
 
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -572,7 +572,7 @@ untyped.solution(summed_once)
 # What the text says, asserted
 assert jnp.allclose(by_pmap["b1"], first["b1"], atol=1e-6) and not jnp.allclose(by_pmap["b1"], right["b1"], atol=1e-3)
 assert refused and judged(not_summed) == "another on each device"
-assert train(on_devices(gradient_of_mean, check_vma=False))[-1] > 0.1
+assert apart[-1] > 0.1
 
 # %% [markdown]
 # ## The same under `vmap`: `reduce_axes`
@@ -583,7 +583,7 @@ assert train(on_devices(gradient_of_mean, check_vma=False))[-1] > 0.1
 
 # %%
 summing = jaxviz.vmap(jaxviz.grad(loss, reduce_axes="data"), over_shares, None, axis_name="data")
-summed = summing(params, xs, ys)
+summed = jax.jit(summing)(params, xs, ys)
 print(jax.tree.map(jnp.shape, summed), compared(summed))
 
 # %% [markdown]
@@ -600,7 +600,8 @@ for _, e in jaxviz.trace(summing)(params, xs, ys).walk():
 # copies, each with a cotangent of its own. Say `reduce_axes`, or sum in the loss, and not both.
 
 # %%
-doubly = jaxviz.vmap(jaxviz.grad(mean_loss, reduce_axes="data"), over_shares, None, axis_name="data")(params, xs, ys)
+twice = jaxviz.vmap(jaxviz.grad(mean_loss, reduce_axes="data"), over_shares, None, axis_name="data")
+doubly = jax.jit(twice)(params, xs, ys)
 print(compared(doubly))
 
 # %% tags=["check"] jupyter={"source_hidden": true}

@@ -11,14 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 11 · Build your own autodiff
+# # 11 · Can 150 lines of Python differentiate a transformer as JAX does?
 #
-# **Can 150 lines of Python differentiate a transformer as JAX does?** You write them here, and then look at where
-# JAX is better.
+# Build your own autodiff, hold its gradient against JAX's, and look at where JAX is better. Four of the pieces are left to you: under each
+# exercise is a cell with a function to fill in, and under that, folded, a solution. The rest of the notebook goes on with the solution.
 #
-# Four of the pieces are left to you. Under each exercise is a cell with a function to fill in, and under that, folded, a solution; the rest of the
-# notebook goes on with the solution. It takes 25 minutes, after the notebooks on [linearize](02_jvp_and_linearize.ipynb) and
-# [transposition](04_transposition.ipynb).
+# It takes 25 minutes. You should know what linearizing and transposing do: [2 · JVP and linearize](02_jvp_and_linearize.ipynb),
+# [4 · transposition](04_transposition.ipynb).
 #
 # One idea carries it: *the derivative rule of an operation is itself a small program, and to differentiate a program
 # is to splice such small programs together.* jaxviz's own engine is built on it.
@@ -151,14 +150,14 @@ sine, product = trace(f, 2.0).equations
 print(show(jvp_rule(sine, [True])))
 
 # %% [markdown]
-# **Predict.** `product` multiplies `sin(x)` by `x`, and both move.
+# `product` multiplies `sin(x)` by `x`, and both move.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: sizes
 sizes = teach.predict(
     "How many equations has the JVP rule of a product whose two factors move?",
     truth=lambda: len(jvp_rule(product, [True, True]).equations),
-    because="the product, each tangent times the other factor, and the sum of the two: the product rule.",
+    because="The product, each tangent times the other factor, and the sum of the two: the product rule.",
     hints=["Write `d(a b)` down. Then count what computes, the product itself too."],
 )
 sizes
@@ -486,14 +485,14 @@ def three_readers(x):
 print(show(trace(three_readers, 1.0)))
 
 # %% [markdown]
-# **Predict.** `three_readers` is linear as it is.
+# `three_readers` is linear as it is: it can be transposed at once.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: products
 products = teach.predict(
     "How many multiplications has its transpose?",
     truth=lambda: sum(e.operation[0].name == "mul" for e in transpose(trace(three_readers, 1.0), 0).equations),
-    because="one for each reader of `y`, and one for `y` itself, which reads the sum of the three. Taking each path from the end to `x` by itself would "
+    because="One for each reader of `y`, and one for `y` itself, which reads the sum of the three. Taking each path from the end to `x` by itself would "
     "take six; over many layers, the number of paths grows exponentially, and the number of equations does not.",
     hints=["When the walk comes to `y = 5 * x`, how many cotangents of `y` are there?"],
 )
@@ -597,6 +596,7 @@ print(f"the largest entry of JAX's gradient is {largest:.3g}, the largest differ
 
 # %% [markdown]
 # JAX could jit it, since all it does is to call operations of JAX's. For the same reason it can be differentiated again, by itself or by JAX.
+# With one layer, which is quicker to compile:
 
 
 # %%
@@ -604,7 +604,8 @@ def steepness(params):
     return sum(jnp.sum(g**2) for g in jax.tree.leaves(grad(loss)(params)))
 
 
-twice, mixed = jax.jit(grad(steepness))(params), jax.jit(jax.grad(steepness))(params)
+shallow = params | {"layers": layers[:1]}
+twice, mixed = jax.jit(grad(steepness))(shallow), jax.jit(jax.grad(steepness))(shallow)
 print("ours of ours: ", jnp.linalg.norm(twice["embedding"]))
 print("JAX's of ours:", jnp.linalg.norm(mixed["embedding"]))
 
@@ -766,4 +767,4 @@ jaxviz.explore(loss, params)
 # - Say why the backward pass runs backwards, and why each cotangent is read once.
 #
 # The rules that are missing here are read best in jaxviz's own `rules/`, one file for loops, one for branches, one for checkpoints.
-# Back to [the first look](00_first_look.ipynb).
+# That is the end of the series. It began with [0 · a first look](00_first_look.ipynb).
