@@ -14,7 +14,7 @@
 # # 0 · A first look: what does my gradient keep in memory, and why?
 #
 # `jax.grad` runs your function forward, keeps some of what it computed, and runs backward over what it kept.
-# Those kept values are the *residuals*. Here they are, for a small network. This takes five minutes.
+# Those kept values are the *residuals*. Here they are, for a small network. This takes five minutes. You need to have seen `jax.grad` once.
 
 # %%
 import jax
@@ -155,6 +155,19 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # %% [markdown]
 # ## Go on
 #
-# Each of the next takes 15 to 25 minutes, is about one program and one question, and has exercises. Begin with
-# [1 · What does JAX see of my function?](01_reading_jaxprs.ipynb), or with
-# [3 · What must a gradient remember?](03_partial_evaluation_and_residuals.ipynb) if you can read a jaxpr.
+# Each of the next takes 20 to 25 minutes, is about one program and one question, and has exercises. They build on each other; if you can
+# read a jaxpr already, begin with 3.
+#
+# - [1 · reading jaxprs](01_reading_jaxprs.ipynb): what does JAX see of my function? A classifier.
+# - [2 · JVP and linearize](02_jvp_and_linearize.ipynb): one derivative in fifty directions, at the price of how many? A steady state by Newton's method.
+# - [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb): what must a gradient remember? A head of attention.
+# - [4 · transposition](04_transposition.ipynb): how do I get the gradient of a blur without deriving it? A photo, made sharp.
+# - [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb): my gradient runs out of memory, so where do I put the checkpoint? A residual network.
+# - [6 · gradients of control flow](06_control_flow_gradients.ipynb): my solver takes 8 steps, so why does its gradient cost 512? An adaptive solver.
+# - [7 · custom rules](07_custom_rules.ipynb): how do I differentiate a solver? The orbit of a planet.
+# - [8 · named axes and devices](08_named_axes_and_devices.ipynb): why is my gradient on eight devices eight times too large? A training step on eight devices.
+# - [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb): which tensor eats the memory, and what does it cost to be rid of it?
+# - [10 · finding a NaN](10_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
+# - [11 · build your own autodiff](11_build_your_own_autodiff.ipynb): can 150 lines of Python differentiate a transformer?
+#
+# Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).

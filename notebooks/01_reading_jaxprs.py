@@ -112,10 +112,10 @@ explorer.selected = "primal:3"
 explorer
 
 # %% [markdown]
-# ## Your Python runs when JAX traces, and then never again
+# ## Your Python runs when JAX traces
 #
 # `jax.jit` calls your function with *tracers*, objects that know a shape and a dtype and no numbers. What a call of `jnp` does to them is
-# written down. The next call with the same shapes runs the compiled program, and no line of your Python.
+# written down, and what was written down is compiled.
 
 # %%
 heard = []
@@ -150,6 +150,8 @@ runs
 runs.solution(2)
 
 # %% [markdown]
+# A later call with the same shapes and dtypes runs the compiled program, and no line of your Python.
+#
 # The same goes for a Python loop: it has run out before the jaxpr exists, so all its rounds stand in it, one after the other.
 
 # %%
@@ -194,10 +196,9 @@ assert len({sum(1 for _ in jaxviz.trace(rolled)(square, h, n=n).walk()) for n in
 assert np.allclose(deep(square, h, 5), rolled(square, h, 5))
 
 # %% [markdown]
-# ## All of `jnp` is written down, constants too
+# ## A constant, in three ways
 #
-# While JAX traces, *every* `jnp` operation becomes an equation, also one on numbers that are known. That is called *omnistaging*. NumPy
-# and plain Python compute at once, and leave a number.
+# These give the same. The root of 8 does not depend on `x`, so it could be worked out while JAX traces.
 
 # %%
 def with_jnp(x):
@@ -223,7 +224,7 @@ staged = teach.predict(
         if any(e.primitive.name == "sqrt" for _, e in jaxviz.trace(f)(1.0).walk())
     ),
     because={
-        "with_jnp": "`jnp.sqrt` is an equation, though its operand is a number that everybody knows.",
+        "with_jnp": "`jnp.sqrt` is an equation, though its operand is a number that is known.",
         "with_numpy": "NumPy knows nothing of tracing: it computes at once, and JAX sees the number 2.828.",
         "with_python": "Python computes `8.0**0.5` before JAX sees anything.",
     },
@@ -236,7 +237,10 @@ staged
 staged.solution("with_jnp")
 
 # %% [markdown]
-# So a constant that is worked out with `jnp` inside of the function is worked out by the program, and outside of it once, by you.
+# While JAX traces, *every* `jnp` operation becomes an equation, also one on numbers that are known. That is called *omnistaging*. NumPy
+# and plain Python compute at once, and leave a number.
+#
+# So a constant that is worked out with `jnp` inside of the function is worked out by the program each time, and outside of it once, by you.
 # Use that:
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -287,8 +291,8 @@ assert [e.outvars[0].aval.shape for e in half.equations if e.primitive.name == "
 # %% [markdown]
 # ## A jaxpr is flat: pytrees
 #
-# `loss` takes a dict of lists of tuples. A jaxpr takes arrays. The arguments are taken apart into their leaves, dicts in the order of
-# their *sorted keys*; the structure is put back together outside of it.
+# `loss` takes a dict of a list of tuples. A jaxpr takes arrays. The arguments are taken apart into their leaves, in a fixed order; the
+# structure is put back together outside of it.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: first
@@ -297,13 +301,16 @@ first = teach.predict(
     ["params['out']", "params['hidden'][0][0]", "params['hidden'][0][1]", "x"],
     truth=lambda: jaxviz.trace(loss)(params, x, target).arg_names[0],
     because=lambda: f"The order is {', '.join(jaxviz.trace(loss)(params, x, target).arg_names)}: 'hidden' sorts before 'out'.",
-    hints=("`sorted(params)`",),
+    hints=("The order may not depend on how a dict was written, since equal dicts are equal.", "`sorted(params)`"),
 )
 first
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 first.solution("params['hidden'][0][0]")
+
+# %% [markdown]
+# Dicts are taken apart in the order of their *sorted keys*, lists and tuples from the first to the last:
 
 # %%
 traced = jaxviz.trace(loss)(params, x, target)
@@ -350,4 +357,4 @@ assert str(jaxviz.trace(loss)(params, x, target).jaxpr) == str(jax.make_jaxpr(lo
 #
 # `%load_ext jaxviz` and then `%jaxpr loss(params, x, target)` show it for a function of yours.
 #
-# Next: what a gradient has to remember, in [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+# Next: what JAX makes of a jaxpr for a derivative, in [2 · JVP and linearize](02_jvp_and_linearize.ipynb).

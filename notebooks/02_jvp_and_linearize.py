@@ -18,7 +18,7 @@
 # of fifty, of two, nothing?
 #
 # This notebook counts it, on a program that needs it. It takes 20 minutes. You should be able to read a jaxpr:
-# [1 · what JAX sees](01_reading_jaxprs.ipynb).
+# [1 · reading jaxprs](01_reading_jaxprs.ipynb).
 #
 # ## The program
 #
@@ -177,36 +177,40 @@ explorer.selected = "jvp:" + str([e.primitive.name for e in derivation.jvp.equat
 explorer
 
 # %% [markdown]
-# A misconception: *`linearize` computes the Jacobian, and multiplies by it.* The Jacobian of `imbalance` has a row for each of the 1,024 results
-# and a column for each of the 1,024 temperatures.
+# A misconception: *`linearize` computes the Jacobian, and multiplies by it.* The Jacobian of `imbalance` has a row for each result and a
+# column for each temperature: 1,024 of each, and on a plate of twice the length four times as many of each.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: held
-_sizes = {"4 MiB": 4 << 20, "about 20 KiB": 20 << 10, "4 KiB, one array": 4 << 10, "nothing": 0}
+def _held_by_push(n):
+    plate = [jax.ShapeDtypeStruct((n, n), x.dtype) for x in (u, fuel, is_pipe)]
+    return jaxviz.residuals(imbalance, *plate, argnums=0).nbytes
+
+
+_growth = {"as much": 1, "4 times as much": 4, "16 times as much": 16}
 held = teach.predict(
-    "The Jacobian would take 4 MiB. How much does `push` hold, about?",
-    list(_sizes),
-    truth=lambda: min(_sizes, key=lambda c: abs(_sizes[c] - sum(x.nbytes for x in jax.tree.leaves(push)))),
+    "The Jacobian of 64 × 64 points takes 16 times the memory of that of 32 × 32. And what `push` holds?",
+    list(_growth),
+    truth=lambda: min(_growth, key=lambda c: abs(_growth[c] - _held_by_push(64) / _held_by_push(32))),
     because={
-        "4 MiB": "No row and no column of the Jacobian is computed. `push` is a program, and holds what that reads.",
-        "about 20 KiB": lambda: (
-            "A few arrays of the size of `u`: "
+        "as much": "The linear program has as many equations as before. But the arrays that it reads are those of a larger plate.",
+        "4 times as much": lambda: (
+            "It holds a few arrays of the size of `u`: "
             + ", ".join(r.expression for r in derivation.residuals if r.nbytes > 4)
             + ". The Jacobian is what the linear program does, not what it holds."
         ),
-        "4 KiB, one array": "One array of the size of `u` is 4 KiB. See how many arrays go from the forward program into the linear one.",
-        "nothing": "That is the JVP, which has each value at hand when it needs it.",
+        "16 times as much": "No row and no column of the Jacobian is computed. `push` is a program, and holds what that reads.",
     },
-    hints=(
-        "One array f32[32,32] takes 4 KiB.",
-        "The leaves of `push` are its residuals: `jax.tree.leaves(push)`.",
-    ),
+    hints=("What goes from the forward program into the linear one, and what shape has it?",),
 )
 held
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-held.solution("about 20 KiB")
+held.solution("4 times as much")
+
+# %%
+print(f"the Jacobian {4 * u.size**2 / 1024:,.0f} KiB, push {sum(x.nbytes for x in jax.tree.leaves(push)) / 1024:,.0f} KiB")
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -215,7 +219,7 @@ assert set(pattern(derivation.linear)) == {"T"}
 _apart = pattern(derivation.forward) + pattern(derivation.linear)
 assert sorted(_apart.replace("R", "T")) == sorted(pattern(derivation.jvp))
 assert {r.kind for r in jaxviz.residuals(lambda u: 4.0 * u, u)} <= {"literal"}
-assert N**4 * 4 == 4 * 2**20
+assert abs(sum(x.nbytes for x in jax.tree.leaves(push)) - derivation.residuals.nbytes) < 64
 assert derivation.check()
 
 # %% [markdown]
@@ -240,7 +244,7 @@ for name in ("primal", "jvp", "forward", "linear"):
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: limit
 limit = teach.predict(
-    "With a million directions: how many times the FLOPs of `linearize` once and then `push` a million times does `jvp` a million times take?",
+    "Take a million directions: the FLOPs of a million calls of `jvp`, divided by those of one `linearize` and a million calls of `push`?",
     truth=lambda: cost(derivation.jvp).flops / cost(derivation.linear).flops,
     because=lambda: (
         "The forward program is paid once and does not matter; what is left is `jvp` over `linear`, "
@@ -404,7 +408,7 @@ assert jnp.allclose(in_all(u, directions)[7], jax.jvp(at_plate, (u,), (direction
 # leave out what only passes zeros on. In `reaction`, a product of two things, one of the two terms of the product rule is missing from the
 # program.
 #
-# The other way round, let `fuel` move and `u` stay. The conduction then has no tangent at all.
+# The other way round, let `fuel` move and `u` stay.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: slices
@@ -438,29 +442,29 @@ def _equations(f, *args):
     return len(jax.make_jaxpr(f)(*args).eqns)
 
 
-def _truth():
+def _more():
     held = _equations(lambda u, v: jax.jvp(at_plate, (u,), (v,)), u, v)
     both = lambda u, fuel: imbalance(u, fuel, is_pipe)
-    given = _equations(lambda u, fuel, v, z: jax.jvp(both, (u, fuel), (v, z)), u, fuel, v, jnp.zeros_like(fuel))
-    return "the same" if given == held else "more"
+    return _equations(lambda u, fuel, v, z: jax.jvp(both, (u, fuel), (v, z)), u, fuel, v, jnp.zeros_like(fuel)) - held
 
 
 zeros = teach.predict(
-    "`jax.jvp` in `u` and `fuel`, with `jnp.zeros_like(fuel)` as the tangent of `fuel`. Its program has, beside that of `jax.jvp` in `u` alone:",
-    ["the same", "more"],
-    truth=_truth,
-    because={
-        "the same": "An array of zeros is an array. Nobody looks into it, and while `jit` traces there is nothing in it to look at.",
-        "more": "Both terms of the product rule are there; one of them multiplies by your zeros. To hold an argument fixed, do not differentiate "
-        "in it: close over it, or leave it out of `argnums`.",
-    },
-    hints=("While `jit` traces, can anybody see what is in the array?",),
+    "`jax.jvp` in `u` and `fuel`, with `jnp.zeros_like(fuel)` as the tangent of `fuel`. How many equations has its program more than that of "
+    "`jax.jvp` in `u` alone?",
+    truth=_more,
+    because="The other term of the product rule, which multiplies by your zeros, and the sum of both terms. Nobody looks into an array of zeros, and "
+    "while `jit` traces there is nothing in it to look at. To hold an argument fixed, do not differentiate in it: close over it, or leave it "
+    "out of `argnums`.",
+    hints=(
+        "While `jit` traces, can anybody see what is in the array?",
+        "Write down the tangent of `fuel * exp(…)` where both factors move, and where one does.",
+    ),
 )
 zeros
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-zeros.solution("more")
+zeros.solution(2)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted

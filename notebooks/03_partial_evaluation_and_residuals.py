@@ -57,12 +57,28 @@ x, target = normal(4, 16, 8), normal(5, 16, 2)
 # Everything in the bracket depends on $x$ alone. So it can be computed now, before anybody says what $\dot x$ is. What is left for later
 # is *linear*: tangents are multiplied by known numbers, and added. To cut a program into what can be computed now and what has to wait
 # is *partial evaluation*. Whatever is computed now and read later crosses the cut. That is a residual.
+#
+# JAX does not form the bracket. It has a rule for each operation: one for the sine, one for the exponential, one for the product.
 
 # %%
 def f(x):
     return jnp.sin(x) * jnp.exp(x)
 
 
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: of_f
+of_f = teach.saved(f, 2.0)
+of_f
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+of_f.solution(["sin", "exp", "sin'"])
+
+# %% [markdown]
+# So the cosine, which `f` never computes, is kept, and `x`, from which all of it comes, is not. A residual is what the *derivative*
+# reads. Here are the two halves:
+
+# %%
 halves = jaxviz.derive(f, 2.0)
 print("now:  ", halves.forward, "\n")
 print("later:", halves.linear)
@@ -78,19 +94,6 @@ assert len(kept_by_f) == halves.n_residuals == len(halves.linear.invars) - 1
 assert {e.primitive.name for e in halves.linear.equations} <= {"mul", "add_any"}
 assert {"sin", "exp", "cos"} <= {e.primitive.name for e in halves.forward.equations}
 assert np.isclose(jax.jvp(f, (2.0,), (1.0,))[1], (np.cos(2.0) + np.sin(2.0)) * np.exp(2.0))
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: of_f
-of_f = teach.saved(f, 2.0)
-of_f
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-of_f.solution(["sin", "exp", "sin'"])
-
-# %% [markdown]
-# So the cosine, which `f` never computes, is kept, and `x`, from which all of it comes, is not. A residual is what the *derivative*
-# reads.
 
 # %% [markdown]
 # ## Each operation asks for its own
@@ -359,8 +362,9 @@ of_g = jaxviz.residuals(g, jnp.ones(4))
 assert sum(r.aval.shape == (4,) for r in of_g) == 2
 
 # %% [markdown]
-# You have written what JAX calls a custom rule; in [7 · custom rules](07_custom_rules.ipynb) it gets its place.
-#
+# To have JAX use halves of your own is to give it a *custom rule*: [7 · custom rules](07_custom_rules.ipynb).
+
+# %% [markdown]
 # ## What to keep of this
 #
 # - Linearizing cuts a function in two. The first half does all that depends on the inputs; the second is linear in the tangents.
@@ -368,6 +372,5 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # - Some are values of yours, some are arguments, which take no further memory, and some were computed by a rule.
 # - What you differentiate in decides too.
 #
-# Nothing says that a residual must be kept: it can be computed again. That is
-# [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb). How the linear half is turned round to run backward is
-# [4 · transposition](04_transposition.ipynb).
+# Next: how the linear half is turned round to run backward, in [4 · transposition](04_transposition.ipynb). That a residual need not be
+# kept, since it can be computed again, is [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb).

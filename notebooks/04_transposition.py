@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 4 · How do I get the gradient of a blur without deriving it?
 #
-# A camera moved while its shutter was open. What the photo shows is known as a program: the sum of shifted scenes. To find the scene, one
+# A camera moved while its shutter was open. What the photo shows is known as a program: the mean of shifted scenes. To find the scene, one
 # minimises the misfit between the photo and what the program makes of a guess, and for that one needs a gradient. Of a linear program `A`
 # the gradient is made with its *transpose*, `Aᵀ`. Nobody has to derive that: JAX turns the program of `A` round.
 #
@@ -23,6 +23,8 @@
 # ## The program
 
 # %%
+import textwrap
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -193,7 +195,7 @@ def primitives(program):
 example = jnp.ones(3)
 for name, f in dictionary.items():
     d = jaxviz.derive(f, example)
-    print(f"{name:28} {', '.join(primitives(d.linear)):56} {', '.join(primitives(d.backward))}")
+    print(f"{name:28}{', '.join(primitives(d.linear)):49}{', '.join(primitives(d.backward))}")
 
 # %% [markdown]
 # Most of it is one idea: *what is copied is summed, and what is left out is filled with zeros.* A broadcast copies, so its transpose sums.
@@ -330,8 +332,10 @@ additions.solution(8)
 # %%
 place = {e: i for i, e in enumerate(derivation.linear.equations)}
 source = {made: e for e in place for made in derivation.links.get(e, ())}
-print("linear:  ", " ".join(f"{i}:{e.primitive.name}" for e, i in place.items()))
-print("backward:", " ".join(f"{place[source[e]]}:{e.primitive.name}" for e in derivation.backward.equations))
+linear_order = [f"{i}:{e.primitive.name}" for e, i in place.items()]
+backward_order = [f"{place[source[e]]}:{e.primitive.name}" for e in derivation.backward.equations]
+for order in ("linear:", *linear_order), ("backward:", *backward_order):
+    print(textwrap.fill(" ".join(order), 120, subsequent_indent="    "))
 
 # %% [markdown]
 # The sums have gone: the transpose of an `add` hands its cotangent to both operands, which takes no work.
@@ -426,8 +430,8 @@ by_grad = jax.grad(misfit)(x)
 print("as Aᵀ(A x - photo):", bool(jnp.allclose(by_grad, camera_t(camera(x) - photo), atol=1e-4)))
 
 # %% [markdown]
-# A program that is not linear cannot be transposed, but its *linear program* can: [linearize](02_jvp_and_linearize.ipynb) it, and transpose that. So
-# reverse mode is two transformations, one after the other. Film is an example: it does not get brighter than white.
+# A program that is not linear cannot be transposed, but its *linear program* can: linearize
+# ([2 · JVP and linearize](02_jvp_and_linearize.ipynb)), and transpose that. So reverse mode is two transformations, one after the other. Film is an example: it does not get brighter than white.
 
 
 # %%

@@ -211,10 +211,17 @@ for event in (report.born, report.became_nan):
 # %% [markdown]
 # ## Go there
 #
-# `jaxviz.step` runs the forward and the backward pass equation by equation, into the loops. To the first value that is not finite:
+# `jaxviz.step` runs the forward and the backward pass equation by equation, into the loops.
 
 # %%
 s = jaxviz.step(loss, good, *bad)
+s
+
+# %% [markdown]
+# This is live, and follows `s` wherever the cells below take it: when all of them have run, it stands at the end. They show where `s` stood
+# in between. To the first value that is not finite:
+
+# %%
 s.run(non_finite=True)
 
 # %% [markdown]
@@ -369,7 +376,7 @@ for n in np.unique(w["length"].steps):
     print(f"{30 + n:4} {least:14.1e} {largest:11.1e}")
 
 # %% [markdown]
-# From step 36 on the least length falls, by about ten each step, and in the last of them the cotangent grows: the NaN can be seen coming, several
+# From step 36 on the least length is several times smaller at each step, and in the last of them the cotangent grows: the NaN can be seen coming, several
 # steps ahead. What `safe_unit` does not change is that near 0 the derivative of a direction *is* large. At 0 itself it is 0.
 
 # %% tags=["check"] jupyter={"source_hidden": true}
@@ -562,5 +569,4 @@ assert alarm is None
 #
 # `%nan loss(params, batch)` finds one in a program of yours.
 #
-# Back to the start: [0 · a first look](00_first_look.ipynb), or what a loop's gradient costs:
-# [6 · gradients of control flow](06_control_flow_gradients.ipynb).
+# Next: write all of it yourself, in [11 · build your own autodiff](11_build_your_own_autodiff.ipynb).
