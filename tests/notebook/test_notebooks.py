@@ -98,19 +98,58 @@ def test_what_the_reader_is_not_to_see_at_once_is_folded(path):
         for tag in cell.metadata.get("tags", ()):
             assert tag in (*FOLDED, "answer")
             assert cell.metadata.get("jupyter", {}) == ({"source_hidden": True} if tag in FOLDED else {}), cell.source
-        if "check" in cell.metadata.get("tags", ()):
-            assert "assert" in cell.source
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
-def test_links_lead_to_notebooks_of_the_series(path):
-    """Each that is there; what is numbered higher than the last may be yet to come."""
-    names = {p.stem for p in PATHS}
-    text = "\n".join(cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown")
-    linked = set(re.findall(r"\]\((\w+)\.ipynb\)", text))
-    assert linked or len(names) == 1
-    assert all(re.fullmatch(r"\d\d_[a-z_]+", name) for name in linked)
-    assert linked & names
+def test_a_folded_cell_says_what_it_is(path):
+    notebook = jupytext.read(path)
+    for cell in tagged(notebook, "exercise"):
+        name = re.match(r"# Exercise: ([a-z]\w*)\n", cell.source).group(1)
+        assert f"\n{name} = teach." in cell.source
+        assert cell.source.endswith(f"\n{name}")
+    for cell in tagged(notebook, "solution"):
+        assert cell.source.startswith("# Solution\n")
+        assert re.search(r"\.solution\(", cell.source)
+    for cell in tagged(notebook, "check"):
+        assert cell.source.startswith("# What the text says, asserted\n")
+        assert "assert " in cell.source
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_a_notebook_begins_and_ends_as_the_others_do(path):
+    text = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown"]
+    title, _, rest = text[0].partition("\n")
+    assert title.startswith(f"# {int(path.stem[:2])} · ")
+    assert "?" in title
+    assert re.search(r"(\d+|five) minutes", rest)
+    assert re.search(r"You (need|should)", rest)
+    if path != PATHS[0]:
+        assert text[-1].startswith("## What to keep of this\n\n- ")
+
+
+def links_of(text):
+    """Pairs of a notebook and what the link to it says."""
+    return [(name, label) for label, name in re.findall(r"\[([^\]]+)\]\(([^)]+)\.ipynb\)", text)]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_links_lead_to_notebooks_of_the_series_and_the_last_to_the_next_one(path):
+    names = [p.stem for p in PATHS]
+    text = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "markdown"]
+    labels = dict(links_of(PATHS[0].read_text())) | {names[0]: "0 · a first look"}
+    for name, label in links_of("\n".join(text)):
+        assert name in names, name
+        assert label == labels[name]
+    if path != PATHS[-1]:
+        following = names[names.index(path.stem) + 1]
+        last = text[-1].rpartition("\nNext: ")[2]
+        assert [name for name, _ in links_of(last)][:1] == [following]
+
+
+def test_the_first_notebook_lists_the_series_in_order():
+    listed = re.findall(r"^# - \[\d+ · [^\]]+\]\((\w+)\.ipynb\): .+", PATHS[0].read_text(), re.MULTILINE)
+    assert listed == [p.stem for p in PATHS[1:]]
+    assert [int(name[:2]) for name in listed] == list(range(1, len(listed) + 1))
 
 
 def test_the_first_notebook_is_a_script_too(tmp_path):
