@@ -211,22 +211,18 @@ for event in (report.born, report.became_nan):
 # %% [markdown]
 # ## Go there
 #
-# `jaxviz.step` runs the forward and the backward pass equation by equation, into the loops.
+# `jaxviz.step` runs the forward and the backward pass equation by equation, into the loops. To the first value that is not finite:
 
 # %%
 s = jaxviz.step(loss, good, *bad)
-s
-
-# %% [markdown]
-# This is live, and follows `s` wherever the cells below take it: when all of them have run, it stands at the end. They show where `s` stood
-# in between. To the first value that is not finite:
-
-# %%
 s.run(non_finite=True)
 
 # %% [markdown]
-# It stands in iteration 7 of the forward pass. Back in time, to the start of that iteration, and on by one equation, which is `reading @ params["in"]`.
-# The row that is zero is in the picture.
+# It stops in iteration 7 of the forward pass. What you see above is live, and follows `s`: when all cells have run, it stands at the end. The
+# cells below show where `s` stood in between.
+#
+# Back in time, to the start of that iteration, and on by one equation, which is `reading @ params["in"]`. The row that is zero is in the
+# picture.
 
 # %%
 s.to(iteration=7).next()
