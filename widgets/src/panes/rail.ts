@@ -157,10 +157,7 @@ export class Rail {
       this.play,
       this.link,
       this.versions,
-      h("span", { class: "jv-space" }),
-      devices(state),
-      this.badge,
-      help,
+      h("span", { class: "jv-rail-end" }, devices(state), this.badge, help),
     );
     this.update("shown");
   }
