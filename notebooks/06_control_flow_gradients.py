@@ -567,7 +567,7 @@ assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 #
 # - A `scan` stacks what each iteration saves, and keeps once what the loop does not change. A `while_loop` has no size for that stack, so it has
 #   forward mode alone.
-# - The branches of a `cond` save the same types, so the one that saves less fills in zeros; in a loop these are stacked, up to the bound.
+# - The branches of a `cond` save the same types, so the one that saves less fills in dummies; in a loop these are stacked, up to the bound.
 # - `jax.checkpoint` on the body of the `scan` keeps what an iteration starts from. Around the whole loop it only puts the peak off.
 #
 # `jaxviz.lint(loss, params, x)` finds such conds in a program of yours, with their bytes.

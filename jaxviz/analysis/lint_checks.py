@@ -362,7 +362,7 @@ def _dummies(subject: Subject) -> Iterator[Advice]:
     where = {r: _users_line(r, r.dummies[0].location) for f in subject.found.with_dummies for r in f.residuals}
     yield from _by_line(
         subject.found.with_dummies,
-        lambda texts: f"Each branch of a cond fills in zeros for what only another one keeps: {texts}.",
+        lambda texts: f"Each branch of a cond fills in dummies for what only another one keeps: {texts}.",
         "put jax.checkpoint around the cond, or around the body of the scan that it is in; or differentiate with "
         "jaxviz.grad(f, cond_residuals='recompute').",
         where.__getitem__,

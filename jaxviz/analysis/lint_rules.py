@@ -123,7 +123,7 @@ _RULES = (
     ),
     LintRule(
         "cond-dummy",
-        "a branch of a cond keeps zeros in place of what another branch keeps",
+        "a branch of a cond keeps a dummy in place of what another branch keeps",
         """
         The branches of a cond give residuals of the same types, so each fills in what only another one saves. A small branch
         takes the memory of the largest, and in a scan it does so in each iteration. The bytes are those of what is filled in where the other
