@@ -98,7 +98,7 @@ from jaxviz.analysis.residuals import (
 from jaxviz.analysis.residuals import (
     residuals as residuals,
 )
-from jaxviz.analysis.watching import (
+from jaxviz.analysis.series import (
     Series as Series,
 )
 from jaxviz.analysis.watching import (

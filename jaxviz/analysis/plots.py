@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxviz.analysis.policy_comparison import PolicyComparison
     from jaxviz.analysis.remat_plan import RematPlan
     from jaxviz.analysis.residuals import Residual, ResidualSet
-    from jaxviz.analysis.watching import Series
+    from jaxviz.analysis.series import Series
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, downwards from the top."""

@@ -19,8 +19,9 @@ import anywidget
 import numpy as np
 import traitlets
 
+from jaxviz.analysis.series import Series
 from jaxviz.analysis.tables import printable
-from jaxviz.analysis.watching import Series, Watch
+from jaxviz.analysis.watching import Watch
 from jaxviz.notebook.bundle import MISSING_BUNDLE
 
 _SCRIPT = Path(__file__).parent.parent / "static" / "live.js"

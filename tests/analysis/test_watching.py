@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import jaxviz
-from jaxviz.analysis import watching
+from jaxviz.analysis import series
 
 
 @jax.jit
@@ -95,7 +95,7 @@ def test_a_long_loop_in_one_step_is_thinned_too():
 
 
 def test_whole_values_are_bounded_by_bytes(monkeypatch):
-    monkeypatch.setattr(watching, "MOST_BYTES", 100)
+    monkeypatch.setattr(series, "MOST_BYTES", 100)
     w, _ = trained(40, what="value")
     assert sum(r.values.nbytes for r in w["h"].records) <= 100
     assert w["h"].values.shape[1:] == (3,)
