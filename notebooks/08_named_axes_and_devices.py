@@ -190,7 +190,7 @@ assert not any("gather" in e.primitive.name for e in mapped.equations)
 # %% [markdown]
 # ## The transpose of `psum`
 #
-# `psum` is linear, so a gradient goes through it by its transpose. Which is that? Try it by hand first, on numbers $x_1 \dots x_8$, one on each device.
+# `psum` is linear, so a gradient goes through it by its transpose. Which is that? Try it by hand first, on numbers $x_1 \ldots x_8$, one on each device.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: through
