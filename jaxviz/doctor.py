@@ -162,7 +162,7 @@ def doctor() -> DoctorReport:
 
 def _versions() -> Iterator[Finding]:
     own = sys.modules["jaxviz"].__version__
-    old = sys.version_info[:2] < _OLDEST_PYTHON
+    old = tuple(map(int, platform.python_version_tuple()[:2])) < _OLDEST_PYTHON
     advice = f"jaxviz needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer." if old else ""
     yield Finding("python", "versions", "fault" if old else "ok", platform.python_version(), advice)
     try:

@@ -6,12 +6,11 @@ import html
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-from typing import Any
 
 from jaxviz.analysis.tables import format_seconds, printable
 
@@ -155,6 +154,7 @@ _SCRIPT = """(() => {
 
 def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     """The bars as a figure, from the whole at the top down."""
+    from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle  # slow to import, and not wanted by who only looks
 
     from jaxviz.analysis.figures import Picture
