@@ -110,7 +110,8 @@ $(STAMPS)/install-latest: jaxviz/static/explorer.js pyproject.toml
 
 test-latest: $(STAMPS)/install-latest
 	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not browser and not packaging' tests \
-		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/test_libraries.py
+		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
+		--ignore=tests/test_libraries.py
 
 print-latest:
 	@echo $(PYTHON_LATEST)
