@@ -42,15 +42,16 @@ def explorer(tab, page_path):
     return tab.page.get_by_test_id("explorer")
 
 
-def violations(page):
+def violations(page, root="[data-testid=explorer]"):
     page.add_script_tag(path=AXE)
     found = page.evaluate(
-        """async () => (await axe.run("[data-testid=explorer]", {
+        """async (root) => (await axe.run(root, {
             runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
             rules: { region: { enabled: false } },
         })).violations.map((v) => v.id + ": " + v.help + "\\n" + v.nodes.slice(0, 4).map(
             (n) => "    " + n.html.slice(0, 200) + "\\n      " + n.failureSummary.split("\\n").slice(1, 3).join(" ")
-        ).join("\\n"))"""
+        ).join("\\n"))""",
+        root,
     )
     return "\n".join(found)
 

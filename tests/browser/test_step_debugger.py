@@ -6,7 +6,7 @@ import uuid
 import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
-from test_accessibility import AXE
+from test_accessibility import violations
 from test_front_ends import write
 
 pytestmark = pytest.mark.browser
@@ -103,16 +103,7 @@ def test_a_user_goes_forward_and_back_through_a_loop_and_its_derivative(lab, tab
     stepper.get_by_test_id("equation").first.dblclick(position={"x": 60, "y": 8})
     expect(stepper.get_by_test_id("step-said")).to_contain_text("equation 0")
     assert ask_kernel(page, "s.stage, s.position.index") == "forward 0"
-    page.add_script_tag(path=AXE)
-    found = page.evaluate(
-        """async () => (await axe.run("[data-testid=stepper]", {
-            runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
-            rules: { region: { enabled: false } },
-        })).violations.map((v) => v.id + ": " + v.help + "\\n" + v.nodes.slice(0, 4).map(
-            (n) => "    " + n.html.slice(0, 200) + "\\n      " + n.failureSummary.split("\\n").slice(1, 3).join(" ")
-        ).join("\\n"))"""
-    )
-    assert "\n".join(found) == ""
+    assert violations(page, "[data-testid=stepper]") == ""
 
 
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
