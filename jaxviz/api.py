@@ -11,6 +11,7 @@ from jax.tree_util import Partial
 
 import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program
 from jaxviz.runtime.cache import remember_step
 from jaxviz.runtime.donated import check_not_donated, is_deleted
@@ -27,6 +28,7 @@ from jaxviz.transforms.vmap import vmap_program
 Argnums = int | Sequence[int]
 
 
+@api_boundary
 def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Jacobian-vector product, as `jax.jvp`: `(a, T a) → (b, T b)`.
 
@@ -124,6 +126,7 @@ def _differentiable(program: Program) -> list[bool]:
     return [not compat.is_float0(v.aval.to_tangent_aval()) for v in program.invars]
 
 
+@api_boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """Linear approximation at a point, as `jax.linearize`: `a → (b, T a ⊸ T b)`.
 
@@ -172,6 +175,7 @@ def _linearized(
     return traced, outs, parts, nonzeros
 
 
+@api_boundary
 def _push_forward(
     linear: Program, in_tree: Any, in_avals: list[Any], nonzeros: list[bool], out_tree: Any, out_avals: list[Any],
     nonzeros_out: tuple[bool, ...], residuals: list[Any], *tangents: Any,
@@ -199,6 +203,7 @@ def _with_zeros(values: Sequence[Any], nonzeros: Sequence[bool], avals: Sequence
     return [next(given) if nz else compat.zeros(a) for nz, a in zip(nonzeros, avals, strict=True)]
 
 
+@api_boundary
 def vjp(
     fun: Callable[..., Any],
     *primals: Any,
@@ -298,6 +303,7 @@ class _PullBack:
         self.nonzeros_out = nonzeros_out
 
 
+@api_boundary
 def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tuple[Any, ...]:
     if len(cotangents) != 1:
         raise TypeError(compat.too_many_cotangents(known.program.name, len(cotangents)))
@@ -324,6 +330,7 @@ def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tupl
     return result
 
 
+@api_boundary
 def grad(
     fun: Callable[..., Any],
     argnums: Argnums = 0,
@@ -356,6 +363,7 @@ def grad(
     both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes, cond_residuals=cond_residuals)
 
     @named(fun, "Gradient", argnums)
+    @api_boundary
     def grad_f(*args: Any, **kwargs: Any) -> Any:
         value, g = both(*args, **kwargs)
         return (g, value[1]) if has_aux else g
@@ -370,6 +378,7 @@ def grad(
     return remember_step(grad_f, fun, grad, {"argnums": argnums, **options})
 
 
+@api_boundary
 def value_and_grad(
     fun: Callable[..., Any],
     argnums: Argnums = 0,
@@ -385,6 +394,7 @@ def value_and_grad(
     argnums = compat.index_or_indices(argnums)
 
     @named(fun, "Value and gradient", argnums)
+    @api_boundary
     def value_and_grad_f(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         check_not_donated(fun, args, kwargs)
         in_argnums, dyn_args = partial_in(fun, argnums, args, kwargs)
@@ -407,6 +417,7 @@ def value_and_grad(
     return remember_step(value_and_grad_f, fun, value_and_grad, {"argnums": argnums, **options})
 
 
+@api_boundary
 def vmap(
     fun: Callable[..., Any],
     in_axes: Any = 0,
@@ -454,6 +465,7 @@ def vmap(
     made = compat.jax_vmap(of_one, **options)
 
     @wraps(made)
+    @api_boundary
     def vmap_f(*args: Any, **kwargs: Any) -> Any:
         try:
             return made(*args, **kwargs)
@@ -518,6 +530,7 @@ def named(fun: Callable[..., Any], what: str, argnums: Any) -> Callable[[Callabl
     return decorate
 
 
+@api_boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], Any]:
     """Transpose of a function that is promised to be linear, as `jax.linear_transpose`.
 
@@ -548,6 +561,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
         )
     backward = transpose_program(program, [True] * len(program.invars), [True] * len(program.outvars))
 
+    @api_boundary
     def transposed(consts: tuple[Any, ...], out_cotangent: Any) -> Any:
         del consts  # leaves of the returned pytree, as in JAX; the program holds them too
         cts, tree = jax.tree.flatten(out_cotangent)

@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr
 import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import clear_operations, read_jaxpr
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
@@ -91,21 +92,25 @@ class Derivation:
         return transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
 
     @property
+    @api_boundary
     def jvp(self) -> Program:
         """Inputs, tangents → results, tangents of results."""
         return self.pushed.program
 
     @property
+    @api_boundary
     def forward(self) -> Program:
         """Inputs → results, residuals."""
         return self.linearized.forward
 
     @property
+    @api_boundary
     def linear(self) -> Program:
         """Residuals, tangents → tangents of results."""
         return self.linearized.linear
 
     @property
+    @api_boundary
     def backward(self) -> Program:
         """Residuals, cotangents of results → cotangents of inputs."""
         return self.transposed.backward
@@ -143,6 +148,7 @@ class Derivation:
             shown.update(equations)
         return MappingProxyType({e: tuple(dict.fromkeys(became)) for e, became in made.items()})
 
+    @api_boundary
     @counting("asking JAX")
     @deep_stack
     def check(self) -> Check:
@@ -181,6 +187,7 @@ def type_name(aval: Any) -> str:
     return ("~" if getattr(aval, "weak_type", False) else "") + str(aval.str_short())
 
 
+@api_boundary
 @counting("tracing")
 @deep_stack
 def derive(
@@ -238,6 +245,7 @@ def _derive_call(
         call_args, call_kwargs = jax.tree.unflatten(tree, all_leaves)
         return f(*call_args, **call_kwargs)
 
+    call.stands_for = f, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
     traced = trace_call(call, inputs, active=active, debug_info=info)

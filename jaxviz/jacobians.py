@@ -10,9 +10,11 @@ import jax
 
 from jaxviz.api import Argnums, check_inputs, jvp, named, partial_in, vjp
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.runtime.cache import remember_step
 
 
+@api_boundary
 def jacfwd(
     fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
@@ -21,6 +23,7 @@ def jacfwd(
     argnums = compat.index_or_indices(argnums)
 
     @named(fun, "Jacobian", argnums)
+    @api_boundary
     def jacfun(*args: Any, **kwargs: Any) -> Any:
         in_argnums, dyn_args = partial_in(fun, argnums, args, kwargs)
         check_inputs(partial(compat.check_input_dtype_jacfwd, holomorphic), dyn_args, in_argnums)
@@ -35,6 +38,7 @@ def jacfwd(
     return remember_step(jacfun, fun, jacfwd, {"argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic})
 
 
+@api_boundary
 def jacrev(
     fun: Callable[..., Any],
     argnums: Argnums = 0,
@@ -47,6 +51,7 @@ def jacrev(
     argnums = compat.index_or_indices(argnums)
 
     @named(fun, "Jacobian", argnums)
+    @api_boundary
     def jacfun(*args: Any, **kwargs: Any) -> Any:
         in_argnums, dyn_args = partial_in(fun, argnums, args, kwargs)
         check_inputs(partial(compat.check_input_dtype_reverse, "jacrev", holomorphic, allow_int), dyn_args, in_argnums)
@@ -63,6 +68,7 @@ def jacrev(
     return remember_step(jacfun, fun, jacrev, {"argnums": argnums, **options})
 
 
+@api_boundary
 def hessian(
     fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:

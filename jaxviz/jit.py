@@ -8,8 +8,10 @@ from typing import Any
 
 from jaxviz.analysis.compiled import CompileReport, report_compiled
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.runtime.cache import compiled_of
 from jaxviz.runtime.donated import check_not_donated, note_donated
+from jaxviz.trace import note_arguments, noting_arguments
 
 
 class Jitted:
@@ -22,19 +24,24 @@ class Jitted:
         self._compiled = compiled_of(fun, options)
         self._donates = bool(options.get("donate_argnums") not in (None, ()) or options.get("donate_argnames"))
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             out = self._compiled(*args, **kwargs)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             check_not_donated(self._fun, args, kwargs, error)
+            note_arguments(error, self._fun, args, kwargs)
             raise
         if self._donates:
             note_donated(self._fun, args, kwargs)
         return out
 
+    @api_boundary
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:
         """Compiles the function for these arguments, without running it, and says what was made of it: see `CompileReport`."""
-        return report_compiled(self._fun, self._compiled.jitted.trace(*args, **kwargs), args, kwargs, self._options)
+        with noting_arguments(self._fun, args, kwargs):
+            traced = self._compiled.jitted.trace(*args, **kwargs)
+        return report_compiled(self._fun, traced, args, kwargs, self._options)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -46,6 +53,7 @@ class Jitted:
         return f"jaxviz.jit({getattr(self, '__name__', self._fun)})"
 
 
+@api_boundary
 def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Compiles a function, as `jax.jit`, whose options it takes.
 

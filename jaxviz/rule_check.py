@@ -16,9 +16,10 @@ from jaxviz.analysis.tables import text_table, wrapped
 from jaxviz.custom_rules import argument_names, function_name
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.syntax import Atom, Program
-from jaxviz.trace import trace
+from jaxviz.trace import noting_arguments, trace
 from jaxviz.transforms.driver import Builder
 
 
@@ -106,6 +107,7 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width // 2]}…{text[1 - width // 2 :]}"
 
 
+@api_boundary
 def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
     """Holds a custom rule against numerical differences, and against the derivative of the function that it replaces.
 
@@ -156,7 +158,8 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
             point = tuple(jnp.asarray(values[i], jnp.float64) for i in active)
             checked, more = _check_point(flat, point, inputs, outputs, tol)
     except Exception as error:
-        checked, more = _check_point(flat, tuple(jnp.asarray(values[i]) for i in active), inputs, outputs, tol)
+        with noting_arguments(f, args, kwargs):
+            checked, more = _check_point(flat, tuple(jnp.asarray(values[i]) for i in active), inputs, outputs, tol)
         notes.append(f"In the types given: in 64 bits it raises {type(error).__name__}.")
     return RuleCheck(function_name(f), checked, (*notes, *more))
 

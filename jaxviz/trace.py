@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import NoArrayError
 from jaxviz.ir.origin import locate
@@ -40,6 +42,7 @@ class Traced:
     rebuild_aux: Callable[[Sequence[Any]], Any]
 
 
+@api_boundary
 def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
     """Makes the Program of a function, as `jax.make_jaxpr` makes its jaxpr.
 
@@ -60,6 +63,7 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
       jax's tracer errors: Python needs a value that an enclosing `jit` or `vmap` keeps abstract.
     """
 
+    @api_boundary
     def traced(*args: Any, **kwargs: Any) -> Program:
         return trace_call(fun, args, kwargs, keeps_rules=False).program
 
@@ -97,11 +101,8 @@ def trace_call(
 
     def flat(*tracers: Any) -> list[Any]:
         call_args, call_kwargs = jax.tree.unflatten(in_tree, tracers)
-        try:
+        with noting_arguments(fun, args, kwargs):
             out = fun(*call_args, **call_kwargs)
-        except (TypeError, ValueError) as error:
-            note_arguments(error, fun, args, kwargs)
-            raise
         aux: list[Any] = []
         if has_aux:
             out, aux_out = _pair(out)
@@ -178,9 +179,19 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     error.add_note(f"{_CALLED} {info.func_src_info}, called with {listed}{rest}.")
 
 
+@contextlib.contextmanager
+def noting_arguments(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Adds the arguments of a function to errors about types or values that are raised inside; see `note_arguments`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        note_arguments(error, fun, args, kwargs)
+        raise
+
+
 def _type_text(x: Any) -> str:
     try:
-        return str(compat.aval_of(x).str_short())
+        return str(compat.aval_of(x).str_short(short_dtypes=True))
     except TypeError:
         return type(x).__name__
 

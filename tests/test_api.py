@@ -170,7 +170,7 @@ def test_an_error_lists_the_arguments_also_those_that_are_not_differentiated():
     with pytest.raises(TypeError) as caught:
         jaxviz.grad(f)(X, jnp.ones((4, 2)), "fast")
     (note,) = (n for n in caught.value.__notes__ if n.startswith("The function is"))
-    assert note.endswith("called with w: float32[3], x: float32[4,2], mode: str.")
+    assert note.endswith("called with w: f32[3], x: f32[4,2], mode: str.")
 
 
 def test_compiled_operations_are_placed_at_the_users_line():

@@ -301,8 +301,8 @@ def test_with_many_arguments_those_that_the_error_speaks_of_come_first():
     with pytest.raises(ValueError, match=r"\(12,\)") as caught:
         jaxviz.grad(f)([*(jnp.ones(3) for _ in range(15)), X[:12]], 2.0)
     (note,) = (n for n in caught.value.__notes__ if n.startswith("The function is"))
-    assert f"f at {__file__}:{f.__code__.co_firstlineno}, called with params[15]: float32[12], params[0]: f" in note
-    assert note.endswith("params[6]: float32[3] and 9 more.")
+    assert f"f at {__file__}:{f.__code__.co_firstlineno}, called with params[15]: f32[12], params[0]: f" in note
+    assert note.endswith("params[6]: f32[3] and 9 more.")
 
 
 @pytest.mark.parametrize("body", [lambda x: lax.psum(x, "i"), lambda x: x * 2.0], ids=["same", "differing"])

@@ -14,6 +14,7 @@ from jaxviz.analysis.policies import paragraph
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, type_text, wrapped
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
@@ -282,6 +283,7 @@ class _ShownTable:
 _LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear", "backward": "backward"}
 
 
+@api_boundary
 @deep_stack
 def compare(f: Any, g: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Comparison:
     """What differs between two functions, or two versions of one, and between their gradients.

@@ -21,6 +21,7 @@ from jaxviz.analysis.walk import call_name, defined_at, location_of
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import one_equation
 from jaxviz.ir.errors import EquationError, JaxvizError
 from jaxviz.ir.origin import Location
@@ -477,6 +478,7 @@ class _Stopwatch:
         return outs, best
 
 
+@api_boundary
 @counting("cost")
 @deep_stack
 def cost(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> CostReport:

@@ -15,9 +15,11 @@ from jaxviz.analysis.compiled import aliases_of, as_compiled
 from jaxviz.analysis.donation import match_donations
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table, wrapped
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import unwatched
+from jaxviz.trace import noting_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class DonationReport:
 _HEADS = ("donated", "type", "bytes", "")
 
 
+@api_boundary
 def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationReport:
     """What becomes of the donated arguments of a call of a jitted function, which is compiled for it and not run.
 
@@ -152,7 +155,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     if jitted is None:
         raise TypeError(f"{function_name(f)} is not jitted: ask about jax.jit({function_name(f)}, donate_argnums=...)")
     fun, info = jitted
-    with unwatched():
+    with unwatched(), noting_arguments(fun, args, kwargs):
         traced = underneath.trace(*args, **kwargs)
         compiled = traced.lower().compile()
     program = read_jaxpr(traced.jaxpr)

@@ -19,6 +19,7 @@ from jaxviz.analysis.tables import type_text
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import EquationError, NoArrayError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
@@ -63,6 +64,7 @@ class _Subject:
         return dict(zip((*program.invars, *program.constvars), (*self.inputs, *program.consts), strict=True))
 
 
+@api_boundary
 @counting("looking for NaNs")
 def find_nan(
     f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, gradient: bool | None = None,

@@ -11,6 +11,7 @@ from jaxviz.analysis.lint_checks import FIND, Advice, Subject
 from jaxviz.analysis.lint_rules import LINT_RULES
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, wrapped
 from jaxviz.derivation import derive
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
 
@@ -106,6 +107,7 @@ class LintReport(Sequence[Advice]):
         }  # fmt: skip
 
 
+@api_boundary
 @deep_stack
 def lint(
     f: Any, *args: Any, argnums: int | Sequence[int] = 0, min_nbytes: int | None = None, **kwargs: Any

@@ -17,6 +17,7 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
@@ -286,6 +287,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
+@api_boundary
 @counting("memory")
 @deep_stack
 def memory(

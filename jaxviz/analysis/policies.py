@@ -19,6 +19,7 @@ from jaxviz.analysis.set_policy import has_checkpoints
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, wrapped
 from jaxviz.derivation import derive
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 
@@ -129,6 +130,7 @@ class PolicyReport:
         }
 
 
+@api_boundary
 @deep_stack
 def policies(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> PolicyReport:
     """What becomes of each value of the checkpointed functions in a program, and which policy decided it.

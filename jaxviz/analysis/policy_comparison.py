@@ -32,6 +32,7 @@ from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
@@ -379,6 +380,7 @@ _VALUES = ("value", "type", "bytes", "line")
 _HEADS = ("policy", "kept", "beside args", "values", "extra FLOPs", "model peak")
 
 
+@api_boundary
 @deep_stack
 def compare_policies(
     f: Any,

@@ -22,6 +22,7 @@ from jaxviz.analysis.tables import format_seconds, html_table, short_location, t
 from jaxviz.analysis.walk import location_of
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, is_own_code
@@ -29,6 +30,7 @@ from jaxviz.ir.syntax import Equation, Program
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.sampling import Samples, Stack, sampled
+from jaxviz.trace import noting_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,11 +151,9 @@ class Profile:
         """`profile of step on cpu: 1.24 ms a call (5 calls, 1.2 to 1.4 ms), 61 % of it on the device; 0.41 s before the first`."""
         first = sum(p.seconds for p in self.phases if p.once)
         low, high = map(format_seconds, self.spread)
-        on = (
-            ""
-            if self.busy is None or not self.run
-            else f", {100 * min(1.0, self.busy / self.run):.0f} % of it on the device"
-        )
+        on = ""
+        if self.busy is not None and self.run:
+            on = f", {100 * min(1.0, self.busy / self.run):.0f} % of it on the device"
         n = f"{self.repeats} call{'s' * (self.repeats != 1)}, {low} to {high}"
         return f"profile of {self.function} on {self.backend}: {format_seconds(self.run)} a call ({n}){on}; {format_seconds(first)} before the first"
 
@@ -239,6 +239,7 @@ _DISPATCH_HEADS = ("jitted function", "calls", "a call, on the host", "together"
 _KERNEL_HEADS = ("time", "", "times", "on the device", "lines", "equations")
 
 
+@api_boundary
 def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **kwargs: Any) -> Profile:
     """Says where the time of a call goes: tracing, derivation, lowering, compilation, dispatch and execution, and which lines take it.
 
@@ -259,9 +260,10 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
     """
     underneath: Any = getattr(getattr(f, "__dict__", {}).get("_compiled"), "jitted", f)
     jitted = compat.jitted_function(underneath)
-    if jitted is None:
-        return _profile_python(f, args, kwargs, repeat)
-    return _profile_jitted(f, *jitted, args, kwargs, repeat)
+    with noting_arguments(f if jitted is None else jitted[0], args, kwargs):
+        if jitted is None:
+            return _profile_python(f, args, kwargs, repeat)
+        return _profile_jitted(f, *jitted, args, kwargs, repeat)
 
 
 # --- a jitted function ------------------------------------------------------------------------------------------------
@@ -292,11 +294,9 @@ def _profile_jitted(
 
     derivation = tracing * _share(stacks, "derivation")
     waiting = returned if busy is None else max(0.0, run - busy)
-    how = (
-        "until the call returns"
-        if busy is None
-        else "the rest of a call, in which the device does nothing: Python, arguments, waiting"
-    )
+    how = "until the call returns"
+    if busy is not None:
+        how = "the rest of a call, in which the device does nothing: Python, arguments, waiting"
     phases = [
         Phase("tracing", tracing - derivation, True, "your function runs on tracers"),
         Phase("derivation", derivation, True, "jax's and jaxviz's transforms, while it is traced"),

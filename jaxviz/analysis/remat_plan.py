@@ -19,6 +19,7 @@ from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_locat
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.origin import Location, file_label
 from jaxviz.ir.pretty import describe_equation
@@ -264,6 +265,7 @@ def code_row(name: str, place: Place, values: Sequence[Var], graph: Graph, count
     )
 
 
+@api_boundary
 @deep_stack
 def plan_remat(
     f: Any,
@@ -414,6 +416,7 @@ class _Call:
     def of(self, flat: Callable[..., list[Any]], f: Callable[..., Any]) -> Callable[..., Any]:
         """A function of flat arrays as one that is called as `f` is, with its name and its place in the source."""
 
+        @api_boundary
         def planned(*args: Any, **kwargs: Any) -> Any:
             leaves, tree = jax.tree.flatten((args, kwargs))
             if tree != self.in_tree:

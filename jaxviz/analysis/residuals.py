@@ -29,6 +29,7 @@ from jaxviz.analysis.totals import NO_SCOPE, Total, module_of, per_device, scope
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
@@ -364,6 +365,7 @@ def _sizes(whole: int, per_device: int | None) -> str:
     return format_bytes(whole) if per_device is None else f"{format_bytes(whole)} · {format_bytes(per_device)} a device"
 
 
+@api_boundary
 @counting("residuals")
 def residuals(
     f: Any, *args: Any, argnums: int | Sequence[int] | None = None, compile: bool = False, **kwargs: Any

@@ -15,6 +15,7 @@ For each name: why the public API does not serve, and what would replace it.
 | `config.eager_constant_folding` | tracing with constants computed at once | an option of `make_jaxpr` |
 | `debugging.debug_callback_p` | a debug callback under a checkpoint policy | `jax.extend.core.primitives` |
 | `callback.emit_python_callback`, `debugging.debug_effect`, `pe.partial_eval_jaxpr_custom_rules` | a callback that takes what XLA has as it is, once under a checkpoint and once for a mapped axis; `jax.debug.callback` copies each operand to a device again, unrolls a mapped axis, and runs again what is computed again | options of `jax.debug.callback` |
+| `traceback_util.api_boundary`, `register_exclusion`, `include_filename` | tracebacks that leave out the package's frames as they do jax's | `jax.extend.source_info_util` with the same for tracebacks |
 | `api_util.debug_info` | argument names and source of a function | `jax.extend` |
 | `core.eval_jaxpr` | running a jaxpr under the user's `jax_debug_nans` | `jaxpr_as_fun` that leaves it alone |
 | `api._post_hook_state`, `array.ArrayImpl._check_if_deleted` | which call a donated array went to, said where it is read | a public hook for jitted calls; a note on donated arrays |
@@ -26,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +49,7 @@ from jax._src import mesh as _mesh
 from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source
+from jax._src import traceback_util as _traceback_util
 from jax._src import tree_util as _tree_util
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
@@ -235,6 +238,26 @@ def is_user_file(name: str) -> bool:
 
 # An operation's innermost frame is that of our trace, which JAX would take for the user's where it names one line.
 source_info_util.register_exclusion(__file__)
+
+
+# Where a traceback leaves out jax's frames, it leaves out those of this package too.
+_traceback_util.register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def api_boundary(fun: Any) -> Any:
+    """The function as one that tracebacks are filtered at; see `jaxviz.ir.boundary`."""
+    return _traceback_util.api_boundary(fun)
+
+
+def filters_tracebacks() -> bool:
+    """Whether the user lets JAX leave frames out of tracebacks."""
+    return bool(_config.traceback_filtering.value != "off")
+
+
+@functools.cache
+def is_hidden(file: str) -> bool:
+    """Whether the frames of a file are left out of tracebacks."""
+    return not _traceback_util.include_filename(file)
 
 
 def user_frames(traceback: Any) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.analysis.compare import Comparison
 from jaxviz.analysis.tables import printable
 from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.notebook.bundle import GRAPHVIZ, MAIN, Bundle, bundle, loader, packed, part_names, script
 from jaxviz.progress import told_to
@@ -348,6 +349,7 @@ def _equations(derivation: Derivation, stage: str) -> list[Equation]:
     return [equation for _, equation in getattr(derivation, stage).walk()]
 
 
+@api_boundary
 def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Explorer:
     """Shows what JAX's transformations make of a function, as a widget.
 

@@ -12,6 +12,7 @@ from jax.extend.core import ClosedJaxpr
 from jaxviz.analysis.budgets import read_size
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.syntax import Program
 from jaxviz.runtime.donated import check_not_donated
@@ -20,6 +21,7 @@ from jaxviz.runtime.stepping import Machine
 from jaxviz.stepper.stepper import Stepper
 
 
+@api_boundary
 def step(
     f: Any,
     *args: Any,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.derivation import Derivation, derive
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
@@ -135,6 +136,7 @@ class Drawing:
         return self.svg()
 
 
+@api_boundary
 @deep_stack
 def draw(
     f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
@@ -180,6 +182,7 @@ def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Any) -> Deriva
     return derive(f, *args, argnums=argnums, **kwargs)
 
 
+@api_boundary
 def to_dot(
     f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
 ) -> Dot:

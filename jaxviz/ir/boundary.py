@@ -1,0 +1,58 @@
+"""Tracebacks that lead from the user's call to the user's own line, as JAX's do."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from jaxviz.ir import compat
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+
+
+def api_boundary(fun: F) -> F:
+    """Marks a public function: tracebacks of errors below it leave out jaxviz's frames and jax's, as `jax_traceback_filtering` says.
+
+    >>> @api_boundary
+    ... def derive(f, *args): ...
+
+    Frames of the standard library go with those that called them: context managers, cached properties.
+    """
+
+    @functools.wraps(fun)
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fun(*args, **kwargs)
+        except Exception as error:
+            if compat.filters_tracebacks():
+                error.__traceback__ = _without_library(error.__traceback__)
+            raise
+
+    made: F = compat.api_boundary(bounded)
+    return made
+
+
+def _without_library(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of the standard library that hidden frames call."""
+    kept: list[TracebackType] = []
+    is_hidden = True
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not (is_hidden and _is_library(file)):
+            kept.append(traceback)
+            is_hidden = compat.is_hidden(file)
+        traceback = traceback.tb_next
+    made = None
+    for t in reversed(kept):
+        made = TracebackType(made, t.tb_frame, t.tb_lasti, t.tb_lineno)
+    return made
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) and "-packages" not in file

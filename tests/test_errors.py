@@ -1,0 +1,109 @@
+"""What a user reads when something goes wrong: their own call, their own line, and what to write."""
+
+import inspect
+import traceback
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from jaxviz.ir.origin import is_own_code
+
+PARAMS = {"w": jnp.ones(3)}
+X = jnp.ones((2, 4))
+
+
+def loss(params, x):
+    return jnp.sum(x @ params["w"])
+
+
+CALLS = {
+    "grad": lambda f, *args: jaxviz.grad(f)(*args),
+    "value_and_grad": lambda f, *args: jaxviz.value_and_grad(f)(*args),
+    "vjp": jaxviz.vjp,
+    "jvp": lambda f, *args: jaxviz.jvp(f, args, args),
+    "linearize": jaxviz.linearize,
+    "linear_transpose": jaxviz.linear_transpose,
+    "vmap": lambda f, *args: jaxviz.vmap(f, in_axes=None, axis_size=2)(*args),
+    "jacfwd": lambda f, *args: jaxviz.jacfwd(f)(*args),
+    "jacrev": lambda f, *args: jaxviz.jacrev(f)(*args),
+    "hessian": lambda f, *args: jaxviz.hessian(f)(*args),
+    "jit": lambda f, *args: jaxviz.jit(f)(*args),
+    "trace": lambda f, *args: jaxviz.trace(f)(*args),
+    "derive": jaxviz.derive,
+    "residuals": jaxviz.residuals,
+    "memory": jaxviz.memory,
+    "cost": jaxviz.cost,
+    "lint": jaxviz.lint,
+    "policies": jaxviz.policies,
+    "compare_policies": jaxviz.compare_policies,
+    "plan_remat": lambda f, *args: jaxviz.plan_remat(f, *args, budget=0.5),
+    "find_nan": jaxviz.find_nan,
+    "step": jaxviz.step,
+    "compare": lambda f, *args: jaxviz.compare(f, f, *args),
+    "profile": jaxviz.profile,
+    "donation": lambda f, *args: jaxviz.donation(jax.jit(f), *args),
+    "check_rule": jaxviz.check_rule,
+    "explain_recompile": lambda f, *args: jaxviz.explain_recompile(jax.jit(f), *args),
+    "explore": jaxviz.explore,
+    "draw": jaxviz.draw,
+    "to_dot": jaxviz.to_dot,
+}
+"""Every public function that takes a function, called with it and its arguments."""
+
+JAX_S_OWN = {"checkpoint", "closure_convert", "linear_call", "pmap", "remat", "shard_map"}
+DECORATORS = {"custom_gradient", "custom_jvp", "custom_vjp"}
+NEVER_CALLS_IT = {"explain_recompile"}
+entry_points = pytest.mark.parametrize("name", CALLS.keys() - NEVER_CALLS_IT)
+
+
+def test_the_table_has_every_public_function_that_takes_a_function():
+    public = {name: getattr(jaxviz, name) for name in [*dir(jaxviz), "explore", "draw", "to_dot"] if name[0] != "_"}
+    functions = {name: f for name, f in public.items() if callable(f) and not isinstance(f, type)}
+    first = {name: next(iter(inspect.signature(f).parameters), "") for name, f in functions.items()}
+    takes = {name for name, parameter in first.items() if parameter in ("f", "fun", "function", "callable")}
+    assert takes - JAX_S_OWN - DECORATORS == CALLS.keys()
+
+
+def raised_by(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011  of whatever kind JAX raises
+        call()
+    return caught.value
+
+
+def frames(error):
+    return [(f.filename, f.name) for f in traceback.extract_tb(error.__traceback__)]
+
+
+def text(error):
+    return "".join(traceback.format_exception_only(error))
+
+
+@entry_points
+def test_an_error_names_the_users_function_and_its_arguments(name):
+    error = raised_by(lambda: CALLS[name](loss, PARAMS, X))
+    line = loss.__code__.co_firstlineno
+    assert f"loss at {__file__}:{line}, called with params['w']: f32[3], x: f32[2,4]" in text(error)
+
+
+@entry_points
+def test_a_traceback_leads_from_the_call_to_the_line(name):
+    def call():
+        CALLS[name](loss, PARAMS, X)
+
+    found = frames(raised_by(call))
+    assert (__file__, "call") in found
+    assert (__file__, "loss") in found
+    between = found[found.index((__file__, "call")) + 1 : found.index((__file__, "loss"))]
+    assert {file for file, _ in between} <= {__file__}  # the lambda of the table
+
+
+def test_tracebacks_are_whole_where_jax_leaves_them_whole():
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        found = frames(raised_by(lambda: jaxviz.residuals(loss, PARAMS, X)))
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+    assert any(is_own_code(file) for file, _ in found)
