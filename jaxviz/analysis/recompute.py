@@ -21,6 +21,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors, call_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.transforms.inline import with_own_variables
 
 _COSTLY = frozenset(
     "dot_general conv_general_dilated sort fft cholesky triangular_solve select_and_scatter_add device_put igamma igammac "
@@ -62,12 +63,12 @@ class Kept:
         self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}
         """The equation of the forward program that makes a value, and the one of the function that that came from."""
         self.same: dict[Atom, Atom] = {}
-        """What a scan hands to its body as it is -> the value outside; what a scan stacks -> the value inside."""
+        """What a scan hands to its body as it is -> the value outside; what a scan stacks -> the value inside. That value stands for no other."""
         self.readers: dict[Atom, set[Equation | None]] = {}
         """For each value that is kept, the equations of the function whose linear part reads it; None for the results."""
         self.reads: dict[Equation | None, dict[Atom, None]] = {}
         parts = derivation.linearized
-        self._makers(parts.forward, 1)
+        self._makers(parts.forward, parts.forward, 1)
         self._readers(parts.linear, dict(zip(parts.linear.invars, parts.residuals, strict=False)))
 
     @property
@@ -116,31 +117,36 @@ class Kept:
 
     def outside(self, atom: Atom) -> Atom:
         """The value that another only stands for."""
-        while atom in self.same:
-            atom = self.same[atom]
-        return atom
+        return self.same.get(atom, atom)
 
     def _came_from(self, equation: Equation) -> Equation | None:
         return next((e for e in (equation, *ancestors(equation)) if e in self.written), None)
 
-    def _makers(self, program: Program, times: int) -> None:
-        for e in program.equations:
-            came_from = self._came_from(e)
+    def _makers(self, program: Program, derived: Program, times: int) -> None:
+        """Enters what the equations of a program make.
+
+        Args:
+          program: one whose variables no other program has: scans of the same function share their body.
+          derived: the same in the forward program.
+          times: how often it is run.
+        """
+        for e, original in zip(program.equations, derived.equations, strict=True):
+            came_from = self._came_from(original)
             for v in e.outvars:
                 self.maker[v] = e, came_from
                 self.size[v] = nbytes(v.aval) * times
             if e.primitive is compat.scan_p:
-                body: Program = e.params["jaxpr"]
+                body = with_own_variables(e.params["jaxpr"])
                 n_consts, n_carry = compat.scan_sizes(e.params)
                 often = times * int(e.params["length"])
                 for i, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
                     if n_consts <= i < n_consts + n_carry:
                         self.size[v] = nbytes(v.aval) * often
                     else:
-                        self.same[v] = a
-                self._makers(body, often)
+                        self.same[v] = self.outside(a)
+                self._makers(body, e.params["jaxpr"], often)
                 stacked = zip(e.outvars[n_carry:], body.outvars[n_carry:], strict=True)
-                self.same.update((v, a) for v, a in stacked if a in self.size)
+                self.same.update((v, self.outside(a)) for v, a in stacked if a in self.size)
 
     def _readers(self, linear: Program, stands_for: Mapping[Atom, Atom]) -> None:
         """Args: a linear program, and the values of the forward program that its inputs are."""

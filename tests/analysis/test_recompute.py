@@ -238,3 +238,28 @@ def test_nothing_costly_is_computed_again():
 def test_what_is_cheap(f, cheap):
     program = jaxviz.trace(f)(X)
     assert all(map(is_cheap, program.equations)) == cheap
+
+
+PLACES = jnp.array([0, 1, 2, 1])
+
+
+def _level(i, x):
+    at = PLACES[i]
+    return x.at[at].add(jnp.sin(x[at]))
+
+
+def _twice(x, _=None):
+    """Two loops with the same body, which JAX traces once."""
+    x = lax.fori_loop(0, 4, _level, x)
+    return lax.fori_loop(0, 4, _level, x), None
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: _twice(x)[0].sum(), lambda x: lax.scan(_twice, x, None, length=3)[0].sum()],
+    ids=["one after the other", "in a loop"],
+)
+def test_each_of_two_loops_with_the_same_body_keeps_values_of_its_own(f):
+    d = flat(f, jnp.ones(4))
+    assert Kept(d).nbytes == held_by_jax(d.primal, d.nonzeros)
+    jaxviz.lint(d)  # ends
