@@ -21,12 +21,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.tables import PAGE, printable
+from jaxviz.analysis.tables import PAGE
 from jaxviz.derivation import STAGES
-from jaxviz.doctor import doctor
+from jaxviz.doctor import WORDS, print_doctor
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
+from jaxviz.terminal import complain, note, show
 from jaxviz.trace import trace
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # argparse has said what was wrong, or printed the help
         return int(done.code or 0)
     if options.command == "doctor":
-        return _doctor(as_json=options.json)
+        return print_doctor(as_json=options.json)
     width = options.width or shutil.get_terminal_size((100, 24)).columns
     page = PAGE.set(max(40, min(width, 200) if not options.width else width))
     what = f"reading {options.target}"
@@ -72,11 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"evaluating --args {options.args}" if options.args else what
         call = _call(function, options, namespace)
         what = f"{options.doing} {options.target}"
-        options.run(Request(call, options, namespace, say=_note if options.json else _print))
+        options.run(Request(call, options, namespace, say=note if options.json else show))
         sys.stdout.flush()
         return 0
     except CallError as error:
-        _complain(f"jaxviz {options.command}: {error}")
+        complain(f"jaxviz {options.command}: {error}")
         return _USAGE_ERROR
     except BrokenPipeError:  # whoever reads has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -85,9 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         if options.traceback:
-            _complain("".join(traceback.format_exception(error)))
+            complain("".join(traceback.format_exception(error)))
         else:
-            _complain(short_message(error, what, "(--traceback shows where)"))
+            complain(short_message(error, what, "(--traceback shows where)"))
         return _FAILURE
     finally:
         PAGE.reset(page)
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        _complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists what there is")
+        complain(f"{self.prog}: {message}\n  `{self.prog} --help` lists what there is")
         raise SystemExit(_USAGE_ERROR)
 
 
@@ -159,11 +160,8 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument("--explain", action="store_true", help="print what each rule means that there is advice by")
     found = command("jaxpr", "tracing", _jaxpr, "a program as text, as JAX prints it")
     found.add_argument("--stage", default="primal", help=f"which: {_STAGES} (default: primal)")
-    words = "what is installed and set here that jaxviz needs, or that changes what it shows"
-    found = commands.add_parser(
-        "doctor", help=words, description=f"{words[0].upper()}{words[1:]}; ends with 1 if something needed is missing."
-    )
-    found.add_argument("--json", action="store_true", help="print it as JSON")
+    doctor = commands.add_parser("doctor", help=WORDS[0].lower() + WORDS[1:], description=WORDS)
+    doctor.add_argument("--json", action="store_true", help="print it as JSON")
     return parser
 
 
@@ -286,7 +284,7 @@ def _report(of: Callable[[Request], Any]) -> Callable[[Request], None]:
         if options.json:
             print(json.dumps(report.to_dict(), indent=1, ensure_ascii=True, default=str))
         elif not getattr(options, "code", False):
-            _print(str(report), headed=True)
+            show(str(report), headed=True)
         if plot:
             _save_figure(report.plot() if hasattr(report, "plot") else report.policies.plot(), plot)
 
@@ -298,7 +296,7 @@ def _save_figure(figure: Figure, path: str) -> None:
 
     with editable_text():
         figure.savefig(path, dpi=200)
-    _note(f"wrote {path}")
+    note(f"wrote {path}")
 
 
 def _jaxpr(request: Request) -> None:
@@ -306,7 +304,7 @@ def _jaxpr(request: Request) -> None:
     if options.stage not in STAGES:
         raise CallError(f"--stage is {_STAGES}; got {options.stage!r}")
     if options.stage != "primal":
-        _print(str(getattr(request.derivation, options.stage)))
+        show(str(getattr(request.derivation, options.stage)))
         return
     try:
         program = trace(call.fun)(*call.args, **call.kwargs)
@@ -314,7 +312,7 @@ def _jaxpr(request: Request) -> None:
         if not call.args:
             raise
         program = request.derivation.primal  # in which an argument that is no array is itself, such as a flag
-    _print(str(program))
+    show(str(program))
 
 
 def _explore(request: Request) -> None:
@@ -327,7 +325,7 @@ def _explore(request: Request) -> None:
     if options.html:
         from jaxviz.notebook.explorer import Explorer  # it brings anywidget and IPython with it
 
-        _note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
+        note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
     pictures = {name: getattr(options, name) for name in ("svg", "png", "pdf", "dot") if getattr(options, name)}
     if pictures:
         try:
@@ -339,41 +337,6 @@ def _explore(request: Request) -> None:
                 Path(path).write_text(picture.to_dot().source, encoding="utf-8")
             else:
                 getattr(picture, f"save_{name}")(path)
-            _note(f"wrote {path}")
+            note(f"wrote {path}")
     if not options.html and not pictures:
-        _print(summary(view_of(derivation, source=False)), headed=True)
-
-
-def _doctor(as_json: bool) -> int:
-    report = doctor()
-    if as_json:
-        print(json.dumps(report.to_dict(), indent=1))
-    else:
-        _print(str(report), headed=True)
-    return 0 if report.ok else _FAILURE
-
-
-# --- output -----------------------------------------------------------------------------------------------------------
-
-
-def _print(text: str, headed: bool = False) -> None:
-    """Prints lines in which nothing can command the terminal."""
-    lines = [printable(line) for line in text.split("\n")]
-    if headed and lines and _has_colours(sys.stdout):
-        lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
-    print("\n".join(lines))
-
-
-def _note(text: str) -> None:
-    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
-
-
-def _complain(text: str) -> None:
-    first, *rest = (printable(line) for line in text.rstrip().split("\n"))
-    if _has_colours(sys.stderr):
-        first = f"\x1b[31m{first}\x1b[0m"
-    print("\n".join([first, *rest]), file=sys.stderr)
-
-
-def _has_colours(stream: Any) -> bool:
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        show(summary(view_of(derivation, source=False)), headed=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata as metadata
 import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
-from jaxviz.analysis.devices import device_names, device_text
-from jaxviz.analysis.tables import format_bytes, html_table, text_table, wrapped
+from jaxviz.analysis.tables import device_names, device_text, format_bytes, html_table, text_table, wrapped
+from jaxviz.ir.private_names import SUPPORTED, full_name, missing_names
+from jaxviz.terminal import show
 
 State = Literal["ok", "note", "fault"]
 
@@ -154,7 +156,27 @@ def doctor() -> DoctorReport:
     Returns:
       a report: `str()` for a terminal, `.ok`, `.faults`, `.to_dict()`, and a table in a notebook.
     """
-    return DoctorReport((*_versions(), *_devices(), *_notebook(), *_pictures(), *_flags()))
+    return DoctorReport((*_versions(), *_inside_jax(), *_devices(), *_notebook(), *_pictures(), *_flags()))
+
+
+WORDS = "What is installed and set here that jaxviz needs, or that changes what it shows; ends with 1 if something needed is missing"
+
+
+def command(words: Sequence[str]) -> int:
+    """`jaxviz doctor` and its options, without the other commands: they need an engine that can run."""
+    parser = argparse.ArgumentParser("jaxviz doctor", description=WORDS)
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return print_doctor(parser.parse_args(words).json)
+
+
+def print_doctor(as_json: bool = False) -> int:
+    """Prints the report, and gives the status of the process: 0, or 1 if something needed is missing."""
+    report = doctor()
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=1))
+    else:
+        show(str(report), headed=True)
+    return 0 if report.ok else 1
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -183,6 +205,16 @@ def _versions() -> Iterator[Finding]:
             continue
         if wanted is not None:
             yield _version(name, wanted, owner)
+
+
+def _inside_jax() -> Iterator[Finding]:
+    """The private names that jaxviz uses and the installed JAX lacks."""
+    for name, row in missing_names().items():
+        off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
+        yield Finding(
+            full_name(name), "versions", "note" if row.feature else "fault", "not in this JAX",
+            f"Needed for: {row.why}. {off} `pip install 'jax{SUPPORTED}'` for a JAX that has it.",
+        )  # fmt: skip
 
 
 def _jax_first(item: tuple[str, str]) -> tuple[bool, str]:

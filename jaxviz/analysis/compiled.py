@@ -10,9 +10,8 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.devices import device_names, device_text
 from jaxviz.analysis.donation import Donation, match_donations, why_not
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table
+from jaxviz.analysis.tables import device_names, device_text, format_bytes, html_table, nbytes, text_table
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from jaxviz.analysis.tables import device_names, device_text
 from jaxviz.analysis.walk import bodies
 from jaxviz.derivation import Derivation
 from jaxviz.emit import as_function
@@ -32,16 +33,6 @@ class Placement:
 
     def __str__(self) -> str:
         return f"{device_text(self.devices)}, {self.chosen_by}"
-
-
-def device_text(devices: Sequence[str]) -> str:
-    """`cpu:0`, or `8 devices, cpu:0 to cpu:7`."""
-    return devices[0] if len(devices) == 1 else f"{len(devices)} devices, {devices[0]} to {devices[-1]}"
-
-
-def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
-    """`cpu:0` and so on, in the order of their numbers."""
-    return tuple(f"{d.platform}:{d.id}" for d in sorted(set(devices), key=lambda d: int(d.id)))
 
 
 def placement_of(derivation: Derivation) -> Placement:

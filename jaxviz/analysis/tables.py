@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxviz.ir import compat
-from jaxviz.ir.origin import Location
+if TYPE_CHECKING:
+    from jaxviz.ir.origin import Location
 
 
 def format_bytes(n: int) -> str:
@@ -151,6 +151,8 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
     counts = list(lengths)
     if aval.shape[0] > counts[0]:
         counts.insert(0, aval.shape[0] // counts[0])
+    from jaxviz.ir import compat  # not with the module: `jaxviz doctor` makes its tables where the engine cannot run
+
     for _ in lengths:
         aval = compat.unstacked(aval)
     return " × ".join([*(f"{n:,}" for n in counts), _type_text(aval)])
@@ -159,6 +161,16 @@ def type_text(aval: Any, lengths: Sequence[int] = ()) -> str:
 @lru_cache(maxsize=4096)
 def _type_text(aval: Any) -> str:
     return str(aval.str_short(short_dtypes=True))
+
+
+def device_text(devices: Sequence[str]) -> str:
+    """`cpu:0`, or `8 devices, cpu:0 to cpu:7`."""
+    return devices[0] if len(devices) == 1 else f"{len(devices)} devices, {devices[0]} to {devices[-1]}"
+
+
+def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
+    """`cpu:0` and so on, in the order of their numbers."""
+    return tuple(f"{d.platform}:{d.id}" for d in sorted(set(devices), key=lambda d: int(d.id)))
 
 
 def wrapped(text: str, indent: str = "", width: int | None = None) -> str:

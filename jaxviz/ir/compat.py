@@ -1,25 +1,6 @@
 """The one file that imports `jax._src` and knows JAX versions.
 
-For each name: why the public API does not serve, and what would replace it.
-
-| from `jax._src` | why | would be replaced by |
-| --- | --- | --- |
-| `partial_eval.DynamicJaxprTrace` | `make_jaxpr` inlines jitted `jnp` functions and forgets which scalars crossed into them, and it cannot run on values | a tracing hook in `jax.extend` |
-| `ad.linearize_jaxpr`, `ad.fancy_transposes`, `ad.ValAccum` | the rules that `jax.vjp` really uses, `primitive_linearizations` and `fancy_transposes`, are not public | their export from `jax.interpreters.ad` |
-| `core.current_jaxpr_eqn_context`, `core.JaxprEqn(ctx=...)` | equations written out keep mesh, compute type and random number layout | `jax.extend.core.JaxprEqn` as a public constructor |
-| `source_info_util` | user frames and named scopes of an equation | `jax.extend.source_info_util` with `user_frames` |
-| `effects.JaxprInputEffect` | an effect that names a variable must be renamed with it | effects by position |
-| `ad.custom_lin`'s params, `custom_derivatives.remat_opt_p` | the derivative of a `custom_vjp_call` before it is transposed, and a forward rule with `optimize_remat` | public primitives with documented params |
-| `pe.ensure_enum`, `pe.SaveableType`, `pe.Offloadable` | what a checkpoint policy answered | `jax.ad_checkpoint` |
-| `ad_util.empty_like_aval`, `core.unmapped_leading_aval` | the dummies of a cond, the type of what a scan stacks | `jax.extend.core` |
-| `config.eager_constant_folding` | tracing with constants computed at once | an option of `make_jaxpr` |
-| `debugging.debug_callback_p` | a debug callback under a checkpoint policy | `jax.extend.core.primitives` |
-| `callback.emit_python_callback`, `debugging.debug_effect`, `pe.partial_eval_jaxpr_custom_rules` | a callback that takes what XLA has as it is, once under a checkpoint and once for a mapped axis; `jax.debug.callback` copies each operand to a device again, unrolls a mapped axis, and runs again what is computed again | options of `jax.debug.callback` |
-| `traceback_util.api_boundary`, `register_exclusion`, `include_filename` | tracebacks that leave out the package's frames as they do jax's | `jax.extend.source_info_util` with the same for tracebacks |
-| `api_util.debug_info` | argument names and source of a function | `jax.extend` |
-| `core.eval_jaxpr` | running a jaxpr under the user's `jax_debug_nans` | `jaxpr_as_fun` that leaves it alone |
-| `api._post_hook_state`, `array.ArrayImpl._check_if_deleted` | which call a donated array went to, said where it is read | a public hook for jitted calls; a note on donated arrays |
-| the frames of `pjit.cache_miss`, `config.trace_context`, `tree_util.equality_errors_pytreedef` | what a jitted function is compiled for, and what of it changed | an event of `jax.monitoring` with the key |
+`private_names.py` has a row for each name: why the public API does not serve, and what does not work where a JAX lacks it.
 """
 
 from __future__ import annotations
@@ -67,7 +48,12 @@ try:
 except ImportError:  # before 0.12
     _flattree = None
 
+from jaxviz.ir.private_names import complete
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+
+for _alias, _module in tuple(globals().items()):
+    if isinstance(_module, types.ModuleType) and _module.__name__.startswith("jax._src."):
+        globals()[_alias] = complete(_module)
 
 JAX: str = f"JAX {jax.__version__}"
 

@@ -7,6 +7,10 @@ class JaxvizError(Exception):
     """What all errors of the engine's own are."""
 
 
+class UnsupportedJaxError(JaxvizError, ImportError):
+    """The installed JAX is of a version that jaxviz does not support, or lacks a private name that jaxviz uses."""
+
+
 class ProgramTypeError(JaxvizError, TypeError):
     """A program that is not well typed; the message names the equation and the user's line."""
 

@@ -1,0 +1,323 @@
+"""Which versions of JAX this jaxviz supports, and every private name of JAX that it uses.
+
+`check_jax` looks for them before the engine is imported, so that another JAX gives one error that says what to do, and not an AttributeError
+from somewhere inside. A name that only one feature needs is no reason to refuse: where it is used, something that raises the error is in its
+place. `jaxviz doctor` lists what is missing, and so needs this module and not the engine.
+
+Beside the names in the table, `compat.py` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
+`_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the local variables of the frames of a call of a jitted function
+(`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxviz.ir.errors import UnsupportedJaxError
+
+OLDEST, TOO_NEW = (0, 10, 2), (0, 13)
+SUPPORTED = f">={'.'.join(map(str, OLDEST))},<{'.'.join(map(str, TOO_NEW))}"
+"""The same as `pyproject.toml` asks for."""
+
+
+class Name(NamedTuple):
+    """A private name of JAX's.
+
+    Args:
+      why: what it is needed for, that the public API does not offer.
+      feature: what does not work without it; '' for jaxviz as a whole.
+      since, before: the versions of JAX that have it, where not all do that are supported.
+    """
+
+    why: str
+    feature: str = ""
+    since: tuple[int, ...] = OLDEST
+    before: tuple[int, ...] = TOO_NEW
+
+
+_VMAP = "jaxviz.vmap"
+_SHARD_MAP = "differentiating a shard_map"
+_MAPPED_COND = "jaxviz.vmap of a cond"
+_JACFWD, _JACREV = "jaxviz.jacfwd", "jaxviz.jacrev"
+_REVERSE = "jaxviz.grad or jaxviz.vjp"
+_COTANGENTS = "the error about cotangents that do not fit"
+_DONATION = "jaxviz.watch_donations"
+_RECOMPILING = "jaxviz.explain_recompile"
+_PROBE = "watching a jaxviz.probe"
+_POLICY = "a checkpoint policy"
+_NAN_FLAGS = "jaxviz.find_nan under jax_debug_nans"
+_OPTIONS = "naming the parameters of jax.jit"
+_ON_VALUES = "a function that branches on values"
+
+PRIVATE_NAMES: dict[str, Name] = {
+    # arrays, types and equations
+    "ad_util.SymbolicZero": Name("what a rule with symbolic_zeros=True gets for a zero", "symbolic_zeros=True"),
+    "ad_util.empty_like_aval": Name("the dummies of a cond, as JAX makes them", "a cond whose branches save other values"),
+    "core.AvalQDD": Name("the type of a value with mutable state", _ON_VALUES, before=(0, 12)),
+    "core.DebugInfo": Name("the name and the argument names of a derived program"),
+    "core.DropVar": Name("a result that nothing reads"),
+    "core.InternalMutableArrayEffect": Name("an effect that only concerns a ref inside"),
+    "core.Jaxpr": Name("an open jaxpr, as some params hold one; jax.extend has the closed one"),
+    "core.JaxprEqn": Name("an equation with its context: mesh, compute type, random numbers; jax.extend's has none"),
+    "core.Literal": Name("a literal as a tracer holds it"),
+    "core.NamedAxisEffect": Name("an effect that names an axis and keeps no equation alive"),
+    "core.ShapedArray": Name("whether a type is that of an array"),
+    "core.current_jaxpr_eqn_context": Name("mesh, compute type and random numbers of an equation"),
+    "core.eval_jaxpr": Name("runs a jaxpr with jax_debug_nans as the user has it; jaxpr_as_fun switches it off"),
+    "core.full_lower": Name("the constant that a tracer stands for"),
+    "core.is_literalable": Name("whether JAX writes a constant in place"),
+    "core.jaxprs_in_params": Name("the jaxprs that an equation holds"),
+    "core.mapped_leading_aval": Name("the type of one iteration's part of what a scan stacks"),
+    "core.unmapped_leading_aval": Name("the type of what a scan stacks"),
+    "core.mem_kind_to_space": Name("the memory to which a policy moves a value", "a checkpoint policy that offloads"),
+    "core.resolve_input_effects": Name("effects on inputs, by variable again"),
+    "core.shaped_abstractify": Name("the type of an argument of a jitted function"),
+    "core.typecompat": Name("whether a tangent or cotangent has the type that is asked for"),
+    "core.typematch": Name("whether two types are the same but for weakness"),
+    "core.typeof": Name("the type of a value in a rule"),
+    "dtypes.canonicalize_value": Name("a NumPy or Python value in JAX's types"),
+    "dtypes.finfo": Name("the digits to which a saved value is rounded, also of bfloat16"),
+    "dtypes.float0": Name("the tangent type of integers"),
+    "dtypes.issubdtype": Name("kinds of types, JAX's own included"),
+    "effects.JaxprInputEffect": Name("an effect that names a variable and is renamed with it"),
+    "effects.remat_allowed_effects": Name("the effects that JAX takes in a checkpoint"),
+    "dispatch.ArrayCopySemantics": Name("how JAX copies what it offloads", "a checkpoint policy that offloads"),
+    "dispatch.check_arg": Name("JAX's error for an argument that is no array"),
+    "state.types.RefEffect": Name("the effect that JAX refuses in a mapped cond", _MAPPED_COND),
+    # source lines
+    "source_info_util.NameStack": Name("the scopes of an equation that stands on no line"),
+    "source_info_util.Scope": Name("a name that jax.named_scope left"),
+    "source_info_util.Transform": Name("a name that a transform left"),
+    "source_info_util.current": Name("where Python is, as the source of an equation"),
+    "source_info_util.current_name_stack": Name("the scopes in force"),
+    "source_info_util.is_user_filename": Name("whether a file is neither jax's nor Python's"),
+    "source_info_util.new_source_info": Name("the source of an equation without a line"),
+    "source_info_util.reset_name_stack": Name("tracing without the scopes around it"),
+    "source_info_util.user_context": Name("has equations carry the line of the one they are evaluated from"),
+    "source_info_util.user_frames": Name("the user's frames of an equation"),
+    "config.traceback_filtering": Name("whether the user lets JAX leave frames out of tracebacks"),
+    "traceback_util.api_boundary": Name("tracebacks without the frames of this package, as they are without jax's"),
+    "traceback_util.include_filename": Name("whether the frames of a file are left out"),
+    "traceback_util.register_exclusion": Name("has the frames of this package left out"),
+    # tracing
+    "core.Trace": Name("what records the operations that a rule binds"),
+    "core.Tracer": Name("tells a traced value from an array"),
+    "core.eval_trace": Name("runs an equation while a function is traced", _ON_VALUES),
+    "core.set_current_trace": Name("has a trace of ours see what is bound"),
+    "core.trace_ctx": Name("the trace under way"),
+    "interpreters.partial_eval.DynamicJaxprTrace": Name("make_jaxpr forgets which scalars cross into jitted functions"),
+    "interpreters.partial_eval.DynamicJaxprTracer": Name("its tracers, which here may know their values"),
+    "interpreters.partial_eval.const_fold_rules": Name("what JAX computes at once as it traces"),
+    "interpreters.partial_eval.custom_staging_rules": Name("which operations are not traced as they are"),
+    "interpreters.partial_eval.forwarding_rules": Name("which operations hand an operand back"),
+    "linear_util.wrap_init": Name("a backward rule as a param of custom_lin"),
+    "api_util._ensure_index": Name("argnums, checked as JAX checks them"),
+    "core.concrete_or_error": Name("argnums, checked as JAX checks them"),
+    "api_util.debug_info": Name("name, source and argument paths of a function"),
+    "api_util.fun_signature": Name("the names of a function's parameters", _OPTIONS),
+    "api_util.infer_argnums_and_argnames": Name("which arguments jit takes as static", _OPTIONS),
+    "api_util.save_wrapped_fun_debug_info": Name("has errors name the user's function and not a wrapper"),
+    "config.eager_constant_folding": Name("tracing with constants computed at once"),
+    # JAX's rules
+    "interpreters.ad.CustomVJPException": Name("JAX's error for a custom_vjp differentiated in what it closes over"),
+    "interpreters.ad.GradAccum": Name("the linear operands of a transpose rule"),
+    "interpreters.ad.JVPTracer": Name("the axes of a value inside jax.jvp", "reduce_axes"),
+    "interpreters.ad.LinearizeTracer": Name("the axes of a value inside jax.linearize", "reduce_axes"),
+    "interpreters.ad.UndefinedPrimal": Name("the linear operands of a transpose rule of the older kind"),
+    "interpreters.ad.ValAccum": Name("takes the cotangents that a transpose rule gives"),
+    "interpreters.ad.Zero": Name("a symbolic zero"),
+    "interpreters.ad.fancy_transposes": Name("transpose rules of the newer kind"),
+    "interpreters.ad.get_primitive_transpose": Name("a transpose rule, or JAX's error where there is none"),
+    "interpreters.ad.instantiate_zeros": Name("zeros of a tangent type"),
+    "interpreters.ad.jvp_jaxpr": Name("the JVP of a jaxpr, which gives that of a loop's condition"),
+    "interpreters.ad.linear_jvp": Name("whether an operation is linear in all its operands"),
+    "interpreters.ad.linearize_jaxpr": Name("the linearization that jax.vjp uses"),
+    "interpreters.ad.primitive_jvps": Name("JVP rules"),
+    "interpreters.ad.primitive_linearizations": Name("linearization rules, which jax.vjp takes first"),
+    "interpreters.ad.primitive_transposes": Name("transpose rules"),
+    "interpreters.ad.replace_rule_output_symbolic_zeros": Name("the zeros that a custom rule returns"),
+    "api.check_callable": Name("JAX's error for what is no function"),
+    "api._check_input_dtype_revderiv": Name("JAX's error for an argument that has no gradient", _REVERSE),
+    "api._check_output_dtype_revderiv": Name("JAX's error for a result that has no gradient", _REVERSE),
+    "api._check_scalar": Name("JAX's error for a loss that is no scalar", _REVERSE),
+    "lax.lax._one_vjp": Name("the cotangent 1 of a loss, of its type", _REVERSE),
+    "api._vjp_check_ct_avals": Name("JAX's error for a cotangent of another type", _REVERSE),
+    "api._vjp_ct_tree_error": Name("JAX's error for cotangents of another structure", _COTANGENTS),
+    "api._vjp_too_many_args": Name("JAX's error for several cotangents", _COTANGENTS),
+    "api._check_input_dtype_jacfwd": Name("JAX's error for an argument that has no derivative", _JACFWD),
+    "api._check_output_dtype_jacfwd": Name("JAX's error for a result that has no derivative", _JACFWD),
+    "api._jacfwd_unravel": Name("the structure of the result", _JACFWD),
+    "api._jacrev_unravel": Name("the structure of the result", _JACREV),
+    "api._std_basis": Name("the tangents or cotangents that give each column or row", f"{_JACFWD} or {_JACREV}"),
+    "lax.lax._convert_element_type": Name("a value with another weakness of type"),
+    # primitives and their params
+    "debugging.debug_callback_p": Name("a debug callback under a checkpoint policy"),
+    "debugging.debug_print_p": Name("jax.debug.print under a checkpoint policy"),
+    "pjit.UNSPECIFIED": Name("the sharding of an operand that is added to a jit"),
+    "pjit.jit_p": Name("the equation that calls a jitted function"),
+    "pjit.sharding_constraint_p": Name("what lays a residual out over devices"),
+    "shard_map.shard_map_p": Name("the equation of a shard_map"),
+    "flattree.nones": Name("the structure of a scan's inputs", since=(0, 12)),
+    "flattree.pack": Name("the structure of a scan's inputs", since=(0, 12)),
+    # checkpoint policies
+    "interpreters.partial_eval.Offloadable": Name("a policy's answer: in another memory", _POLICY),
+    "interpreters.partial_eval.SaveableType": Name("a policy's answer: saved", _POLICY),
+    "interpreters.partial_eval.ensure_enum": Name("a policy's answer, whatever it is written as", _POLICY),
+    "interpreters.partial_eval.dceable_effects": Name("the effects that keep no equation alive"),
+    "interpreters.partial_eval.partial_eval_jaxpr_custom_rules": Name("a probe under JAX's own checkpoint"),
+    # vmap
+    "interpreters.batching.AxisData": Name("an axis, as one device sees it", _VMAP),
+    "interpreters.batching.BatchTrace": Name("batching rules are called by a trace", _VMAP),
+    "interpreters.batching.BatchTracer": Name("a value with its mapped dimension", _VMAP),
+    "interpreters.batching.fancy_primitive_batchers": Name("whether there is a batching rule", _VMAP),
+    "interpreters.batching.matchaxis": Name("moves a mapped dimension, or JAX's error", _VMAP),
+    "interpreters.batching.zero_if_mapped": Name("stands for the front of a value that is mapped", _VMAP),
+    "core.TraceTag": Name("tells one trace of a batching rule from another", _VMAP),
+    "core.add_explicit_mesh_axis_names": Name("the axes in force in a batching rule", _VMAP),
+    "core.add_spmd_axis_names": Name("the axes in force in a batching rule", _VMAP),
+    "core.extend_axis_env_nd": Name("the axes in force in a batching rule", _VMAP),
+    "core.unmapped_aval": Name("a type with its mapped dimension", _VMAP),
+    "pjit._pjit_batcher_for_sharding": Name("a sharding with its mapped dimension", f"{_VMAP} of a jit with shardings"),
+    "lax.control_flow.conditionals._bcast_select": Name("of a mapped cond, the operands of one branch", _MAPPED_COND),
+    "lax.control_flow.conditionals._bcast_select_n": Name("of a mapped cond, the results", _MAPPED_COND),
+    "lax.control_flow.conditionals.platform_index_p": Name("which platform a mapped cond runs on", _MAPPED_COND),
+    "lax.lax._const": Name("the number of a branch, in the type of the index", _MAPPED_COND),
+    "lax.lax.eq": Name("compares that with the index", _MAPPED_COND),
+    "lax.lax.stop_gradient": Name("cuts the other examples off from differentiation", _MAPPED_COND),
+    "callback._IOEffect": Name("the effect that JAX refuses in a mapped cond or loop", _MAPPED_COND),
+    "callback._OrderedIOEffect": Name("the effect that JAX refuses in a mapped cond or loop", _MAPPED_COND),
+    # devices
+    "config._check_vma": Name("whether types say along which axes values differ", _SHARD_MAP),
+    "core.filter_named_axis_effects": Name("the effects of a body that concern other axes too", _SHARD_MAP),
+    "core.shard_aval": Name("the type of what one device has", _SHARD_MAP),
+    "core.unshard_aval": Name("the type of what the devices have together", _SHARD_MAP),
+    "mesh.use_abstract_mesh": Name("the mesh that JAX knows in a shard_map", _SHARD_MAP),
+    "shard_map._all_newly_manual_mesh_names": Name("the axes that a shard_map maps over", _SHARD_MAP),
+    "shard_map._as_manual_mesh": Name("the mesh that JAX knows in a shard_map", _SHARD_MAP),
+    "shard_map._extend_axis_env": Name("the axes that JAX knows in a shard_map", _SHARD_MAP),
+    "shard_map._repspec": Name("the spec of a residual that is the same on each device", _SHARD_MAP),
+    "shard_map._unmentioned2": Name("the axes along which a cotangent is summed", _SHARD_MAP),
+    "shard_map.used_axis_names": Name("the axes that a spec uses", f"{_VMAP} of a shard_map"),
+    "interpreters.pxla.batch_spec": Name("a spec with its mapped dimension", f"{_VMAP} of a shard_map"),
+    # compiling and running
+    "api._post_hook_state": Name("a hook after each call of a jitted function", f"{_DONATION} or {_NAN_FLAGS}"),
+    "array.ArrayImpl._check_if_deleted": Name("JAX's error for a donated array, to say which call took it", _DONATION),
+    "config.config_ext": Name("whether a thread has a hook of its own", _DONATION),
+    "config.debug_infs": Name("switches the check off while a NaN is looked for"),
+    "config.debug_nans": Name("switches the check off while a NaN is looked for"),
+    "config.compilation_cache_include_metadata_in_key": Name("a cached program with lines of its own", "jaxviz.profile"),
+    "config.trace_context": Name("the configuration that a program is kept under", _RECOMPILING),
+    "config.trace_context_names": Name("the names of its parts", _RECOMPILING),
+    "tree_util.equality_errors_pytreedef": Name("where two structures of arguments differ", _RECOMPILING),
+    "tree_util.keystr": Name("the path of that place", _RECOMPILING),
+    # probes
+    "callback._get_sdy_array_list_for_callbacks": Name("a callback from each device", _PROBE),
+    "callback.emit_python_callback": Name("a callback that takes what XLA has as it is, once", _PROBE),
+    "debugging.debug_effect": Name("an effect that loops, branches and checkpoints may have"),
+    "lib.mlir.dialects.hlo.partition_id": Name("the number of the device that calls back", _PROBE),
+    "sharding_impls.SPMDAxisContext": Name("whether a probe is in a shard_map", _PROBE),
+    "sharding_impls.SdyArray": Name("a callback with the whole value", _PROBE),
+    "sharding_impls.SdyArrayList": Name("a callback with the whole value", _PROBE),
+    "sharding_impls.ShardingContext": Name("whether a probe is in a program for several devices", _PROBE),
+}  # fmt: skip
+"""Path under `jax._src` → what it is for. A test holds it to the names that `compat.py` uses."""
+
+
+@cache
+def missing_names() -> Mapping[str, Name]:
+    """The rows of the table whose name the installed JAX lacks, of those that its version should have."""
+    version = jax.__version_info__
+    expected = {name: row for name, row in PRIVATE_NAMES.items() if row.since <= version < row.before}
+    return {name: row for name, row in expected.items() if not _is_there(name)}
+
+
+def full_name(name: str) -> str:
+    return f"jax._src.{name}"
+
+
+def _is_there(name: str) -> bool:
+    found, path = importlib.import_module("jax._src"), "jax._src"
+    for part in name.split("."):
+        path += f".{part}"
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(path)  # a module that nothing has imported yet
+            except ImportError:
+                return False
+        found = getattr(found, part)
+    return True
+
+
+def check_jax() -> None:
+    """Does nothing where jaxviz can run with the installed JAX.
+
+    Raises:
+      UnsupportedJaxError: its version is not supported, or it lacks a name that all of jaxviz needs.
+    """
+    if not OLDEST <= jax.__version_info__ < TOO_NEW:
+        raise UnsupportedJaxError(f"jaxviz cannot run with JAX {jax.__version__}. {_what_to_do()}")
+    needed = [name for name, row in missing_names().items() if not row.feature]
+    if needed:
+        raise UnsupportedJaxError(
+            f"jaxviz cannot run with JAX {jax.__version__}, which lacks {_listed(needed)}. {_what_to_do()}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more private names" if len(names) > 3 else ""
+    return ", ".join(map(full_name, names[:3])) + more
+
+
+def _what_to_do() -> str:
+    version = importlib.import_module("jaxviz").__version__
+    return (
+        f"jaxviz {version} supports JAX {SUPPORTED}: `pip install 'jax{SUPPORTED}'`, or `pip install --upgrade jaxviz-lab` for a jaxviz that "
+        "supports a newer one. `jaxviz doctor` lists what is missing."
+    )
+
+
+def complete(module: Any, path: str = "") -> Any:
+    """A module of JAX's; where it lacks names that some feature needs, one that has something in their place that raises when it is used."""
+    path = path or module.__name__.removeprefix("jax._src.")
+    return _Incomplete(module, path) if any(name.startswith(f"{path}.") for name in missing_names()) else module
+
+
+class _Incomplete:
+    """A module or class that lacks names."""
+
+    def __init__(self, found: Any, path: str):
+        self.__dict__.update(_found=found, _path=path)
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self._path}.{name}"
+        return _Missing(path) if path in missing_names() else complete(getattr(self._found, name), path)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if f"{self._path}.{name}" in missing_names():
+            raise _error(f"{self._path}.{name}")
+        setattr(self._found, name, value)
+
+
+class _Missing:
+    """Stands for a name that JAX lacks: whatever is done with it raises."""
+
+    def __init__(self, name: str):
+        self.__dict__["_name"] = name
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise _error(self._name)
+
+    __call__ = __contains__ = __getitem__ = __setitem__ = __instancecheck__ = __enter__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        raise _error(self._name)
+
+
+def _error(name: str) -> UnsupportedJaxError:
+    feature = PRIVATE_NAMES[name].feature
+    return UnsupportedJaxError(f"{feature} needs {full_name(name)}, which JAX {jax.__version__} lacks. {_what_to_do()}")

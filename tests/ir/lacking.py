@@ -1,0 +1,27 @@
+"""A JAX that lacks private names, as jaxviz sees it: `python lacking.py NAME... -- CODE`."""
+
+import importlib
+import sys
+import types
+
+
+def hide(name):
+    """Takes a name under `jax._src` away from what is imported from now on; JAX itself goes on with the modules that it has."""
+    *path, last = name.split(".")
+    owner = importlib.import_module("jax._src")
+    for i, part in enumerate(path):
+        if not hasattr(owner, part):
+            importlib.import_module(".".join(["jax._src", *path[: i + 1]]))
+        found = getattr(owner, part)
+        copy = types.ModuleType(getattr(found, "__name__", part))
+        copy.__dict__.update({k: v for k, v in vars(found).items() if k != "__dict__"})  # a class has one there
+        setattr(owner, part, copy)
+        owner = copy
+    del owner.__dict__[last]
+
+
+if __name__ == "__main__":
+    end = sys.argv.index("--")
+    for name in sys.argv[1:end]:
+        hide(name)
+    exec(sys.argv[end + 1])
