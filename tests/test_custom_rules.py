@@ -274,6 +274,55 @@ def test_a_rule_that_closes_over_a_tracer_says_what_to_do():
     assert any("closure_convert" in note and here(rule) in note for note in caught.value.__notes__)
 
 
+def _count_and_value(x):
+    """How many steps were taken, and where they led: a whole number beside a result."""
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(c[1]) * 2.0), (0, x))
+
+
+WHOLE_NUMBERS = {
+    "numpy's": lambda count: np.zeros((), jax.dtypes.float0),
+    "jax's": lambda count: jax.jvp(lambda x: (x, count), (1.0,), (1.0,))[1][1],
+    "from_primal": jax.custom_derivatives.zero_from_primal,
+}
+"""Tangents of whole numbers, as a rule may write them."""
+
+USES = {
+    "plain": lambda f: f,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "scan": lambda f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "checkpoint in scan": lambda f: lambda x: lax.scan(jax.checkpoint(lambda c, _: (f(c), None)), x, None, length=2)[0],
+    "cond": lambda f: lambda x: lax.cond(x > 0.0, f, lambda y: y, x),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("zero", WHOLE_NUMBERS)
+def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
+    @jax.custom_jvp
+    def quad(x):
+        return _count_and_value(x)
+
+    @quad.defjvp
+    def rule(primals, tangents):
+        count, value = quad(*primals)
+        return (count, value), (WHOLE_NUMBERS[zero](count), value * tangents[0])
+
+    def times(x):
+        count, value = quad(x)
+        return value * (count * 21)
+
+    f = USES[use](times)
+    both = jax.jit(lambda x: [(module.jvp(f, (x,), (1.0,)), module.grad(f)(x)) for module in (jaxviz, jax)])
+    ours, theirs = both(1.0)
+    np.testing.assert_allclose(jax.tree.leaves(ours), jax.tree.leaves(theirs), rtol=1e-6)
+    derivation = jaxviz.derive(f, 1.0)
+    assert derivation.check()
+    assert jaxviz.memory(derivation).peak_nbytes > 0
+    tangent = jaxviz.jvp(quad, (1.0,), (1.0,))[1][0]
+    assert tangent.dtype == jax.dtypes.float0
+
+
 # --- custom_gradient --------------------------------------------------------------------------------------------------
 
 

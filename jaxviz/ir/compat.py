@@ -947,11 +947,15 @@ def jvp_rule(
             primals_out, tangents_out = rule(args[: len(in_avals)], tuple(tangents), **params)
         if not primitive.multiple_results:
             primals_out, tangents_out = [primals_out], [tangents_out]
-        # As in JAX, the trivial tangents of integers are zeros, however a rule writes them.
-        nonzeros_out[:] = [type(t) is not _ad.Zero and not is_float0(_core.typeof(t)) for t in tangents_out]
+        nonzeros_out[:] = map(_is_nonzero, tangents_out)
         return [*primals_out, *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
 
     return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
+
+
+def _is_nonzero(tangent: Any) -> bool:
+    """Whether a rule's tangent is not zero: as in JAX, the trivial tangents of integers are, however a rule writes them."""
+    return type(tangent) is not _ad.Zero and not is_float0(_core.typeof(tangent))
 
 
 def trace_custom_jvp_rule(
@@ -982,8 +986,8 @@ def trace_custom_jvp_rule(
             outs = rule.call_wrapped(*args[skip : len(in_avals)], *tangents[skip:])
         n_out = len(outs) // 2
         tangents_out = [_ad.replace_rule_output_symbolic_zeros(t) for t in outs[n_out:]]
-        nonzeros_out.extend(type(t) is not _ad.Zero for t in tangents_out)
-        return [*outs[:n_out], *(t for t in tangents_out if type(t) is not _ad.Zero)]
+        nonzeros_out.extend(map(_is_nonzero, tangents_out))
+        return [*outs[:n_out], *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
 
     avals = [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
     return trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0)), nonzeros_out
