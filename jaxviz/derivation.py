@@ -23,7 +23,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.runtime.cache import clear_compiled
-from jaxviz.trace import trace_call
+from jaxviz.trace import trace_call, with_fixed
 from jaxviz.transforms.dce import dce_rules
 from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules
@@ -233,20 +233,8 @@ def _derive_call(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[int, ...],
     cond_residuals: CondResiduals,
 ) -> Derivation:  # fmt: skip
-    leaves, tree, differentiated, is_input = flat_arguments(args, kwargs, wanted)
-    fixed = [None if given else x for given, x in zip(is_input, leaves, strict=True)]
-    info = compat.function_debug_info(f, args, kwargs)
-    if info.arg_names is not None and len(info.arg_names) == len(leaves):
-        info = info._replace(arg_names=tuple(n for n, given in zip(info.arg_names, is_input, strict=True) if given))
-
-    def call(*inputs: Any) -> Any:
-        given = iter(inputs)
-        all_leaves = [next(given) if is_in else x for is_in, x in zip(is_input, fixed, strict=True)]
-        call_args, call_kwargs = jax.tree.unflatten(tree, all_leaves)
-        return f(*call_args, **call_kwargs)
-
-    call.stands_for = f, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
-    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
+    call, inputs, info = with_fixed(f, args, kwargs, is_input)
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
     traced = trace_call(call, inputs, active=active, debug_info=info)
     program = traced.program

@@ -30,7 +30,7 @@ class Jitted:
             out = self._compiled(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError) as error:
             check_not_donated(self._fun, args, kwargs, error)
-            note_arguments(error, self._fun, args, kwargs)
+            note_arguments(error, self, args, kwargs)
             raise
         if self._donates:
             note_donated(self._fun, args, kwargs)
@@ -39,7 +39,7 @@ class Jitted:
     @api_boundary
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:
         """Compiles the function for these arguments, without running it, and says what was made of it: see `CompileReport`."""
-        with noting_arguments(self._fun, args, kwargs):
+        with noting_arguments(self, args, kwargs):
             traced = self._compiled.jitted.trace(*args, **kwargs)
         return report_compiled(self._fun, traced, args, kwargs, self._options)
 

@@ -65,9 +65,40 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
 
     @api_boundary
     def traced(*args: Any, **kwargs: Any) -> Program:
-        return trace_call(fun, args, kwargs, keeps_rules=False).program
+        places, names = compat.static_places(fun)
+        if not places and not names:
+            return trace_call(fun, args, kwargs, keeps_rules=False).program
+        is_static = [i in places for i, a in enumerate(args) for _ in jax.tree.leaves(a)]
+        is_static += [name in names for name in sorted(kwargs) for _ in jax.tree.leaves(kwargs[name])]
+        call, inputs, info = with_fixed(fun, args, kwargs, [not s for s in is_static])
+        return trace_call(call, inputs, debug_info=info, keeps_rules=False).program
 
     return traced
+
+
+def with_fixed(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_input: Sequence[bool]
+) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    """A function of some of the flat arguments of a call, the others fixed; those arguments; and its debug info.
+
+    Args:
+      fun, args, kwargs: the call.
+      is_input: for each flat argument whether the function takes it.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    fixed = [None if given else x for given, x in zip(is_input, leaves, strict=True)]
+
+    def call(*inputs: Any) -> Any:
+        given = iter(inputs)
+        all_leaves = [next(given) if is_in else x for is_in, x in zip(is_input, fixed, strict=True)]
+        call_args, call_kwargs = jax.tree.unflatten(tree, all_leaves)
+        return fun(*call_args, **call_kwargs)
+
+    call.stands_for = fun, args, kwargs  # type: ignore[attr-defined]  # for `note_arguments`
+    info = compat.function_debug_info(fun, args, kwargs)
+    if info.arg_names is not None and len(info.arg_names) == len(leaves):
+        info = info._replace(arg_names=tuple(n for n, given in zip(info.arg_names, is_input, strict=True) if given))
+    return call, tuple(x for x, given in zip(leaves, is_input, strict=True) if given), info
 
 
 @deep_stack
@@ -169,6 +200,14 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
         return
     fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs))
     info = compat.function_debug_info(fun, args, kwargs)
+    if str(error).startswith("Non-hashable static arguments"):
+        for name, x in compat.static_values(fun, args, kwargs).items():
+            if not _has_hash(x):
+                has = f"is {x!r}, a {type(x).__name__}, which has no hash. Give a value that has one, such as a tuple for a list."
+                if compat.is_tracer(x):
+                    has = f"is traced here. Fix it before: functools.partial(f, {name}=...)."
+                error.add_note(f"{_CALLED} {info.func_src_info}, whose static argument {name} {has}")
+                return
     leaves, names = jax.tree.leaves((args, kwargs)), info.arg_names or ()
     if not leaves or len(names) != len(leaves):
         return
@@ -187,6 +226,14 @@ def noting_arguments(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     except (TypeError, ValueError) as error:
         note_arguments(error, fun, args, kwargs)
         raise
+
+
+def _has_hash(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
 
 
 def _type_text(x: Any) -> str:

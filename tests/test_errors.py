@@ -1,5 +1,6 @@
 """What a user reads when something goes wrong: their own call, their own line, and what to write."""
 
+import functools
 import inspect
 import traceback
 
@@ -38,7 +39,7 @@ CALLS = {
     "lint": jaxviz.lint,
     "policies": jaxviz.policies,
     "compare_policies": jaxviz.compare_policies,
-    "plan_remat": lambda f, *args: jaxviz.plan_remat(f, *args, budget=0.5),
+    "plan_remat": lambda f, *args: jaxviz.plan_remat(f, *args, budget=1.0),
     "find_nan": jaxviz.find_nan,
     "step": jaxviz.step,
     "compare": lambda f, *args: jaxviz.compare(f, f, *args),
@@ -55,7 +56,7 @@ CALLS = {
 JAX_S_OWN = {"checkpoint", "closure_convert", "linear_call", "pmap", "remat", "shard_map"}
 DECORATORS = {"custom_gradient", "custom_jvp", "custom_vjp"}
 NEVER_CALLS_IT = {"explain_recompile"}
-entry_points = pytest.mark.parametrize("name", CALLS.keys() - NEVER_CALLS_IT)
+entry_points = pytest.mark.parametrize("name", [name for name in CALLS if name not in NEVER_CALLS_IT])
 
 
 def test_the_table_has_every_public_function_that_takes_a_function():
@@ -107,3 +108,46 @@ def test_tracebacks_are_whole_where_jax_leaves_them_whole():
     finally:
         jax.config.update("jax_traceback_filtering", before)
     assert any(is_own_code(file) for file, _ in found)
+
+
+# --- static arguments -------------------------------------------------------------------------------------------------
+
+
+def power(x, n):
+    return jnp.sum(x**n)
+
+
+STATIC = {
+    "static_argnums": lambda call, n: call(jax.jit(power, static_argnums=1), X, n),
+    "static_argnames": lambda call, n: call(jax.jit(power, static_argnames="n"), X, n),
+    "jaxviz.jit": lambda call, n: call(jaxviz.jit(power, static_argnums=1), X, n),
+    "partial": lambda call, n: call(functools.partial(jax.jit(power, static_argnames="n"), n=n), X),
+}
+TAKE_ALL_AS_TRACED = {"vjp", "jvp", "linearize", "linear_transpose", "vmap", "jit"}
+"""As JAX's namesakes and `jax.make_jaxpr` take them."""
+TAKES_JITTED = {"donation"}
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED])
+def test_every_entry_point_leaves_static_arguments_alone(name):
+    STATIC["static_argnums"](CALLS[name], 3)
+
+
+@pytest.mark.parametrize("how", STATIC)
+@pytest.mark.parametrize("name", ["trace", "residuals"])
+def test_static_arguments_in_all_their_forms(name, how):
+    STATIC[how](CALLS[name], 3)
+
+
+def test_of_a_static_argument_there_is_no_residual():
+    f = jax.jit(power, static_argnums=1)
+    found = jaxviz.residuals(f, X, 3.0)
+    assert [r.type for r in found] == [r.type for r in jaxviz.residuals(lambda x: f(x, 3.0), X)]
+    assert str(jaxviz.trace(f)(X, 3)) == str(jaxviz.trace(lambda x: f(x, 3))(X)).replace("<lambda>", "power")
+
+
+@pytest.mark.parametrize("name", ["grad", "trace", "residuals", "memory", "explore", "profile", "check_rule"])
+@pytest.mark.parametrize("how", [how for how in STATIC if how != "partial"])
+def test_a_list_as_static_argument_is_named(name, how):
+    error = raised_by(lambda: STATIC[how](CALLS[name], [3]))
+    assert f"power at {__file__}:{power.__code__.co_firstlineno}, whose static argument n is [3], a list" in text(error)

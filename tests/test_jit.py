@@ -312,6 +312,22 @@ def test_where_it_runs_and_why():
     assert "on 8 devices, cpu:0 to cpu:7, the mesh that it names" in mapped.summary
 
 
+def test_a_report_in_which_nothing_is_donated_is_printed():
+    report = jaxviz.jit(lambda p, x: p - x).report(jnp.ones(3), jnp.ones(3))
+    assert [line.split()[:2] for line in str(report).splitlines()[3:]] == [
+        ["p", "f32[3]"],
+        ["x", "f32[3]"],
+        ["result", "0"],
+    ]
+
+
+@pytest.mark.parametrize("module", [jax, jaxviz], ids=["jax", "jaxviz"])
+def test_the_gradient_of_a_jitted_function_is_not_itself_jitted(module):
+    f = module.jit(lambda x: jnp.sum(x * x))
+    with pytest.raises(TypeError, match="not jitted"):
+        jaxviz.donation(module.grad(f), jnp.ones(3))
+
+
 def test_where_a_derived_function_runs():
     where = lambda f, *args: str(placement_of(jaxviz.derive(f, *args)))
     assert where(loss, X, M) == "cpu:0, the default device"

@@ -17,7 +17,7 @@ from jaxviz.analysis.tables import format_bytes, html_table, nbytes, text_table,
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
-from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 from jaxviz.trace import noting_arguments
 
@@ -150,12 +150,12 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
       TypeError: f is not jitted.
       what JAX raises when it traces and compiles f.
     """
-    underneath: Any = getattr(getattr(f, "__dict__", {}).get("_compiled"), "jitted", f)
+    underneath = jitted_of(f)
     jitted = compat.jitted_function(underneath)
     if jitted is None:
         raise TypeError(f"{function_name(f)} is not jitted: ask about jax.jit({function_name(f)}, donate_argnums=...)")
     fun, info = jitted
-    with unwatched(), noting_arguments(fun, args, kwargs):
+    with unwatched(), noting_arguments(f, args, kwargs):
         traced = underneath.trace(*args, **kwargs)
         compiled = traced.lower().compile()
     program = read_jaxpr(traced.jaxpr)

@@ -28,7 +28,7 @@ from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, is_own_code
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.runtime import compilations
-from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.sampling import Samples, Stack, sampled
 from jaxviz.trace import noting_arguments
 
@@ -258,9 +258,9 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
     Raises:
       what f raises.
     """
-    underneath: Any = getattr(getattr(f, "__dict__", {}).get("_compiled"), "jitted", f)
+    underneath = jitted_of(f)
     jitted = compat.jitted_function(underneath)
-    with noting_arguments(f if jitted is None else jitted[0], args, kwargs):
+    with noting_arguments(f, args, kwargs):
         if jitted is None:
             return _profile_python(f, args, kwargs, repeat)
         return _profile_jitted(f, *jitted, args, kwargs, repeat)

@@ -15,7 +15,7 @@ from jaxviz.analysis.tables import format_seconds, html_table, short_location, t
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.runtime import compilations
-from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf
 from jaxviz.runtime.probes import Spec
 
@@ -326,8 +326,7 @@ def explain_recompile(
     if f is None:
         return CompilationReport(records, compilations.SINCE)
     compat.check_callable(f)
-    found = getattr(f, "__dict__", {}).get("_compiled")
-    fun = getattr(found, "jitted", f)
+    fun = jitted_of(f)
     jitted = compat.jitted_function(fun)
     fun = fun if jitted is None else jitted[0]
     at, name, this = compilations.definition_of(fun), function_name(fun), compilations.identity(fun)

@@ -381,7 +381,7 @@ def residuals(
       f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
       *args, **kwargs: what to call it with, as for `derive`.
       argnums: the positional arguments to differentiate in; all that are arrays, by default, as
-        `jax.ad_checkpoint.print_saved_residuals` counts.
+        `jax.ad_checkpoint.print_saved_residuals` counts, but for Python's whole numbers and what `jax.jit` takes as static.
       compile: where the function runs on several devices, whether to compile its forward program, to say what one device holds of the
         values that XLA decides how to lay out.
 
@@ -391,13 +391,14 @@ def residuals(
     if isinstance(f, Derivation):
         return find_residuals(f, compile)
     if argnums is None:
-        argnums = tuple(range(len(f.invars))) if not args and hasattr(f, "invars") else arrays_among(args)
+        argnums = tuple(range(len(f.invars))) if not args and hasattr(f, "invars") else arrays_among(f, args)
     return find_residuals(derive(f, *args, argnums=argnums, **kwargs), compile)
 
 
-def arrays_among(args: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of arguments that can be differentiated in as far as they are arrays, or pytrees of them."""
-    return tuple(i for i, a in enumerate(args) if _all_arrays(a))
+def arrays_among(f: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """The positions of a function's arguments that can be differentiated in as far as they are arrays, or pytrees of them."""
+    static, _ = compat.static_places(f)
+    return tuple(i for i, a in enumerate(args) if i not in static and not isinstance(a, int) and _all_arrays(a))
 
 
 def _all_arrays(tree: Any) -> bool:

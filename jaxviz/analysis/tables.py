@@ -94,7 +94,7 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, 
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width) or [""]
+    return textwrap.wrap(text, max(1, width)) or [""]
 
 
 def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:

@@ -1813,7 +1813,28 @@ def jit_call_under_way(frame: Any) -> JitCall | None:
 def jitted_function(f: Any) -> tuple[Any, Any] | None:
     """What was jitted, and the parameters of `jit`, of a function that `jax.jit` made; None of another."""
     fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
-    return None if info is None else (fun, info)
+    # A function that wraps one, as its gradient does, has its attributes too, but not its methods.
+    return None if info is None or not hasattr(f, "lower") else (fun, info)
+
+
+def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """Which arguments a function of `jax.jit` takes as static, by place and by name; so do its gradient and a partial application."""
+    n_given = 0
+    while isinstance(f, functools.partial):
+        n_given += len(f.args)
+        f = f.func
+    info = getattr(f, "_jit_info", None)
+    if info is None:
+        return frozenset(), frozenset()
+    return frozenset(i - n_given for i in info.static_argnums if i >= n_given), frozenset(info.static_argnames)
+
+
+def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that `static_places` gives, by name."""
+    places, names = static_places(f)
+    by_place = parameters(f, len(args), {})[0]
+    static = {by_place[i]: args[i] for i in sorted(places) if i < len(args)}
+    return static | {name: kwargs[name] for name in sorted(names) if name in kwargs}
 
 
 def is_primitive_call(fun: Any) -> bool:

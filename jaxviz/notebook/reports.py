@@ -55,7 +55,7 @@ class Request:
 
     def residuals(self) -> ResidualSet | PolicyComparison:
         """What the gradient keeps; in all arguments that are arrays, where none are named."""
-        nums = arrays_among(self.call.args) if self.argnums is None else self.argnums
+        nums = arrays_among(self.call.fun, self.call.args) if self.argnums is None else self.argnums
         return self.compared(nums) if self.options.compare is not None else residuals(self.under_policy(nums))
 
     def memory(self) -> MemoryTimeline | MemoryComparison:

@@ -135,6 +135,13 @@ class _Held:
         return fun(*args, **kwargs)
 
 
+def jitted_of(fun: Any) -> Any:
+    """What `jax.jit` made, of a function of `jaxviz.jit`; any other function as it is."""
+    # A function that wraps one, as its gradient does, has a copy of its attributes.
+    compiled = None if inspect.isfunction(fun) else getattr(fun, "__dict__", {}).get("_compiled")
+    return compiled.jitted if isinstance(compiled, Compiled) else fun
+
+
 def function_name(fun: Any) -> str:
     """The name of a function, of what a partial application is of, or of an object's class."""
     while isinstance(fun, functools.partial):

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from device_programs import CASES, EXPLICIT, M
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -31,6 +33,25 @@ def test_a_word_longer_than_its_column_is_broken():
     lines = text_table(("name", "reason"), [("x", path)], "<<", width=60).splitlines()
     assert max(map(len, lines)) <= 60
     assert "".join(line.removeprefix("x").strip() for line in lines[2:]) == path
+
+
+_CELLS = st.text("ab ", max_size=30)
+_TABLES = st.integers(1, 4).flatmap(
+    lambda n: st.tuples(
+        st.tuples(*[_CELLS] * n), st.lists(st.tuples(*[_CELLS] * n), max_size=3), st.text("<>", min_size=n, max_size=n)
+    )
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_TABLES, st.integers(0, 120))
+def test_a_table_shows_every_cell_whatever_is_empty(table, width):
+    heads, rows, align = table
+    shown = text_table(heads, rows, align, width)
+    assert shown.translate({ord(c): None for c in "- \n"}).count("a") == "".join(map("".join, (heads, *rows))).count(
+        "a"
+    )
+    assert not any(line.endswith(" ") for line in shown.splitlines())
 
 
 @pytest.mark.parametrize(
