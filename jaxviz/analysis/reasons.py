@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jaxviz.analysis.tables import line_beside
 from jaxviz.analysis.walk import Reader, Site, location_of, primal_equation
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
@@ -74,7 +75,7 @@ def explain(
     more = len({r.equation for r in linear}) - 1
     because = _because(first, kind, location)
     others = f" (and {more} other use{'s' if more > 1 else ''})" if more else ""
-    return f"{what} is saved because {because}{others}{_read_by(backward, site)}{filled}"
+    return f"{what} is saved because {because}{others}{_read_by(backward, location, site)}{filled}"
 
 
 def _because(reader: Reader, kind: str, location: Location) -> str:
@@ -85,7 +86,9 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
         return f"the checkpoint policy has it offloaded, to be {origin.rule}"
     source = primal_equation(reader.equation)
     at = location_of(reader.equation, reader.within)
-    line = f" at line {at.line}" if at is not None and (kind != "intermediate" or at.line != location.line) else ""
+    line = f" at {line_beside(at, location)}" if at is not None else ""
+    if at is not None and kind == "intermediate" and (at.file, at.line) == (location.file, location.line):
+        line = ""
     if origin is not None and origin.role == "recomputation":
         return f"`{primitive.name}`{line} is computed again from it in the backward pass"
     name = primitive.name
@@ -103,19 +106,19 @@ def _derivative(equation: Equation, source: Equation) -> str:
     return f"{source.primitive.name}'s derivative"
 
 
-def _read_by(backward: Sequence[Reader] | None, site: Site) -> str:
+def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) -> str:
     if backward is None:
         return "; there is no backward program to read it"
     if not backward:
         return "; no equation of the backward program reads it"
     equation = backward[0].equation
-    whose = _cotangent_of(backward[0], site)
+    whose = _cotangent_of(backward[0], location, site)
     more = len({r.equation for r in backward}) - 1
     others = f" and by {more} more" if more else ""
     return f"; read by the `{equation.primitive.name}` that forms {whose} cotangent{others}"
 
 
-def _cotangent_of(reader: Reader, site: Site) -> str:
+def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
     """Whose cotangent a backward equation forms: that of the value whose tangent its linear equation read."""
     origin = reader.equation.origin
     linear = origin.equation if origin is not None else None
@@ -126,4 +129,4 @@ def _cotangent_of(reader: Reader, site: Site) -> str:
             if isinstance(value, Var):
                 return f"`{site.operand(value)}`'s"
     at = location_of(reader.equation, reader.within)
-    return f"line {at.line}'s" if at is not None else "a"
+    return f"{line_beside(at, location)}'s" if at is not None else "a"

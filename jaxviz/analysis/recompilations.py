@@ -541,7 +541,7 @@ def _made_anew(f: FunctionCompilations) -> str:
     outer = f.definition.function.rpartition(".<locals>.")[0] if f.definition is not None else ""
     outer = outer.rpartition(".<locals>.")[2] or outer
     where = f" in each call of {outer}" if outer else ""
-    line = f" (line {f.definition.line})" if f.definition is not None else ""
+    line = f" ({short_location(f.definition)})" if f.definition is not None else ""
     return (
         f"{f.name} is made anew{where}{line}, {f.n_functions} times so far, and JAX keeps programs by function: make it once and jit it once, "
         "outside of what is called repeatedly."

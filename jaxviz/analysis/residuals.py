@@ -24,7 +24,16 @@ from jaxviz.analysis.findings import (
 )
 from jaxviz.analysis.notes import notes_of
 from jaxviz.analysis.reasons import explain
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, type_text, wrapped
+from jaxviz.analysis.tables import (
+    format_bytes,
+    html_table,
+    line_beside,
+    nbytes,
+    short_location,
+    text_table,
+    type_text,
+    wrapped,
+)
 from jaxviz.analysis.totals import NO_SCOPE, Total, module_of, per_device, scope_of, totals
 from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
 from jaxviz.derivation import Derivation, derive
@@ -481,7 +490,7 @@ def _residual(
     asked = linear[0].equation.origin if linear else None
     rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
     size = nbytes(atom.aval)
-    dummies = tuple(_dummy(s, site, size // math.prod(source.lengths)) for s in sources if s.is_dummy)
+    dummies = tuple(_dummy(s, location, size // math.prod(source.lengths)) for s in sources if s.is_dummy)
     return Residual(
         atom.aval, size, kind, site.name(atom), expression, location, rule,
         explain(kind, expression, location, linear, backward, site, source.lengths, [d.branch for d in dummies]),
@@ -499,10 +508,10 @@ def _expression(source: Source, site: Site) -> str:
     return f"{expression}, carried" if source.is_carry else expression
 
 
-def _dummy(source: Source, site: Site, size: int) -> Dummy:
+def _dummy(source: Source, location: Location, size: int) -> Dummy:
     cond, number = source.branches[-1]
     where = location_of(cond, source.within[: source.within.index(cond)])
-    at = f" at line {where.line}" if where is not None else ""
+    at = f" at {line_beside(where, location)}" if where is not None else ""
     return Dummy(f"branch {number} of the cond{at}", where, size)
 
 

@@ -129,6 +129,11 @@ def short_location(location: Location) -> str:
     return str(location).rsplit("/", 1)[-1]
 
 
+def line_beside(location: Location, shown: Location) -> str:
+    """A place as one reads it beside another that is shown: `line 12` of the same file, `model.py:12` of another."""
+    return f"line {location.line}" if location.file == shown.file else short_location(location)
+
+
 @lru_cache(maxsize=4096)
 def nbytes(aval: Any) -> int:
     """Size in bytes of a value of a type; random keys count as what they are made of."""

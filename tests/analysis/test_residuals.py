@@ -1,7 +1,10 @@
 """Residual reports: sizes, kinds, the user's line, the rule, the readers, the sentence."""
 
+import importlib
 import inspect
 import json
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -201,3 +204,43 @@ def test_bytes(x, size):
 
 def test_bytes_of_a_random_key():
     assert nbytes(jax.typeof(jax.random.key(0))) == 8
+
+
+_MODEL = """import jax.numpy as jnp
+import layers_of_two_files as layers
+
+def loss(w, x):
+    h = x * w
+    y = layers.dense(h, jnp.diag(w))
+    return jnp.sum(layers.pick(y) * y)
+"""
+_LAYERS = (
+    "\n" * 100
+    + """import jax.numpy as jnp
+from jax import lax
+
+def dense(x, w):
+    return jnp.tanh(x @ w)
+
+def pick(x):
+    return lax.cond(x[0] > 0, jnp.sin, lambda y: y, x)
+"""
+)
+
+
+def test_a_reason_names_the_file_of_a_line_that_is_in_another_one(tmp_path, monkeypatch):
+    """The lines of one file are below 100, those of the other above, so that a number tells which is meant."""
+    (tmp_path / "model_of_two_files.py").write_text(_MODEL)
+    (tmp_path / "layers_of_two_files.py").write_text(_LAYERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("model_of_two_files")
+    seen = set()
+    for r in jaxviz.residuals(model.loss, jnp.ones(3), jnp.ones(3)):
+        own = Path(r.location.file).name
+        places = [(own, n) for n in re.findall(r"\bline (\d+)", r.reason)]
+        others = re.findall(r"(\w+\.py):(\d+)", r.reason)
+        assert own not in [file for file, _ in others]
+        for file, line in [*places, *others]:
+            assert file == ("model_of_two_files.py" if int(line) < 100 else "layers_of_two_files.py"), r.reason
+        seen |= {(own, file) for file, _ in others}
+    assert len(seen) == 2  # from each to the other
