@@ -146,6 +146,7 @@ def trace_call(
         return [*results, *(x for x in aux if compat.is_tracer(x))]
 
     program = _trace_flat(flat, avals, info, leaves, [True] * len(leaves) if active is None else active, keeps_rules)
+    _check_leaks(program, leaves)
 
     def rebuild_aux(values: Sequence[Any]) -> Any:
         given = iter(values)
@@ -183,6 +184,26 @@ def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:
         return compat.trace_to_jaxpr(*args, **options)
     except compat.RuleHoldsTracer:
         return compat.trace_to_jaxpr(*args, **{**options, "folds": True})
+
+
+def _check_leaks(program: Program, leaves: Sequence[Any]) -> None:
+    """Raises JAX's error where a function reads a tracer that another one has left behind: it stands for no value."""
+    for x in leaves:
+        if compat.is_leaked(x):
+            raise compat.leaked_error(x)
+    pending, seen = [program], {program}
+    while pending:
+        p = pending.pop()
+        for v, x in zip(p.constvars, p.consts, strict=False):  # some params hold programs without their constants
+            if compat.is_leaked(x):
+                error = compat.leaked_error(x)
+                at = next((locate(e.source) for e in p.equations if v in e.invars), None)
+                if at is not None:
+                    error.add_note(f"It is read at {at}.")
+                raise error
+        inside = {inner for e in p.equations for _, inner in e.programs} - seen
+        seen |= inside
+        pending += inside
 
 
 _CALLED = "The function is"

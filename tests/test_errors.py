@@ -7,6 +7,7 @@ import traceback
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 import jaxviz
 from jaxviz.ir.origin import is_own_code
@@ -151,3 +152,60 @@ def test_of_a_static_argument_there_is_no_residual():
 def test_a_list_as_static_argument_is_named(name, how):
     error = raised_by(lambda: STATIC[how](CALLS[name], [3]))
     assert f"power at {__file__}:{power.__code__.co_firstlineno}, whose static argument n is [3], a list" in text(error)
+
+
+# --- leaked tracers ---------------------------------------------------------------------------------------------------
+
+LEFT_BEHIND = []
+
+
+def leaks(x):
+    LEFT_BEHIND.append(jnp.sin(x))
+    return x
+
+
+def reads_it(w):
+    return jnp.sum(w * LEFT_BEHIND[0])
+
+
+LEAKS = {
+    "plain": reads_it,
+    "in a jitted function": lambda w: jax.jit(reads_it)(w),
+    "in a scan": lambda w: lax.scan(lambda c, _: (c + reads_it(w), None), 0.0, None, length=2)[0],
+    "as the result": lambda w: LEFT_BEHIND[0],
+}
+
+
+@pytest.fixture(params=[jax.jit, lambda f: lambda x: jax.grad(lambda y: f(y).sum())(x)], ids=["jit", "grad"])
+def left_behind(request):
+    request.param(lambda x: leaks(x))(jnp.ones(3))
+    yield
+    LEFT_BEHIND.clear()
+
+
+@pytest.mark.parametrize("where", LEAKS)
+@pytest.mark.usefixtures("left_behind")
+def test_a_leaked_tracer_is_no_constant(where):
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        jax.grad(lambda w: LEAKS[where](w).sum())(jnp.ones(3))
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        jaxviz.derive(LEAKS[where], jnp.ones(3))
+
+
+@pytest.mark.parametrize("name", ["trace", "residuals", "memory", "find_nan", "step", "explore", "plan_remat", "grad"])
+def test_it_is_said_where_a_leaked_tracer_was_made_and_where_it_is_read(name):
+    jax.jit(lambda x: leaks(x))(jnp.ones(3))  # JAX would not trace `leaks` itself a second time
+    try:
+        error = raised_by(lambda: CALLS[name](reads_it, jnp.ones(3)))
+    finally:
+        LEFT_BEHIND.clear()
+    assert isinstance(error, jax.errors.UnexpectedTracerError)
+    assert f"created on line {__file__}:{leaks.__code__.co_firstlineno + 1}" in text(error)
+    assert f"It is read at {__file__}:{reads_it.__code__.co_firstlineno + 1}." in text(error)
+
+
+def test_a_tracer_of_a_trace_under_way_is_not_leaked():
+    def gradient(x):
+        return jaxviz.grad(lambda w: jnp.sum(w * x))(jnp.ones(3)) + jaxviz.residuals(lambda w: jnp.sum(w * x), x).nbytes
+
+    assert jnp.array_equal(jax.jit(gradient)(jnp.ones(3)), jnp.full(3, 13.0))

@@ -909,6 +909,19 @@ def is_tracer(x: Any) -> bool:
     return isinstance(x, _core.Tracer)
 
 
+def is_leaked(x: Any) -> bool:
+    """Whether x is a tracer of a trace that is over. Under another trace JAX says so, where the program is used."""
+    return isinstance(x, _core.Tracer) and (
+        isinstance(_core.trace_ctx.trace, _core.EvalTrace) or not x._trace.is_valid()
+    )
+
+
+def leaked_error(x: Any) -> Exception:
+    """JAX's error for a leaked tracer; it says where the tracer was made."""
+    error: Exception = _core.escaped_tracer_error(x)
+    return error
+
+
 # --- JAX's rules ------------------------------------------------------------------------------------------------------
 
 

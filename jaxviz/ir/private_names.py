@@ -110,6 +110,8 @@ PRIVATE_NAMES: dict[str, Name] = {
     "core.eval_trace": Name("runs an equation while a function is traced", _ON_VALUES),
     "core.set_current_trace": Name("has a trace of ours see what is bound"),
     "core.trace_ctx": Name("the trace under way"),
+    "core.EvalTrace": Name("whether no trace is under way"),
+    "core.escaped_tracer_error": Name("JAX's error for a leaked tracer, with the line that it was made on"),
     "interpreters.partial_eval.DynamicJaxprTrace": Name("make_jaxpr forgets which scalars cross into jitted functions"),
     "interpreters.partial_eval.DynamicJaxprTracer": Name("its tracers, which here may know their values"),
     "interpreters.partial_eval.const_fold_rules": Name("what JAX computes at once as it traces"),
