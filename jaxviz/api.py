@@ -443,6 +443,8 @@ def vmap(
       ValueError, TypeError: jax's, for axes that do not fit the arguments or results; the message gives the argument's path.
     """
 
+    compat.check_callable(fun)
+
     @wraps(fun)
     def of_one(*args: Any, **kwargs: Any) -> Any:
         leaves = jax.tree.leaves((args, kwargs))

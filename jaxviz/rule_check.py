@@ -128,6 +128,7 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
       TypeError: no argument is of floating point.
       Whatever the rule raises.
     """
+    compat.check_callable(f)
     leaves, tree = tree_flatten_with_path((args, kwargs))
     paths, values = [p for p, _ in leaves], [x for _, x in leaves]
     names = _leaf_names(f, args, kwargs, paths)

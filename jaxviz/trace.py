@@ -63,6 +63,8 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
       jax's tracer errors: Python needs a value that an enclosing `jit` or `vmap` keeps abstract.
     """
 
+    compat.check_callable(fun)
+
     @api_boundary
     def traced(*args: Any, **kwargs: Any) -> Program:
         places, names = compat.static_places(fun)

@@ -209,3 +209,53 @@ def test_a_tracer_of_a_trace_under_way_is_not_leaked():
         return jaxviz.grad(lambda w: jnp.sum(w * x))(jnp.ones(3)) + jaxviz.residuals(lambda w: jnp.sum(w * x), x).nbytes
 
     assert jnp.array_equal(jax.jit(gradient)(jnp.ones(3)), jnp.full(3, 13.0))
+
+
+# --- what to write ----------------------------------------------------------------------------------------------------
+
+RETURN_FUNCTIONS = {"grad", "value_and_grad", "vmap", "jacfwd", "jacrev", "hessian", "jit", "trace"}
+EXAMPLES = {
+    "jvp": "jvp(f, primals, tangents)",
+    "compare": "compare(f, g, x)",
+    "plan_remat": "plan_remat(f, x, budget=...)",
+    **{name: f"{name}(f)(x)" for name in RETURN_FUNCTIONS},
+}
+TAKE_ARGUMENTS = [name for name in CALLS if name not in RETURN_FUNCTIONS | NEVER_CALLS_IT | {"jvp"}]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in TAKES_JITTED | NEVER_CALLS_IT])
+def test_of_a_value_in_the_place_of_a_function_it_is_said_what_to_write(name):
+    error = raised_by(lambda: CALLS[name](loss(PARAMS, X[:, :3]), PARAMS, X))
+    assert isinstance(error, TypeError)
+    assert f"Write jaxviz.{EXAMPLES.get(name, f'{name}(f, x)')}, not jaxviz.{name}(f(x)" in text(error)
+
+
+@pytest.mark.parametrize("name", TAKE_ARGUMENTS)
+def test_of_a_function_without_its_arguments_it_is_said_what_to_write(name):
+    called = {"compare": "loss, loss, params, x", "plan_remat": "loss, params, x, budget=..."}.get(
+        name, "loss, params, x"
+    )
+    error = raised_by(lambda: CALLS[name](loss))
+    assert isinstance(error, TypeError)
+    assert [n for n in error.__notes__ if n.startswith("Write")] == [
+        f"Write jaxviz.{name}({called}): the arguments of loss come after it."
+    ]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: jaxviz.grad(loss, argnum=0),
+        lambda: jaxviz.residuals(loss, PARAMS, X, argnum=0),
+        lambda: jaxviz.explore(loss, PARAMS, X, argnum=0),
+    ],
+    ids=["grad", "residuals", "explore"],
+)
+def test_a_keyword_that_is_nearly_right(call):
+    assert raised_by(call).__notes__.count("Did you mean argnums?") == 1
+
+
+def test_a_call_as_it_should_be_is_told_nothing():
+    error = raised_by(lambda: jaxviz.explore(loss, PARAMS, X))
+    assert "Write" not in text(error)
+    assert "Did you mean" not in text(error)

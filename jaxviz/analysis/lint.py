@@ -29,6 +29,7 @@ class LintReport(Sequence[Advice]):
       n_residuals, nbytes: of all that the gradient keeps.
       min_nbytes: what is at stake for less is left out.
       n_left_out: how many pieces of advice that was.
+      why_none: why the gradient keeps nothing, where it does.
     """
 
     function: str
@@ -37,6 +38,7 @@ class LintReport(Sequence[Advice]):
     nbytes: int
     min_nbytes: int
     n_left_out: int = 0
+    why_none: str = ""
 
     @overload
     def __getitem__(self, index: int) -> Advice: ...
@@ -70,7 +72,7 @@ class LintReport(Sequence[Advice]):
         found = f"{n:,} piece{'s' * (n != 1)} of advice" if n else "nothing to advise"
         few = f" (and {self.n_left_out:,} for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
         kept = f"its gradient keeps {self.n_residuals:,} residual{'s' * (self.n_residuals != 1)}, {format_bytes(self.nbytes)}"
-        return f"lint of {self.function}: {found}{few}; {kept}"
+        return f"lint of {self.function}: {found}{few}; {kept}{f'. {self.why_none}' * bool(self.why_none)}"
 
     def __str__(self) -> str:
         parts = [wrapped(self.summary)]
@@ -146,7 +148,9 @@ def lint(
     shown = [a for a in made if a.rule in _OF_NO_BYTES or a.nbytes >= _threshold(a.rule, least, min_nbytes)]
     shown.sort(key=lambda a: -a.nbytes)
     few = sum(0 < a.nbytes < least for a in made if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
-    return LintReport(derivation.primal.name, tuple(shown), len(subject.found), total, least, few)
+    return LintReport(
+        derivation.primal.name, tuple(shown), len(subject.found), total, least, few, subject.found.why_none
+    )
 
 
 _OF_NO_BYTES = ("checkpoint-without-effect", "unknown-name", "unused-name")

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxviz.analysis.findings import Finding
-from jaxviz.analysis.tables import format_bytes
+from jaxviz.analysis.tables import format_bytes, type_text
+from jaxviz.derivation import Derivation
+from jaxviz.ir.compat import is_float0
 
 if TYPE_CHECKING:
     from jaxviz.analysis.residuals import ResidualSet
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 def notes_of(found: ResidualSet) -> tuple[str, ...]:
     """See `ResidualSet.notes`."""
-    notes = []
+    notes = [found.why_none] if found.why_none else []
     if found.dummy_nbytes:
         n = sum(bool(r.dummies) for r in found)
         notes.append(
@@ -59,6 +61,28 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         )
     notes += [*(note for c in found.checkpoints for note in c.notes), *found.mapped]
     return tuple(dict.fromkeys(notes))
+
+
+def why_nothing_is_kept(derivation: Derivation) -> str:
+    """Why a gradient keeps nothing, in a sentence."""
+    primal, parts = derivation.primal, derivation.linearized
+    inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
+    typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]
+    if not any(derivation.nonzeros):
+        whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
+        of = f": {_some(whole)}" if whole else ""
+        return f"There is nothing to differentiate in{of}. Only floating-point and complex numbers have a gradient."
+    if not any(parts.nonzeros_out):
+        whole = [type_text(a) for a in primal.out_avals if is_float0(a.to_tangent_aval())]
+        if len(whole) == len(primal.out_avals):
+            return f"The result has no gradient: it is {_some(whole) or 'empty'}."
+        return f"The result does not depend on {_some([name for name, _, nonzero in typed if nonzero])}, so the gradient is zero."
+    return "Every operation is linear in what is differentiated, so the gradient needs none of the values."
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - 3:,} more" if len(texts) > 3 else ""
+    return ", ".join(texts[:3]) + more
 
 
 def _bytes_of(found: Sequence[Finding]) -> str:

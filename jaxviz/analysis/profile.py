@@ -258,6 +258,7 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
     Raises:
       what f raises.
     """
+    compat.check_callable(f)
     underneath = jitted_of(f)
     jitted = compat.jitted_function(underneath)
     with noting_arguments(f, args, kwargs):

@@ -22,7 +22,7 @@ from jaxviz.analysis.findings import (
     finding,
     largest_first,
 )
-from jaxviz.analysis.notes import notes_of
+from jaxviz.analysis.notes import notes_of, why_nothing_is_kept
 from jaxviz.analysis.reasons import explain
 from jaxviz.analysis.tables import (
     format_bytes,
@@ -149,6 +149,7 @@ class ResidualSet(Sequence[Residual]):
       mapped: what `vmap` made of its control flow, a sentence each.
       on_devices: whether the function runs on more than one device.
       finders: for each of `duplicates`, `invariant` and `forced` what gives it; called when it is first asked for.
+      why_none: a sentence, where there are none.
     """
 
     function: str
@@ -157,6 +158,7 @@ class ResidualSet(Sequence[Residual]):
     mapped: tuple[str, ...] = ()
     on_devices: bool = False
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
+    why_none: str = ""
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -443,7 +445,8 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         "forced": partial(find_forced, made, parts.residuals, site),
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
-    return ResidualSet(derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, finders)
+    why_none = "" if made else why_nothing_is_kept(derivation)
+    return ResidualSet(derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, finders, why_none)
 
 
 def _mapped(program: Program) -> tuple[str, ...]:

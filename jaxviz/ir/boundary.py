@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from jaxviz.ir import compat
+from jaxviz.ir.usage import say_what_to_write
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +23,8 @@ def api_boundary(fun: F) -> F:
     >>> @api_boundary
     ... def derive(f, *args): ...
 
-    Frames of the standard library go with those that called them: context managers, cached properties.
+    Frames of the standard library go with those that called them: context managers, cached properties. Where it was called in a way that
+    no function could be, the error says what to write.
     """
 
     @functools.wraps(fun)
@@ -30,6 +32,8 @@ def api_boundary(fun: F) -> F:
         try:
             return fun(*args, **kwargs)
         except Exception as error:
+            if isinstance(error, TypeError):
+                say_what_to_write(error, fun, args, kwargs)
             if compat.filters_tracebacks():
                 error.__traceback__ = _without_library(error.__traceback__)
             raise

@@ -15,6 +15,8 @@ import jaxviz
 from jaxviz.analysis.tables import nbytes
 
 TABLE = jnp.arange(3.0)
+X = jnp.ones(3)
+N = jnp.arange(3)
 
 
 def line_of(fun, text):
@@ -161,10 +163,29 @@ def test_of_a_program_and_of_a_derivation():
     assert [r.type for r in of_program] == [r.type for r in of_derivation]
 
 
-def test_no_residuals():
-    found = jaxviz.residuals(lambda x: -x, jnp.ones(3))
+@pytest.mark.parametrize(
+    ("f", "args", "why"),
+    [
+        (lambda x: -x, [X], "Every operation is linear in what is differentiated"),
+        (
+            lambda params, x: jnp.sum(x),
+            [{"w": X}, X],
+            "The result does not depend on params['w'], so the gradient is zero.",
+        ),
+        (lambda x: jnp.argmax(x), [X], "The result has no gradient: it is i32[]."),
+        (lambda n, x: jnp.sum(jnp.sin(n * x)), [N, X], "There is nothing to differentiate in: n is i32[3]."),
+        (lambda n, x: jnp.sum(jnp.sin(x)), [3, X], "There is nothing to differentiate in: n is i32[]."),
+    ],
+    ids=["linear", "independent", "of whole numbers", "in whole numbers", "in a Python int"],
+)
+def test_it_is_said_why_there_are_no_residuals(f, args, why):
+    found = jaxviz.residuals(f, *args, argnums=0)
     assert len(found) == 0
-    assert str(found) == "0 residuals of <lambda>, 0 B"
+    assert not any(jax.tree.leaves(jax.vjp(lambda x: f(x, *args[1:]), args[0])[1]))
+    assert str(found).startswith("0 residuals of <lambda>, 0 B\n")
+    assert why in " ".join(str(found).split())
+    assert why in str(found.notes)
+    assert why in " ".join(str(jaxviz.lint(f, *args)).split())
 
 
 def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):

@@ -1,0 +1,91 @@
+"""What to write, where a public function was called in a way that no function could be: `explore(loss)`, `explore(loss(x))`, `argnum=0`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+_FUNCTION = ("f", "fun", "g")
+"""What public functions call their parameters that are functions."""
+
+_WRITE = "Write jaxviz."
+
+
+def say_what_to_write(
+    error: TypeError, public: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    """Adds to the error of a public function how to call it.
+
+    Where it was given no function, or a function without arguments, or a keyword that is nearly one of its own.
+    """
+    parameters = inspect.signature(public).parameters
+    unexpected = [k for k in kwargs if k not in parameters and f"unexpected keyword argument {k!r}" in str(error)]
+    if unexpected and (close := get_close_matches(unexpected[0], parameters, 1, 0.8)):
+        _note(error, f"Did you mean {close[0]}?")
+    places = [i for i, name in enumerate(parameters) if name in _FUNCTION]
+    given = [args[i] for i in places if i < len(args)]
+    if not given or places[0] != 0:
+        return
+    no_function = next((x for x in given if not callable(x) and not _is_program(x)), None)
+    if no_function is not None:
+        right, wrong = _call(public, ["f", "g"], ["x"]), _call(public, ["f(x)", "g(x)"], [])
+        _note(error, f"{_WRITE}{right}, not jaxviz.{wrong}: it takes the function, not its result.")
+    elif len(args) == len(places) and callable(given[0]) and kwargs.keys() <= parameters.keys():
+        wanted = _required(given[0])
+        if wanted and _takes_arguments(public):
+            names = [getattr(x, "__name__", "f") for x in given]
+            names = [name if name.isidentifier() else "f" for name in names]
+            _note(error, f"{_WRITE}{_call(public, names, wanted)}: the arguments of {names[0]} come after it.")
+
+
+def _note(error: TypeError, text: str) -> None:
+    """Adds a sentence; of those that say what to write only the last stays, which is of the function that the user called."""
+    notes = [
+        n
+        for n in getattr(error, "__notes__", ())
+        if n != text and not (text.startswith(_WRITE) and n.startswith(_WRITE))
+    ]
+    error.__notes__ = [*notes, text]
+
+
+def _is_program(x: Any) -> bool:
+    """Whether x may stand in the place of a function: a Program, a Derivation, a ClosedJaxpr, a Comparison."""
+    return hasattr(x, "jaxpr") or type(x).__module__.startswith("jaxviz.")
+
+
+def _takes_arguments(public: Callable[..., Any]) -> bool:
+    """Whether a public function takes what to call the user's with, and does not return a function that does."""
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(public).parameters.values())
+
+
+def _required(fun: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that a function has to be called with, by position."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):  # a builtin may not tell
+        return []
+    return [
+        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+def _call(public: Callable[..., Any], functions: Sequence[str], arguments: Sequence[str]) -> str:
+    """`explore(loss, params, x)`, or `grad(loss)(params, x)`."""
+    parameters = inspect.signature(public).parameters.values()
+    names = iter(functions)
+    inside = [
+        next(names) if p.name in _FUNCTION else p.name for p in parameters if p.name in _FUNCTION or _is_needed(p)
+    ]
+    if _takes_arguments(public):
+        inside += arguments
+    inside += [f"{p.name}=..." for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    call = f"{public.__name__}({', '.join(inside)})"
+    is_whole = _takes_arguments(public) or any(map(_is_needed, parameters)) or not arguments
+    return call if is_whole else f"{call}({', '.join(arguments)})"
+
+
+def _is_needed(p: inspect.Parameter) -> bool:
+    """Whether a parameter is a positional one without a default, beside the function."""
+    return p.name not in _FUNCTION and p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
