@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules
 from jaxviz.transforms.partial_eval import split_rules
 from jaxviz.transforms.transpose import Transposed, transpose_program, transpose_rules
+from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
 from jaxviz.transforms.vmap import vmap_rules
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
@@ -41,7 +43,8 @@ class Check:
 
     Args:
       agrees: whether the residuals are the same, as a multiset of types.
-      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433'.
+      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433', with what is not opened: the same residuals do not mean that
+        jaxviz shows what is inside of it.
       differences: one line for each type held a different number of times.
     """
 
@@ -116,6 +119,19 @@ class Derivation:
         return self.transposed.backward
 
     @property
+    def derivable(self) -> Iterator[Program]:
+        """The function itself, and its forward and backward program where they can be derived."""
+        yield self.primal
+        for stage in ("forward", "backward"):
+            with contextlib.suppress(Exception):  # which is raised where the program itself is asked for
+                yield getattr(self, stage)
+
+    @cached_property
+    def unopened(self) -> tuple[Unopened, ...]:
+        """What is in these that jaxviz does not look into, such as a kernel; every report says so."""
+        return find_unopened(self.derivable)
+
+    @property
     def n_residuals(self) -> int:
         return len(self.linearized.residuals)
 
@@ -162,11 +178,12 @@ class Derivation:
         total = sum(theirs.values())
         agrees = ours == theirs
         what = "residuals as in" if agrees else "residuals differ from"
+        aside = f"; {unopened_text(self.unopened)}" if self.unopened else ""
         types = sorted(set(ours) | set(theirs))
         differences = tuple(
             f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in types if ours[t] != theirs[t]
         )
-        return Check(agrees, f"{what} {compat.JAX}: {same} of {total}", differences)
+        return Check(agrees, f"{what} {compat.JAX}: {same} of {total}{aside}", differences)
 
     def draw(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
         """A picture of one program or several side by side, such as 'forward+backward'; see `jaxviz.draw`."""

@@ -278,6 +278,7 @@ def policy_name(policy: Any) -> str:
     """`dots_saveable`, or `save_only_these_names('a', 'b')` for one that a function of that name made."""
     if policy is None:
         return "nothing_saveable, the default"
+    policy = inspect.unwrap(policy)
     for name, public in vars(jax.checkpoint_policies).items():
         if public is policy:
             return str(name)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.counts import Cost
 from jaxviz.analysis.devices import input_types, spans_devices
-from jaxviz.analysis.parts import Part, cost_of, parts, repeats, total_of
+from jaxviz.analysis.parts import RUNS, Part, cost_of, parts, repeats, total_of
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, type_text, wrapped
 from jaxviz.analysis.walk import call_name, defined_at, location_of
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
@@ -28,6 +28,7 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.progress import counting
+from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 Pass = OneOf["forward", "backward"]
 
@@ -515,6 +516,7 @@ def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
         programs.append(("backward", d.backward))
     except EquationError as error:
         notes.append(f"There is no backward program, so only the forward pass counts: {error}")
+    notes += unopened_note(find_unopened(d.derivable, opened=RUNS))
     definition = defined_at(d.primal)
     rows = tuple(
         Row(stage, p, location_of(p.equation, p.within) or definition, _place(p))

@@ -28,6 +28,7 @@ from jaxviz.runtime.capture import evaluate_equation, steps_of, values_at
 from jaxviz.transforms.driver import Builder
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program
 from jaxviz.transforms.inline import inlined
+from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 _CALLS = (compat.jit_p, compat.closed_call_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p)
 
@@ -101,6 +102,10 @@ def find_nan(
             note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
             found = _find_by_stepping(subject) or NanReport(subject.function, bad, None, (), None, (), note=note)
             found = replace(found, harmless=others)
+    if found is not None:
+        found = replace(
+            found, note=" ".join([*filter(None, [found.note]), *unopened_note(find_unopened([subject.program]))])
+        )
     return found
 
 

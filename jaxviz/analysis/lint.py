@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from jaxviz.analysis.lint_checks import FIND, Advice, Subject
 from jaxviz.analysis.lint_rules import LINT_RULES
-from jaxviz.analysis.tables import format_bytes, html_table, short_location, wrapped
+from jaxviz.analysis.tables import format_bytes, html_table, notes_html, short_location, wrapped
 from jaxviz.derivation import derive
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
+from jaxviz.transforms.unopened import unopened_note
 
 CAPTURED_NBYTES = 1 << 20
 """From so many bytes on a constant is advised on, where `min_nbytes` is not given."""
@@ -30,6 +30,7 @@ class LintReport(Sequence[Advice]):
       min_nbytes: what is at stake for less is left out.
       n_left_out: how many pieces of advice that was.
       why_none: why the gradient keeps nothing, where it does.
+      notes: what it could not look at.
     """
 
     function: str
@@ -39,6 +40,7 @@ class LintReport(Sequence[Advice]):
     min_nbytes: int
     n_left_out: int = 0
     why_none: str = ""
+    notes: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Advice: ...
@@ -80,7 +82,7 @@ class LintReport(Sequence[Advice]):
             number = f"{i}. "
             parts += ["", number + a.head]
             parts += [wrapped(line, " " * len(number)) for line in (a.text, f"Instead: {a.fix}")]
-        return "\n".join(parts)
+        return "\n".join([*parts, *([""] * bool(self.notes)), *map(wrapped, self.notes)])
 
     __repr__ = __str__
 
@@ -98,14 +100,14 @@ class LintReport(Sequence[Advice]):
             for a in self.items
         ]
         if not rows:
-            return f"<p>{html.escape(self.summary)}</p>"
-        return html_table(self.summary, heads, rows, (False, True, True, False, False, False))
+            return notes_html([self.summary, *self.notes])
+        return html_table(self.summary, heads, rows, (False, True, True, False, False, False)) + notes_html(self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
         return {
             "function": self.function, "n_residuals": self.n_residuals, "nbytes": self.nbytes,
-            "min_nbytes": self.min_nbytes, "n_left_out": self.n_left_out, "advice": [a.to_dict() for a in self.items],
+            "min_nbytes": self.min_nbytes, "n_left_out": self.n_left_out, "notes": list(self.notes), "advice": [a.to_dict() for a in self.items],
         }  # fmt: skip
 
 
@@ -149,7 +151,14 @@ def lint(
     shown.sort(key=lambda a: -a.nbytes)
     few = sum(0 < a.nbytes < least for a in made if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
     return LintReport(
-        derivation.primal.name, tuple(shown), len(subject.found), total, least, few, subject.found.why_none
+        derivation.primal.name,
+        tuple(shown),
+        len(subject.found),
+        total,
+        least,
+        few,
+        subject.found.why_none,
+        unopened_note(derivation.unopened),
     )
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxviz.analysis.memory_model import KINDS, Kind, Live, Model, Step
-from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, wrapped
+from jaxviz.analysis.tables import format_bytes, html_table, notes_html, short_location, text_table, wrapped
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.emit import as_function
@@ -23,6 +23,7 @@ from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.transforms.inline import inlined
+from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,6 +152,11 @@ class MemoryTimeline:
         return f"{said} Without the checkpoints it takes {format_bytes(without)}."
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the model does not know of: of what is not opened it has the operands and the results alone."""
+        return unopened_note(self.derivation.unopened)
+
+    @property
     def summary(self) -> str:
         """`memory of loss: peak 1.2 MiB in the backward pass at mul (model.py:12), of it 0.8 MiB residuals, …`."""
         if not self.steps:
@@ -188,9 +194,8 @@ class MemoryTimeline:
     def __str__(self) -> str:
         rows = self._rows()
         table = [text_table(_HEADS, rows, "<<><<")] if rows else []
-        return "\n".join(
-            [wrapped(self.summary), *([self._curve(), "alive at the peak:", *table] if self.steps else [])]
-        )
+        timeline = [self._curve(), "alive at the peak:", *table] if self.steps else []
+        return "\n".join([wrapped(self.summary), *timeline, *map(wrapped, self.notes)])
 
     __repr__ = __str__
 
@@ -212,7 +217,9 @@ class MemoryTimeline:
         return "  ".join(parts)
 
     def _repr_html_(self) -> str:
-        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False))
+        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False)) + notes_html(
+            self.notes
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
@@ -220,6 +227,7 @@ class MemoryTimeline:
             "function": self.function,
             "peak": self.peak,
             "peak_nbytes": self.peak_nbytes,
+            "notes": list(self.notes),
             "kinds": list(KINDS),
             "steps": [
                 {"primitive": s.equation.primitive.name, "is_backward": s.is_backward, "nbytes": list(s.nbytes)}

@@ -9,6 +9,7 @@ from jaxviz.analysis.findings import Finding
 from jaxviz.analysis.tables import format_bytes, type_text
 from jaxviz.derivation import Derivation
 from jaxviz.ir.compat import is_float0
+from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     from jaxviz.analysis.residuals import ResidualSet
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def notes_of(found: ResidualSet) -> tuple[str, ...]:
     """See `ResidualSet.notes`."""
-    notes = [found.why_none] if found.why_none else []
+    notes = [*([found.why_none] if found.why_none else []), *unopened_note(found.unopened)]
     if found.dummy_nbytes:
         n = sum(bool(r.dummies) for r in found)
         notes.append(

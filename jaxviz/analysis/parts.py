@@ -12,7 +12,7 @@ from jaxviz.analysis.walk import bodies
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation, Program
 
-_RUNS = {
+RUNS = {
     "custom_linear_solve": "solve", "linear_call": "callee", "custom_vmap_call": "call", "composite": "jaxpr",
     "remat_opt": "fwd_jaxpr", "run_state": "jaxpr",
 }  # fmt: skip
@@ -107,7 +107,7 @@ def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies:
 
 
 def _programs(equation: Equation) -> list[Program]:
-    runs = _RUNS.get(equation.primitive.name)
+    runs = RUNS.get(equation.primitive.name)
     if runs is not None:
         return [program for label, program in equation.programs if label == runs]
     return [b.program for b in bodies(equation)]

@@ -17,11 +17,12 @@ from jaxviz.analysis.checkpoints import (
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.set_policy import has_checkpoints
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, wrapped
-from jaxviz.derivation import derive
+from jaxviz.derivation import Derivation, derive
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     pass
@@ -97,7 +98,9 @@ class PolicyReport:
         kept = f"its gradient keeps {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals))}"
         n = len(self.checkpoints)
         if not n:
-            return f"policies of {self.function}: it has no checkpoint that is differentiated; {kept}"
+            is_known = not any(u.is_opaque for u in self.residuals.unopened)
+            found = "it has no checkpoint that is differentiated" if is_known else "no checkpoint is found"
+            return f"policies of {self.function}: {found}; {kept}"
         sizes = {
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
             for fate in FATES[:3]
@@ -150,16 +153,21 @@ def policies(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any
     checkpoints = report_checkpoints(derivation)
     notes = dict.fromkeys(note for c in checkpoints for note in c.notes)
     return PolicyReport(
-        derivation.primal.name, checkpoints, derivation.residuals, (*notes, *_about(derivation.primal, checkpoints))
+        derivation.primal.name,
+        checkpoints,
+        derivation.residuals,
+        (*unopened_note(derivation.unopened), *notes, *_about(derivation, checkpoints)),
     )
 
 
-def _about(primal: Program, checkpoints: Sequence[CheckpointReport]) -> Iterable[str]:
+def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> Iterable[str]:
+    primal = derivation.primal
     if not has_checkpoints(primal):
-        yield (
-            f"{primal.name} has no checkpoint, so its gradient keeps all that it reads again. jax.checkpoint(f, policy=...) sets one; "
-            "jaxviz.compare_policies tells what each policy would come to."
-        )
+        if not any(u.is_opaque for u in derivation.unopened):  # there may be one in it
+            yield (
+                f"{primal.name} has no checkpoint, so its gradient keeps all that it reads again. jax.checkpoint(f, policy=...) sets one; "
+                "jaxviz.compare_policies tells what each policy would come to."
+            )
     elif not checkpoints:
         yield "No tangent goes through its checkpoints."
     for inner, outer in dict.fromkeys(_nested(primal, None)):

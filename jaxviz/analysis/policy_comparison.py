@@ -27,7 +27,7 @@ from jaxviz.analysis.remat_graph import Point
 from jaxviz.analysis.remat_plan import RematPlan, plan_remat
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, notes_html, short_location, text_table, wrapped
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.emit import as_function
@@ -38,6 +38,7 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
+from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -255,6 +256,11 @@ class PolicyComparison:
             return None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the policies are not set in."""
+        return unopened_note(self.without.derivation.unopened)
+
+    @property
     def summary(self) -> str:
         """`policies of loss on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB kept in 463 values, …`."""
         w = self.without
@@ -317,7 +323,9 @@ class PolicyComparison:
         elif len(names) > 1:
             lines += ["", "They keep the same values."]
         rest = self._more([d for d in self.differences if d not in shown])
-        return "\n".join([*lines, *([wrapped(rest)] if rest else [])])
+        return "\n".join(
+            [*lines, *([wrapped(rest)] if rest else []), *([""] * bool(self.notes)), *map(wrapped, self.notes)]
+        )
 
     @property
     def _is_compiled(self) -> bool:
@@ -349,13 +357,14 @@ class PolicyComparison:
             heads = (*_VALUES, *(o.name for o in self.outcomes))
             numeric = [False, False, True, *[False] * (len(heads) - 3)]
             page += html_table("where they differ, by what is at stake", heads, self._values(self.differences), numeric)
-        return page
+        return page + notes_html(self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
         xla = self.xla if self._is_compiled else ()
         return {
             "function": self.function,
+            "notes": list(self.notes),
             "without": self.without.to_dict(),
             "policies": [o.to_dict() for o in self.outcomes],
             "differences": [d.to_dict() for d in self.differences],

@@ -31,6 +31,7 @@ from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.sampling import Samples, Stack, sampled
 from jaxviz.trace import noting_arguments
+from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -292,6 +293,7 @@ def _profile_jitted(
     kernels: tuple[Kernel, ...] = ()
     if numbered is not None:
         kernels, notes = _kernels_of(numbered, leaves)
+        notes = (*unopened_note(find_unopened([numbered.program])), *notes)
 
     derivation = tracing * _share(stacks, "derivation")
     waiting = returned if busy is None else max(0.0, run - busy)

@@ -15,7 +15,7 @@ from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.memory import memory as modelled_memory
 from jaxviz.analysis.remat_code import CodeRow, Place, code_text, places_of_values, with_source
 from jaxviz.analysis.remat_graph import Graph, Point, Saved, derive_like
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.analysis.tables import format_bytes, html_table, nbytes, notes_html, short_location, text_table, wrapped
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
@@ -26,6 +26,7 @@ from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program, Var
 from jaxviz.progress import counting, each
+from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -215,7 +216,9 @@ class RematPlan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False))
+        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False)) + notes_html(
+            self.notes
+        )
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The plan among the best ones, bytes kept against FLOPs computed again; a `matplotlib` figure.
@@ -317,8 +320,9 @@ def plan_remat(
 def _within(graph: Graph, call: _Call, limit: int) -> RematPlan:
     """The plan of the fewest FLOPs whose residuals keep to a limit."""
     everything = Point(graph.all_nbytes, 0)
+    unopened = unopened_note(graph.plain.unopened)
     if limit >= everything.nbytes:
-        return RematPlan(call.name, limit, None, everything, everything, (), graph, call)
+        return RematPlan(call.name, limit, None, everything, everything, unopened, graph, call)
     effects = repeated_effects(graph.flat)
     if limit < everything.nbytes <= graph.least:
         raise ValueError(
@@ -331,7 +335,7 @@ def _within(graph: Graph, call: _Call, limit: int) -> RematPlan:
             f"what may not be computed again take; without a plan it keeps {_exactly(everything.nbytes)}"
         )
     found = graph.solve(limit)
-    return RematPlan(call.name, limit, found.saved, found.point, everything, effects, graph, call)
+    return RematPlan(call.name, limit, found.saved, found.point, everything, (*unopened, *effects), graph, call)
 
 
 _STEPS = 5

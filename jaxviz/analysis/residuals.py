@@ -45,6 +45,7 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 from jaxviz.progress import counting
+from jaxviz.transforms.unopened import Unopened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,6 +149,7 @@ class ResidualSet(Sequence[Residual]):
       checkpoints: the checkpointed functions in it, with what their policies decided.
       mapped: what `vmap` made of its control flow, a sentence each.
       on_devices: whether the function runs on more than one device.
+      unopened: what jaxviz does not look into.
       finders: for each of `duplicates`, `invariant` and `forced` what gives it; called when it is first asked for.
       why_none: a sentence, where there are none.
     """
@@ -157,6 +159,7 @@ class ResidualSet(Sequence[Residual]):
     checkpoints: tuple[CheckpointReport, ...] = ()
     mapped: tuple[str, ...] = ()
     on_devices: bool = False
+    unopened: tuple[Unopened, ...] = ()
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
     why_none: str = ""
 
@@ -446,7 +449,10 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
     why_none = "" if made else why_nothing_is_kept(derivation)
-    return ResidualSet(derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, finders, why_none)
+    unopened = derivation.unopened
+    return ResidualSet(
+        derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, unopened, finders, why_none
+    )
 
 
 def _mapped(program: Program) -> tuple[str, ...]:

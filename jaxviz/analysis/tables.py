@@ -178,6 +178,11 @@ def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"{d.platform}:{d.id}" for d in sorted(set(devices), key=lambda d: int(d.id)))
 
 
+def notes_html(notes: Iterable[str]) -> str:
+    """The notes of a report, each a paragraph."""
+    return "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+
+
 def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     """A paragraph in lines that fit the tables."""
     width = PAGE.get() if width is None else width

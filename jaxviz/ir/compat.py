@@ -12,6 +12,7 @@ import os
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -133,6 +134,51 @@ def is_high(jaxpr: Any) -> bool:
 def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
     """Whether an equation is of the high level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
     return bool(primitive.is_high(*in_avals, **params))
+
+
+def hi_primitive_name(params: Mapping[str, Any]) -> str:
+    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' where it calls none."""
+    if "_prim" not in params:
+        return ""
+    function = getattr(getattr(params["_prim"], "traced", None), "fun_name", "")
+    return f"{type(params['_prim']).__name__}{f' of {function}' if function else ''}"
+
+
+@dataclass(frozen=True)
+class _AskedOfSome:
+    """A checkpoint policy as `jax_remat3` has it: it is asked of names, products of matrices and convolutions; all else is computed again."""
+
+    __wrapped__: Any
+
+    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
+        if primitive in (name_p, primitives.dot_general_p, primitives.conv_general_dilated_p):
+            return self.__wrapped__(primitive, *avals, **params)
+        return self.__wrapped__ is jax.checkpoint_policies.everything_saveable
+
+
+_OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
+"""Whether a checkpoint that is a hi-primitive has what one that is not has, among it `prevent_cse`."""
+
+
+def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The primitive and the params of an equation; of one that calls a hi-primitive, those of the checkpoint or the name that it is.
+
+    Under `jax_remat3` that is what `jax.checkpoint` and `checkpoint_name` write.
+    """
+    held = params.get("_prim") if _OPENS_CHECKPOINTS else None
+    kind = type(held).__name__
+    if held is not None and kind == "RematTraced":
+        policy = None if held.policy is None else _AskedOfSome(held.policy)
+        made = {"jaxpr": held.jaxpr, "prevent_cse": held.prevent_cse, "differentiated": False, "policy": policy}
+        return remat_p, made
+    if held is not None and kind == "CheckpointName":
+        return name_p, {"name": held.name}
+    return primitive, params
+
+
+def is_ref(aval: Any) -> bool:
+    """Whether a type is that of a mutable reference."""
+    return isinstance(aval, _state_types.AbstractRef)
 
 
 def is_array(x: Any) -> bool:

@@ -166,9 +166,10 @@ class _Reader:
     def equation(self, eqn: Any) -> Equation:
         invars = tuple([self.atom(a) for a in eqn.invars])
         outvars = tuple([self.bind(v) for v in eqn.outvars])
+        primitive, params = compat.opened(eqn.primitive, eqn.params)
         op = operation(
-            eqn.primitive,
-            read_params(eqn.params),
+            primitive,
+            read_params(params),
             tuple([a.aval for a in invars]),
             tuple([v.aval for v in outvars]),
             compat.positional_effects(eqn.effects, eqn.invars),

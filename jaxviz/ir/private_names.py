@@ -88,6 +88,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "effects.remat_allowed_effects": Name("the effects that JAX takes in a checkpoint"),
     "dispatch.ArrayCopySemantics": Name("how JAX copies what it offloads", "a checkpoint policy that offloads"),
     "dispatch.check_arg": Name("JAX's error for an argument that is no array"),
+    "state.types.AbstractRef": Name("the type of a mutable reference, in which programs are not opened"),
     "state.types.RefEffect": Name("the effect that JAX refuses in a mapped cond", _MAPPED_COND),
     # source lines
     "source_info_util.NameStack": Name("the scopes of an equation that stands on no line"),

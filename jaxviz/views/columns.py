@@ -20,6 +20,7 @@ from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.transforms.unopened import unopened_note
 from jaxviz.views.numbers import Numbers
 from jaxviz.views.rows import Rows
 from jaxviz.views.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Stage, View
@@ -146,7 +147,7 @@ class ViewMaker:
         try:
             residuals: ResidualSet = self.derivation.residuals
         except Exception as error:
-            return (f"no residuals: {first_line(error)}",)
+            return (f"no residuals: {first_line(error)}", *unopened_note(self.derivation.unopened))
         return residuals.notes
 
     # --- programs -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from jaxviz.derivation import STAGES, Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import DropVar, Equation, Program, Var
+from jaxviz.transforms.unopened import find_unopened, unopened_note
 from jaxviz.views.canvas import MOST_BOXES, Before, Canvas, Given, Made, Script, Values
 from jaxviz.views.folds import Fold, Kinds, find_folds
 from jaxviz.views.graph import Graph
@@ -127,7 +128,7 @@ class _Builder:
             tuple(self.canvas.boxes),
             tuple(self.canvas.frames),
             lines,
-            self.canvas.notes(self.depth),
+            (*self.canvas.notes(self.depth), *unopened_note(find_unopened(self.programs.values()))),
         )
 
     # --- names --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def summary(view: View) -> str:
         n = stage.equations[1] - stage.equations[0]
         what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"
         lines.append(f"  {stage.label:<{width}}  {what}")
-    if not view.notes:
+    if not any(stage.error for stage in view.stages if stage.key == "forward"):
         lines.append(f"  {residual_summary(view)}")
     if view.check is not None:
         lines.append(f"  {view.check.summary}")
