@@ -13,7 +13,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import NoArrayError
-from jaxviz.ir.origin import locate
+from jaxviz.ir.origin import definition, locate
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Branch, Program
 
@@ -208,7 +208,8 @@ def _check_leaks(program: Program, leaves: Sequence[Any]) -> None:
         pending += inside
 
 
-_CALLED = "The function is"
+CALLED = "The function is"
+"""How the sentence begins that `note_arguments` adds."""
 
 
 def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -219,26 +220,28 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
       fun: the function; one that stands for another call says so with an attribute `stands_for`.
       args, kwargs: its arguments.
     """
-    if any(note.startswith(_CALLED) for note in getattr(error, "__notes__", ())):
+    if any(note.startswith(CALLED) for note in getattr(error, "__notes__", ())):
         return
     fun, args, kwargs = getattr(fun, "stands_for", (fun, args, kwargs))
     info = compat.function_debug_info(fun, args, kwargs)
+    place = definition(info)
+    name = f"{info.func_name} at {place}" if place is not None else info.func_src_info
     if str(error).startswith("Non-hashable static arguments"):
-        for name, x in compat.static_values(fun, args, kwargs).items():
+        for argument, x in compat.static_values(fun, args, kwargs).items():
             if not _has_hash(x):
                 has = f"is {x!r}, a {type(x).__name__}, which has no hash. Give a value that has one, such as a tuple for a list."
                 if compat.is_tracer(x):
-                    has = f"is traced here. Fix it before: functools.partial(f, {name}=...)."
-                error.add_note(f"{_CALLED} {info.func_src_info}, whose static argument {name} {has}")
+                    has = f"is traced here. Fix it before: functools.partial(f, {argument}=...)."
+                error.add_note(f"{CALLED} {name}, whose static argument {argument} {has}")
                 return
     leaves, names = jax.tree.leaves((args, kwargs)), info.arg_names or ()
     if not leaves or len(names) != len(leaves):
         return
     named = list(zip(names, leaves, strict=True))
     named.sort(key=lambda pair: str(getattr(pair[1], "shape", None)) not in str(error))  # first those it speaks of
-    listed = ", ".join(f"{name}: {_type_text(x)}" for name, x in named[:MOST_NOTED])
+    listed = ", ".join(f"{path}: {_type_text(x)}" for path, x in named[:MOST_NOTED])
     rest = f" and {len(named) - MOST_NOTED} more" if len(named) > MOST_NOTED else ""
-    error.add_note(f"{_CALLED} {info.func_src_info}, called with {listed}{rest}.")
+    error.add_note(f"{CALLED} {name}, called with {listed}{rest}.")
 
 
 @contextlib.contextmanager

@@ -305,7 +305,7 @@ def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
 
     @quad.defjvp
     def rule(primals, tangents):
-        count, value = quad(*primals)
+        count, value = _count_and_value(*primals)
         return (count, value), (WHOLE_NUMBERS[zero](count), value * tangents[0])
 
     def times(x):

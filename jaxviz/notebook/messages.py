@@ -7,12 +7,13 @@ import traceback
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import is_cell, is_own_code
+from jaxviz.trace import CALLED
 
 _CELL = re.compile(r"<ipython-input[^>]*>|\S*ipykernel_\S*?\.py")
 
 
 def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the whole traceback)") -> str:
-    """An error in two or three lines.
+    """An error in two to four lines.
 
     Args:
       error: what was raised.
@@ -20,7 +21,7 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
       more: where to read more.
 
     Returns:
-      the kind of error and the first paragraph of its message, and the user's line where it was raised.
+      the kind of error and the first paragraph of its message, the user's line where it was raised, and what their function was called with.
     """
     message = str(error).strip().split("\n\n")[0]
     head = [_CELL.sub("this cell", line) for line in message.splitlines()[:4]] or ["no message"]
@@ -28,6 +29,7 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
     line = user_line(error)
     if line is not None:
         lines.append(f"  at {line}")
+    lines += [f"  {note}" for note in getattr(error, "__notes__", ()) if note.startswith(CALLED)]
     lines.append(f"  {more}")
     return "\n".join(lines)
 

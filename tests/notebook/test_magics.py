@@ -288,6 +288,7 @@ def test_help(run, capsys, shell):
         ),
         ("%jaxpr broken(1.0)", "ValueError while tracing broken(1.0): no such layer"),
         ("%jaxpr mismatched(x)", "TypeError while tracing mismatched(x): dot_general requires contracting dimensions"),
+        ("%residuals mismatched(x)", "The function is mismatched at cell:"),
         (
             "%vjp loops(2.0)",
             "ReverseModeError while transposing loops(2.0): Reverse-mode differentiation does not work for lax.while_loop",
