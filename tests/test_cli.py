@@ -203,7 +203,8 @@ def test_a_failure_names_the_users_line(run, model):
     assert "no such <U+001B>[31mlayer<U+202E>" in err
     line = MODEL[: MODEL.index("raise ValueError")].count("\n") + 1
     assert f"{model}:{line}: raise ValueError" in err
-    assert len(err.splitlines()) == 3
+    assert "\n  The function is broken at " in err
+    assert len(err.splitlines()) == 4
     status, _, err = run("residuals", "broken", "--args", "f32[]", "--traceback")
     assert status == 1
     assert err.startswith("Traceback")
