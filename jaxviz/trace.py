@@ -226,7 +226,7 @@ def note_arguments(error: Exception, fun: Callable[..., Any], args: tuple[Any, .
     info = compat.function_debug_info(fun, args, kwargs)
     place = definition(info)
     name = f"{info.func_name} at {place}" if place is not None else info.func_src_info
-    if str(error).startswith("Non-hashable static arguments"):
+    if compat.is_about_hashes(error):
         for argument, x in compat.static_values(fun, args, kwargs).items():
             if not _has_hash(x):
                 has = f"is {x!r}, a {type(x).__name__}, which has no hash. Give a value that has one, such as a tuple for a list."

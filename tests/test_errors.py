@@ -1,5 +1,6 @@
 """What a user reads when something goes wrong: their own call, their own line, and what to write."""
 
+import contextlib
 import functools
 import inspect
 import traceback
@@ -101,14 +102,24 @@ def test_a_traceback_leads_from_the_call_to_the_line(name):
     assert {file for file, _ in between} <= {__file__}  # the lambda of the table
 
 
-def test_tracebacks_are_whole_where_jax_leaves_them_whole():
+@pytest.mark.parametrize("mode", ["off", "tracebackhide", "remove_frames", "quiet_remove_frames"])
+def test_tracebacks_are_filtered_as_jax_filters_its_own(mode):
     before = jax.config.jax_traceback_filtering
-    jax.config.update("jax_traceback_filtering", "off")
+    jax.config.update("jax_traceback_filtering", mode)
     try:
-        found = frames(raised_by(lambda: jaxviz.residuals(loss, PARAMS, X)))
+        error = raised_by(lambda: jaxviz.memory(loss, PARAMS, X))
     finally:
         jax.config.update("jax_traceback_filtering", before)
-    assert any(is_own_code(file) for file, _ in found)
+    inside = [f for f, _ in traceback.walk_tb(error.__traceback__) if is_own_code(f.f_code.co_filename)]
+    between = {f.f_code.co_filename for f, _ in traceback.walk_tb(error.__traceback__)} & {contextlib.__file__}
+    if mode == "off":
+        assert inside
+        assert between
+    else:
+        assert all(f.f_locals.get("__tracebackhide__") for f in inside)
+        assert bool(inside) == (mode == "tracebackhide")
+        assert not between
+    assert (type(error.__cause__).__name__ == "UnfilteredStackTrace") == (mode == "remove_frames")
 
 
 # --- static arguments -------------------------------------------------------------------------------------------------

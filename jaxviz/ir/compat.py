@@ -1888,6 +1888,11 @@ def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
     return frozenset(i - n_given for i in info.static_argnums if i >= n_given), frozenset(info.static_argnames)
 
 
+def is_about_hashes(error: Exception) -> bool:
+    """Whether an error is JAX's about a static argument that has no hash."""
+    return str(error).startswith("Non-hashable static arguments")
+
+
 def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call that `static_places` gives, by name."""
     places, names = static_places(f)
