@@ -178,7 +178,7 @@ class Derivation:
         total = sum(theirs.values())
         agrees = ours == theirs
         what = "residuals as in" if agrees else "residuals differ from"
-        aside = f"; {unopened_text(self.unopened)}" if self.unopened else ""
+        aside = f"; {unopened_text(self.unopened, listed=2)}" if self.unopened else ""
         types = sorted(set(ours) | set(theirs))
         differences = tuple(
             f"{t}: JAX holds {theirs[t]}, jaxviz derives {ours[t]}" for t in types if ours[t] != theirs[t]

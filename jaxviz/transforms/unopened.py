@@ -53,21 +53,22 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
     return tuple(replace(found, count=n) for found, n in most.items())
 
 
-def unopened_text(found: Sequence[Unopened]) -> str:
-    """`not opened: pallas_call (model.py:12), 2 times RematTraced (model.py:30)`; '' where there is nothing of the kind."""
+def unopened_text(found: Sequence[Unopened], listed: int = 5) -> str:
+    """`not opened: pallas_call (model.py:12), 2 times RematTraced (model.py:30)`; '' where there is nothing of the kind.
+
+    Args:
+      listed: how many are named.
+    """
     if not found:
         return ""
-    more = [f"{len(found) - _LISTED:,} more"] if len(found) > _LISTED else []
-    return f"not opened: {', '.join([*map(str, found[:_LISTED]), *more])}"
+    more = [f"{len(found) - listed:,} more"] if len(found) > listed else []
+    return f"not opened: {', '.join([*map(str, found[:listed]), *more])}"
 
 
 def unopened_note(found: Sequence[Unopened]) -> tuple[str, ...]:
     """The same as a note of a report; none where there is nothing of the kind."""
     text = unopened_text(found)
     return (f"{text}. jaxviz does not show what is computed, saved or checkpointed inside.",) if text else ()
-
-
-_LISTED = 5
 
 
 def _walk(

@@ -2,14 +2,17 @@
 
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  they enter themselves into CASES
 import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad
+from programs import CASES
 
 import jaxviz
+from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.transforms.unopened import Unopened, unopened_text
 from jaxviz.views.columns import view_of
@@ -235,6 +238,19 @@ def test_checkpoints_that_are_hi_primitives_are_opened(flag, policy):
     check = derivation.check()
     assert check, check
     np.testing.assert_array_equal(jaxviz.grad(loss)(X), jax.grad(loss)(X))
+
+
+CHECKPOINTED = [c for c in CASES if ("remat" in c.name or "checkpoint" in c.name) and "optimize" not in c.name]
+
+
+@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 what jax_remat3 writes has no prevent_cse")
+@pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
+@pytest.mark.parametrize("case", CHECKPOINTED, ids=str)
+def test_so_are_those_of_the_table_of_programs(flag, case):
+    derivation = jaxviz.derive(case.fun, *case.args, argnums=range(len(case.args)))
+    assert any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
+    check = derivation.check()
+    assert check, check
 
 
 @pytest.mark.skipif(not OPENS, reason="before JAX 0.12 what jax_remat3 writes has no prevent_cse")
