@@ -3,7 +3,7 @@
 import sys
 from pathlib import PurePath
 
-from jaxviz.ir.private_names import check_jax
+from jaxviz.ir.private_names import check_jax as _check_jax
 
 __version__ = "0.1.0"
 
@@ -15,7 +15,7 @@ def _is_doctor() -> bool:
 
 
 if not _is_doctor():
-    check_jax()
+    _check_jax()
     from jaxviz.public import *
 
 

@@ -169,6 +169,9 @@ from jaxviz.ir.errors import (
 from jaxviz.ir.errors import (
     ReverseModeError as ReverseModeError,
 )
+from jaxviz.ir.errors import (
+    UnsupportedJaxError as UnsupportedJaxError,
+)
 from jaxviz.ir.syntax import Equation as Equation
 from jaxviz.ir.syntax import Program as Program
 from jaxviz.jacobians import hessian as hessian

@@ -104,17 +104,23 @@ def test_a_version_that_is_not_supported_is_one_error(version):
 
 
 AS_A_COMMAND = """
-import runpy, sys
-sys.argv = ["-m", "doctor", "--json"]
+import sys
+sys.argv = [PROGRAM, "doctor", "--json"]
 try:
-    runpy.run_module("jaxviz", run_name="__main__")
+    RUN
 finally:
     print("\\n--", *(name for name in sys.modules if name.startswith("jaxviz")))
 """
+COMMANDS = {
+    "-m": "import runpy; runpy.run_module('jaxviz', run_name='__main__')",
+    "/usr/bin/jaxviz": "from jaxviz.__main__ import main; sys.exit(main())",
+}
 
 
-def test_the_doctor_needs_no_engine_and_says_what_is_missing():
-    printed, _ = run(AS_A_COMMAND, "core.Tracer", "api._jacfwd_unravel", status=1)
+@pytest.mark.parametrize("program", COMMANDS)
+def test_the_doctor_needs_no_engine_and_says_what_is_missing(program):
+    code = AS_A_COMMAND.replace("PROGRAM", repr(program)).replace("RUN", COMMANDS[program])
+    printed, _ = run(code, "core.Tracer", "api._jacfwd_unravel", status=1)
     report, _, modules = printed.rpartition("-- ")
     assert {"jaxviz.doctor", "jaxviz.ir.private_names"} < set(modules.split())
     assert not {"jaxviz.ir.compat", "jaxviz.derivation", "jaxviz.public"} & set(modules.split())
