@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxviz.analysis.counts import Cost
 from jaxviz.analysis.devices import input_types, spans_devices
+from jaxviz.analysis.notes import no_gradient_note
 from jaxviz.analysis.parts import RUNS, Part, cost_of, parts, repeats, total_of
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, type_text, wrapped
 from jaxviz.analysis.walk import call_name, defined_at, location_of
@@ -511,7 +512,7 @@ def cost(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) ->
 
 def _report(d: Derivation, inputs: tuple[Any, ...] | None) -> CostReport:
     programs: list[tuple[Pass, Program]] = [("forward", d.forward)]
-    notes = []
+    notes = [*no_gradient_note(d)]
     try:
         programs.append(("backward", d.backward))
     except EquationError as error:

@@ -29,7 +29,6 @@ class LintReport(Sequence[Advice]):
       n_residuals, nbytes: of all that the gradient keeps.
       min_nbytes: what is at stake for less is left out.
       n_left_out: how many pieces of advice that was.
-      why_none: why the gradient keeps nothing, where it does.
       notes: what it could not look at.
     """
 
@@ -39,7 +38,6 @@ class LintReport(Sequence[Advice]):
     nbytes: int
     min_nbytes: int
     n_left_out: int = 0
-    why_none: str = ""
     notes: tuple[str, ...] = ()
 
     @overload
@@ -74,7 +72,7 @@ class LintReport(Sequence[Advice]):
         found = f"{n:,} piece{'s' * (n != 1)} of advice" if n else "nothing to advise"
         few = f" (and {self.n_left_out:,} for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
         kept = f"its gradient keeps {self.n_residuals:,} residual{'s' * (self.n_residuals != 1)}, {format_bytes(self.nbytes)}"
-        return f"lint of {self.function}: {found}{few}; {kept}{f'. {self.why_none}' * bool(self.why_none)}"
+        return f"lint of {self.function}: {found}{few}; {kept}"
 
     def __str__(self) -> str:
         parts = [wrapped(self.summary)]
@@ -157,8 +155,7 @@ def lint(
         total,
         least,
         few,
-        subject.found.why_none,
-        unopened_note(derivation.unopened),
+        (*subject.found.why_none, *unopened_note(derivation.unopened)),
     )
 
 

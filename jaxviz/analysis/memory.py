@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxviz.analysis.memory_model import KINDS, Kind, Live, Model, Step
+from jaxviz.analysis.notes import no_gradient_note
 from jaxviz.analysis.tables import format_bytes, html_table, notes_html, short_location, text_table, wrapped
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
@@ -153,8 +154,8 @@ class MemoryTimeline:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the model does not know of: of what is not opened it has the operands and the results alone."""
-        return unopened_note(self.derivation.unopened)
+        """Why there is no gradient, and what the model does not know of: of what is not opened it has the operands and the results alone."""
+        return (*no_gradient_note(self.derivation), *unopened_note(self.derivation.unopened))
 
     @property
     def summary(self) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def notes_of(found: ResidualSet) -> tuple[str, ...]:
     """See `ResidualSet.notes`."""
-    notes = [*([found.why_none] if found.why_none else []), *unopened_note(found.unopened)]
+    notes = [*found.why_none, *unopened_note(found.unopened)]
     if found.dummy_nbytes:
         n = sum(bool(r.dummies) for r in found)
         notes.append(
@@ -64,21 +64,28 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def why_nothing_is_kept(derivation: Derivation) -> str:
+def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
     """Why a gradient keeps nothing, in a sentence."""
+    linear = "Every operation is linear in what is differentiated, so the gradient needs none of the values."
+    return no_gradient_note(derivation) or (linear,)
+
+
+def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
+    """Why there is no gradient, or one that is zero, in a sentence; nothing where there is one."""
     primal, parts = derivation.primal, derivation.linearized
     inputs = zip(primal.arg_names, primal.in_avals, derivation.nonzeros, strict=True)
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]
     if not any(derivation.nonzeros):
         whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
         of = f": {_some(whole)}" if whole else ""
-        return f"There is nothing to differentiate in{of}. Only floating-point and complex numbers have a gradient."
+        return (f"There is nothing to differentiate in{of}. Only floating-point and complex numbers have a gradient.",)
     if not any(parts.nonzeros_out):
         whole = [type_text(a) for a in primal.out_avals if is_float0(a.to_tangent_aval())]
         if len(whole) == len(primal.out_avals):
-            return f"The result has no gradient: it is {_some(whole) or 'empty'}."
-        return f"The result does not depend on {_some([name for name, _, nonzero in typed if nonzero])}, so the gradient is zero."
-    return "Every operation is linear in what is differentiated, so the gradient needs none of the values."
+            return (f"The result has no gradient: it is {_some(whole) or 'empty'}.",)
+        differentiated = _some([name for name, _, nonzero in typed if nonzero])
+        return (f"The result does not depend on {differentiated}, so the gradient is zero.",)
+    return ()
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from jaxviz.analysis.checkpoints import (
     CheckpointReport,
     report_checkpoints,
 )
+from jaxviz.analysis.notes import no_gradient_note
 from jaxviz.analysis.residuals import ResidualSet
 from jaxviz.analysis.set_policy import has_checkpoints
 from jaxviz.analysis.tables import format_bytes, html_table, short_location, text_table, wrapped
@@ -156,7 +157,7 @@ def policies(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any
         derivation.primal.name,
         checkpoints,
         derivation.residuals,
-        (*unopened_note(derivation.unopened), *notes, *_about(derivation, checkpoints)),
+        (*no_gradient_note(derivation), *unopened_note(derivation.unopened), *notes, *_about(derivation, checkpoints)),
     )
 
 

@@ -22,6 +22,7 @@ from jaxviz.analysis.checkpoints import (
 )
 from jaxviz.analysis.cost import cost, format_flops
 from jaxviz.analysis.memory import MemoryTimeline, XlaMemory, memory, xla_memory
+from jaxviz.analysis.notes import no_gradient_note
 from jaxviz.analysis.policies import counted, of_type, paragraph
 from jaxviz.analysis.remat_graph import Point
 from jaxviz.analysis.remat_plan import RematPlan, plan_remat
@@ -258,7 +259,8 @@ class PolicyComparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the policies are not set in."""
-        return unopened_note(self.without.derivation.unopened)
+        plain = self.without.derivation
+        return (*no_gradient_note(plain), *unopened_note(plain.unopened))
 
     @property
     def summary(self) -> str:

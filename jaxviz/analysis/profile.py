@@ -260,12 +260,9 @@ def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **k
       what f raises.
     """
     compat.check_callable(f)
-    underneath = jitted_of(f)
-    jitted = compat.jitted_function(underneath)
+    jitted = compat.jitted_function(jitted_of(f))
     with noting_arguments(f, args, kwargs):
-        if jitted is None:
-            return _profile_python(f, args, kwargs, repeat)
-        return _profile_jitted(f, *jitted, args, kwargs, repeat)
+        return _profile_jitted(f, *jitted, args, kwargs, repeat) if jitted else _profile_python(f, args, kwargs, repeat)
 
 
 # --- a jitted function ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import jax
 from jaxviz.analysis.budgets import FASTEST, evenly, free_memory, read_budget, read_size
 from jaxviz.analysis.cost import format_flops
 from jaxviz.analysis.memory import memory as modelled_memory
+from jaxviz.analysis.notes import no_gradient_note
 from jaxviz.analysis.remat_code import CodeRow, Place, code_text, places_of_values, with_source
 from jaxviz.analysis.remat_graph import Graph, Point, Saved, derive_like
 from jaxviz.analysis.tables import format_bytes, html_table, nbytes, notes_html, short_location, text_table, wrapped
@@ -320,9 +321,9 @@ def plan_remat(
 def _within(graph: Graph, call: _Call, limit: int) -> RematPlan:
     """The plan of the fewest FLOPs whose residuals keep to a limit."""
     everything = Point(graph.all_nbytes, 0)
-    unopened = unopened_note(graph.plain.unopened)
+    notes = (*no_gradient_note(graph.plain), *unopened_note(graph.plain.unopened))
     if limit >= everything.nbytes:
-        return RematPlan(call.name, limit, None, everything, everything, unopened, graph, call)
+        return RematPlan(call.name, limit, None, everything, everything, notes, graph, call)
     effects = repeated_effects(graph.flat)
     if limit < everything.nbytes <= graph.least:
         raise ValueError(
@@ -335,7 +336,7 @@ def _within(graph: Graph, call: _Call, limit: int) -> RematPlan:
             f"what may not be computed again take; without a plan it keeps {_exactly(everything.nbytes)}"
         )
     found = graph.solve(limit)
-    return RematPlan(call.name, limit, found.saved, found.point, everything, (*unopened, *effects), graph, call)
+    return RematPlan(call.name, limit, found.saved, found.point, everything, (*notes, *effects), graph, call)
 
 
 _STEPS = 5

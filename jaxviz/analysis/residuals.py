@@ -161,7 +161,7 @@ class ResidualSet(Sequence[Residual]):
     on_devices: bool = False
     unopened: tuple[Unopened, ...] = ()
     finders: Mapping[str, Callable[[], tuple[Finding, ...]]] = field(default_factory=dict)
-    why_none: str = ""
+    why_none: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> Residual: ...
@@ -448,7 +448,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
         "forced": partial(find_forced, made, parts.residuals, site),
     }
     checkpoints, mapped = report_checkpoints(derivation), _mapped(derivation.primal)
-    why_none = "" if made else why_nothing_is_kept(derivation)
+    why_none = () if made else why_nothing_is_kept(derivation)
     unopened = derivation.unopened
     return ResidualSet(
         derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, unopened, finders, why_none

@@ -188,6 +188,19 @@ def test_it_is_said_why_there_are_no_residuals(f, args, why):
     assert why in " ".join(str(jaxviz.lint(f, *args)).split())
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        jaxviz.memory, jaxviz.cost, jaxviz.policies, jaxviz.compare_policies, jaxviz.lint,
+        lambda *args: jaxviz.plan_remat(*args, budget=1.0),
+    ],
+)  # fmt: skip
+def test_every_report_on_a_gradient_says_why_there_is_none(report):
+    sin = lambda n: jnp.sum(jnp.sin(n))
+    assert "There is nothing to differentiate in: n is i32[3]." in " ".join(str(report(sin, N)).split())
+    assert "There is nothing" not in str(report(sin, X))
+
+
 def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):
     assert max(map(len, str(found).splitlines())) <= 100
     assert str(found).startswith(
