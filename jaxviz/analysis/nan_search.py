@@ -222,10 +222,13 @@ class Search:
         return [] if when is None else list(self._from(self.top, value, when, kind, (), seen))
 
     def earliest(self, results: Sequence[int], kind: int) -> Birth | None:
-        """Of all that these results are not finite for, what was made first; what was given only where nothing was made."""
+        """Of all that these results are not finite for, what was made first; what was given only where nothing was made.
+
+        A number that the program says comes last, as in `jnp.where(n > 0, x, jnp.nan)`: it is there on purpose.
+        """
         seen: set[Any] = set()
         found = [b for k in results for b in self.births_of_result(k, kind, seen)]
-        return min(found, key=lambda b: (not b.equations, b.order), default=None)
+        return min(found, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
 
     def raised_values(self) -> Iterator[tuple[Level, Var]]:
         """The watched values that were not finite, in any step."""

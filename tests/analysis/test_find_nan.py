@@ -537,6 +537,19 @@ def test_what_came_in_is_named():
     assert "came in by the argument p['w']" in report.summary.replace("\n", " ")
 
 
+def unless_it_is_finite(w):
+    y = jnp.sum(w)
+    return jnp.where(jnp.isfinite(y), y, -jnp.inf)
+
+
+@pytest.mark.parametrize("f", [jnp.var, unless_it_is_finite])
+def test_a_number_that_the_program_says_is_not_named_beside_an_argument(f):
+    """`jnp.var` says NaN for an array without elements."""
+    report = jaxviz.find_nan(f, jnp.array([1.0, jnp.nan]))
+    assert report.born is None
+    assert [given.startswith("the argument") for given in report.given] == [True]
+
+
 def test_a_constant_that_is_closed_over_is_named():
     table = jnp.array([jnp.nan, 1.0])
     report = jaxviz.find_nan(lambda x: jnp.sum(x * table), jnp.ones(2))
