@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Equation, Program
+from jaxviz.ir.syntax import Equation, Operation, Program
 from jaxviz.transforms.jvp import jvp_rules
 
 _FOREIGN = frozenset(("ffi_call", "tpu_custom_call"))
@@ -47,9 +48,13 @@ def find_unopened(programs: Iterable[Program], opened: Collection[str] = ()) -> 
       programs: such as a function and its backward pass.
       opened: names of primitives that who asks looks into, though they have no rule.
     """
+    is_unopened = cache(_is_unopened)  # asked once of an operation, which many equations share
     most: Counter[Unopened] = Counter()
     for program in programs:
-        most |= Counter(Unopened(_name(e), where, _is_opaque(e)) for e, where in _walk(program, None, opened))
+        most |= Counter(
+            Unopened(_name(e.operation), _location(e, holders), _is_opaque(e.operation))
+            for e, holders in _walk(program, (), opened, is_unopened)
+        )
     return tuple(replace(found, count=n) for found, n in most.items())
 
 
@@ -72,36 +77,40 @@ def unopened_note(found: Sequence[Unopened]) -> tuple[str, ...]:
 
 
 def _walk(
-    program: Program, outer: Location | None, opened: Collection[str]
-) -> Iterator[tuple[Equation, Location | None]]:
+    program: Program,
+    holders: tuple[Equation, ...],
+    opened: Collection[str],
+    is_unopened: Callable[[Operation], bool],
+) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
+    """The equations that are not opened, each with those that hold it, innermost first."""
     for e in program.equations:
-        where = e.location or outer
-        if _is_unopened(e, opened):
-            yield e, where
-        elif e.primitive in jvp_rules.registered or e.primitive.name in opened:
+        if e.primitive in jvp_rules.registered or e.primitive.name in opened:
             for _, inner in e.programs:
-                yield from _walk(inner, where, opened)
+                yield from _walk(inner, (e, *holders), opened, is_unopened)
+        elif is_unopened(e.operation):
+            yield e, holders
 
 
-def _is_unopened(e: Equation, opened: Collection[str]) -> bool:
-    operation, name = e.operation, e.primitive.name
-    if e.primitive in jvp_rules.registered or name in opened or name in _OF_ELEMENTS or name.startswith("scatter"):
+def _is_unopened(operation: Operation) -> bool:
+    name = operation.primitive.name
+    if name in _OF_ELEMENTS or name.startswith("scatter"):
         return False
     if any(map(compat.is_ref, (*operation.in_avals, *operation.out_avals))):
         return True
-    return name in _FOREIGN or (bool(e.outvars) and (bool(e.programs) or _is_opaque(e)))
+    return name in _FOREIGN or (bool(operation.out_avals) and (bool(operation.programs) or _is_opaque(operation)))
 
 
-def _is_opaque(e: Equation) -> bool:
-    """Whether an equation holds code that is no Program: a function, or a hi-primitive."""
-    if any(callable(x) and not isinstance(x, type) for x in e.params.values()):
+def _is_opaque(operation: Operation) -> bool:
+    """Whether an operation holds code that is no Program: a function, or a hi-primitive."""
+    if any(callable(x) and not isinstance(x, type) for x in operation.params.values()):
         return True
-    return compat.is_high_equation(e.primitive, e.operation.in_avals, e.params)
+    return compat.is_high_equation(operation.primitive, operation.in_avals, operation.params)
 
 
-def _name(e: Equation) -> str:
-    return compat.hi_primitive_name(e.params) or f"{e.primitive.name}{' of a ref' if _reads_ref(e) else ''}"
+def _name(operation: Operation) -> str:
+    reads_ref = bool(operation.in_avals) and compat.is_ref(operation.in_avals[0])
+    return compat.hi_primitive_name(operation.params) or f"{operation.primitive.name}{' of a ref' if reads_ref else ''}"
 
 
-def _reads_ref(e: Equation) -> bool:
-    return bool(e.operation.in_avals) and compat.is_ref(e.operation.in_avals[0])
+def _location(e: Equation, holders: tuple[Equation, ...]) -> Location | None:
+    return next(filter(None, (x.location for x in (e, *holders))), None)
