@@ -42,7 +42,7 @@ _FLAGS: Mapping[str, tuple[Any, str]] = {
     "jax_disable_most_optimizations": (False, "XLA leaves out most of its passes: compiled programs, their memory and times are not the usual ones."),
     "jax_compilation_cache_dir": (None, "What was compiled once is read from there; the times of its compilation are those of reading."),
     "jax_use_direct_linearize": (True, "JAX linearizes by the JVP: what it keeps may differ from what is shown; derive(...).check() tells."),
-    "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX keeps may differ in part: derive(...).check() tells."),
+    "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX keeps may differ in part: derive(...).check() says where."),
     "jax_custom_vjp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
     "jax_custom_jvp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
     "jax_scan3": (False, "An experiment of JAX's, under which scans cannot be derived."),

@@ -4,6 +4,10 @@ import importlib
 import sys
 import types
 
+import jax.experimental
+import jax.extend
+import jax.numpy  # noqa: F401  what of JAX is imported while jaxviz is, with the names that it needs itself
+
 
 def hide(name):
     """Takes a name under `jax._src` away from what is imported from now on; JAX itself goes on with the modules that it has."""

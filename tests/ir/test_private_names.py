@@ -170,7 +170,6 @@ def test_without_a_name_that_a_feature_needs_that_feature_alone_is_off():
 
 SWEEP = """
 import os, sys
-import jax.numpy, jax.experimental
 from lacking import hide
 for name, feature in NAMES.items():
     sys.stdout.flush()
