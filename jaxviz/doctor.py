@@ -194,7 +194,7 @@ def _versions() -> Iterator[Finding]:
             "jaxviz", "versions", "note", own,
             "It is imported from a folder and not installed, so there is no list of what it needs: `pip install -e .` in the checkout.",
         )  # fmt: skip
-        needed = {"jax": "", "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
+        needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
     else:
         yield Finding("jaxviz", "versions", "ok", own)
     yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
@@ -213,7 +213,7 @@ def _inside_jax() -> Iterator[Finding]:
         off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
         yield Finding(
             full_name(name), "versions", "note" if row.feature else "fault", "not in this JAX",
-            f"Needed for: {row.why}. {off} `pip install 'jax{SUPPORTED}'` for a JAX that has it.",
+            f"Purpose: {row.why}. {off} `pip install 'jax{SUPPORTED}'` for a JAX that has it.",
         )  # fmt: skip
 
 

@@ -114,6 +114,9 @@ def test_a_package_that_is_not_installed_says_so(monkeypatch):
     assert report.ok
     assert "pip install -e ." in report["jaxviz"].advice
     assert report["jax"].state == "ok"
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.99.0" if name == "jax" else real(name))
+    assert [f.what for f in jaxviz.doctor().faults] == ["jax"]
 
 
 def test_the_extensions_that_jupyterlab_loads(monkeypatch, tmp_path):
