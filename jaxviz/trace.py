@@ -67,15 +67,20 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
 
     @api_boundary
     def traced(*args: Any, **kwargs: Any) -> Program:
-        places, names = compat.static_places(fun)
-        if not places and not names:
+        is_static = _static_leaves(fun, args, kwargs)
+        if not any(is_static):
             return trace_call(fun, args, kwargs, keeps_rules=False).program
-        is_static = [i in places for i, a in enumerate(args) for _ in jax.tree.leaves(a)]
-        is_static += [name in names for name in sorted(kwargs) for _ in jax.tree.leaves(kwargs[name])]
         call, inputs, info = with_fixed(fun, args, kwargs, [not s for s in is_static])
         return trace_call(call, inputs, debug_info=info, keeps_rules=False).program
 
     return traced
+
+
+def _static_leaves(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool]:
+    """For each flat argument of a call, whether `jax.jit` takes it as static."""
+    places, names = compat.static_places(fun)
+    is_static = [i in places for i, a in enumerate(args) for _ in jax.tree.leaves(a)]
+    return is_static + [name in names for name in sorted(kwargs) for _ in jax.tree.leaves(kwargs[name])]
 
 
 def with_fixed(
@@ -130,10 +135,16 @@ def trace_call(
     info = debug_info if debug_info is not None else compat.function_debug_info(fun, args, kwargs)
     leaves = [_checked(x, i, info) for i, x in enumerate(leaves)]
     avals = [compat.aval_of(x) for x in leaves]
+    # Outside `jit` a whole number is a value for JAX's transforms, and may be static.
+    is_value = [
+        is_static and compat.is_float0(aval.to_tangent_aval())
+        for is_static, aval in zip(_static_leaves(fun, args, kwargs), avals, strict=True)
+    ]
     seen: dict[str, Any] = {}
 
     def flat(*tracers: Any) -> list[Any]:
-        call_args, call_kwargs = jax.tree.unflatten(in_tree, tracers)
+        given = [x if of_value else t for x, t, of_value in zip(leaves, tracers, is_value, strict=True)]
+        call_args, call_kwargs = jax.tree.unflatten(in_tree, given)
         with noting_arguments(fun, args, kwargs):
             out = fun(*call_args, **call_kwargs)
         aux: list[Any] = []

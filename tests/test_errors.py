@@ -7,6 +7,7 @@ import traceback
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -135,12 +136,15 @@ STATIC = {
     "jaxviz.jit": lambda call, n: call(jaxviz.jit(power, static_argnums=1), X, n),
     "partial": lambda call, n: call(functools.partial(jax.jit(power, static_argnames="n"), n=n), X),
 }
-TAKE_ALL_AS_TRACED = {"vjp", "jvp", "linearize", "linear_transpose", "vmap", "jit"}
-"""As JAX's namesakes and `jax.make_jaxpr` take them."""
+TAKE_ALL_AS_TRACED = {"linear_transpose", "vmap", "jit"}
+"""As JAX's namesakes take them."""
+TAKES_TANGENTS = {"jvp"}
 TAKES_JITTED = {"donation"}
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED])
+@pytest.mark.parametrize(
+    "name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED | TAKES_TANGENTS]
+)
 def test_every_entry_point_leaves_static_arguments_alone(name):
     STATIC["static_argnums"](CALLS[name], 3)
 
@@ -149,6 +153,17 @@ def test_every_entry_point_leaves_static_arguments_alone(name):
 @pytest.mark.parametrize("name", ["trace", "residuals"])
 def test_static_arguments_in_all_their_forms(name, how):
     STATIC[how](CALLS[name], 3)
+
+
+def test_gradients_in_whole_numbers_that_are_static():
+    f = jax.jit(power, static_argnums=1)
+    zero = np.zeros((), jax.dtypes.float0)
+    both = [
+        (m.vjp(f, X, 3)[1](1.0), m.linearize(f, X, 3)[1](X, zero), m.jvp(f, (X, 3), (X, zero))) for m in (jaxviz, jax)
+    ]
+    for ours, theirs in zip(*map(jax.tree.leaves, both), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs)
 
 
 def test_of_a_static_argument_there_is_no_residual():
