@@ -12,22 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.analysis.nan_causes import operand
-from jaxviz.analysis.nan_events import chain_of, described, events_of, harmless_in, kinds_of, run_once
-from jaxviz.analysis.nan_report import NanReport
+from jaxviz.analysis.nan_events import chain_of, described, events_of, first_bad, harmless_in, kinds_of
+from jaxviz.analysis.nan_report import NanReport, Passed
+from jaxviz.analysis.nan_run import Run, run_program
 from jaxviz.analysis.nan_search import Birth, Level, Search, Steps
 from jaxviz.analysis.tables import type_text
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.errors import EquationError, NoArrayError
+from jaxviz.ir.errors import EquationError, NoArrayError, NoRuleError
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.rules.mapped_loops import with_one_predicate
 from jaxviz.runtime.capture import evaluate_equation, steps_of, values_at
-from jaxviz.transforms.driver import Builder
-from jaxviz.transforms.flags import INFINITE, NAN, flag_program
-from jaxviz.transforms.inline import inlined
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import Builder, located, select, with_results
+from jaxviz.transforms.flags import INFINITE, NAN, flag_program, flag_rules
+from jaxviz.transforms.inline import called_program, inlined
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 _CALLS = (compat.jit_p, compat.closed_call_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p)
@@ -42,7 +44,6 @@ class _Subject:
 
     Args:
       traced: as it was traced.
-      program: with its calls written out.
       inputs: its inputs.
       names: of its inputs.
       results: names of its results.
@@ -51,12 +52,21 @@ class _Subject:
     """
 
     traced: Program
-    program: Program
     inputs: tuple[Any, ...]
     names: tuple[str, ...]
     results: tuple[str, ...]
     function: str
     note: str = ""
+
+    @cached_property
+    def program(self) -> Program:
+        """With its calls written out."""
+        return with_one_predicate(inlined(self.traced, _CALLS))
+
+    @cached_property
+    def run(self) -> Run:
+        """Compiled as it was traced, with its calls and without flags, and run once."""
+        return run_program(self.traced, self.inputs)
 
     @cached_property
     def values(self) -> dict[Var, Any]:
@@ -73,8 +83,8 @@ def find_nan(
 ) -> NanReport | None:  # fmt: skip
     """The first equation, forward or backward, that makes a NaN or an infinity which reaches a result.
 
-    One program with flags is compiled and run once; it tells where, in which iteration of which loops and in which branch. Then the
-    equation found is looked at closely, on the values that it read.
+    The program is compiled and run once. Only where a result is not finite it is compiled once more, with flags, which tell where, in
+    which iteration of which loops and in which branch; then the equation found is looked at closely, on the values that it read.
 
     >>> print(jaxviz.find_nan(lambda x: jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0)), jnp.array([1.0, 0.0])))
     <lambda>: the gradient in x is not finite; the first infinity is born at ...
@@ -92,55 +102,91 @@ def find_nan(
 
     Raises:
       TypeError: an argument is not an array, or `gradient=True` and `f` gives no real number.
+      NotImplementedError: the program reads or writes a mutable reference.
     """
     compat.check_callable(f)
-    subject = _subject(f, args, kwargs, argnums, gradient)
     with compat.nan_checks_off():
-        found = _find(subject, harmless)
-        if not found and (bad := _bad_as_compiled(subject)):
-            others = found.harmless if found is not None else ()
-            note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
-            found = _find_by_stepping(subject) or NanReport(subject.function, bad, None, (), None, (), note=note)
-            found = replace(found, harmless=others)
-    if found is not None:
-        found = replace(
-            found, note=" ".join([*filter(None, [found.note]), *unopened_note(find_unopened([subject.program]))])
-        )
-    return found
+        subject = _subject(f, args, kwargs, argnums, gradient)
+        bad = [k for k, (infinite, _) in enumerate(subject.run.kinds) if infinite]
+        others = _harmless(subject, bad) if harmless else ()
+        if bad:
+            found = replace(_find(subject, bad), harmless=others)
+        elif others:
+            found = NanReport(subject.function, (), None, (), None, (), others, subject.note)
+        else:
+            return None
+    notes = filter(None, [found.note, *unopened_note(find_unopened([subject.program]))])
+    return replace(found, note=" ".join(notes))
 
 
-def _find(subject: _Subject, harmless: bool) -> NanReport | None:
-    program = subject.program
-    flagged = flag_program(program, deciding=harmless)
+def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
+    names = tuple(subject.results[k] for k in bad)
+    found = _find_by_flags(subject, bad)
+    if found is None:
+        note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
+        found = _find_by_stepping(subject) or NanReport(subject.function, names, None, (), None, (), note=note)
+    return replace(found, results=names)
+
+
+def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> Search:
+    flagged = flag_program(program, deciding=deciding)
     n_results = len(program.outvars)
-    raised = run_once(program, lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
-    search = Search(
+    raised = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
+    return Search(
         program,
         flagged.watches,
         raised,
         partial(_is_bad_input, subject, {}),
-        partial(_kinds_in, subject),
-        partial(_branch_in, subject),
+        partial(_kinds_in, subject, program),
+        partial(_branch_in, subject, program),
     )
-    bad = [k for k in range(n_results) if search.is_bad_result(k, INFINITE)]
-    others = harmless_in(search, bad) if harmless else ()
-    if not bad:
-        return NanReport(subject.function, (), None, (), None, (), others, subject.note) if others else None
-    births = [search.earliest(bad, kind) for kind in (INFINITE, NAN)]
-    first, nan = births
+
+
+def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
+    search = _flagged_run(subject, subject.program, deciding=True)
+    return harmless_in(search, [k for k in bad if search.is_bad_result(k, INFINITE)])
+
+
+def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
+    """By a run with flags; None where it shows nothing."""
+    program = _loss_alone(subject.program) if _loss_explains(subject, bad) else subject.program
+    search = _flagged_run(subject, program)
+    shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
+    if not shown:
+        return None
+    first, nan = (search.earliest(shown, kind) for kind in (INFINITE, NAN))
     assert first is not None
-    if not first.equations and nan is not None and nan.equations:
+    if isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
         first = nan  # an infinity that was put there on purpose, as a mask is, and becomes a NaN
-    events = events_of(
-        program, subject.inputs, [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
-    )
+    births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
+    events = events_of(program, subject.inputs, births, subject.run, _may_hide(subject, bad))
     born = events.get(first)
     became = events.get(nan) if nan is not None and nan is not first else None
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
         became = None
     given = () if first.equations else (_given(subject, first),)
-    results = tuple(subject.results[k] for k in bad)
-    return NanReport(subject.function, results, born, given, became, chain_of(first), others, subject.note)
+    return NanReport(subject.function, (), born, given, became, chain_of(first), note=subject.note)
+
+
+def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
+    """Whether it is enough to search the forward pass: the loss is as bad as its gradient."""
+    kinds = subject.run.kinds
+    return subject.results[0] == _LOSS and bad[0] == 0 and (kinds[0][NAN] or not any(kinds[k][NAN] for k in bad))
+
+
+def _may_hide(subject: _Subject, bad: Sequence[int]) -> bool:
+    """Whether what is not finite in the forward pass may show in a gradient alone, as what a `where` does not take."""
+    if subject.results[0] == _LOSS:
+        return bad[0] != 0
+    return any(e.origin is not None or compat.is_differentiated(e.source) for _, e in subject.traced.walk())
+
+
+def _loss_alone(program: Program) -> Program:
+    loss = replace(program, outvars=program.outvars[:1], debug_info=None, closed=True)
+    return dce_program(loss, keep_inputs=[True] * len(program.invars))[0]
+
+
+_LOSS = "the loss"
 
 
 def _subject(
@@ -164,6 +210,7 @@ def _subject(
     leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
     inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
     primal = d.primal
+    _refuse_references(primal)
     names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
     is_loss = _is_real_number(primal) and any(d.nonzeros)
     if gradient and not is_loss:
@@ -174,19 +221,33 @@ def _subject(
     note = ""
     if by_default and kwargs and _is_real_number(primal):
         note = "Its gradient was not searched: give what it is differentiated in by position."
-    if is_loss and (gradient or (gradient is None and not any(_is_derived(e) for _, e in primal.walk()))):
+    if is_loss and (gradient or (gradient is None and not _is_derived(primal))):
         try:
-            program = _with_gradient(d)
+            program, reached = _with_gradient(d)
         except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and what jax's rules raise
             if gradient:
                 raise
             note = f"Its gradient was not searched: {error}"
         else:
-            differentiated = [name for name, nz in zip(names, d.nonzeros, strict=True) if nz]
-            results = ("the loss", *(f"the gradient in {name}" for name in differentiated))
-            return _Subject(program, _written_out(program), inputs, names, results, primal.name)
+            results = (_LOSS, *(f"the gradient in {name}" for name in select(reached, names)))
+            return _Subject(program, inputs, names, results, primal.name)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(primal, _written_out(primal), inputs, names, results, primal.name, note)
+    return _Subject(primal, inputs, names, results, primal.name, note)
+
+
+def _refuse_references(program: Program) -> None:
+    """Raises where what flags would be put into reads or writes a mutable reference."""
+    for index, e in enumerate(program.equations):
+        if any(isinstance(a, jax.ref.AbstractRef) for a in (*e.operation.in_avals, *e.operation.out_avals)):
+            error = NoRuleError(
+                f"find_nan does not follow values through mutable references, as `{e.primitive.name}` here. Write x = x.at[i].set(y) "
+                "for r[i] = y, or search the functions that are called between."
+            )
+            located(error, e, index)
+            raise error
+        if e.primitive in flag_rules.registered or e.primitive in _CALLS:
+            for _, inner in e.programs:
+                _refuse_references(inner)
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,27 +260,38 @@ def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
     return arrays
 
 
-def _written_out(program: Program) -> Program:
-    return with_one_predicate(inlined(program, _CALLS))
-
-
 def _is_real_number(program: Program) -> bool:
     avals = program.out_avals
     return len(avals) == 1 and avals[0].shape == () and jnp.issubdtype(avals[0].dtype, jnp.floating)
 
 
-def _is_derived(e: Equation) -> bool:
-    return e.origin is not None or compat.is_differentiated(e.source)
+def _is_derived(program: Program) -> bool:
+    """Whether the first result of a program is made by differentiation, and is not a loss in which a gradient is used."""
+    result = program.outvars[0]
+    for e in program.equations:
+        if result in e.outvars:
+            if e.primitive in _CALLS:
+                return _is_derived(
+                    with_results(
+                        called_program(e.operation), [called_program(e.operation).outvars[e.outvars.index(result)]]
+                    )
+                )
+            return e.origin is not None or compat.is_differentiated(e.source)
+    return False
 
 
-def _with_gradient(d: Derivation) -> Program:
-    """Inputs → the loss, its gradient."""
+def _with_gradient(d: Derivation) -> tuple[Program, tuple[bool, ...]]:
+    """Inputs → the loss, its gradient; and for each input whether it has one: it is zero by structure of one that the loss does not hang on."""
     builder = Builder()
     invars = [Var(a) for a in d.forward.in_avals]
     loss, *residuals = builder.inline(d.forward, invars)
+    if not d.linear.outvars:
+        return builder.program(invars, [loss], like=d.primal), (False,) * len(invars)
     one = Literal(np.ones((), loss.aval.dtype), compat.cotangent_type(loss.aval))
     gradient = builder.inline(d.backward, [*residuals, one])
-    return builder.program(invars, [loss, *gradient], like=d.primal)
+    by_input = iter(d.transposed.nonzeros_out)
+    reached = tuple(nz and next(by_input) for nz in d.nonzeros)
+    return builder.program(invars, [loss, *gradient], like=d.primal), reached
 
 
 def _result_paths(tree: Any, n: int) -> list[str]:
@@ -235,20 +307,22 @@ def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var
     return known[v][kind]
 
 
-def _kinds_in(subject: _Subject, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[tuple[bool, bool]]:
+def _kinds_in(
+    subject: _Subject, program: Program, level: Level, steps: Steps, atoms: Sequence[Atom]
+) -> list[tuple[bool, bool]]:
     """Whether values are not finite, and hold a NaN, in one step: the program is run once more, up to there."""
-    return [kinds_of(x) for x in _values_in(subject, level, steps, atoms)]
+    return [kinds_of(x) for x in _values_in(subject, program, level, steps, atoms)]
 
 
-def _branch_in(subject: _Subject, level: Level, cond: Equation, steps: Steps) -> int:
+def _branch_in(subject: _Subject, program: Program, level: Level, cond: Equation, steps: Steps) -> int:
     index = cond.invars[0]
-    (value,) = [index.val] if isinstance(index, Literal) else _values_in(subject, level, steps, [index])
+    (value,) = [index.val] if isinstance(index, Literal) else _values_in(subject, program, level, steps, [index])
     return int(np.clip(value, 0, len(cond.programs) - 1))
 
 
-def _values_in(subject: _Subject, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[Any]:
-    program = subject.program
-    values: list[Any] = run_once(program, lambda *xs: values_at(program, xs, level.path, steps, atoms))(*subject.inputs)
+def _values_in(subject: _Subject, program: Program, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[Any]:
+    capture = lambda *xs: values_at(program, xs, level.path, steps, atoms)
+    values: list[Any] = subject.run.once(capture)(*subject.inputs)
     return values
 
 
@@ -257,9 +331,13 @@ def _given(subject: _Subject, birth: Birth) -> str:
     if isinstance(value, Literal):
         return f"the number {np.asarray(value.val)[()]}"
     names = dict(zip(subject.program.invars, subject.names, strict=True))
-    what = subject.values.get(value)
-    text = f" ({operand(what)})" if what is not None else ""
-    return (f"the argument {names[value]}" if value in names else "a constant that is closed over") + text
+    held = f"the argument {names[value]}" if value in names else "a constant that is closed over"
+    x = subject.values.get(value)
+    if x is None:
+        return held
+    what = "infinity" if birth.kind == INFINITE and not kinds_of(x)[NAN] else "NaN"
+    index = first_bad(x, INFINITE if what == "infinity" else NAN)
+    return f"{held} ({operand(x)}" + (f", the first {what} at {list(index)})" if index else ")")
 
 
 # --- where the flags show nothing --------------------------------------------------------------------------------------
@@ -268,12 +346,6 @@ def _given(subject: _Subject, birth: Birth) -> str:
 _OTHERWISE = (
     "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise."
 )
-
-
-def _bad_as_compiled(subject: _Subject) -> tuple[str, ...]:
-    """The results that are not finite where the program runs as it was traced, with its calls and without flags."""
-    outs = jax.jit(as_function(subject.traced))(*subject.inputs)
-    return tuple(name for name, x in zip(subject.results, outs, strict=True) if kinds_of(x)[INFINITE])
 
 
 def _find_by_stepping(subject: _Subject) -> NanReport | None:
@@ -287,7 +359,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     names = tuple(subject.results[k] for k in results)
     if not birth.equations:
         return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)
-    born = described(birth, birth.equations[0], ins, outs, None, True)
+    born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results))
     return NanReport(subject.function, names, born, (), None, chain_of(birth), note=note)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.analysis.nan_advice import ALIASES, DOMAINS, REMEDIES, Domain, edge, epsilon, large
 from jaxviz.analysis.tables import type_text
 from jaxviz.ir import compat
 
@@ -93,12 +95,24 @@ class Cause:
     Args:
       id: such as 'log-of-zero'.
       text: what happened.
-      remedy: what helps.
+      advice: the name of what helps, in `REMEDIES`; '' where that is not known.
+      parts: what is put into that.
     """
 
     id: str
     text: str
-    remedy: str
+    advice: str = ""
+    parts: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def remedy(self) -> str:
+        """What helps, with the code to write."""
+        return REMEDIES[self.advice].format(**dict(self.parts)) if self.advice else ""
+
+
+def advised(id: str, text: str, advice: str, **parts: Any) -> Cause:
+    """A cause with advice."""
+    return Cause(id, text, advice, tuple(parts.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +122,24 @@ class Case:
     Args:
       primitive, params: of the equation.
       operation: what the user called, such as 'log'.
+      of: the primitive that this is, or is the derivative of.
       is_derivative: whether the equation belongs to the derivative of that.
       inputs, outputs: what it read and made.
       dtype: of what it made.
       behind_where: whether what the user's operation gives goes into a `where`, which may not take it.
+      matrix: what it read first, if that is a matrix.
     """
 
     primitive: str
     params: Any
     operation: str
+    of: str
     is_derivative: bool
     inputs: Sequence[Operand]
     outputs: Sequence[Operand]
     dtype: Any
     behind_where: bool
+    matrix: Any = None
 
     def reads(self, k: int, test: Callable[[float], bool]) -> bool:
         """Whether an operand is such where it matters; where that is not known, whether it may be."""
@@ -134,19 +152,15 @@ class Case:
         ends = [v for v in (x.low, x.high, 0.0 if x.n_zero else None) if v is not None]
         return any(test(v) for v in ends)
 
+    @property
+    def largest(self) -> float:
+        """The largest magnitude among the finite numbers that it read; at least 1."""
+        ends = [abs(v) for x in self.inputs for v in (x.low, x.high) if v is not None]
+        return max([1.0, *ends])
+
 
 is_zero = lambda v: v == 0
 is_negative = lambda v: v < 0
-is_infinite = lambda v: v in (np.inf, -np.inf)
-
-
-def _safe_where(op: str) -> str:
-    call = {"division": "a / {}", "power": "{} ** p"}.get(op, f"jnp.{op}({{}})")
-    name = "b" if op == "division" else "x"
-    return (
-        f"Make what goes into it safe before it, not only what comes out: {name}_safe = jnp.where(ok, {name}, 1.0), then "
-        f"jnp.where(ok, {call.format(f'{name}_safe')}, 0.0)."
-    )
 
 
 def cause_of(case: Case) -> Cause:
@@ -159,101 +173,76 @@ def cause_of(case: Case) -> Cause:
             return found
     inputs = "finite numbers" if finite else "what it read"
     made = "NaN" if any(o.n_nan for o in case.outputs) else "infinity"
-    return Cause("other", f"`{case.primitive}` makes {made} of {inputs}.", "Look at its inputs, above.")
-
-
-_AT_ZERO = {
-    "sqrt": ("sqrt", "the slope of sqrt is infinite at 0"),
-    "rsqrt": ("rsqrt", "rsqrt and its slope are infinite at 0"),
-    "log": ("log", "the slope of log is infinite at 0"),
-    "cbrt": ("cbrt", "the slope of cbrt is infinite at 0"),
-    "pow": ("power", "the slope of x ** p at x = 0 is infinite for p < 1, and its slope in p has log(0)"),
-    "power": ("power", "the slope of x ** p at x = 0 is infinite for p < 1, and its slope in p has log(0)"),
-    "log1p": ("log1p", "the slope of log1p is infinite at -1"),
-    "asin": ("arcsin", "the slope of arcsin is infinite at the ends of its domain, -1 and 1"),
-    "acos": ("arccos", "the slope of arccos is infinite at the ends of its domain, -1 and 1"),
-    "acosh": ("arccosh", "the slope of arccosh is infinite at 1"),
-    "atanh": ("arctanh", "arctanh and its slope are infinite at -1 and 1"),
-    "erf_inv": ("erfinv", "erfinv and its slope are infinite at -1 and 1"),
-    "div": ("division", "the slopes of a / b, 1 / b and -a / b**2, are infinite at b = 0"),
-    "atan2": ("arctan2", "the slope of arctan2 is 0 / 0 at the origin"),
-    "integer_pow": ("power", "a negative power and its slope are infinite at 0"),
-}
-_ALIASES = {
-    "arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2", "erfinv": "erf_inv",
-    "float_power": "pow", "true_divide": "div", "divide": "div", "log2": "log", "log10": "log",
-}  # fmt: skip
+    return Cause("other", f"`{case.primitive}` makes {made} of {inputs}.")
 
 
 def is_slope(operation: str, primitive: str) -> bool:
     """Whether an equation on the line of an operation can only belong to the derivative of that, by its primitive."""
-    own = _ALIASES.get(operation, operation)
-    return (own in _AT_ZERO and primitive != own) or operation in ("norm", "std", "eigh", "svd")
+    own = ALIASES.get(operation, operation)
+    return (own in DOMAINS and primitive != own) or operation in ("norm", "std", "eigh", "svd")
+
+
+def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
+    """An argument at or beyond the edge of where an operation is finite, with a `where` after it or without."""
+    if case.behind_where:
+        why = (
+            f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
+            "0, and zero times infinity, or NaN, is NaN."
+        )
+        inside, call = domain.inside, domain.of("x_safe")
+        return advised("unsafe-where", why, "safe before where", inside=inside, safe=domain.safe, call_safe=call)
+    kept = domain.kept.format(eps=epsilon(case.dtype), edge=edge(case.dtype))
+    return advised(id, f"{text[0].upper()}{text[1:]}.", "keep inside", call_kept=domain.of(kept))
 
 
 def _of_derivative(case: Case) -> Cause | None:
     if not case.is_derivative:
         return None
     name = case.operation
-    if name == "norm" or (name in ("sqrt", "std", "hypot") and name != "sqrt"):
-        what = "The norm of a vector" if name == "norm" else f"jnp.{name}"
-        return Cause(
-            f"slope-of-{name}-at-zero",
-            f"{what} is the root of a sum, and the slope of a root is infinite at 0, {'for a zero vector' if name != 'std' else 'where all values are equal'}.",
-            "Add a small constant under the root, jnp.sqrt(jnp.sum(x ** 2) + 1e-12), or take the square itself.",
-        )  # fmt: skip
-    if name in ("eigh", "svd", "eig"):
-        return Cause(
-            f"repeated-values-of-{name}",
-            f"The slope of {name} divides by the differences of its {'singular values' if name == 'svd' else 'eigenvalues'}, and two of them are equal.",
-            "Differentiate only what does not depend on the choice of vectors (the values alone), or break the tie: add a small "
-            "diagonal of different numbers.",
-        )  # fmt: skip
-    known = _AT_ZERO.get(_ALIASES.get(name, name))
+    if name in ("norm", "std"):
+        what, when = (
+            ("The norm of a vector", "for a zero vector")
+            if name == "norm"
+            else ("jnp.std", "where all values are equal")
+        )
+        text = f"{what} is the root of a sum, and the slope of a root is infinite at 0, {when}."
+        advice = f"constant under the root of a {'norm' if name == 'norm' else 'deviation'}"
+        return advised(f"slope-of-{name}-at-zero", text, advice, eps=epsilon(case.dtype))
+    if name in ("eigh", "svd"):
+        values = "singular values" if name == "svd" else "eigenvalues"
+        text = f"The slope of {name} divides by the differences of its {values}, and two of them are equal."
+        shift = 1e-3 * (1.0 if case.matrix is None else max(1.0, float(np.abs(on_host(case.matrix)).max())))
+        return advised(f"repeated-values-of-{name}", text, f"break the tie of {name}", shift=shift)
+    known = next((n for n in (ALIASES.get(name, name), case.of) if n in DOMAINS), None)
     if known is None:
         return None
-    op, why = known
-    if case.behind_where:
-        return Cause(
-            "unsafe-where",
-            f"`where` computes and differentiates both sides. {why[0].upper()}{why[1:]}; the side that is not taken sends back a "
-            "cotangent of 0, and zero times infinity is NaN.",
-            _safe_where(op),
-        )  # fmt: skip
-    keep = {
-        "sqrt": "Keep the argument away from 0: jnp.sqrt(x + eps), or jnp.where around the argument.",
-        "arccos": "Clip inside the ends, jnp.clip(x, -1 + 1e-6, 1 - 1e-6), or write it with jnp.arctan2, whose slope is finite.",
-        "arcsin": "Clip inside the ends, jnp.clip(x, -1 + 1e-6, 1 - 1e-6), or write it with jnp.arctan2, whose slope is finite.",
-        "division": "Keep the divisor away from 0, with jnp.where before the division or an added constant.",
-    }.get(op, "Keep the argument away from there: clip it, or replace it with jnp.where before the call.")
-    return Cause(f"slope-of-{op}", f"{why[0].upper()}{why[1:]}.", keep)
+    return _of_domain(case, DOMAINS[known], f"slope-of-{_NAMES.get(known, known)}", DOMAINS[known].edge)
+
+
+_NAMES = {
+    "acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "atan2": "arctan2", "erf_inv": "erfinv",
+    "div": "division", "integer_pow": "power", "pow": "power",
+}  # fmt: skip
 
 
 def _of_library(case: Case) -> Cause | None:
     """By what the user called."""
     masks = case.operation in ("logsumexp", "softmax", "log_softmax") and case.primitive == "sub"
+    all_masked = f"All that {case.operation} reads along an axis is -inf (all masked)"
     if masks and all(x.n_inf for x in case.inputs):
-        return Cause(
-            "all-masked",
-            f"All that {case.operation} reads along an axis is -inf (all masked), and -inf - (-inf) is NaN.",
-            "Mask with a large negative number instead of -inf, leave at least one entry, or use the `where=` argument.",
-        )
+        return advised("all-masked", f"{all_masked}, and -inf - (-inf) is NaN.", "mask with a finite number")
     if case.operation == "logsumexp" and case.primitive == "log" and case.reads(0, is_zero):
-        return Cause(
-            "all-masked",
-            "All that logsumexp reads along an axis is -inf (all masked): the sum is 0, and its log is -inf.",
-            "Mask with a large negative number instead of -inf, leave at least one entry, or replace the result where all are masked.",
-        )
+        return advised("all-masked", f"{all_masked}: the sum is 0, and its log is -inf.", "mask with a finite number")
     if case.primitive == "shard_map":
-        return Cause(
-            "inside-shard-map", "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one.",
-            "Call find_nan on the function in it, with what one device has of the arguments.",
-        )  # fmt: skip
+        text = "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one."
+        return Cause("inside-shard-map", text)
     if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
-        return Cause(
-            "not-positive-definite", "cholesky gives NaN where the matrix is not positive definite.",
-            "Add a small multiple of the identity (jitter), and see to it that the matrix is symmetric.",
-        )  # fmt: skip
+        text = "cholesky gives NaN where the matrix is not positive definite."
+        if case.primitive != "cholesky" or case.matrix is None or not all(x.is_finite for x in case.inputs):
+            return Cause("not-positive-definite", text)
+        least = float(np.linalg.eigvalsh(on_host(case.matrix)).min())
+        shift = max(-1.1 * least, 1e-3 * case.largest)
+        return advised("not-positive-definite", text, "shift to positive definite", least=least, shift=shift)
     solves = case.primitive in ("custom_linear_solve", "triangular_solve")
     factors = case.operation in ("solve", "inv", "lu", "lu_solve", "triangular_solve", "det", "slogdet")
     by_zero = case.primitive in ("div", "lu") or (case.primitive == "log" and case.reads(0, is_zero))
@@ -261,135 +250,115 @@ def _of_library(case: Case) -> Cause | None:
         name = case.operation.replace("custom_linear_solve", "The solver")
         whose = f"The slope of {name}" if case.is_derivative and not factors else name
         does = "takes the log of" if case.primitive == "log" else "divides by"
-        return Cause(
-            "singular-matrix", f"{whose} {does} a pivot that is 0: the matrix is singular.",
-            "Add a small multiple of the identity, or use jnp.linalg.lstsq or pinv.",
-        )  # fmt: skip
+        text = f"{whose} {does} a pivot that is 0: the matrix is singular."
+        return advised("singular-matrix", text, "shift off singular", shift=1e-3 * case.largest)
     return None
 
 
 def _of_primitive(case: Case) -> Cause | None:
     name, reads = case.primitive, case.reads
+    domain = DOMAINS.get(name)
+    if domain is None:
+        return None
+    met = partial(_of_domain, case, domain)
     if name == "div" and reads(1, is_zero):
-        if reads(0, is_zero):
-            return Cause(
-                "zero-by-zero",
-                "0 / 0 is NaN.",
-                "Replace the divisor where it is 0, before the division: jnp.where(b == 0, 1.0, b).",
-            )
-        return Cause(
-            "division-by-zero",
-            "A number is divided by 0.",
-            "Replace the divisor where it is 0, before the division: jnp.where(b == 0, 1.0, b).",
+        return (
+            met("zero-by-zero", "0 / 0 is NaN")
+            if reads(0, is_zero)
+            else met("division-by-zero", "a number is divided by 0")
         )
-    if name == "log":
-        if reads(0, is_negative):
-            return Cause(
-                "log-of-negative",
-                "log of a negative number is NaN.",
-                "Keep its argument positive: jnp.maximum(x, eps), or compute in logs from the start (log_softmax, log_sigmoid).",
-            )
-        if reads(0, is_zero):
-            return Cause(
-                "log-of-zero",
-                "log(0) is -inf.",
-                "Keep its argument positive: jnp.log(x + eps), jnp.maximum(x, eps), or xlogy; better, compute in logs from the start (log_softmax, log_sigmoid).",
-            )
+    if name in ("log", "sqrt", "rsqrt") and reads(0, is_negative):
+        why = (
+            "" if name == "log" else ". A sum of squares that is computed as a difference can come out slightly below 0"
+        )
+        return met(f"{name}-of-negative", domain.outside + why)
+    if name in ("log", "rsqrt") and reads(0, is_zero):
+        return met(f"{name}-of-zero", "log(0) is -inf" if name == "log" else "rsqrt(0) is infinite")
     if name == "log1p" and reads(0, lambda v: v <= -1):
-        return Cause("log1p-edge", "log1p is -inf at -1 and NaN below.", "Keep its argument above -1.")
-    if name in ("sqrt", "rsqrt") and reads(0, is_negative):
-        return Cause(
-            f"{name}-of-negative",
-            f"{name} of a negative number is NaN. A sum of squares that is computed as a difference can come out slightly below 0.",
-            "Clip it before: jnp.maximum(x, 0.0); for variances use jnp.var.",
-        )
-    if name == "rsqrt" and reads(0, is_zero):
-        return Cause("rsqrt-of-zero", "rsqrt(0) is infinite.", "Add a small constant before it: lax.rsqrt(x + eps).")
+        return met("log1p-edge", "log1p is -inf at -1 and NaN below")
     if name == "pow":
         if reads(0, is_negative) and not reads(1, lambda v: float(v).is_integer()):
-            return Cause(
-                "power-of-negative",
-                "A negative number to a power that is no integer is NaN.",
-                "Use an integer power, or jnp.abs or jnp.maximum before it.",
-            )
+            return met("power-of-negative", domain.outside)
         if reads(0, is_zero) and reads(1, is_negative):
-            return Cause("negative-power-of-zero", "0 to a negative power is infinite.", "Keep the base away from 0.")
+            return met("negative-power-of-zero", "0 to a negative power is infinite")
     if name == "integer_pow" and case.params.get("y", 1) < 0 and reads(0, is_zero):
-        return Cause("negative-power-of-zero", f"0 ** {case.params['y']} is infinite.", "Keep the base away from 0.")
-    if name in ("acos", "asin", "atanh", "erf_inv", "acosh"):
-        where = {"acosh": "below 1", "atanh": "at -1 and 1, and beyond"}.get(name, "beyond -1 and 1")
-        return Cause(
+        return met("negative-power-of-zero", f"0 ** {case.params['y']} is infinite")
+    if name in ("asin", "acos", "acosh"):
+        return met("outside-of-domain", f"{domain.outside}; rounding can bring its argument there")
+    if name in ("atanh", "erf_inv"):
+        return met(
             "outside-of-domain",
-            f"{name} is not finite {where}; rounding can bring its argument there.",
-            "Clip its argument: jnp.clip(x, -1 + 1e-6, 1 - 1e-6).",
+            f"{_NAMES[name]} is not finite at -1 and 1, and beyond; rounding can bring its argument there",
         )
     if name in ("lgamma", "digamma", "polygamma", "igamma", "regularized_incomplete_beta"):
-        return Cause(
-            "outside-of-domain",
-            f"{name} is not finite at 0 and at the negative integers.",
-            "Keep its argument positive.",
-        )
+        return met("outside-of-domain", domain.outside)
     return None
+
+
+_SUMS = ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
+_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
 
 
 def _of_overflow(case: Case) -> Cause | None:
     """Infinity of finite numbers, by an operation that has none of its own; or the NaN that infinities of both signs add up to."""
-    sums = case.primitive in ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
-    is_bad = any(o.n_inf or (sums and o.n_nan) for o in case.outputs)
+    is_bad = any(o.n_inf or (case.primitive in _SUMS and o.n_nan) for o in case.outputs)
     if not all(x.is_finite for x in case.inputs) or not is_bad:
         return None
-    largest = f"{float(jnp.finfo(case.dtype).max):.3g}"
+    limit = float(jnp.finfo(case.dtype).max)
     kind = jnp.dtype(case.dtype).name
     narrow = jnp.dtype(case.dtype).itemsize <= 2
-    if case.primitive in ("exp", "exp2", "expm1", "sinh", "cosh"):
-        edge = float(np.log(float(jnp.finfo(case.dtype).max)))
-        return Cause(
-            "overflow-of-exp", f"{case.primitive} overflows {kind} from {edge:.4g} on.",
-            "Subtract the maximum first, as jax.nn.softmax and logsumexp do; or stay in logs; or clip the argument.",
-        )  # fmt: skip
+    if case.primitive in _EXPONENTIALS:
+        last = float(np.log2(limit) if case.primitive == "exp2" else np.log(limit))
+        clip = "jnp.minimum(x, {})" if case.primitive in ("exp", "exp2", "expm1") else "jnp.clip(x, -{0}, {0})"
+        call = f"jnp.{case.primitive}({clip.format(np.floor(last / 2))})"
+        return advised(
+            "overflow-of-exp",
+            f"{case.primitive} overflows {kind} from {last:.4g} on.",
+            "clip before exp",
+            call_clipped=call,
+        )
     if case.primitive == "convert_element_type":
-        return Cause(
-            "overflow-of-cast", f"The number is larger than {kind} holds ({largest}).",
-            "Use bfloat16, which has the range of float32, or scale it down (loss scaling) before the cast.",
-        )  # fmt: skip
+        text = f"The number is larger than {kind} holds ({limit:.3g})."
+        fits = narrow and case.largest < float(jnp.finfo(jnp.bfloat16).max)
+        if fits and kind != "bfloat16":
+            return advised("overflow-of-cast", text, "cast to bfloat16")
+        return advised("overflow-of-cast", text, "clip before a cast", large=large(case.dtype))
     what = {
-        "reduce_sum": "The sum",
-        "psum": "The sum over devices",
-        "psum_invariant": "The sum over devices",
-        "dot_general": "The product of matrices",
-        "cumsum": "The running sum",
-    }.get(case.primitive, "The result")
-    if case.primitive in ("mul", "add", "add_any", "sub", "reduce_sum", "psum", "psum_invariant", "dot_general", "integer_pow", "square", "div", "pow",
-                          "cumsum", "cumprod", "reduce_prod", "conv_general_dilated", "scatter-add", "neg"):  # fmt: skip
-        return Cause(
-            f"overflow-of-{kind}" if narrow else "overflow",
-            f"{what} is larger than {kind} holds ({largest}).",
-            "Compute this in float32 (preferred_element_type, or dtype= of the sum), or scale it down (loss scaling)." if narrow
-            else "Look at why it grows: a rate of learning that is too high, a loop that diverges. Scale, normalise or clip before it.",
-        )  # fmt: skip
-    return None
+        "reduce_sum": "The sum", "psum": "The sum over devices", "psum_invariant": "The sum over devices",
+        "dot_general": "The product of matrices", "cumsum": "The running sum",
+    }.get(case.primitive, "The result")  # fmt: skip
+    if case.primitive not in _GROWING:
+        return None
+    text = f"{what} is larger than {kind} holds ({limit:.3g})."
+    if narrow and kind != "bfloat16":
+        return advised(f"overflow-of-{kind}", text, "compute in float32")
+    if case.primitive == "div":
+        return advised("overflow", text, "divide by no less", eps=epsilon(case.dtype))
+    text += " A rate of learning that is too high and a loop that diverges make numbers grow."
+    if case.of in ("reduce_prod", "cumprod"):  # of how many numbers is not known here
+        return Cause("overflow", text)
+    size = max(x.size for x in case.inputs)
+    factors = {"mul": 2, "square": 2, "dot_general": 2, "conv_general_dilated": 2, "integer_pow": case.params.get("y", 1),
+        "pow": case.inputs[-1].high or 1}  # fmt: skip
+    n_factors = int(np.ceil(max(factors.get(case.primitive, 1), factors.get(case.of, 1))))
+    return advised("overflow", text, "clip before", large=large(case.dtype, n_factors, size))
+
+
+_GROWING = frozenset(
+    "mul add add_any sub reduce_sum psum psum_invariant dot_general integer_pow square div pow cumsum cumprod reduce_prod "
+    "conv_general_dilated scatter-add neg".split()
+)
 
 
 def _of_infinities(case: Case) -> Cause | None:
     """NaN of infinities that came in."""
     if not any(x.n_inf for x in case.inputs):
         return None
+    finite = partial(advised, advice="a finite number for infinity", large=large(case.dtype))
     if case.primitive in ("mul", "dot_general") and any(x.n_zero for x in case.inputs):
-        return Cause(
-            "zero-times-infinity",
-            "Zero times infinity is NaN.",
-            "Find where the infinity comes from and keep it from arising.",
-        )
+        return finite("zero-times-infinity", "Zero times infinity is NaN.")
     if case.primitive in ("sub", "add", "add_any", "reduce_sum", "dot_general", "psum", "psum_invariant"):
-        return Cause(
-            "infinity-minus-infinity",
-            "Infinity minus infinity is NaN.",
-            "Mask with a large finite number instead of an infinity, or keep the infinity from arising.",
-        )
+        return finite("infinity-minus-infinity", "Infinity minus infinity is NaN.")
     if case.primitive == "div":
-        return Cause(
-            "infinity-by-infinity",
-            "Infinity divided by infinity is NaN.",
-            "Keep the infinity from arising, for instance by subtracting the maximum in logs.",
-        )
+        return finite("infinity-by-infinity", "Infinity divided by infinity is NaN.")
     return None

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.nan_causes import Case, Operand, cause_of, is_slope, on_host, operand
+from jaxviz.analysis.nan_causes import Case, Operand, cause_of, is_slope, operand
 from jaxviz.analysis.nan_report import Devices, Event, Iteration, Passed
-from jaxviz.analysis.nan_search import Birth, Level, Search
-from jaxviz.analysis.tables import nbytes, short_location, type_text
+from jaxviz.analysis.nan_run import Run, kinds_of_all
+from jaxviz.analysis.nan_search import Birth, Level, Search, made_by
+from jaxviz.analysis.tables import short_location, type_text
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.runtime.capture import values_at
 from jaxviz.transforms.flags import INFINITE, NAN, decides
 
-_SMALL = 1 << 20
-"""An array of so many bytes is looked at here; of a larger one the device tells."""
-
 
 def kinds_of(x: Any) -> tuple[bool, bool]:
     """Whether an array holds what is not finite, and a NaN."""
-    aval = compat.aval_of(x)
-    if not jnp.issubdtype(aval.dtype, jnp.inexact):
-        return False, False
-    if nbytes(aval) > _SMALL:
-        return not bool(jnp.isfinite(x).all()), bool(jnp.isnan(x).any())
-    host = on_host(x)
-    return not np.isfinite(host).all(), bool(np.isnan(host).any())
+    return kinds_of_all([x])[0]
 
 
-def events_of(program: Program, inputs: Sequence[Any], births: Sequence[Birth]) -> dict[Birth, Event]:
-    """Takes the values that the equations which may have made each read and made, in the step in which they did."""
+def events_of(
+    program: Program, inputs: Sequence[Any], births: Sequence[Birth], run: Run, hidden: bool
+) -> dict[Birth, Event]:
+    """Takes the values that the equations which may have made each read and made, in the step in which they did.
+
+    Args:
+      hidden: whether what is not finite in the forward pass may show in the gradient alone.
+    """
     wanted = [_values(b.equations) for b in births]
 
     def capture(*inputs: Any) -> list[list[Any]]:
@@ -43,10 +40,10 @@ def events_of(program: Program, inputs: Sequence[Any], births: Sequence[Birth]) 
             values_at(program, inputs, b.level.path, b.steps, atoms) for b, atoms in zip(births, wanted, strict=True)
         ]
 
-    given = run_once(program, capture)(*inputs)
+    given = run.once(capture)(*inputs)
     events: dict[Birth, Event] = {}
     for b, atoms, values in reversed(list(zip(births, wanted, given, strict=True))):
-        events[b] = _event(b, dict(zip(atoms, values, strict=True)), next(iter(events.values()), None))
+        events[b] = _event(b, dict(zip(atoms, values, strict=True)), next(iter(events.values()), None), hidden)
     return events
 
 
@@ -56,54 +53,37 @@ def _values(equations: Sequence[Equation]) -> list[Var]:
     return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
 
 
-def _event(birth: Birth, env: dict[Atom, Any], later: Event | None) -> Event:
+def _event(birth: Birth, env: dict[Atom, Any], later: Event | None, hidden: bool) -> Event:
     read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
     bad = lambda xs: any(kinds_of(x)[birth.kind] for x in xs)
     for e in birth.equations:
         ins, outs = read(e.invars), read(e.outvars)
         if bad(outs) and not bad(ins):
-            return described(birth, e, ins, outs, later, True)
+            return described(birth, e, ins, outs, later, hidden)
     e = birth.equations[-1]
-    return described(birth, e, read(e.invars), read(e.outvars), later, False)
-
-
-_LITTLE = 1 << 24
-"""A program that computes no more numbers than this runs in a moment however it is compiled."""
-
-
-def run_once(program: Program, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit` of something that is run a single time: where there is little to compute, compiling it well takes longer than it spares."""
-    if jax.default_backend() == "cpu" and _work(program) < _LITTLE:
-        quick: Callable[..., Any] = jax.jit(fun, compiler_options={"xla_backend_optimization_level": 0})
-        return quick
-    well: Callable[..., Any] = jax.jit(fun)
-    return well
-
-
-def _work(program: Program) -> float:
-    """How many numbers a program computes; those of a matrix product are XLA's own business. Infinite where a loop's length is not known."""
-    total = 0.0
-    for e in program.equations:
-        if e.primitive is compat.while_p:
-            return float("inf")
-        times = int(e.params["length"]) if e.primitive is compat.scan_p else 1
-        total += times * sum(_work(p) for _, p in e.programs)
-        total += sum(getattr(a, "size", 0) for a in e.operation.out_avals)
-    return total
+    return described(birth, e, read(e.invars), read(e.outvars), later, hidden, is_exact=False)
 
 
 def described(
-    birth: Birth, e: Equation, ins: Sequence[Any], outs: Sequence[Any], later: Event | None, is_exact: bool
+    birth: Birth,
+    e: Equation,
+    ins: Sequence[Any],
+    outs: Sequence[Any],
+    later: Event | None,
+    hidden: bool,
+    is_exact: bool = True,
 ) -> Event:
-    index = next((i for x in outs if (i := _first_bad(x, birth.kind)) is not None), ())
+    index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
     operands = tuple(operand(x, index) for x in ins)
     results = tuple(operand(x, index) for x in outs)
-    operation, is_derivative = _own_operation(birth.level, e)
+    operation, of, is_derivative = _own_operation(birth.level, e)
     dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
     zero = _reads_zero_cotangent(birth.level, e, operands)
     meets_zero = zero or (later is not None and later.zero_cotangent)
-    behind = is_derivative and meets_zero and _goes_into_where(birth.level.program, e)
-    case = Case(e.primitive.name, e.params, operation, is_derivative, operands, results, dtype, behind)
+    hides = meets_zero if is_derivative else hidden
+    behind = hides and _goes_into_where(birth.level, e, operation, is_derivative)
+    matrix = next((x for x in ins if getattr(x, "ndim", 0) >= 2), None)
+    case = Case(e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix)
     iterations, devices, branches = _steps(birth)
     return Event(
         _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
@@ -117,8 +97,7 @@ def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]
         return False
     for a, o in zip(e.invars, operands, strict=True):
         is_zero = o.value == 0 or (o.value is None and o.n_zero > 0)
-        made_by = level.program.equations[level.makers[a]] if a in level.makers else None
-        if is_zero and made_by is not None and _phase(level, made_by) == "backward" and not _is_residual(made_by):
+        if is_zero and any(_phase(at, m) == "backward" and not _is_residual(m) for at, m in made_by(level, a)):
             return True
     return False
 
@@ -128,31 +107,41 @@ def _is_residual(e: Equation) -> bool:
     return e.origin is not None and e.origin.role in ("recomputation", "residual", "primal")
 
 
-def _first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
+def first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
+    """The index of the first element that is not finite, or a NaN."""
     if not jnp.issubdtype(compat.aval_of(x).dtype, jnp.inexact):
         return None
-    host = on_host(x)
+    host = np.asarray(x)
     bad = np.isnan(host) if kind == NAN else ~np.isfinite(host)
     return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
 
 
-def _own_operation(level: Level, e: Equation) -> tuple[str, bool]:
-    """What the user called that an equation belongs to, and whether it belongs to the derivative of that."""
+def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
+    """What the user called that an equation belongs to, its primitive, and whether the equation belongs to the derivative of that."""
     if e.origin is not None:
         own = next(reversed([e, *ancestors(e)]))
-        return compat.library_call(own.source) or own.primitive.name, e.origin.role != "primal"
+        called = compat.library_call(e.source) or compat.library_call(own.source)
+        operation = called or own.primitive.name
+        is_derivative = e.origin.role != "primal" and not operation.startswith("custom_")  # that is the user's own rule
+        return operation, own.primitive.name, is_derivative
+    if compat.is_of_custom_rule(e.source):
+        return "custom_vjp_call", e.primitive.name, False
     # JAX's own gradient says of an equation that it was differentiated, and of some that they were transposed, but not what from:
     # that is an equation on the same line that reads or makes what this one reads, and has a slope like this.
     around = (e, *(outer for outer, _ in level.path))
     if any(compat.is_differentiated(x.source) for x in around):
         line, read = _user_line(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
-            if other is e or not read.intersection((*other.invars, *other.outvars)) or _user_line(other.source) != line:
+            near = read.intersection((*other.invars, *other.outvars))
+            # What is not transposed yet reads nothing but that: a quotient of something else and a root is no slope of the root.
+            enough = bool(near) if compat.is_transposed(e.source) else near == read and bool(read)
+            if other is e or not enough or _user_line(other.source) != line:
                 continue
             for name in (compat.library_call(other.source), other.primitive.name):
                 if is_slope(name, e.primitive.name) and not compat.is_transposed(other.source):
-                    return name, True
-    return compat.library_call(e.source) or e.primitive.name, _phase(level, e) == "backward"
+                    return name, other.primitive.name, True
+    called = compat.library_call(e.source) or e.primitive.name
+    return called, e.primitive.name, _phase(level, e) == "backward"
 
 
 def _phase(level: Level, e: Equation) -> str:
@@ -163,21 +152,35 @@ def _phase(level: Level, e: Equation) -> str:
     return "backward" if back else "forward"
 
 
-def _goes_into_where(program: Program, e: Equation) -> bool:
-    """Whether what the user computes on the line of an equation goes, in a few steps, into a `where` that may not take it."""
+def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: bool) -> bool:
+    """Whether what the user's operation gives goes into a `where`, which may not take it.
+
+    Of a derivative the operation is any with its name on the line, in whichever program of the run.
+    """
+    if not is_derivative:
+        return _reaches_where(level, e.outvars)
     line = _user_line(e.source)
-    reached: dict[Atom, int] = {}
-    for other in program.equations:
-        near = min((reached[a] for a in other.invars if a in reached), default=99)
-        if other.primitive.name == "select_n" and any(a in reached for a in other.invars[1:]):
+    is_own = lambda other: (
+        other is not e and _user_line(other.source) == line and not compat.is_transposed(other.source)
+        and operation in (compat.library_call(other.source), other.primitive.name)
+    )  # fmt: skip
+    own = ((at, other) for at in level.outermost.walk() for other in at.program.equations if is_own(other))
+    return any(_reaches_where(at, other.outvars) for at, other in own)
+
+
+def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
+    """Whether a `where` chooses between a value and others, here or outside of the program."""
+    reached: set[Atom] = set(values)
+    for e in level.program.equations:
+        if e.primitive.name == "select_n" and reached.intersection(e.invars[1:]):
             return True
-        starts = other is not e and _user_line(other.source) == line and not compat.is_transposed(other.source)
-        if starts or near < _FEW:
-            reached.update((v, 0 if starts else near + 1) for v in other.outvars)
-    return False
-
-
-_FEW = 4
+        if reached.intersection(e.invars):
+            reached.update(e.outvars)
+    if level.outer is None:
+        return False
+    around, _ = level.path[-1]
+    given = [v for v, result in zip(around.outvars, level.program.outvars, strict=False) if result in reached]
+    return bool(given) and _reaches_where(level.outer, given)
 
 
 def _user_line(source: Any) -> Location | None:

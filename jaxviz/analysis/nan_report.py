@@ -227,7 +227,11 @@ class NanReport:
             lines += [wrapped(f"reads {o}", "    ") for o in event.inputs]
             at = f" first at {list(event.index)}" if event.index else ""
             lines += [wrapped(f"makes {o}{at}", "    ") for o in event.outputs]
-            lines += [wrapped(event.cause.text, "  "), wrapped(f"Instead: {event.cause.remedy}", "  ")]
+            lines += [wrapped(event.cause.text, "  ")]
+            if event.cause.remedy and (
+                event is self.born or is_own or self.born is None
+            ):  # else that of the infinity helps
+                lines += [wrapped(f"Instead: {event.cause.remedy}", "  ")]
         if self.chain:
             lines += ["", "From there:"]
             lines += [wrapped(_line(p), "  ") for p in self.chain]

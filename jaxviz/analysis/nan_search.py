@@ -77,6 +77,18 @@ class Level:
         return apart[0], apart[1]
 
     @property
+    def outermost(self) -> Level:
+        return self if self.outer is None else self.outer.outermost
+
+    def walk(self) -> Iterator[Level]:
+        """Itself and the programs in it that flags are put into."""
+        yield self
+        for e in self.program.equations:
+            if e.primitive in flag_rules.registered:
+                for place in range(len(e.programs)):
+                    yield from self.within(e, place).walk()
+
+    @property
     def is_condition(self) -> bool:
         """Whether it is the condition of a while loop."""
         return bool(self.path) and self.path[-1][0].programs[self.path[-1][1]][0] == "cond_jaxpr"
@@ -426,6 +438,21 @@ def _operand_of(equation: Equation, k: int, is_condition: bool = False) -> int:
     if is_condition:
         return k if k < n_condition else k + n_consts
     return int(k + n_condition)
+
+
+def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
+    """The equations that make a value, each in its program: of an input of a nested program those outside, and of the step before."""
+    if value in level.makers:
+        yield level, level.program.equations[level.makers[value]]
+    elif level.outer is not None and value in level.program.invars:
+        around, _ = level.path[-1]
+        k = level.program.invars.index(value)  # type: ignore[arg-type]
+        carry = _carry(around, level.is_condition)
+        if carry is not None and 0 <= k - carry[0] < carry[1]:
+            result = level.body.program.outvars[k - carry[0]]
+            if result in level.body.makers:
+                yield level.body, level.body.program.equations[level.body.makers[result]]
+        yield from made_by(level.outer, around.invars[_operand_of(around, k, level.is_condition)])
 
 
 def _is_bad(x: Any, kind: int) -> bool:

@@ -324,6 +324,29 @@ def library_call(source: Any) -> str:
     return ""
 
 
+def is_of_custom_rule(source: Any) -> bool:
+    """Whether an equation was written by the rule of a function of the user's with custom derivatives.
+
+    JAX's transposition gives what `bwd` computes the line that calls the function.
+    """
+    frames = source.traceback.frames if source is not None and source.traceback is not None else ()
+    inner = False  # whether the frame before is JAX's of custom derivatives
+    was_user = False
+    for frame in frames:
+        is_custom = frame.file_name.endswith("/jax/_src/custom_derivatives.py")
+        is_user = is_user_file(frame.file_name)
+        if (is_user and inner) or (is_custom and was_user):
+            return True
+        if was_user and is_user:
+            return False
+        if frame.file_name.endswith(
+            ("/jax/_src/traceback_util.py", "/jax/_src/linear_util.py", "/jax/_src/api_util.py")
+        ):
+            continue
+        inner, was_user = is_custom, was_user or is_user
+    return False
+
+
 def scopes(source: Any) -> tuple[str, ...]:
     """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as `vmap(...)`."""
     if source is None or not source.name_stack.stack:  # as most

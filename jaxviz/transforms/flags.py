@@ -148,9 +148,7 @@ def _trouble(aval: Any) -> Program:
         parts = [lax.real(x), lax.imag(x)] if jnp.issubdtype(x.dtype, jnp.complexfloating) else [x]
         if x.dtype.itemsize == 1:  # float8: not every type has infinities and comparisons of its own
             parts = [lax.convert_element_type(x, jnp.float32)]
-        least = np.iinfo(
-            np.int32
-        ).min  # of no other has a maximum no operand, which would have to differ by device as `c` does
+        least = np.int32(np.iinfo(np.int32).min)  # a maximum's operands would have to differ by device as `c` does
         whole = lambda c: lax.reduce(c, least, lax.max, tuple(range(c.ndim)))
         as_int = lambda p: lax.convert_element_type(p, jnp.int32)
         codes = [whole(as_int(lax.bitwise_not(lax.is_finite(p))) + as_int(lax.ne(p, p))) for p in parts]
