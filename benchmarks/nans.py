@@ -1,82 +1,69 @@
-"""Finding where a NaN is born, beside compiling and running the plain gradient once: time, and XLA's temporary memory."""
+"""Finding where a NaN is born, beside compiling and running the plain gradient once: time, and memory of the process at its peak.
+
+Each is measured in a process of its own, from nothing, and the two in turn.
+"""
 
 from __future__ import annotations
 
+import json
+import resource
 import statistics
-from collections.abc import Callable
+import subprocess
+import sys
+import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 import jaxviz
-from benchmarks import models
-from benchmarks.derivation import forget, seconds
-from jaxviz.analysis import find_nan as finding
-from jaxviz.emit import as_function
-from jaxviz.transforms.flags import flag_program
+from benchmarks.nan_programs import PROGRAMS
 
-MOST_TIME, MOST_MEMORY = 3.0, 1.5
+MOST_TIME, MOST_MEMORY = 2.0, 1.3
 
 
-def broken_transformer(n_layers: int) -> tuple[Any, tuple[Any, ...]]:
-    """One scale in one layer is so large that a product overflows."""
-    loss, (params, tokens) = models.transformer(n_layers)
-    params["layers"][n_layers // 2]["scale1"] = params["layers"][n_layers // 2]["scale1"].at[3].set(1e38)
-    return loss, (params, tokens)
+def measure(name: str, arguments: str, what: str) -> dict[str, Any]:
+    """In this process: seconds, by the clock and of the processor, peak bytes, and what was found."""
+    f, finite, broken = PROGRAMS[name]()
+    args = jax.block_until_ready(finite if arguments == "finite" else broken)
+    start, start_cpu = time.perf_counter(), time.process_time()
+    found = ""
+    if what == "gradient":
+        jax.block_until_ready(jax.jit(jax.value_and_grad(f))(*args))
+    else:
+        report = jaxviz.find_nan(f, *args)
+        found = "" if report is None else report.born.short if report.born else report.given[0]
+    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": seconds, "cpu": cpu, "peak": peak, "found": found}
 
 
-def recurrent_loss(w: jax.Array, xs: jax.Array) -> jax.Array:
-    def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        h = jnp.tanh(h @ w + x)
-        return h, jnp.sqrt(jnp.sum(h**2))
-
-    return jnp.mean(lax.scan(step, jnp.zeros(w.shape[0]), xs)[1])
-
-
-def broken_scan(length: int, width: int = 32) -> tuple[Any, tuple[Any, ...]]:
-    """In one step the norm of zeros is taken."""
-    return recurrent_loss, (jnp.zeros((width, width)), jnp.ones((length, width)).at[length // 2].set(0.0))
-
-
-def plain(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    """Compiles and runs the gradient; bytes of XLA's temporary memory."""
-    compiled = jax.jit(jax.value_and_grad(f)).lower(*args).compile()
-    jax.block_until_ready(compiled(*args))
-    return int(compiled.memory_analysis().temp_size_in_bytes)
-
-
-def temporary(f: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    """Bytes of XLA's temporary memory in the program with flags."""
-    subject = finding._subject(f, args, {}, 0, None)
-    flagged = as_function(flag_program(subject.program).program)
-    compiled = finding.run_once(subject.program, flagged).lower(*subject.inputs).compile()
-    return int(compiled.memory_analysis().temp_size_in_bytes)
+def in_new_process(*what: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.nans", "--measure", *what]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
 
 
 def main(quick: bool = False) -> None:
-    programs = {"transformer of 12 layers": broken_transformer(12), "scan of 1,000 steps": broken_scan(1000)}
-    print("\nfind_nan, beside the gradient compiled and run once (both from nothing)")
-    print(f"{'':26}  {'gradient':>9}  {'find_nan':>9}  {'ratio':>6}  asked  {'memory':>7}  asked  found at")
-    for name, (f, args) in programs.items():
-        pairs = []
-        for _ in range(1 if quick else 5):
-            forget()
-            theirs = seconds(lambda f=f, args=args: plain(f, args))
-            forget()
-            pairs.append((theirs, seconds(lambda f=f, args=args: jaxviz.find_nan(f, *args))))
-        theirs, ours = (statistics.median(t) for t in zip(*pairs, strict=True))
-        ratio = statistics.median(b / a for a, b in pairs)
-        memory = temporary(f, args) / plain(f, args)
-        report = jaxviz.find_nan(f, *args)
-        assert report is not None
-        assert report.born is not None
-        print(
-            f"{name:26}  {theirs:7.2f} s  {ours:7.2f} s  {ratio:5.2f}x  < {MOST_TIME:.0f}x  {memory:6.2f}x  < {MOST_MEMORY:.1f}x  "
-            f"{report.born.short}"
-        )
+    print("\nfind_nan, beside the gradient compiled and run once")
+    print(f"asked of each: at most {MOST_TIME:.0f}x the time and {MOST_MEMORY:.1f}x the memory")
+    print(f"{'':27} {'arguments':9}  {'gradient':>9}  {'find_nan':>9}  {'time':>6}  {'(cpu)':>7}  {'memory':>7}  found")
+    for name in PROGRAMS:
+        for arguments in ("finite", "broken"):
+            pairs = [
+                (in_new_process(name, arguments, "gradient"), in_new_process(name, arguments, "find_nan"))
+                for _ in range(1 if quick else 3)
+            ]
+            ratio = lambda key, pairs=pairs: statistics.median(b[key] / a[key] for a, b in pairs)
+            theirs, ours = (statistics.median(p[k]["seconds"] for p in pairs) for k in (0, 1))
+            print(
+                f"{name:27} {arguments:9}  {theirs:7.2f} s  {ours:7.2f} s  {ratio('seconds'):5.2f}x  {ratio('cpu'):6.2f}x  "
+                f"{ratio('peak'):6.2f}x  {pairs[0][1]['found']}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
-    main()
+    if "--measure" in sys.argv:
+        print(json.dumps(measure(*sys.argv[sys.argv.index("--measure") + 1 :])))
+    else:
+        main(quick="--quick" in sys.argv)

@@ -82,6 +82,7 @@ DOMAINS: Mapping[str, Domain] = {
 ALIASES: Mapping[str, str] = {
     "arccos": "acos", "arcsin": "asin", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2", "erfinv": "erf_inv",
     "float_power": "pow", "power": "pow", "true_divide": "div", "divide": "div", "log2": "log", "log10": "log",
+    "gammaln": "lgamma", "gammainc": "igamma", "betainc": "regularized_incomplete_beta",
 }  # fmt: skip
 """Primitives of what users call by other names."""
 

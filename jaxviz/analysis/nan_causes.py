@@ -166,7 +166,7 @@ is_negative = lambda v: v < 0
 def cause_of(case: Case) -> Cause:
     """The first of the usual causes that a case is one of; else what the equation did, in plain words."""
     finite = all(x.is_finite for x in case.inputs)
-    first = (_of_derivative, _of_library, _of_primitive, _of_overflow) if finite else (_of_library, _of_infinities)
+    first = (_of_library, _of_derivative, _of_primitive, _of_overflow) if finite else (_of_library, _of_infinities)
     for recognise in (*first, _of_primitive):
         found: Cause | None = recognise(case)
         if found is not None:
@@ -184,6 +184,8 @@ def is_slope(operation: str, primitive: str) -> bool:
 
 def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
     """An argument at or beyond the edge of where an operation is finite, with a `where` after it or without."""
+    if case.operation not in (case.of, case.primitive) and ALIASES.get(case.operation) not in (case.of, case.primitive):
+        return Cause(id, f"{text[0].upper()}{text[1:]}; it is in {case.operation}.")  # of which the user writes no line
     if case.behind_where:
         why = (
             f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
@@ -233,6 +235,11 @@ def _of_library(case: Case) -> Cause | None:
         return advised("all-masked", f"{all_masked}, and -inf - (-inf) is NaN.", "mask with a finite number")
     if case.operation == "logsumexp" and case.primitive == "log" and case.reads(0, is_zero):
         return advised("all-masked", f"{all_masked}: the sum is 0, and its log is -inf.", "mask with a finite number")
+    sums = case.operation in ("logsumexp", "softmax", "log_softmax") and case.is_derivative and case.primitive == "div"
+    if sums and case.reads(1, is_zero):
+        return advised(
+            "all-masked", f"{all_masked}: the sum that its slope divides by is 0.", "mask with a finite number"
+        )
     if case.primitive == "shard_map":
         text = "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one."
         return Cause("inside-shard-map", text)

@@ -120,8 +120,8 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False)
     own: list[Atom] = []
     watches: list[Watch] = []
     if values:
-        codes = [builder.inline(_trouble(v.aval), [v])[0] for v in values]
-        own = builder.inline(_kinds(*(c.aval for c in codes)), codes)
+        worst = [builder.inline(_worst(v.aval), [v])[0] for v in values]
+        own = builder.inline(_kinds(*(w.aval for w in worst)), worst)
         watches = [Watch((), 0, program, values)]
     made = builder.program(
         program.invars, (*program.outvars, *own, *(flags for _, flags in nested)), None, like=program
@@ -140,28 +140,47 @@ def in_context(fun: Callable[..., Program]) -> Callable[..., Program]:
     return made
 
 
+_INFINITY = np.float32(np.inf).view(np.int32)
+
+
 @in_context
-def _trouble(aval: Any) -> Program:
-    """x → int32[1]: 0 where all of it is finite, 1 where it holds an infinity, 2 where it holds a NaN."""
+def _worst(aval: Any) -> Program:
+    """x → int32[1]: the bits of its largest magnitude, in float32.
 
-    def trouble(x: Any) -> list[Any]:
-        parts = [lax.real(x), lax.imag(x)] if jnp.issubdtype(x.dtype, jnp.complexfloating) else [x]
-        if x.dtype.itemsize == 1:  # float8: not every type has infinities and comparisons of its own
-            parts = [lax.convert_element_type(x, jnp.float32)]
-        least = np.int32(np.iinfo(np.int32).min)  # a maximum's operands would have to differ by device as `c` does
-        whole = lambda c: lax.reduce(c, least, lax.max, tuple(range(c.ndim)))
-        as_int = lambda p: lax.convert_element_type(p, jnp.int32)
-        codes = [whole(as_int(lax.bitwise_not(lax.is_finite(p))) + as_int(lax.ne(p, p))) for p in parts]
-        return [lax.reshape(codes[0] if len(codes) == 1 else lax.max(*codes), (1,))]
+    As integers those are in the order of the numbers, with infinity above all and NaNs above that. One maximum tells, and it is of
+    integers, since a maximum of numbers over devices may lose a NaN.
+    """
 
-    return trace_rule(trouble, [aval])
+    def largest(x: Any) -> Any:
+        if x.dtype.itemsize < 4:
+            x = lax.convert_element_type(x, jnp.float32)
+        integer = np.dtype(f"int{8 * x.dtype.itemsize}")
+        magnitude = np.array(np.iinfo(integer).max, integer)[
+            ()
+        ]  # not `lax.abs`, which XLA leaves out where no number is negative
+        bits = lax.bitwise_and(lax.bitcast_convert_type(x, integer), magnitude)
+        # A maximum of this start has no operand for it, which would have to differ by device as the bits do.
+        most = lax.reduce(bits, np.array(np.iinfo(integer).min, integer), lax.max, tuple(range(bits.ndim)))
+        if integer.itemsize == 4:
+            return most
+        infinity = np.array(np.inf, x.dtype).view(integer)[()]
+        above = lax.convert_element_type(lax.ge(most, infinity), jnp.int32)
+        return jnp.int32(_INFINITY - 1) + above + lax.convert_element_type(lax.gt(most, infinity), jnp.int32)
+
+    def worst(x: Any) -> list[Any]:
+        is_complex = jnp.issubdtype(x.dtype, jnp.complexfloating)
+        most = lax.max(largest(lax.real(x)), largest(lax.imag(x))) if is_complex else largest(x)
+        return [lax.reshape(most, (1,))]
+
+    return trace_rule(worst, [aval])
 
 
 @in_context
 def _kinds(*avals: Any) -> Program:
-    def kinds(*codes: Any) -> list[Any]:
-        code = lax.concatenate([compat.varying_everywhere(c) for c in codes], 0)
-        return [lax.concatenate([lax.reshape(lax.ge(code, jnp.int32(k)), (1, len(codes))) for k in (1, 2)], 0)]
+    def kinds(*worst: Any) -> list[Any]:
+        bits = lax.concatenate([compat.varying_everywhere(w) for w in worst], 0)
+        rows = lax.ge(bits, _INFINITY), lax.gt(bits, _INFINITY)
+        return [lax.concatenate([lax.reshape(row, (1, len(worst))) for row in rows], 0)]
 
     return trace_rule(kinds, avals)
 

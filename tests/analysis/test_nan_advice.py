@@ -29,6 +29,7 @@ CASES = {
     "mask with a finite number": [
         ("jax.nn.softmax({})[0]", "jnp.where(mask, x, -jnp.inf)", X),
         ("jax.nn.logsumexp({})", "jnp.where(mask, x, -jnp.inf)", X),
+        ("jnp.where(mask[0], jax.nn.logsumexp(x + {}), 0.0)", "jnp.where(mask, 0.0, -jnp.inf)", X),
     ],
     "a finite number for infinity": [
         ("jnp.sum(x * {})", "jnp.inf", X),
