@@ -14,7 +14,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program
 from jaxviz.runtime.cache import remember_step
-from jaxviz.runtime.donated import check_not_donated, is_deleted
+from jaxviz.runtime.donated import check_not_donated
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced, note_arguments, trace_call
 from jaxviz.transforms.axes import Summing, varying
@@ -24,6 +24,7 @@ from jaxviz.transforms.jvp import jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program
 from jaxviz.transforms.transpose import transpose_program
 from jaxviz.transforms.vmap import vmap_program
+from jaxviz.vjp_function import vjp_function
 
 Argnums = int | Sequence[int]
 
@@ -226,30 +227,19 @@ def vjp(
         none. 'recompute': its operands alone; the branch taken is run again in the backward pass.
 
     Returns:
-      (value, function from a cotangent of the value to a tuple of cotangents of the primals), and the auxiliary output if
-      there is one. The function is a pytree whose leaves are the residuals.
+      (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the value, it gives a tuple
+      of cotangents of the primals.
 
     Raises:
       TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
     """
     compat.check_callable(fun)
     traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, cond_residuals)
-    nonzeros_out = parts.nonzeros_out
     n = len(traced.program.outvars)
-    residuals = outs[n:]
     named = (reduce_axes,) if isinstance(reduce_axes, str) else tuple(reduce_axes)
     summing = _summing(named, fun, primals, traced, parts, nonzeros) if reduce_axes else None
-    backward = transpose_program(
-        parts.linear, [False] * len(residuals) + [True] * sum(nonzeros), [True] * sum(nonzeros_out), summing=summing
-    )
-    pull = partial(
-        _pull_back,
-        _PullBack(
-            traced, backward.backward, jax.tree.structure(primals), nonzeros, backward.nonzeros_out, nonzeros_out
-        ),
-    )
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
-    f_vjp = Partial(pull, residuals)
+    f_vjp = vjp_function(traced, parts, nonzeros, jax.tree.structure(primals), outs[n:], summing)
     return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
 
 
@@ -284,50 +274,6 @@ def _summing(
     found = varying(parts.forward, inputs)
     kept = [found.get(a, frozenset()) for a in parts.forward.outvars[len(traced.program.outvars) :]]
     return Summing(reduce_axes, (*kept, *(a for a, nz in zip(inputs, nonzeros, strict=True) if nz)))
-
-
-class _PullBack:
-    """What a function returned by `vjp` knows beside its residuals."""
-
-    def __init__(
-        self, traced: Traced, backward: Program, in_tree: Any, nonzeros: list[bool],
-        nonzero_cts: tuple[bool, ...], nonzeros_out: tuple[bool, ...],
-    ):  # fmt: skip
-        self.program = traced.program
-        self.out_tree = traced.out_tree
-        self.out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
-        self.backward = backward
-        self.in_tree = in_tree
-        self.nonzeros = nonzeros
-        self.nonzero_cts = nonzero_cts
-        self.nonzeros_out = nonzeros_out
-
-
-@api_boundary
-def _pull_back(known: _PullBack, residuals: list[Any], *cotangents: Any) -> tuple[Any, ...]:
-    if len(cotangents) != 1:
-        raise TypeError(compat.too_many_cotangents(known.program.name, len(cotangents)))
-    cts, tree = jax.tree.flatten(cotangents[0])
-    if tree != known.out_tree:
-        compat.raise_cotangent_tree_error(known.program.jaxpr, known.out_tree, tree)
-    cts = [compat.canonicalize(ct) for ct in cts]
-    compat.check_cotangent_types(cts, known.out_avals)
-    given = [ct for ct, nz in zip(cts, known.nonzeros_out, strict=True) if nz]
-    try:
-        outs = evaluate(known.backward, [*residuals, *given])
-    except RuntimeError as error:
-        gone = [jax.typeof(r).str_short(short_dtypes=True) for r in residuals if is_deleted(r)]
-        if gone:
-            error.add_note(
-                f"The gradient keeps arrays that a jitted function with donated arguments has taken: {', '.join(gone)}. Donate only what no "
-                "gradient keeps; jaxviz.residuals lists what it does."
-            )
-        raise
-    nonzero = iter(known.nonzero_cts)
-    mask = [differentiated and next(nonzero) for differentiated in known.nonzeros]
-    full = _with_zeros(outs, mask, [v.aval.to_ct_aval() for v in known.program.invars])
-    result: tuple[Any, ...] = jax.tree.unflatten(known.in_tree, full)
-    return result
 
 
 @api_boundary

@@ -653,19 +653,22 @@ def _empty_stores(rule: Any) -> None:
 def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
     """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
     if eqn.primitive is jit_p:
-        return linearize_jaxpr(eqn.params["jaxpr"], mask)[2]  # which JAX remembers for as long as the jaxpr lives
+        return jvp_jaxpr(eqn.params["jaxpr"], mask)[1]  # which JAX remembers for as long as the jaxpr lives
     find = _nonzero_of_call if any(True for _ in _core.jaxprs_in_params(eqn.params)) else _nonzero_of_primitive
     return find(eqn.primitive, tuple(eqn.params.items()), tuple(t.aval for t in eqn.in_tracers), mask)
 
 
 def _nonzero_of_call(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...]) -> Sequence[bool]:
+    params = dict(params)
+    if primitive in _ad.primitive_linearizations and not any(True for _ in _core.jaxprs_in_params(params)):
+        return linearize_rule(primitive, params, avals, mask, current_context())[2]
 
     def apply(*args: Any) -> Any:
-        out = primitive.bind(*args, **primitive.get_bind_params(dict(params)))
+        out = primitive.bind(*args, **primitive.get_bind_params(params))
         return out if primitive.multiple_results else [out]
 
     one = trace_to_jaxpr(apply, avals, unknown_debug_info(len(avals), 0)).jaxpr
-    return linearize_jaxpr(one, mask)[2]
+    return jvp_jaxpr(one, mask)[1]
 
 
 _nonzero_of_primitive = functools.lru_cache(maxsize=4096)(_nonzero_of_call)
@@ -1196,16 +1199,48 @@ def has_transpose_rule(primitive: Any) -> bool:
     return primitive in _ad.fancy_transposes or primitive in _ad.primitive_transposes
 
 
-def linearize_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, int, Sequence[bool], Sequence[int | None], Any]:
-    """JAX's linearization of a ClosedJaxpr, as `jax.vjp` does it.
+def linearize_rule(
+    primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
+) -> tuple[Any, Any, list[bool]]:
+    """The rule by which JAX linearizes a primitive that has one for that alone, traced.
 
     Returns:
-      (primal, n, nonzeros_out, forwarded, linear): `primal` gives the results and then `n` residuals; `linear` takes
-      all residuals and then the nonzero tangents; `forwarded[i]` is the position of residual i among the inputs, or None for
-      one that `primal` gives.
+      (primal, linear, nonzeros_out): `primal` is a ClosedJaxpr from operands to results and then residuals; `linear` one from nonzero
+      tangents to nonzero tangents of results, whose constants are those residuals; and which results have a nonzero tangent.
+
+    Source: `LinearizeTrace.process_primitive` and `linearize_subtrace` in JAX's `ad.py`.
     """
-    primal, _, nonzeros_out, forwarded, linear = _ad.linearize_jaxpr(jaxpr, nonzeros, is_vjp=True)
-    return primal, len(primal.out_avals) - len(jaxpr.out_avals), nonzeros_out, forwarded, linear
+    rule = _ad.primitive_linearizations[primitive]
+    tangent_avals = [a.to_tangent_aval() for a in in_avals]
+    made: list[Any] = []
+    nonzeros_out: list[bool] = []
+
+    def forward(*operands: Any) -> list[Any]:
+        with context.manager:
+            results, carries, residuals, linearized = rule(True, list(nonzeros), *operands, **params)
+        if not primitive.multiple_results:
+            results, carries = [results], [carries]
+
+        def linear(*given: Any) -> list[Any]:
+            tangents_in = iter(given)
+            with context.manager:
+                tangents = linearized(
+                    residuals,
+                    *(next(tangents_in) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)),
+                )
+            tangents = tangents if primitive.multiple_results else [tangents]
+            nonzeros_out[:] = [
+                nz and type(t) is not _ad.Zero and not is_float0(_core.typeof(t))
+                for t, nz in zip(tangents, carries, strict=True)
+            ]
+            return [t for t, nz in zip(tangents, nonzeros_out, strict=True) if nz]
+
+        avals = [a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz]
+        made.append(trace_to_jaxpr(linear, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr)
+        return [*results, *made[0].consts]
+
+    traced = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0), keeps_rules=False)
+    return traced.jaxpr, made[0], nonzeros_out
 
 
 def transpose_rule(
@@ -1792,6 +1827,77 @@ standard_basis = _api._std_basis
 unravel_jacfwd = _api._jacfwd_unravel
 unravel_jacrev = _api._jacrev_unravel
 one_cotangent = _lax._one_vjp
+
+
+NOT_NEEDED: Any = _api.NotNeeded()
+GRAD_VALUE: Any = _api.GradValue()
+
+
+def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Leaves in nested tuples, since 0.12 in JAX's own containers, as a tree of arguments is nested."""
+    mirror = getattr(_api, "mirror_tree_map", None) or _api.tuptree_map
+    return mirror(lambda x: x, tree, leaves)
+
+
+def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:
+    """The flat arguments that a `VJP` holds, or what stands in the place of those that it does not.
+
+    Raises:
+      ValueError: JAX's, since 0.12, for one that was not to be saved and has not been put back.
+    """
+    absent = tuple(getattr(_api, name) for name in ("NotNeeded", "NotSaveable") if hasattr(_api, name))
+    leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, absent))
+    missing = [i for i, x in enumerate(leaves) if type(x) in absent[1:]]
+    if missing:
+        _api._vjp_not_saveable_error(jaxpr(), in_tree, missing)
+    return leaves
+
+
+def accumulators(
+    wanted: Sequence[Any], in_avals: Sequence[Any], explicit: bool, jaxpr: Callable[[], Any], in_tree: Any
+) -> list[Any]:
+    """For each argument JAX's accumulator of its cotangent: of a value, into a reference, or into nothing.
+
+    Args:
+      wanted: `GradValue`, `DontWant`, a reference or an accumulator for each.
+      in_avals: types of the arguments.
+      explicit: whether the user said what is wanted.
+      jaxpr, in_tree: of the function, for errors.
+
+    Source: `_vjp3_callable` in JAX's `api.py`.
+    """
+    if hasattr(_api, "_vjp_accum"):  # since 0.12
+        of_type = [types.SimpleNamespace(aval=a) for a in in_avals]
+        return [
+            _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)
+            for i, (v, x) in enumerate(zip(of_type, wanted, strict=True))
+        ]
+    made: list[Any] = []
+    for aval, x in zip(in_avals, wanted, strict=True):
+        ct_aval = aval.to_ct_aval()
+        if isinstance(x, _ad.GradAccum):
+            made.append(_api.check_accum(ct_aval, x))
+        elif _api._is_ref(x):
+            made.append(_ad.RefAccum(ct_aval, x))
+        else:
+            made.append((_ad.NullAccum if isinstance(x, _api.DontWant) else _ad.ValAccum)(ct_aval))
+    return made
+
+
+def is_unwanted(accumulator: Any) -> bool:
+    return isinstance(accumulator, _ad.NullAccum)
+
+
+def accumulated(accumulator: Any) -> Any:
+    """What `VJP` returns for an argument: its cotangent, or a mark that it was added to a reference, or not wanted."""
+    if isinstance(accumulator, _ad.ValAccum):
+        return _ad.instantiate_zeros(accumulator.freeze())
+    return _api.DidntWant() if is_unwanted(accumulator) else _api.GradRef()
+
+
+def is_zero(x: Any) -> bool:
+    """Whether x is a symbolic zero of JAX's."""
+    return type(x) is _ad.Zero
 
 
 def is_float0(aval: Any) -> bool:

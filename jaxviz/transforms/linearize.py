@@ -8,8 +8,8 @@ from functools import partial
 from typing import Literal as OneOf
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
-from jaxviz.ir.syntax import Atom, Aval, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
+from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
+from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import (
     Builder,
@@ -85,22 +85,18 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
             operation.primitive, params, operation.in_avals, nonzeros, operation.context
         )
         return split_jvp(trace_rule(rule, avals, operation), given, len(operation.in_avals), name)
-    primal, n_res, nonzeros_out, forwarded, linear = compat.linearize_jaxpr(one_equation(operation), nonzeros)
-    primal, linear = read_jaxpr(primal), read_jaxpr(linear)
-    n_out = len(primal.outvars) - n_res
-    computed = iter(primal.outvars[n_out:])
-    sources = [next(computed) if i is None else primal.invars[i] for i in forwarded]
-    tangents = [a for a, nz in zip(operation.out_avals, nonzeros_out, strict=True) if nz]
-    linear = replace(
-        linear, outvars=tuple(t for t, a in zip(linear.outvars, tangents, strict=True) if not _is_trivial(a))
+    primal, linear, nonzeros_out = compat.linearize_rule(
+        operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context
     )
-    nonzero = tuple(nz and not _is_trivial(a) for a, nz in zip(operation.out_avals, nonzeros_out, strict=True))
-    return rule_of(primal, n_out, sources, linear, nonzero, name)
-
-
-def _is_trivial(aval: Aval) -> bool:
-    """Whether tangents of a type are those of integers, which are zeros however a rule writes them."""
-    return compat.is_float0(aval.to_tangent_aval())
+    primal, linear = read_jaxpr(primal), read_jaxpr(linear)
+    n_out, n_res = len(operation.out_avals), len(linear.constvars)
+    linear = replace(linear, constvars=(), consts=(), invars=(*linear.constvars, *linear.invars))
+    linear, read = dce_program(linear, keep_inputs=[False] * n_res + [True] * sum(nonzeros))
+    residuals = select(read[:n_res], primal.outvars[n_out:])
+    had = {*primal.invars, *primal.outvars[:n_out]}
+    kept = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))
+    primal, _ = dce_program(replace(primal, outvars=kept), keep_inputs=[True] * len(primal.invars))
+    return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name)
 
 
 def unknown_results() -> ValueError:
