@@ -21,7 +21,7 @@ from jaxviz.transforms.axes import Summing, varying
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import refused_forward
 from jaxviz.transforms.jvp import jvp_program
-from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program
+from jaxviz.transforms.linearize import CondResiduals, Linearized, Mode, linearize_program, mode_of
 from jaxviz.transforms.transpose import transpose_program
 from jaxviz.transforms.vmap import vmap_program
 from jaxviz.vjp_function import vjp_function
@@ -145,7 +145,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
       the residuals.
     """
     compat.check_callable(fun)
-    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux)
+    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, Mode(is_vjp=False))
     n = len(traced.program.outvars)
     in_avals = [v.aval for v in traced.program.invars]
     out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
@@ -159,12 +159,12 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 
 
 def _linearized(
-    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, cond_residuals: CondResiduals = "jax"
+    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, mode: Mode
 ) -> tuple[Traced, list[Any], Linearized, list[bool]]:
     check_not_donated(fun, primals, {})
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
-    parts = linearize_program(traced.program, nonzeros, traced.n_results, cond_residuals=cond_residuals)
+    parts = linearize_program(traced.program, nonzeros, traced.n_results, mode=mode)
     try:
         outs = evaluate(parts.forward, traced.leaves)
     except (TypeError, ValueError) as error:
@@ -234,7 +234,7 @@ def vjp(
       TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
     """
     compat.check_callable(fun)
-    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, cond_residuals)
+    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, mode_of(cond_residuals))
     n = len(traced.program.outvars)
     named = (reduce_axes,) if isinstance(reduce_axes, str) else tuple(reduce_axes)
     summing = _summing(named, fun, primals, traced, parts, nonzeros) if reduce_axes else None

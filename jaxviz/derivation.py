@@ -27,7 +27,7 @@ from jaxviz.runtime.cache import clear_compiled
 from jaxviz.trace import trace_call, with_fixed
 from jaxviz.transforms.dce import dce_rules
 from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
-from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules
+from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules, mode_of
 from jaxviz.transforms.partial_eval import split_rules
 from jaxviz.transforms.transpose import Transposed, transpose_program, transpose_rules
 from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
@@ -87,7 +87,7 @@ class Derivation:
 
     @cached_property
     def linearized(self) -> Linearized:
-        return linearize_program(self.primal, self.nonzeros, cond_residuals=self.cond_residuals)
+        return linearize_program(self.primal, self.nonzeros, mode=mode_of(self.cond_residuals))
 
     @cached_property
     def transposed(self) -> Transposed:

@@ -12,7 +12,7 @@ from jax.tree_util import Partial, register_pytree_node
 
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.syntax import Program
+from jaxviz.ir.syntax import Atom, Program
 from jaxviz.runtime.donated import is_deleted
 from jaxviz.runtime.evaluate import evaluate
 from jaxviz.trace import Traced
@@ -43,8 +43,8 @@ class Transposable:
         self.nonzeros_out = parts.nonzeros_out
         self.n_residuals = len(parts.residuals)
         self.summing = summing
-        places = {v: i for i, v in enumerate(traced.program.invars)}
-        self.from_argument = tuple(places.get(a) for a in parts.residuals)  # type: ignore[call-overload]
+        places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
+        self.from_argument = tuple(places.get(a) for a in parts.residuals)
         self._found: dict[tuple[Mask, Mask], Transposed] = {}
 
     def transposed(self, given: Mask, wanted: Mask) -> Transposed:
@@ -110,9 +110,7 @@ class VJP:
         arguments = compat.restored_arguments(self.args_res, self.known.primal_jaxpr, self.in_tree)
         opaque = iter(self.opaque_residuals)
         residuals = [next(opaque) if i is None else arguments[i] for i in self.known.from_argument]
-        accumulators = compat.accumulators(
-            wanted, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree
-        )
+        accumulators = compat.accumulators(wanted, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree)
         return Partial(partial(_pull_back, self.known, self.in_tree, self.out_tree), residuals, accumulators)
 
 

@@ -661,7 +661,7 @@ def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
 def _nonzero_of_call(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...]) -> Sequence[bool]:
     params = dict(params)
     if primitive in _ad.primitive_linearizations and not any(True for _ in _core.jaxprs_in_params(params)):
-        return linearize_rule(primitive, params, avals, mask, current_context())[2]
+        return linearize_rule(primitive, params, avals, mask, current_context(), is_vjp=True)[2]
 
     def apply(*args: Any) -> Any:
         out = primitive.bind(*args, **primitive.get_bind_params(params))
@@ -1200,8 +1200,9 @@ def has_transpose_rule(primitive: Any) -> bool:
 
 
 def linearize_rule(
-    primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any
-) -> tuple[Any, Any, list[bool]]:
+    primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any,
+    is_vjp: bool,
+) -> tuple[Any, Any, list[bool]]:  # fmt: skip
     """The rule by which JAX linearizes a primitive that has one for that alone, traced.
 
     Returns:
@@ -1217,7 +1218,7 @@ def linearize_rule(
 
     def forward(*operands: Any) -> list[Any]:
         with context.manager:
-            results, carries, residuals, linearized = rule(True, list(nonzeros), *operands, **params)
+            results, carries, residuals, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
         if not primitive.multiple_results:
             results, carries = [results], [carries]
 
@@ -1846,7 +1847,7 @@ def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) ->
       ValueError: JAX's, since 0.12, for one that was not to be saved and has not been put back.
     """
     absent = tuple(getattr(_api, name) for name in ("NotNeeded", "NotSaveable") if hasattr(_api, name))
-    leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, absent))
+    leaves: list[Any] = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, absent))
     missing = [i for i, x in enumerate(leaves) if type(x) in absent[1:]]
     if missing:
         _api._vjp_not_saveable_error(jaxpr(), in_tree, missing)

@@ -14,7 +14,7 @@ from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select, with_results
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
-from jaxviz.transforms.linearize import CondResiduals, LinearizeRule, linearize_rules
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_rules
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
@@ -55,10 +55,10 @@ def _jvp_jit(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 @linearize_rules.register(compat.jit_p)
-def _linearize_jit(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def _linearize_jit(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     """Results that are inputs, and residuals that are inputs or results, do not pass through the jit's outputs."""
     body: Program = operation.params["jaxpr"]
-    parts = linearize.linearize_program(body, nonzeros, cond_residuals=cond_residuals)
+    parts = linearize.linearize_program(body, nonzeros, mode=mode)
     n_in, n_out = len(body.invars), len(body.outvars)
     results = parts.forward.outvars[:n_out]
     operands = tuple(Var(a) for a in operation.in_avals)
@@ -235,7 +235,7 @@ def _jvp_custom_jvp(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 @linearize_rules.register(compat.custom_jvp_call_p)
-def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
     return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
 
@@ -302,7 +302,7 @@ def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tu
 
 
 @linearize_rules.register(compat.custom_vjp_call_p)
-def _linearize_custom_vjp(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def _linearize_custom_vjp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
     computed = [a for a in dict.fromkeys(residuals) if a not in {*forward.invars, *forward.outvars}]
     primal = replace(forward, outvars=(*forward.outvars, *computed))

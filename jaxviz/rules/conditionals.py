@@ -28,8 +28,9 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
-    CondResiduals,
+    VJP,
     LinearizeRule,
+    Mode,
     linearize_program,
     linearize_rules,
     rule_of,
@@ -112,13 +113,13 @@ def _passed_on(number: int, branch: Program) -> dict[Atom, tuple[Any, int]]:
 
 
 @linearize_rules.register(compat.cond_p)
-def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
-    if cond_residuals == "recompute":
-        return _linearize_cond_again(operation, nonzeros)
+def _linearize_cond(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
+    if mode.recomputes_conds:
+        return _linearize_cond_again(operation, nonzeros, mode)
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
-    nonzeros_out = _any_branch(linearize_program(b, nz).nonzeros_out for b in branches)
-    parts = [linearize_program(b, nz, instantiate=nonzeros_out) for b in branches]
+    nonzeros_out = _any_branch(linearize_program(b, nz, mode=mode).nonzeros_out for b in branches)
+    parts = [linearize_program(b, nz, instantiate=nonzeros_out, mode=mode) for b in branches]
     n_out = len(nonzeros_out)
     passed = [_passed_on(i, b) if compat.COND_PASSES_OPERANDS_ON else {} for i, b in enumerate(branches)]
     saved = [[a for a in p.residuals if a not in given] for p, given in zip(parts, passed, strict=True)]
@@ -149,7 +150,7 @@ def _linearize_cond(operation: Operation, nonzeros: Mask, cond_residuals: CondRe
     return rule_of(primal, n_out, residuals, pushed, nonzeros_out, "linearize of a cond", False, checkpoints)
 
 
-def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule:
+def _linearize_cond_again(operation: Operation, nonzeros: Mask, mode: Mode) -> LinearizeRule:
     """The branch taken is run again in the backward pass, from the operands: a cond of remats, and so no dummies.
 
     JAX has it the other way round: a cond whose branches save different residuals, with `jax.checkpoint` about it or not, is split
@@ -157,12 +158,10 @@ def _linearize_cond_again(operation: Operation, nonzeros: Mask) -> LinearizeRule
     """
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *nz = nonzeros
-    nonzeros_out = _any_branch(
-        linearize_program(b, nz, in_loop=True, cond_residuals="recompute").nonzeros_out for b in branches
-    )
+    nonzeros_out = _any_branch(linearize_program(b, nz, in_loop=True, mode=mode).nonzeros_out for b in branches)
     linear = []
     for branch in branches:
-        parts = linearize_program(branch, nz, None, nonzeros_out, in_loop=True, cond_residuals="recompute")
+        parts = linearize_program(branch, nz, None, nonzeros_out, in_loop=True, mode=mode)
         builder = Builder(parts.forward.constvars, parts.forward.consts)
         operands = parts.forward.invars
         n_residuals = len(parts.residuals)

@@ -23,7 +23,7 @@ from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Role, V
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select, with_results
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
-from jaxviz.transforms.linearize import CondResiduals, LinearizeRule, linearize_program, linearize_rules, rule_of
+from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, linearize_rules, rule_of
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
@@ -213,12 +213,12 @@ def _jvp_shard_map(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 @linearize_rules.register(compat.shard_map_p)
-def _linearize_shard_map(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def _linearize_shard_map(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     p = operation.params
     body: Program = p["jaxpr"]
     n_out = len(body.outvars)
     with compat.inside_shard_map(operation) as names:
-        parts = linearize_program(body, nonzeros, cond_residuals=cond_residuals)
+        parts = linearize_program(body, nonzeros, mode=mode)
         kept = _keep(operation, names, parts.forward, parts.forward.outvars[:n_out], parts.residuals, parts.linear)
     builder = Builder()
     operands = [Var(a) for a in operation.in_avals]

@@ -29,8 +29,9 @@ from jaxviz.transforms.driver import (
 )
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
-    CondResiduals,
+    VJP,
     LinearizeRule,
+    Mode,
     linearize_from_jvp,
     linearize_program,
     linearize_rules,
@@ -190,15 +191,13 @@ def _residuals_in_place(staged: Program, fixed: Mask) -> tuple[Program, list[int
 
 
 @linearize_rules.register(compat.scan_p)
-def _linearize_scan(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def _linearize_scan(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     scan = Scan(operation)
     n_consts, n_carry, n_ys = scan.n_consts, scan.n_carry, scan.n_ys
     const_nz, carry_nz, xs_nz = partition(nonzeros, n_consts, n_carry)
     while True:
         nz = (*const_nz, *carry_nz, *xs_nz)
-        parts = linearize_program(
-            scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), in_loop=True, cond_residuals=cond_residuals
-        )
+        parts = linearize_program(scan.body, nz, instantiate=(*carry_nz, *([False] * n_ys)), in_loop=True, mode=mode)
         grown = either(carry_nz, parts.nonzeros_out[:n_carry])
         if grown == carry_nz:
             break

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal as OneOf
+from typing import NamedTuple
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
@@ -27,7 +28,34 @@ from jaxviz.transforms.jvp import jvp_rules
 from jaxviz.transforms.partial_eval import split_program, split_rules
 
 CondResiduals = OneOf["jax", "recompute"]
-"""What a cond keeps for the backward pass: what JAX keeps, with dummies where its branches differ, or its operands alone."""
+"""What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or its operands alone."""
+
+
+class Mode(NamedTuple):
+    """What a program is linearized for.
+
+    Args:
+      is_vjp: for `vjp`, so that the linear program is only transposed; else for `linearize`, so that it is run on tangents. A primitive
+        may have another rule for each.
+      recomputes_conds: whether a cond saves its operands alone, and its linear part runs the branch again.
+    """
+
+    is_vjp: bool = True
+    recomputes_conds: bool = False
+
+
+VJP = Mode()
+
+
+def mode_of(cond_residuals: CondResiduals, is_vjp: bool = True) -> Mode:
+    """The mode that a user asks for.
+
+    Raises:
+      ValueError: `cond_residuals` is neither of the two.
+    """
+    if cond_residuals not in ("jax", "recompute"):
+        raise ValueError(f"cond_residuals is 'jax' or 'recompute', not {cond_residuals!r}")
+    return Mode(is_vjp, cond_residuals == "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +100,8 @@ class Linearized:
     checkpoints: tuple[Checkpoint, ...] = ()
 
 
-def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
-    """The rule that `jax.vjp` uses for an operation, as two programs."""
+def jax_rule(operation: Operation, nonzeros: Mask, is_vjp: bool = True) -> LinearizeRule:
+    """The rule that `jax.vjp`, or `jax.linearize`, uses for an operation, as two programs."""
     name = f"jvp rule of {operation.primitive.name}"
     if all(nonzeros) and compat.is_linear_in_all(operation.primitive) and _is_own_tangent(operation):
         call = call_of(operation)
@@ -86,7 +114,7 @@ def jax_rule(operation: Operation, nonzeros: Mask) -> LinearizeRule:
         )
         return split_jvp(trace_rule(rule, avals, operation), given, len(operation.in_avals), name)
     primal, linear, nonzeros_out = compat.linearize_rule(
-        operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context
+        operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp
     )
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
     n_out, n_res = len(operation.out_avals), len(linear.constvars)
@@ -201,7 +229,7 @@ def _live(equations: list[Equation], outvars: Sequence[Atom]) -> list[Equation]:
     return kept[::-1]
 
 
-def linearize_from_jvp(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def linearize_from_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     """The rule of an operation that JAX linearizes by splitting its JVP, found from ours."""
     rule = jvp_rules(operation, nonzeros)
     return split_jvp(rule.pushed.program, rule.nonzeros_out, len(nonzeros), rule.name, keeps_lines=True)
@@ -231,13 +259,18 @@ def rule_of(
     )
 
 
-def _default_rule(operation: Operation, nonzeros: Mask, cond_residuals: CondResiduals = "jax") -> LinearizeRule:
+def _default_rule(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
     check_differentiable(operation)
-    return jax_rule(operation, nonzeros)
+    return jax_rule(operation, nonzeros, mode.is_vjp)
 
 
 linearize_rules: RuleTable[LinearizeRule] = RuleTable("linearize", _default_rule)
-"""Key: operation, which operands carry a nonzero tangent, and what conds save if it is not what JAX saves."""
+"""Key: operation, which operands carry a nonzero tangent, and what for, if not for `vjp` as JAX has it."""
+
+
+def _modes_matter(operation: Operation) -> bool:
+    """Whether its rule may depend on the mode; others are found again in every mode."""
+    return operation.primitive in linearize_rules.registered or not compat.has_plain_jvp_rule(operation.primitive)
 
 
 def linearize_program(
@@ -246,7 +279,7 @@ def linearize_program(
     n_results: int | None = None,
     instantiate: Sequence[bool] | None = None,
     in_loop: bool = False,
-    cond_residuals: CondResiduals = "jax",
+    mode: Mode = VJP,
 ) -> Linearized:
     """Linearizes a program in the inputs that `nonzeros` marks, at any point.
 
@@ -258,14 +291,11 @@ def linearize_program(
         residual.
       in_loop: whether it is the body of a loop. A constant that a rule brings is the same in each iteration, so it leaves the loop
         and is written in place; anywhere else JAX makes an array of it, which is a residual.
-      cond_residuals: 'recompute' for conds that save their operands alone, and run their branch again in the backward pass.
+      mode: what for.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
-      ValueError: `cond_residuals` is neither of the two.
     """
-    if cond_residuals not in ("jax", "recompute"):
-        raise ValueError(f"cond_residuals is 'jax' or 'recompute', not {cond_residuals!r}")
     forward, linear = Builder(program.constvars, program.consts), Builder()
     primal: dict[Atom, Atom] = {}
     tangent: dict[Atom, Var] = {}
@@ -290,7 +320,7 @@ def linearize_program(
             found = residuals[atom] = Var(atom.aval)
         return found
 
-    options = () if cond_residuals == "jax" else (cond_residuals,)
+    modes = () if mode == VJP else (mode,)
     read = primal.get
     for index, equation in enumerate(program.equations):
         nonzero_in = tuple([a in tangent for a in equation.invars])
@@ -302,6 +332,7 @@ def linearize_program(
             )
             continue
         try:
+            options = modes if modes and _modes_matter(equation.operation) else ()
             rule = linearize_rules(equation.operation, nonzero_in, *options)
         except Exception as error:
             located(error, equation, index)
