@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.tree_util import Partial
@@ -16,7 +16,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.runtime.cache import remember_step
 from jaxviz.runtime.donated import check_not_donated
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.trace import Traced, note_arguments, trace_call
+from jaxviz.trace import Traced, are_concrete, note_arguments, trace_call
 from jaxviz.transforms.axes import Summing, varying
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import refused_forward
@@ -27,6 +27,7 @@ from jaxviz.transforms.vmap import vmap_program
 from jaxviz.vjp_function import vjp_function
 
 Argnums = int | Sequence[int]
+Derived = TypeVar("Derived")
 
 
 @api_boundary
@@ -65,9 +66,9 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
     for p, t, name in zip(leaves, tangent_leaves, names, strict=True):
         _check_tangent(p, t, name)
     check_not_donated(fun, primals, {})
-    traced = trace_call(fun, primals, has_aux=has_aux)
-    nonzeros = _differentiable(traced.program)
-    pushed = jvp_program(traced.program, nonzeros, traced.n_results)
+    traced, pushed, nonzeros = _derived(
+        lambda traced, nonzeros, _: jvp_program(traced.program, nonzeros, traced.n_results), fun, primals, has_aux
+    )
     given = [compat.canonicalize(t) for t, nz in zip(tangent_leaves, nonzeros, strict=True) if nz]
     try:
         outs = _run_forward(pushed.program, [*traced.leaves, *given])
@@ -158,13 +159,33 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     return (value, lin, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, lin)
 
 
+def _derived(
+    derive: Callable[[Traced, list[bool], Any], Derived],
+    fun: Callable[..., Any],
+    primals: tuple[Any, ...],
+    has_aux: bool,
+) -> tuple[Traced, Derived, list[bool]]:
+    """Traces a function and derives from it; on its values where the Python of a custom rule looks at one."""
+    traced = trace_call(fun, primals, has_aux=has_aux)
+    nonzeros = _differentiable(traced.program)
+    try:
+        return traced, derive(traced, nonzeros, None), nonzeros
+    except compat.ConcretizationTypeErrors:
+        if not are_concrete(traced.leaves):
+            raise
+    if not traced.program.is_path:
+        traced = trace_call(fun, primals, has_aux=has_aux, on_values=True)
+    return traced, derive(traced, nonzeros, list(map(compat.concrete_value, traced.leaves))), nonzeros
+
+
 def _linearized(
     fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, mode: Mode
 ) -> tuple[Traced, list[Any], Linearized, list[bool]]:
     check_not_donated(fun, primals, {})
-    traced = trace_call(fun, primals, has_aux=has_aux)
-    nonzeros = _differentiable(traced.program)
-    parts = linearize_program(traced.program, nonzeros, traced.n_results, mode=mode)
+    traced, parts, nonzeros = _derived(
+        lambda traced, nonzeros, at: linearize_program(traced.program, nonzeros, traced.n_results, mode=mode, at=at),
+        fun, primals, has_aux,
+    )  # fmt: skip
     try:
         outs = evaluate(parts.forward, traced.leaves)
     except (TypeError, ValueError) as error:

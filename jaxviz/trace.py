@@ -118,6 +118,7 @@ def trace_call(
     has_aux: bool = False,
     debug_info: Any = None,
     keeps_rules: bool = True,
+    on_values: bool = False,
 ) -> Traced:
     """Traces one call.
 
@@ -129,6 +130,7 @@ def trace_call(
       debug_info: name and argument paths, if they are not those of `fun`.
       keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`; else as those of
         a jaxpr.
+      on_values: whether the function is run on the arguments at once, so that Python may look at values in custom rules too.
     """
     kwargs = kwargs or {}
     leaves, in_tree = jax.tree.flatten((args, kwargs))
@@ -158,7 +160,8 @@ def trace_call(
         seen["aux"] = aux
         return [*results, *(x for x in aux if compat.is_tracer(x))]
 
-    program = _trace_flat(flat, avals, info, leaves, [True] * len(leaves) if active is None else active, keeps_rules)
+    active = [True] * len(leaves) if active is None else active
+    program = _trace_flat(flat, avals, info, leaves, active, keeps_rules, on_values)
     _check_leaks(program, leaves)
 
     def rebuild_aux(values: Sequence[Any]) -> Any:
@@ -173,19 +176,25 @@ def trace_call(
 
 def _trace_flat(
     flat: Callable[..., list[Any]], avals: list[Any], info: Any, leaves: list[Any], active: Sequence[bool],
-    keeps_rules: bool,
+    keeps_rules: bool, on_values: bool,
 ) -> Program:  # fmt: skip
-    try:
-        return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves))
-    except compat.ConcretizationTypeErrors:
-        values = [compat.concrete_value(x) for x in leaves]
-        if any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in values):
-            raise  # under an outer jit or vmap there is no value to look at: the error is jax's
+    values = [compat.concrete_value(x) for x in leaves]
+    if not on_values:
+        try:
+            return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves))
+        except compat.ConcretizationTypeErrors:
+            if not are_concrete(values):
+                raise  # under an outer jit or vmap there is no value to look at: the error is jax's
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
     with usual_stack:  # each equation is run
         traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps)
     branches = tuple(Branch(locate(source), kind, value) for source, kind, value in traced.looks)
     return read_traced(traced, branches, is_path=True)
+
+
+def are_concrete(leaves: Sequence[Any]) -> bool:
+    """Whether a function can be run on these flat arguments, so that its Python can look at values."""
+    return not any(x is None or isinstance(x, jax.ShapeDtypeStruct) for x in map(compat.concrete_value, leaves))
 
 
 def _folded_if_need_be(*args: Any, **options: Any) -> compat.TracedJaxpr:

@@ -15,7 +15,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.runtime.donated import is_deleted
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.trace import Traced
+from jaxviz.trace import Traced, are_concrete
 from jaxviz.transforms.axes import Summing
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Mask
@@ -51,8 +51,7 @@ class Transposable:
         """The backward program for the results that a cotangent is given for, and the cotangents of arguments that are wanted."""
         found = self._found.get((given, wanted))
         if found is None:
-            linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
-            found = transpose_program(self.linear, linear, given, summing=self.summing)
+            found = self.transposed_at(given, None)
             if not all(wanted):
                 used = [w for w, nonzero in zip(wanted, found.nonzeros_out, strict=True) if nonzero]
                 keep = [True] * len(found.backward.invars)
@@ -62,6 +61,11 @@ class Transposable:
                 )
             self._found[given, wanted] = found
         return found
+
+    def transposed_at(self, given: Mask, at: Sequence[Any] | None) -> Transposed:
+        """The backward program, at these values of the residuals and the cotangents that are given, where a rule's Python looks at them."""
+        linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
+        return transpose_program(self.linear, linear, given, summing=self.summing, at=at)
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
@@ -146,19 +150,25 @@ def _pull_back(
     given = tuple([not compat.is_zero(ct) for ct in cts])
     nonzeros = [x for x, nonzero in zip(accumulators, known.nonzeros_in, strict=True) if nonzero]
     wanted = tuple([not compat.is_unwanted(x) for x in nonzeros])
-    backward = known.transposed(given, wanted)
-    outs = iter(_evaluate(backward.backward, residuals, [ct for ct, g in zip(cts, given, strict=True) if g]))
+    inputs = [*residuals, *(ct for ct, g in zip(cts, given, strict=True) if g)]
+    try:
+        backward = known.transposed(given, wanted)
+    except compat.ConcretizationTypeErrors:
+        if not are_concrete(inputs):
+            raise
+        backward = known.transposed_at(given, list(map(compat.concrete_value, inputs)))
+    outs = iter(_evaluate(backward.backward, inputs))
     for x, nonzero in zip(nonzeros, backward.nonzeros_out, strict=True):
         if nonzero:
             x.accum(next(outs))
     return jax.tree.unflatten(in_tree, list(map(compat.accumulated, accumulators)))
 
 
-def _evaluate(backward: Program, residuals: list[Any], cts: list[Any]) -> list[Any]:
+def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:
     try:
-        return evaluate(backward, [*residuals, *cts])
+        return evaluate(backward, inputs)
     except RuntimeError as error:
-        gone = [jax.typeof(r).str_short(short_dtypes=True) for r in residuals if is_deleted(r)]
+        gone = [jax.typeof(r).str_short(short_dtypes=True) for r in inputs if is_deleted(r)]
         if gone:
             error.add_note(
                 f"The gradient keeps arrays that a jitted function with donated arguments has taken: {', '.join(gone)}. Donate only what no "

@@ -13,6 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -463,19 +464,170 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
-        self.holds_tracers |= _holds_tracers(self, jvp.f)
-        out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
-        if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
-            _rules[self.frame.tracing_eqns[-1].params["jvp_jaxpr_fun"].f] = jvp
+        taken = self._taken(jvp, tracers, partial(_jvp_of_rule, jvp, symbolic_zeros=params["symbolic_zeros"]))
+        out = super().process_custom_jvp_call(prim, self.seen(fun, tracers), jvp, tracers, **params)
+        self._keep("jvp_jaxpr_fun", prim, jvp, taken)
         return out
 
     def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the forward rule itself, for the same reason."""
-        self.holds_tracers |= _holds_tracers(self, fwd.f) or _holds_tracers(self, bwd.f)
-        out = super().process_custom_vjp_call(prim, fun, fwd, bwd, tracers, **params)
-        if self.keeps_rules and self.frame.tracing_eqns and self.frame.tracing_eqns[-1].primitive is prim:
-            _rules[self.frame.tracing_eqns[-1].params["fwd_jaxpr_thunk"].f] = fwd
+        self.holds_tracers |= _holds_tracers(self, bwd)
+        taken = self._taken(fwd, tracers, partial(_forward_of_rule, fwd), params["out_trees"])
+        out = super().process_custom_vjp_call(prim, self.seen(fun, tracers), fwd, bwd, tracers, **params)
+        self._keep("fwd_jaxpr_thunk", prim, fwd, taken)
         return out
+
+    def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
+        """A function with a custom rule, as it is traced."""
+        return fun
+
+    def _taken(
+        self, rule: Any, tracers: Sequence[Any], function_of: Callable[..., Any], out_trees: Any = lambda: None
+    ) -> _TakenRule | None:
+        """A custom rule that has to be traced at once, since what it closes over is gone when the trace is over, or its values are."""
+        if not self.keeps_rules:
+            return None
+        holds_own, holds_inner = _holds_tracers(self, rule), _holds_tracers(self, rule, inside=True)
+        folds = _config.eager_constant_folding.value
+        if not (self.takes_rules or holds_inner or (holds_own and folds)):
+            self.holds_tracers |= holds_own
+            return None
+        tracers = [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in tracers]
+        avals = [t.aval for t in tracers]
+        carries = self.carry_tangents(tracers)
+        if not any(carries):
+            return None
+        function, taken_avals, nonzeros_out = function_of(avals, carries)
+        traced = trace_to_jaxpr(
+            function,
+            taken_avals,
+            unknown_debug_info(len(taken_avals), 0),
+            values=self.values_of(tracers, len(taken_avals)),
+            active=[*carries, *([True] * (len(taken_avals) - len(carries)))],
+            keeps_rules=False,
+        )
+        return _TakenRule(rule, traced, carries, nonzeros_out, out_trees())
+
+    takes_rules = False
+
+    def carry_tangents(self, tracers: Sequence[Any]) -> list[bool]:
+        """Which values may carry a tangent."""
+        return [not is_float0(t.aval.to_tangent_aval()) for t in tracers]
+
+    def values_of(self, tracers: Sequence[Any], n: int) -> list[Any] | None:
+        """The concrete values behind tracers, followed by None up to `n`, where this trace has any."""
+        return None
+
+    def _keep(self, name: str, prim: Any, rule: Any, taken: _TakenRule | None) -> None:
+        """Notes the rule of the equation that has just been written; one that was taken has what it closes over as operands."""
+        eqn = self.frame.tracing_eqns[-1] if self.frame.tracing_eqns else None
+        if not self.keeps_rules or eqn is None or eqn.primitive is not prim:
+            return
+        if taken is None:
+            _rules[eqn.params[name].f] = rule
+            return
+        consts = [self.to_jaxpr_tracer(x, source_info=eqn.source_info) for x in taken.traced.jaxpr.consts]
+        n = eqn.params["num_consts"]
+        eqn.in_tracers = [*eqn.in_tracers[:n], *consts, *eqn.in_tracers[n:]]
+        call = _with_unused_inputs(eqn.params["call_jaxpr"], n, [t.aval for t in consts])
+        eqn.params = {**eqn.params, "call_jaxpr": call, "num_consts": n + len(consts)}
+        if taken.out_trees is not None:
+            out_tree, residual_tree, forwarded = taken.out_trees
+            shifted = [i if i is None else i + n + len(consts) for i in forwarded]
+            eqn.params["out_trees"] = lambda: (out_tree, residual_tree, shifted)
+        _rules[eqn.params[name].f] = taken
+
+
+def _with_unused_inputs(jaxpr: Any, at: int, avals: Sequence[Any]) -> Any:
+    """A ClosedJaxpr with inputs of these types that it does not read, from position `at` on."""
+    opened = jaxpr.jaxpr
+    unused = [_core.Var(aval) for aval in avals]
+    names = opened.debug_info.arg_names
+    info = opened.debug_info._replace(
+        arg_names=None if names is None else (*names[:at], *([""] * len(avals)), *names[at:])
+    )
+    invars = [*opened.invars[:at], *unused, *opened.invars[at:]]
+    return ClosedJaxpr(opened.replace(invars=invars, debug_info=info), jaxpr.consts)
+
+
+class _TakenRule:
+    """A custom rule that was traced where its function was called, which is called as the rule itself is.
+
+    Args:
+      rule: the user's.
+      traced: from what it closes over, its operands and, for a JVP rule, the tangents of those that carry one, to its results.
+      carries: which operands carry a tangent.
+      nonzeros_out: which results of a JVP rule have a tangent.
+      out_trees: of a forward rule what it told of its results and residuals.
+    """
+
+    def __init__(
+        self, rule: Any, traced: TracedJaxpr, carries: Sequence[bool], nonzeros_out: Sequence[bool], out_trees: Any
+    ):
+        self.traced = traced
+        self.carries = carries
+        self.nonzeros_out = nonzeros_out
+        self.out_trees = out_trees
+        # What the rule told others of its results, who may ask when the rule is used; JAX does not expect it so early.
+        self._told = [(store, store.val) for store in rule.stores if store]
+        _empty_stores(rule)
+
+    @property
+    def n_consts(self) -> int:
+        return len(self.traced.jaxpr.consts)
+
+    def of_jvp(self, *args: Any) -> list[Any]:
+        """Operands and all tangents, those of what it closes over among them, to results and their tangents."""
+        n = len(args) // 2
+        tangents = [
+            _ad.instantiate_zeros(_ad.replace_rule_output_symbolic_zeros(t))
+            for t, carries in zip(args[n + self.n_consts :], self.carries, strict=True)
+            if carries
+        ]
+        outs = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts : n], *tangents)
+        given = iter(outs[len(self.nonzeros_out) :])
+        results = outs[: len(self.nonzeros_out)]
+        zero = lambda x: _ad_util.SymbolicZero(_core.typeof(x).to_tangent_aval())
+        return [*results, *(next(given) if nz else zero(x) for x, nz in zip(results, self.nonzeros_out, strict=True))]
+
+    def forward(self, *args: Any) -> list[Any]:
+        for store, value in self._told:
+            store.reset()
+            store.store(value)
+        outs: list[Any] = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts :])
+        return outs
+
+
+def _jvp_of_rule(
+    rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool], symbolic_zeros: bool
+) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
+    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents; the types that it takes; and
+    which results have a nonzero tangent, a list that is filled in as it is traced."""
+    zero = _ad_util.SymbolicZero if symbolic_zeros else zeros
+    tangent_avals = [a.to_tangent_aval() for a in in_avals]
+    nonzeros_out: list[bool] = []
+    call = rule.of_jvp if isinstance(rule, _TakenRule) else rule.call_wrapped
+
+    def push(*args: Any) -> list[Any]:
+        given = iter(args[len(in_avals) :])
+        tangents = [next(given) if nz else zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
+        outs = call(*args[: len(in_avals)], *tangents)
+        n_out = len(outs) // 2
+        tangents_out = [_ad.replace_rule_output_symbolic_zeros(t) for t in outs[n_out:]]
+        nonzeros_out[:] = map(_is_nonzero, tangents_out)
+        return [*outs[:n_out], *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
+
+    return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
+
+
+def _forward_of_rule(
+    rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool]
+) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
+    """A custom forward rule as a function of its operands, and the types that it takes."""
+    if isinstance(rule, _TakenRule):
+        return rule.forward, list(in_avals), []
+    call = lambda *args: rule.call_wrapped(*(x for pair in zip(args, nonzeros, strict=True) for x in pair))
+    return call, list(in_avals), []
 
 
 @contextlib.contextmanager
@@ -496,8 +648,8 @@ def _same_in(trace: Any, tracer: Any) -> Any:
     return _pe.DynamicJaxprTracer(trace, tracer.aval, tracer.val, tracer._line_info, tracer.parent)
 
 
-def _holds_tracers(trace: Any, root: Any) -> bool:
-    """Whether a function closes over a tracer of a trace, itself or by way of other functions."""
+def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
+    """Whether a function closes over a tracer of a trace, or of one `inside` of it, itself or by way of other functions."""
     seen: set[int] = set()
     pending = [root]
     while pending:
@@ -506,8 +658,12 @@ def _holds_tracers(trace: Any, root: Any) -> bool:
             continue
         seen.add(id(x))
         if isinstance(x, _core.Tracer):
-            if x._trace is trace:
+            if _is_inside(x._trace, trace) if inside else x._trace is trace:
                 return True
+        elif isinstance(x, _lu.WrappedFun):
+            pending += [x.f, *(arg for _, args in x.transforms for arg in args)]
+        elif isinstance(x, api_util.Unhashable):
+            pending.append(x.val)
         elif isinstance(x, functools.partial):
             pending += [x.func, *x.args, *x.keywords.values()]
         elif isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
@@ -519,6 +675,14 @@ def _holds_tracers(trace: Any, root: Any) -> bool:
             pending += [x.__func__, x.__self__]
         elif isinstance(x, (tuple, list, dict)):
             pending += jax.tree.leaves(x)
+    return False
+
+
+def _is_inside(trace: Any, outer: Any) -> bool:
+    """Whether a trace began while another one was under way."""
+    while (trace := getattr(trace, "parent_trace", None)) is not None:
+        if trace is outer:
+            return True
     return False
 
 
@@ -572,8 +736,8 @@ class _PathTrace(_Trace):
 
     __slots__ = ("active", "looks", "values")
 
-    def __init__(self, debug_info: Any, parent: Any):
-        super().__init__(debug_info, parent)
+    def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
+        super().__init__(debug_info, parent, keeps_rules)
         self.values: dict[Any, Any] = {}
         self.active: set[Any] = set()
         self.looks: list[tuple[Any, str, Any]] = []
@@ -613,15 +777,33 @@ class _PathTrace(_Trace):
         self._catch_up()
         return out
 
-    def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
-        out = super().process_custom_jvp_call(prim, fun, jvp, tracers, **params)
-        _empty_stores(jvp)
-        return out
+    takes_rules = True
 
-    def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
-        out = super().process_custom_vjp_call(prim, fun, fwd, bwd, tracers, **params)
-        _empty_stores(fwd)
-        return out
+    def carry_tangents(self, tracers: Sequence[Any]) -> list[bool]:
+        return [self.carries_tangent(t.val) for t in tracers]
+
+    def values_of(self, tracers: Sequence[Any], n: int) -> list[Any] | None:
+        values = [self.value_of(t.val) for t in tracers]
+        return [*values, *([None] * (n - len(values)))]
+
+    def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
+        """The function, whose Python may look at values too."""
+
+        def on_values(*inner: Any) -> list[Any]:
+            theirs = _core.trace_ctx.trace
+            ours = _PathTrace(theirs.frame.debug_info, theirs.parent_trace, keeps_rules=False)
+            ours.frame = theirs.frame
+            for t, x in zip(inner, tracers, strict=True):
+                given = self.to_jaxpr_tracer(x, source_info=_source.current()).val
+                ours.values[t.val] = self.value_of(given)
+                if self.carries_tangent(given):
+                    ours.active.add(t.val)
+            with _core.set_current_trace(ours):
+                outs = fun.call_wrapped(*[_PathTracer(ours, t.aval, t.val, t._line_info, t.parent) for t in inner])
+            self.looks += ours.looks
+            return [_same_in(theirs, x) if getattr(x, "_trace", None) is ours else x for x in outs]
+
+        return _lu.wrap_init(on_values, debug_info=fun.debug_info)
 
     def _catch_up(self) -> None:
         """Evaluates the newest equation, if it has not been."""
@@ -652,6 +834,8 @@ def _empty_stores(rule: Any) -> None:
 
 def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
     """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
+    if eqn.primitive in (custom_jvp_call_p, custom_vjp_call_p):  # a rule gives a tangent for each result
+        return [not is_float0(v.aval.to_tangent_aval()) for v in eqn.outvars]
     if eqn.primitive is jit_p:
         return jvp_jaxpr(eqn.params["jaxpr"], mask)[1]  # which JAX remembers for as long as the jaxpr lives
     find = _nonzero_of_call if any(True for _ in _core.jaxprs_in_params(eqn.params)) else _nonzero_of_primitive
@@ -722,7 +906,7 @@ def trace_to_jaxpr(
       avals: types of the arguments.
       debug_info: see `function_debug_info`.
       values: concrete arguments; if given, the function is run on them, and may branch on values.
-      active: with `values`, which arguments carry a tangent.
+      active: with `values`, which arguments carry a tangent; none by default.
       keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
       folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
       given: what the function is called with, for `varying_axes` of its tracers.
@@ -731,7 +915,7 @@ def trace_to_jaxpr(
       RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
     """
     parent = _core.trace_ctx.trace
-    trace = _Trace(debug_info, parent, keeps_rules) if values is None else _PathTrace(debug_info, parent)
+    trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
     # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
     # hands over as it is, such as `jnp.sin`, is placed at the user's call.
     with _source.reset_name_stack():
@@ -740,7 +924,8 @@ def trace_to_jaxpr(
         trace.given = dict(zip((t.val for t in tracers), given, strict=False))
         if isinstance(trace, _PathTrace):
             trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
-            trace.active.update(t.val for t, is_active in zip(tracers, active, strict=True) if is_active)
+            carries = active or [False] * len(tracers)
+            trace.active.update(t.val for t, carried in zip(tracers, carries, strict=True) if carried)
         with (
             _core.set_current_trace(trace),
             _config.eager_constant_folding(True) if folds else contextlib.nullcontext(),
@@ -1053,29 +1238,35 @@ def trace_custom_jvp_rule(
 
     Source: `process_custom_jvp_call` of JAX's `LinearizeTrace`, and `lift_jvp`.
     """
-    tangent_avals = [a.to_tangent_aval() for a in in_avals]
-    symbolic = params["symbolic_zeros"]
-    zero = _ad_util.SymbolicZero if symbolic else zeros
-    nonzeros_out: list[bool] = []
-    known = _rules.get(params["jvp_jaxpr_fun"].f)
-    _, rule = custom_jvp_call_p.get_bind_params(params)["subfuns"]
-    skip = 0
-    if known is not None:
-        rule, skip = known, params["num_consts"]
+    rule = _rules.get(params["jvp_jaxpr_fun"].f)
+    skip = n_closed_over(params)
+    if rule is None:
+        _, rule = custom_jvp_call_p.get_bind_params(params)["subfuns"]
+        skip = 0
+    elif not isinstance(rule, _TakenRule):
         _empty_stores(rule)
+    if any(nonzeros[skip : params["num_consts"]]):
+        raise jax.errors.UnexpectedTracerError(
+            f"The custom JVP rule of {params['call_jaxpr'].jaxpr.debug_info.func_src_info} closes over a value that is differentiated. "
+            "Make it an argument of the function."
+        )
+    push, avals, nonzeros_out = _jvp_of_rule(rule, in_avals[skip:], nonzeros[skip:], params["symbolic_zeros"])
+    n_given = skip + sum(nonzeros[:skip])
 
-    def push(*args: Any) -> list[Any]:
-        given = iter(args[len(in_avals) :])
+    def whole(*args: Any) -> list[Any]:
+        n = len(in_avals)
         with context.manager:
-            tangents = [next(given) if nz else zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
-            outs = rule.call_wrapped(*args[skip : len(in_avals)], *tangents[skip:])
-        n_out = len(outs) // 2
-        tangents_out = [_ad.replace_rule_output_symbolic_zeros(t) for t in outs[n_out:]]
-        nonzeros_out.extend(map(_is_nonzero, tangents_out))
-        return [*outs[:n_out], *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
+            return push(*args[skip:n], *args[n + n_given - skip :])
 
-    avals = [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)]
-    return trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0)), nonzeros_out
+    tangent_avals = [a.to_tangent_aval() for a, nz in zip(in_avals, nonzeros, strict=True) if nz]
+    avals = [*in_avals, *tangent_avals]
+    return trace_to_jaxpr(whole, avals, unknown_debug_info(len(avals), 0)), nonzeros_out
+
+
+def n_closed_over(params: Mapping[str, Any]) -> int:
+    """How many of the first operands of a call with a custom rule its rule does not take, since it closes over them itself."""
+    rule = _rules.get((params.get("jvp_jaxpr_fun") or params["fwd_jaxpr_thunk"]).f)
+    return int(params["num_consts"]) - (rule.n_consts if isinstance(rule, _TakenRule) else 0)
 
 
 def trace_forward_rule(
@@ -1085,7 +1276,7 @@ def trace_forward_rule(
 
     Args:
       params: of the equation.
-      in_avals: types of its operands after the first `num_consts`.
+      in_avals: types of its operands after the first `n_closed_over`.
       nonzeros: which of those carry a tangent.
       context: of the equation.
 
@@ -1098,12 +1289,14 @@ def trace_forward_rule(
         jaxpr, consts = params["fwd_jaxpr_thunk"].call_wrapped(*nonzeros)
         traced = TracedJaxpr(ClosedJaxpr(jaxpr, consts), [], [], {}, [])
     else:
-        _empty_stores(rule)
         is_array: list[bool] = []
+        if not isinstance(rule, _TakenRule):
+            _empty_stores(rule)
+        call, _, _ = _forward_of_rule(rule, in_avals, nonzeros)
 
         def forward(*args: Any) -> Any:
             with context.manager:
-                outs = rule.call_wrapped(*(x for pair in zip(args, nonzeros, strict=True) for x in pair))
+                outs = call(*args)
             is_array.extend(map(is_tracer, outs))
             return outs
 
@@ -1143,7 +1336,7 @@ def custom_lin_params(
         "bwd": backward,
         "out_avals": tuple(out_avals),
         "symbolic_zeros": params["symbolic_zeros"],
-        "in_zeros": tuple(zeros_in),
+        "in_zeros": list(zeros_in),
     }
 
 
@@ -1168,9 +1361,10 @@ def rounding_params(aval: Any) -> dict[str, int] | None:
 
 
 def trace_backward_rule(
-    params: Mapping[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool]
-) -> tuple[TracedJaxpr, list[bool]]:
-    """The user's backward rule, from the params of a `custom_lin`.
+    params: Mapping[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool],
+    values: Sequence[Any] | None = None,
+) -> tuple[TracedJaxpr, list[bool]]:  # fmt: skip
+    """The user's backward rule, from the params of a `custom_lin`; on the values that it takes, if they are given.
 
     Returns:
       the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that carried
@@ -1192,7 +1386,7 @@ def trace_backward_rule(
         return [ct for ct in out if type(ct) is not _ad.Zero]
 
     avals = [*residual_avals, *(a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz)]
-    return trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0)), nonzero_out
+    return trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0), values), nonzero_out
 
 
 def has_transpose_rule(primitive: Any) -> bool:
@@ -1201,9 +1395,9 @@ def has_transpose_rule(primitive: Any) -> bool:
 
 def linearize_rule(
     primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], nonzeros: Sequence[bool], context: Any,
-    is_vjp: bool,
+    is_vjp: bool, values: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, list[bool]]:  # fmt: skip
-    """The rule by which JAX linearizes a primitive that has one for that alone, traced.
+    """The rule by which JAX linearizes a primitive that has one for that alone, traced; on the values of its operands, if given.
 
     Returns:
       (primal, linear, nonzeros_out): `primal` is a ClosedJaxpr from operands to results and then residuals; `linear` one from nonzero
@@ -1240,7 +1434,8 @@ def linearize_rule(
         made.append(trace_to_jaxpr(linear, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr)
         return [*results, *made[0].consts]
 
-    traced = trace_to_jaxpr(forward, in_avals, unknown_debug_info(len(in_avals), 0), keeps_rules=False)
+    info = unknown_debug_info(len(in_avals), 0)
+    traced = trace_to_jaxpr(forward, in_avals, info, values, nonzeros if values else (), keeps_rules=False)
     return traced.jaxpr, made[0], nonzeros_out
 
 

@@ -75,6 +75,12 @@ def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Oper
     return read_traced(compat.trace_to_jaxpr(fun, avals, compat.unknown_debug_info(len(avals), 0)))
 
 
+def trace_rule_on_values(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], values: Sequence[Any]) -> Program:
+    """The program of a rule whose Python looks at values, at those of its operands."""
+    info = compat.unknown_debug_info(len(avals), 0)
+    return read_traced(compat.trace_to_jaxpr(fun, avals, info, values=values))
+
+
 def _bound_operation(primitive: Any, params: dict[str, Any], in_avals: tuple[Any, ...], context: Any) -> Operation:
     key = (primitive, tuple(params.items()), in_avals, context)
     found = _bound.get(key)

@@ -271,8 +271,8 @@ def _split_custom_jvp(operation: Operation, unknown: Mask, available: Mask | Non
 def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tuple[Atom, ...], Operation, Mask, str]:
     """The forward rule, operands → results; its residuals; and the equation that stands for the backward rule."""
     params = write_params(operation)
-    n_consts = params["num_consts"]
-    if any(nonzeros[:n_consts]):
+    n_consts = compat.n_closed_over(params)
+    if any(nonzeros[: params["num_consts"]]):
         raise compat.closed_over_error()
     traced, n_residuals, forwarded = compat.trace_forward_rule(
         params, operation.in_avals[n_consts:], nonzeros[n_consts:], operation.context
@@ -326,9 +326,11 @@ def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 @transpose_rules.register(compat.custom_lin_p)
-def _transpose_custom_lin(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _transpose_custom_lin(
+    operation: Operation, linear: Mask, nonzero_cts: Mask, values: Sequence[Any] | None = None
+) -> TransposeRule:
     residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
-    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts)
+    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts, values)
     program = read_traced(traced)
     template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
     return TransposeRule(template, tuple(nonzeros_out), "custom backward rule")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
+from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
@@ -151,6 +152,24 @@ class Builder:
         return self.splice(_zero(aval, transform), (), None, transform, "")[0]
 
 
+def values_at(builder: Builder, inputs: Sequence[Var], at: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
+    """The values of some atoms of a program that is being built, at a point.
+
+    Args:
+      builder: with the equations so far.
+      inputs, at: of the program, and their concrete values.
+      atoms: whose values are asked for.
+    """
+    program = builder.program(inputs, atoms)
+    live: set[Atom] = set(atoms)
+    equations = []
+    for e in reversed(program.equations):
+        if not live.isdisjoint(e.outvars):
+            live.update(e.invars)
+            equations.append(e)
+    return list(as_function(replace(program, equations=tuple(equations[::-1]), effects=frozenset()))(*at))
+
+
 def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> frozenset[Any]:
     """The effects of a program of these equations; one that concerns an operand is followed to the program's input."""
     found: set[Any] = set()
@@ -203,7 +222,7 @@ class RuleTable(Generic[R]):
         rule = self.found.get(key)
         if rule is not None:
             return rule
-        find = self.registered.get(operation.primitive, self.default)
+        find = self.find(operation)
         if operation.programs:
             return self._of_call(operation, masks, find)
         rule = self.found[key] = find(operation, *masks)
@@ -219,6 +238,10 @@ class RuleTable(Generic[R]):
                 operation.rules[key] = find(operation, *masks)
         rule: R = operation.rules[key]
         return rule
+
+    def find(self, operation: Operation) -> Callable[..., R]:
+        """The function that finds the rules of an operation, for a rule that is not to be kept."""
+        return self.registered.get(operation.primitive, self.default)
 
     def clear(self) -> None:
         """Forgets what was found; what was registered stays."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, NamedTuple
 from typing import Literal as OneOf
-from typing import NamedTuple
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
@@ -22,6 +22,7 @@ from jaxviz.transforms.driver import (
     located,
     roles_by_use,
     select,
+    values_at,
     values_of_tangents,
 )
 from jaxviz.transforms.jvp import jvp_rules
@@ -100,7 +101,9 @@ class Linearized:
     checkpoints: tuple[Checkpoint, ...] = ()
 
 
-def jax_rule(operation: Operation, nonzeros: Mask, is_vjp: bool = True) -> LinearizeRule:
+def jax_rule(
+    operation: Operation, nonzeros: Mask, is_vjp: bool = True, values: Sequence[Any] | None = None
+) -> LinearizeRule:
     """The rule that `jax.vjp`, or `jax.linearize`, uses for an operation, as two programs."""
     name = f"jvp rule of {operation.primitive.name}"
     if all(nonzeros) and compat.is_linear_in_all(operation.primitive) and _is_own_tangent(operation):
@@ -114,7 +117,7 @@ def jax_rule(operation: Operation, nonzeros: Mask, is_vjp: bool = True) -> Linea
         )
         return split_jvp(trace_rule(rule, avals, operation), given, len(operation.in_avals), name)
     primal, linear, nonzeros_out = compat.linearize_rule(
-        operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp
+        operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp, values
     )
     primal, linear = read_jaxpr(primal), read_jaxpr(linear)
     n_out, n_res = len(operation.out_avals), len(linear.constvars)
@@ -280,6 +283,7 @@ def linearize_program(
     instantiate: Sequence[bool] | None = None,
     in_loop: bool = False,
     mode: Mode = VJP,
+    at: Sequence[Any] | None = None,
 ) -> Linearized:
     """Linearizes a program in the inputs that `nonzeros` marks, at any point.
 
@@ -292,6 +296,7 @@ def linearize_program(
       in_loop: whether it is the body of a loop. A constant that a rule brings is the same in each iteration, so it leaves the loop
         and is written in place; anywhere else JAX makes an array of it, which is a residual.
       mode: what for.
+      at: concrete values of its inputs, for JAX's rules whose Python looks at values.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -334,6 +339,11 @@ def linearize_program(
         try:
             options = modes if modes and _modes_matter(equation.operation) else ()
             rule = linearize_rules(equation.operation, nonzero_in, *options)
+        except compat.ConcretizationTypeErrors as error:
+            if at is None or equation.primitive in linearize_rules.registered:
+                located(error, equation, index)
+                raise
+            rule = jax_rule(equation.operation, nonzero_in, mode.is_vjp, values_at(forward, program.invars, at, ins))
         except Exception as error:
             located(error, equation, index)
             raise

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import trace_rule, write_params
+from jaxviz.ir.convert import trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Shared, Var
 from jaxviz.transforms.axes import NO_AXES, Axes, Summing, named_axes, sum_over, varying
-from jaxviz.transforms.driver import NOT_YET, Builder, Mask, RuleTable, Template, located, needs_own_rule, no_rule
+from jaxviz.transforms.driver import (
+    NOT_YET,
+    Builder,
+    Mask,
+    RuleTable,
+    Template,
+    located,
+    needs_own_rule,
+    no_rule,
+    values_at,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,9 @@ class Transposed:
     nonzeros_out: Mask
 
 
-def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _default_rule(
+    operation: Operation, linear: Mask, nonzero_cts: Mask, values: Sequence[Any] | None = None
+) -> TransposeRule:
     primitive = operation.primitive
     if needs_own_rule(operation):
         raise no_rule(
@@ -64,7 +77,7 @@ def _default_rule(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tran
         primitive, write_params(operation), operation.in_avals, operation.out_avals, linear, nonzero_cts,
         operation.context,
     )  # fmt: skip
-    program = trace_rule(rule, avals, operation)
+    program = trace_rule(rule, avals, operation) if values is None else trace_rule_on_values(rule, avals, values)
     return TransposeRule(
         Template(program, ["cotangent"] * len(program.equations)),
         tuple(nonzeros_out),
@@ -95,6 +108,7 @@ def transpose_program(
     carried: Sequence[bool] | None = None,
     instantiate: Sequence[bool] | None = None,
     summing: Summing | None = None,
+    at: Sequence[Any] | None = None,
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
@@ -108,6 +122,7 @@ def transpose_program(
       instantiate: for each linear input, whether a zero cotangent is written out.
       summing: the named axes that cotangents are summed over as they form, where their primals are the same along them. What comes
         in for the results counts as differing along all of these.
+      at: concrete values of what the backward program takes, for custom rules whose Python looks at values.
 
     Raises:
       EquationError: names the primitive, the equation and the user's line.
@@ -160,6 +175,14 @@ def transpose_program(
         mask = tuple([a in is_linear for a in equation.invars])
         try:
             rule = transpose_rules(equation.operation, mask, nonzeros)
+        except compat.ConcretizationTypeErrors as error:
+            if at is None:
+                located(error, equation, index)
+                raise
+            inputs = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
+            read = [a for a in equation.invars if a not in is_linear] + [ct for ct in cts if ct is not None]
+            values = values_at(builder, inputs, at, read)
+            rule = transpose_rules.find(equation.operation)(equation.operation, mask, nonzeros, values)
         except AssertionError as error:
             if sum(mask) < 2:
                 raise
