@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import os
 import types
@@ -27,6 +28,7 @@ from jax._src import callback as _callback
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
+from jax._src import hijax as _hijax
 from jax._src import linear_util as _lu
 from jax._src import mesh as _mesh
 from jax._src import shard_map as _shard_map
@@ -81,6 +83,8 @@ custom_vjp_call_p: Any = primitives.custom_vjp_call_p
 custom_lin_p: Any = primitives.custom_lin_p
 remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 closed_call_p: Any = primitives.closed_call_p
+core_call_p: Any = _core.call_p
+hi_primitive_p: Any = _hijax.call_hi_primitive_p
 shard_map_p: Any = _shard_map.shard_map_p
 sharding_constraint_p: Any = pjit.sharding_constraint_p
 debug_callback_p: Any = debugging.debug_callback_p
@@ -356,7 +360,8 @@ def scopes(source: Any) -> tuple[str, ...]:
     part: list[str] = []
     for item in (*source.name_stack.stack, _source.Transform("transpose")):
         if isinstance(item, _source.Scope):
-            part.append(item.name)
+            if item.name != RECOMPUTED:
+                part.append(item.name)
         elif item.name in ("jvp", "transpose"):
             # What differentiation derives within the scopes of what it derives from names them once more.
             path = part if part[: len(path)] == path else path + part
@@ -377,10 +382,31 @@ def is_transposed(source: Any) -> bool:
 
 
 def within_scopes(source: Any, outer: Any) -> Any:
-    """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now."""
-    if source is None or outer is None or not outer.name_stack.stack:
+    """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now.
+
+    One that has a scope alone stands on the line of the equation that held it.
+    """
+    if source is None or outer is None:
         return source
-    return source.replace(name_stack=outer.name_stack + source.name_stack)
+    if source.traceback is None:
+        return outer.replace(name_stack=outer.name_stack + source.name_stack)
+    return source.replace(name_stack=outer.name_stack + source.name_stack) if outer.name_stack.stack else source
+
+
+def scope_alone(source: Any) -> Any:
+    """The scopes of an equation of one of JAX's rules, whose line is where the rule was traced; None if it has none."""
+    return source.replace(traceback=None) if source is not None and source.name_stack.stack else None
+
+
+RECOMPUTED = "rematted_computation"
+"""JAX's scope of what a checkpoint computes again, by which profiles name it."""
+
+
+def in_scope(source: Any, name: str) -> Any:
+    """An equation's source within one more scope."""
+    if source is None:
+        return named_source(name)
+    return source.replace(name_stack=_source.NameStack((_source.Scope(name),)) + source.name_stack)
 
 
 def named_source(name: str) -> Any:
@@ -834,7 +860,11 @@ def _empty_stores(rule: Any) -> None:
 
 def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
     """Which results of an equation carry a tangent, given which operands do, by JAX's own rules."""
-    if eqn.primitive in (custom_jvp_call_p, custom_vjp_call_p):  # a rule gives a tangent for each result
+    if eqn.primitive in (
+        custom_jvp_call_p,
+        custom_vjp_call_p,
+        hi_primitive_p,
+    ):  # a rule gives a tangent for each result
         return [not is_float0(v.aval.to_tangent_aval()) for v in eqn.outvars]
     if eqn.primitive is jit_p:
         return jvp_jaxpr(eqn.params["jaxpr"], mask)[1]  # which JAX remembers for as long as the jaxpr lives
@@ -1346,6 +1376,13 @@ def closed_over_error() -> Exception:
     return error
 
 
+def checkpoint_log() -> Callable[[str], None] | None:
+    """Writes to JAX's log of what checkpointed functions save, which `jax_log_checkpoint_residuals` shows; None where nobody reads it."""
+    logger = logging.getLogger("jax._src.ad_checkpoint")
+    level = logging.WARNING if _config.log_checkpoint_residuals.value else logging.DEBUG
+    return partial(logger.log, level) if logger.isEnabledFor(level) else None
+
+
 def refused_in_remat(effects: Iterable[Any]) -> Iterable[Any]:
     """The effects that JAX does not take in a checkpointed function."""
     refused: Iterable[Any] = _effects.remat_allowed_effects.filter_not_in(effects)
@@ -1512,6 +1549,24 @@ def result_types(
     except NotImplementedError:
         return None
     return tuple(out) if primitive.multiple_results else (out,)
+
+
+def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], list[bool], Mapping[str, Any]] | None:
+    """What a hi-primitive becomes where not all of its results are used, by its own rule.
+
+    Args:
+      one: a ClosedJaxpr of the one equation.
+      used: which of its results are.
+
+    Returns:
+      which operands are read, which results are left and the new params; None if nothing is left of it.
+    """
+    (eqn,) = one.jaxpr.eqns
+    live = ([True] * len(eqn.invars),) if jax.__version_info__ >= (0, 12) else ()
+    read, smaller = _pe.dce_rules[hi_primitive_p](list(used), *live, eqn)
+    if smaller is None:
+        return None
+    return read, [v in smaller.outvars for v in eqn.outvars], smaller.params
 
 
 def types_match(x: Any, y: Any) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from jaxviz.ir import compat
+from jaxviz.ir.convert import one_equation, read_jaxpr, read_traced, write_params
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_jaxpr, read_traced, write_params
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
@@ -206,6 +206,7 @@ def _vmap_jit(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
 # A call with no name and no parameters of its own: its program is taken out of it.
 
 
+@jvp_rules.register(compat.core_call_p)
 @jvp_rules.register(compat.closed_call_p)
 def _jvp_closed_call(operation: Operation, nonzeros: Mask) -> JvpRule:
     pushed = jvp.jvp_program(operation.params["call_jaxpr"], nonzeros)
@@ -213,9 +214,11 @@ def _jvp_closed_call(operation: Operation, nonzeros: Mask) -> JvpRule:
     return JvpRule(template, pushed.nonzeros_out, "jvp of a call")
 
 
-linearize_rules.register(compat.closed_call_p)(linearize.linearize_from_jvp)
+for _primitive in (compat.closed_call_p, compat.core_call_p):
+    linearize_rules.register(_primitive)(linearize.linearize_from_jvp)
 
 
+@vmap_rules.register(compat.core_call_p)
 @vmap_rules.register(compat.closed_call_p)
 def _vmap_closed_call(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     body = vmap_program(operation.params["call_jaxpr"], dims, axis)
@@ -352,3 +355,21 @@ def _dce_remat_opt(operation: Operation, used: Mask) -> DceRule:
         operation.context,
     )  # fmt: skip
     return (*([False] * n_consts), *read), used, call
+
+
+# --- hi-primitives ----------------------------------------------------------------------------------------------------
+
+
+@dce_rules.register(compat.hi_primitive_p)
+def _dce_hi_primitive(operation: Operation, used: Mask) -> DceRule:
+    found = compat.dce_hi_primitive(one_equation(operation), used)
+    if found is None:
+        return nothing_left(operation)
+    read, left, params = found
+    if all(read) and all(left) and params == operation.params:
+        return tuple(read), tuple(left), operation
+    made = make_operation(
+        operation.primitive, params, select(read, operation.in_avals), select(left, operation.out_avals),
+        operation.effects, operation.context,
+    )  # fmt: skip
+    return tuple(read), tuple(left), made

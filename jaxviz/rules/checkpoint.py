@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
@@ -97,6 +98,9 @@ def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, po
     is_kept, is_read = read[:n_residuals], read[n_residuals:]
     residuals = select(is_kept, parts.residuals)
     now, _ = dce_program(replace(parts.known, outvars=(*parts.known_results, *residuals)))
+    log = compat.checkpoint_log()
+    if log is not None:
+        log(_saved_text(now, residuals, select(is_read, body.invars), select(is_read, unknown)))
     now = _rounded(now, len(residuals))
     prevent_cse = _per_input(
         operation.params["prevent_cse"], lambda p: (*([True] * len(residuals)), *select(is_read, p))
@@ -120,6 +124,27 @@ def _split_remat(operation: Operation, unknown: Mask, available: Mask | None, po
                 len(residuals),
             ),
         ),
+    )
+
+
+def _saved_text(now: Program, residuals: Sequence[Atom], read: Sequence[Var], unknown: Sequence[bool]) -> str:
+    """What is saved, as JAX's log has it."""
+    inputs = [f"  {v.aval.str_short()}\n" for v, u in zip(read, unknown, strict=True) if not u]
+    made_by: dict[Atom, Equation] = {v: e for e in now.equations for v in e.outvars}
+    saved = []
+    for a in residuals:
+        e = made_by.get(a)
+        where = f"output of {e.primitive.name} from {locate(e.source)}" if e is not None else "a constant"
+        saved.append(f"  {a.aval.str_short()} from {where}\n")
+    return "".join(
+        [
+            "remat-decorated function ",
+            "saving inputs with shapes:\n" if inputs else "",
+            *inputs,
+            "and " if inputs and saved else "",
+            "saving these intermediates:\n" if saved else "",
+            *saved,
+        ]
     )
 
 

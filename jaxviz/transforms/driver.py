@@ -193,6 +193,11 @@ def written_out(program: Program, origin: Origin) -> Template:
     return Template(replace(program, equations=equations), [origin.role] * len(equations), keeps_lines=True)
 
 
+def scopes_alone(program: Program) -> Program:
+    """One of JAX's rules as it is copied in: its equations stand on the line of the equation it is the rule of, in scopes of their own."""
+    return replace(program, equations=tuple(replace(e, source=compat.scope_alone(e.source)) for e in program.equations))
+
+
 class RuleTable(Generic[R]):
     """Rules by operation and by what is known of its operands.
 

@@ -21,6 +21,7 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     roles_by_use,
+    scopes_alone,
     select,
     values_at,
     values_of_tangents,
@@ -119,7 +120,7 @@ def jax_rule(
     primal, linear, nonzeros_out = compat.linearize_rule(
         operation.primitive, write_params(operation), operation.in_avals, nonzeros, operation.context, is_vjp, values
     )
-    primal, linear = read_jaxpr(primal), read_jaxpr(linear)
+    primal, linear = scopes_alone(read_jaxpr(primal)), scopes_alone(read_jaxpr(linear))
     n_out, n_res = len(operation.out_avals), len(linear.constvars)
     linear = replace(linear, constvars=(), consts=(), invars=(*linear.constvars, *linear.invars))
     linear, read = dce_program(linear, keep_inputs=[False] * n_res + [True] * sum(nonzeros))
@@ -127,7 +128,7 @@ def jax_rule(
     had = {*primal.invars, *primal.outvars[:n_out]}
     kept = (*primal.outvars[:n_out], *(a for a in dict.fromkeys(residuals) if a not in had))
     primal, _ = dce_program(replace(primal, outvars=kept), keep_inputs=[True] * len(primal.invars))
-    return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name)
+    return rule_of(primal, n_out, residuals, linear, tuple(nonzeros_out), name, keeps_lines=True)
 
 
 def unknown_results() -> ValueError:

@@ -347,7 +347,10 @@ def _with_own_origin(equation: Equation, ins: Sequence[Atom]) -> Equation:
 def recomputed(program: Program, transform: str) -> Program:
     """The program with its equations marked as done once more, in the backward pass."""
     rule = "computed again in the backward pass"
-    return replace(
-        program,
-        equations=tuple(replace(e, origin=Origin(e, transform, rule, "recomputation")) for e in program.equations),
+    equations = tuple(
+        replace(
+            e, source=compat.in_scope(e.source, compat.RECOMPUTED), origin=Origin(e, transform, rule, "recomputation")
+        )
+        for e in program.equations
     )
+    return replace(program, equations=equations)

@@ -23,6 +23,7 @@ from jaxviz.transforms.driver import (
     located,
     needs_own_rule,
     no_rule,
+    scopes_alone,
     values_at,
 )
 
@@ -79,7 +80,7 @@ def _default_rule(
     )  # fmt: skip
     program = trace_rule(rule, avals, operation) if values is None else trace_rule_on_values(rule, avals, values)
     return TransposeRule(
-        Template(program, ["cotangent"] * len(program.equations)),
+        Template(scopes_alone(program), ["cotangent"] * len(program.equations), keeps_lines=True),
         tuple(nonzeros_out),
         f"transpose rule of {primitive.name}",
     )
