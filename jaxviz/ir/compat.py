@@ -2082,12 +2082,14 @@ one_cotangent = _lax._one_vjp
 
 NOT_NEEDED: Any = _api.NotNeeded()
 GRAD_VALUE: Any = _api.GradValue()
+_HAS_STRUCTURED_RESIDUALS: bool = jax.__version_info__ >= (0, 12)
+"""Whether JAX's VJP objects are those since 0.12, which have residuals of a structure of their own and arguments that are not saved."""
 
 
 def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
     """Leaves in nested tuples, since 0.12 in JAX's own containers, as a tree of arguments is nested."""
-    mirror = getattr(_api, "mirror_tree_map", None) or _api.tuptree_map
-    return mirror(lambda x: x, tree, leaves)
+    nest = _api.mirror_tree_map if _HAS_STRUCTURED_RESIDUALS else _api.tuptree_map
+    return nest(lambda x: x, tree, leaves)
 
 
 def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:
@@ -2096,12 +2098,13 @@ def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) ->
     Raises:
       ValueError: JAX's, since 0.12, for one that was not to be saved and has not been put back.
     """
-    absent = tuple(getattr(_api, name) for name in ("NotNeeded", "NotSaveable") if hasattr(_api, name))
-    leaves: list[Any] = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, absent))
-    missing = [i for i, x in enumerate(leaves) if type(x) in absent[1:]]
+    if not _HAS_STRUCTURED_RESIDUALS:
+        return list(jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, _api.NotNeeded)))
+    leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, (_api.NotNeeded, _api.NotSaveable)))
+    missing = [i for i, x in enumerate(leaves) if isinstance(x, _api.NotSaveable)]
     if missing:
         _api._vjp_not_saveable_error(jaxpr(), in_tree, missing)
-    return leaves
+    return list(leaves)
 
 
 def accumulators(
@@ -2117,7 +2120,7 @@ def accumulators(
 
     Source: `_vjp3_callable` in JAX's `api.py`.
     """
-    if hasattr(_api, "_vjp_accum"):  # since 0.12
+    if _HAS_STRUCTURED_RESIDUALS:
         of_type = [types.SimpleNamespace(aval=a) for a in in_avals]
         return [
             _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)
