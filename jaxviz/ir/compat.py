@@ -1449,7 +1449,8 @@ def linearize_rule(
 
     def forward(*operands: Any) -> list[Any]:
         with context.manager:
-            results, carries, residuals, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
+            # Since 0.12 JAX has residuals of a structure of their own beside the others.
+            results, carries, *residuals, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
         if not primitive.multiple_results:
             results, carries = [results], [carries]
 
@@ -1457,7 +1458,7 @@ def linearize_rule(
             tangents_in = iter(given)
             with context.manager:
                 tangents = linearized(
-                    residuals,
+                    *residuals,
                     *(next(tangents_in) if nz else _ad.Zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)),
                 )
             tangents = tangents if primitive.multiple_results else [tangents]
