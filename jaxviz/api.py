@@ -129,7 +129,7 @@ def _differentiable(program: Program) -> list[bool]:
 
 
 @api_boundary
-def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, in_nzs: Any = None) -> tuple[Any, ...]:
     """Linear approximation at a point, as `jax.linearize`: `a → (b, T a ⊸ T b)`.
 
     >>> y, f_jvp = jaxviz.linearize(jnp.sin, 0.1)
@@ -140,13 +140,14 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
       fun: takes and returns arrays, or pytrees of them.
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
+      in_nzs: a tree of bools, a prefix of the primals: which of them have a tangent that is not zero; all by default.
 
     Returns:
       (value, linear function), and the auxiliary output if there is one. The linear function is a pytree whose leaves are
-      the residuals.
+      the residuals; its `out_nzs` says of each result whether its tangent may be other than zero.
     """
     compat.check_callable(fun)
-    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, Mode(is_vjp=False))
+    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, Mode(is_vjp=False), in_nzs)
     n = len(traced.program.outvars)
     in_avals = [v.aval for v in traced.program.invars]
     out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
@@ -156,6 +157,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     )
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     lin = Partial(push, outs[n:])
+    lin.out_nzs = compat.nested_like(traced.out_tree, parts.nonzeros_out)
     return (value, lin, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, lin)
 
 
@@ -164,10 +166,14 @@ def _derived(
     fun: Callable[..., Any],
     primals: tuple[Any, ...],
     has_aux: bool,
+    in_nzs: Any = None,
 ) -> tuple[Traced, Derived, list[bool]]:
     """Traces a function and derives from it; on its values where the Python of a custom rule looks at one."""
     traced = trace_call(fun, primals, has_aux=has_aux)
     nonzeros = _differentiable(traced.program)
+    if in_nzs is not None:
+        asked = compat.flags(in_nzs, jax.tree.structure(primals), "in_nzs")
+        nonzeros = [nonzero and wanted for nonzero, wanted in zip(nonzeros, asked, strict=True)]
     try:
         return traced, derive(traced, nonzeros, None), nonzeros
     except compat.ConcretizationTypeErrors:
@@ -179,12 +185,12 @@ def _derived(
 
 
 def _linearized(
-    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, mode: Mode
+    fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, mode: Mode, in_nzs: Any
 ) -> tuple[Traced, list[Any], Linearized, list[bool]]:
     check_not_donated(fun, primals, {})
     traced, parts, nonzeros = _derived(
         lambda traced, nonzeros, at: linearize_program(traced.program, nonzeros, traced.n_results, mode=mode, at=at),
-        fun, primals, has_aux,
+        fun, primals, has_aux, in_nzs,
     )  # fmt: skip
     try:
         outs = evaluate(parts.forward, traced.leaves)
@@ -231,6 +237,8 @@ def vjp(
     *primals: Any,
     has_aux: bool = False,
     reduce_axes: str | Sequence[Any] = (),
+    saveable_args: Any = True,
+    in_nzs: Any = None,
     cond_residuals: CondResiduals = "jax",
 ) -> tuple[Any, ...]:
     """Vector-Jacobian product, as `jax.vjp`.
@@ -244,6 +252,9 @@ def vjp(
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
       reduce_axes: named axes that cotangents are summed over as they form, where their primals are the same along them; see `grad`.
+      saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` holds, where they are residuals. The others have
+        to be put into its `args_res` before it is called.
+      in_nzs: a tree of bools, a prefix of the primals: which of them are differentiated; the cotangents of the others are zeros.
       cond_residuals: what a cond keeps. 'jax': what JAX keeps, the residuals of each branch, with dummies where another branch has
         none. 'recompute': its operands alone; the branch taken is run again in the backward pass.
 
@@ -255,12 +266,14 @@ def vjp(
       TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
     """
     compat.check_callable(fun)
-    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, mode_of(cond_residuals))
+    traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, mode_of(cond_residuals), in_nzs)
     n = len(traced.program.outvars)
     named = (reduce_axes,) if isinstance(reduce_axes, str) else tuple(reduce_axes)
     summing = _summing(named, fun, primals, traced, parts, nonzeros) if reduce_axes else None
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
-    f_vjp = vjp_function(traced, parts, nonzeros, jax.tree.structure(primals), outs[n:], summing)
+    in_tree = jax.tree.structure(primals)
+    saveable = compat.flags(saveable_args, in_tree, "saveable_args")
+    f_vjp = vjp_function(traced, parts, nonzeros, in_tree, outs[n:], summing, saveable)
     return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
 
 

@@ -87,17 +87,36 @@ class VJP:
     args_res: list[Any]
     opaque_residuals: list[Any]
     structured_residuals: list[Any] = dataclasses.field(default_factory=list)
+    want_logs: bool = False
+
+    @property
+    def with_logs(self) -> VJP:
+        """The function that returns a pair: the cotangents, and a dict of what backward rules log, which JAX has since 0.12.
+
+        Raises:
+          NotImplementedError: when it is called, if a rule logs something. jaxviz does not collect that yet.
+        """
+        return dataclasses.replace(self, want_logs=True)
+
+    @property
+    def out_nzs(self) -> Any:
+        """For each result, nested as the value is, whether a cotangent of it is used."""
+        return compat.nested_like(self.out_tree, self.known.nonzeros_out)
+
+    replace = dataclasses.replace
 
     @property
     def jaxpr(self) -> Any:
         """The linear program that is transposed, as a jaxpr from residuals and tangents."""
         return self.known.linear.jaxpr.jaxpr
 
+    @api_boundary
     def __call__(self, out_ct: Any, *more: Any) -> Any:
         if more:
             raise TypeError(compat.too_many_cotangents(self.known.name, len(more) + 1))
         return self._applied([compat.GRAD_VALUE] * self.in_tree.num_leaves, False)(out_ct)
 
+    @api_boundary
     def with_refs(self, *refs: Any) -> Any:
         """The function that adds the cotangent of an argument to a reference, where one is given in its place.
 
@@ -115,32 +134,46 @@ class VJP:
         opaque = iter(self.opaque_residuals)
         residuals = [next(opaque) if i is None else arguments[i] for i in self.known.from_argument]
         accumulators = compat.accumulators(wanted, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree)
-        return Partial(partial(_pull_back, self.known, self.in_tree, self.out_tree), residuals, accumulators)
+        pull = partial(_pull_back, self.known, self.in_tree, self.out_tree, self.want_logs)
+        return Partial(pull, residuals, accumulators)
+
+
+def _unflatten(meta: tuple[Any, ...], residuals: Sequence[Any]) -> VJP:
+    known, in_tree, out_tree, want_logs = meta
+    args_res, opaque, structured = residuals
+    return VJP(known, in_tree, out_tree, args_res, opaque, structured, want_logs)
 
 
 register_pytree_node(
     VJP,
-    lambda f: ((f.args_res, f.opaque_residuals, f.structured_residuals), (f.known, f.in_tree, f.out_tree)),
-    lambda meta, residuals: VJP(*meta, *residuals),
+    lambda f: (
+        (f.args_res, f.opaque_residuals, f.structured_residuals),
+        (f.known, f.in_tree, f.out_tree, f.want_logs),
+    ),
+    _unflatten,
 )
 
 
 def vjp_function(
     traced: Traced, parts: Linearized, nonzeros: Sequence[bool], in_tree: Any, residuals: Sequence[Any],
-    summing: Summing | None,
+    summing: Summing | None, saveable: Sequence[bool],
 ) -> VJP:  # fmt: skip
-    """The `VJP` with these values of its residuals."""
+    """The `VJP` with these values of its residuals, and of its arguments those that are `saveable`."""
     known = Transposable(traced, parts, nonzeros, summing)
     saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
-    arguments = [saved.get(i, compat.NOT_NEEDED) for i in range(len(known.in_avals))]
+    arguments = [
+        saved[i] if i in saved and kept else compat.not_saveable() if i in saved else compat.NOT_NEEDED
+        for i, kept in enumerate(saveable)
+    ]
     opaque = [x for i, x in zip(known.from_argument, residuals, strict=True) if i is None]
     return VJP(known, in_tree, traced.out_tree, list(compat.nested_like(in_tree, arguments)), opaque)
 
 
 @api_boundary
 def _pull_back(
-    known: Transposable, in_tree: Any, out_tree: Any, residuals: list[Any], accumulators: list[Any], out_ct: Any
-) -> Any:
+    known: Transposable, in_tree: Any, out_tree: Any, want_logs: bool, residuals: list[Any], accumulators: list[Any],
+    out_ct: Any,
+) -> Any:  # fmt: skip
     cts, tree = jax.tree.flatten(out_ct, is_leaf=compat.is_zero)
     if tree != out_tree:
         compat.raise_cotangent_tree_error(known.primal_jaxpr(), out_tree, tree)
@@ -161,7 +194,10 @@ def _pull_back(
     for x, nonzero in zip(nonzeros, backward.nonzeros_out, strict=True):
         if nonzero:
             x.accum(next(outs))
-    return jax.tree.unflatten(in_tree, list(map(compat.accumulated, accumulators)))
+    result = jax.tree.unflatten(in_tree, list(map(compat.accumulated, accumulators)))
+    if want_logs and any(compat.has_logged(e.params) for _, e in known.linear.walk()):
+        raise NotImplementedError("A backward rule logs something, which jaxviz does not collect yet; jax.vjp does.")
+    return (result, {}) if want_logs else result
 
 
 def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:

@@ -127,3 +127,17 @@ def test_second_derivatives_go_through_it():
     np.testing.assert_allclose(
         jax.jacrev(lambda x: jaxviz.vjp(f, x)[1](1.0)[0])(X), jax.hessian(f)(X), rtol=1e-5, atol=1e-6
     )
+
+
+def test_arguments_may_be_left_out_of_the_differentiation_or_of_what_is_saved():
+    f = lambda x, w: jnp.sum(jnp.sin(x) * w)
+    _, pull = jaxviz.vjp(f, X, W, in_nzs=(True, False))
+    x_ct, w_ct = pull(1.0)
+    np.testing.assert_allclose(x_ct, jnp.cos(X) * W)
+    np.testing.assert_allclose(w_ct, jnp.zeros(3))
+    _, pull = jaxviz.vjp(f, X, W, saveable_args=(True, False))
+    assert len(jax.tree.leaves(pull.args_res)) == 0
+    pull.args_res[1] = W
+    np.testing.assert_allclose(pull(1.0)[0], x_ct)
+    _, push = jaxviz.linearize(lambda x, w: (x * w, w), X, W, in_nzs=(True, False))
+    assert jax.tree.leaves(push.out_nzs) == [True, False]

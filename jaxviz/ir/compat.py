@@ -1416,7 +1416,9 @@ def trace_backward_rule(
         cts = [next(given) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         cts_in = params["bwd"].call_wrapped(*args[: len(residual_avals)], *cts)
         if hasattr(_ad, "CustomBwdWithAccums"):  # since 0.12 with what the rule logs
-            cts_in, _ = cts_in
+            cts_in, logs = cts_in
+            if logs:
+                _logging.add(params["bwd"])
         cts_in = [_ad.replace_rule_output_symbolic_zeros(ct) for ct in cts_in]
         out = [ct for ct, is_zero in zip(cts_in, params["in_zeros"], strict=True) if not is_zero]
         nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
@@ -1520,7 +1522,8 @@ def transpose_rule(
 
 def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], cts: Any) -> None:
     if primitive in _ad.fancy_transposes:
-        _ad.fancy_transposes[primitive](cts, *operands, **params)
+        if _ad.fancy_transposes[primitive](cts, *operands, **params):  # what it logs
+            _logging.add(params.get("_prim"))
         return
     undefined = [_ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands]
     for x, ct in zip(operands, _ad.get_primitive_transpose(primitive)(cts, *undefined, **params), strict=True):
@@ -2091,6 +2094,27 @@ def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
     """Leaves in nested tuples, since 0.12 in JAX's own containers, as a tree of arguments is nested."""
     nest = _api.mirror_tree_map if _HAS_STRUCTURED_RESIDUALS else _api.tuptree_map
     return nest(lambda x: x, tree, leaves)
+
+
+def flags(prefix: Any, tree: Any, name: str) -> list[bool]:
+    """One bool for each leaf of a tree, from a tree of bools that is a prefix of it."""
+    if _HAS_STRUCTURED_RESIDUALS:
+        return list(_api.tuptree_flags(prefix, tree, name, f"the {name} argument"))
+    return list(jax.tree.leaves(jax.tree.broadcast(prefix, jax.tree.unflatten(tree, [0] * tree.num_leaves))))
+
+
+def not_saveable() -> Any:
+    """In place of an argument that is a residual and is not to be saved; it has to be put back before the cotangents are asked for."""
+    return _api.NotSaveable() if _HAS_STRUCTURED_RESIDUALS else NOT_NEEDED
+
+
+_logging: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The backward rules that have logged something."""
+
+
+def has_logged(params: Mapping[str, Any]) -> bool:
+    """Whether the backward rule of an equation logs something, given its params."""
+    return any(name in params and params[name] in _logging for name in ("bwd", "_prim"))
 
 
 def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:

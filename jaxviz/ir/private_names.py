@@ -162,6 +162,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "api.DidntWant": Name("returned for a cotangent that was not asked for", _REVERSE),
     "api.tuptree_map": Name("the structure of a VJP object's arguments", _REVERSE, before=(0, 12)),
     "api.mirror_tree_map": Name("the structure of a VJP object's arguments", _REVERSE, since=(0, 12)),
+    "api.tuptree_flags": Name("which arguments are differentiated, or saved, by a tree of bools", _REVERSE, since=(0, 12)),
     "api._is_ref": Name("whether a cotangent goes to a reference", _REVERSE),
     "api.check_accum": Name("JAX's error for a reference of another type", _REVERSE),
     "api._vjp_accum": Name("where a cotangent goes, with JAX's errors", _REVERSE, since=(0, 12)),
