@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,11 +36,22 @@ class Run:
     def once(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """`jax.jit` of a part of it that is run a single time: where it ran in a moment, compiling it well takes longer than that spares."""
         quickly = self.is_short and jax.default_backend() == "cpu"
-        made: Callable[..., Any] = jax.jit(fun, compiler_options=_QUICKLY if quickly else None)
+        made: Callable[..., Any] = jax.jit(fun, compiler_options=_quick_options() if quickly else None)
         return made
 
 
-_QUICKLY = {"xla_backend_optimization_level": 0}
+@functools.cache
+def _quick_options() -> dict[str, Any]:
+    """What has XLA compile for the CPU in about half of the time. Not every version knows all of it."""
+    least = {"xla_backend_optimization_level": 0}
+    options = {**least, "xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda x: x, compiler_options=options)(np.float32(0))
+    except jax.errors.JaxRuntimeError:
+        return least
+    return options
+
+
 _SHARE = 0.2
 
 

@@ -110,3 +110,19 @@ def test_a_loop_gives_the_iteration_in_which_it_first_happened():
     raised = {tuple(map(int, flags[INFINITE][k])) for k in range(len(watch.values))}
     assert (2, 3) in raised
     assert raised <= {(2, 3), (2, 4), (-1, -1)}
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "float8_e5m2", "float8_e4m3fn"]
+)
+def test_a_nan_is_seen_whatever_its_sign_and_type(dtype):
+    """`inf - inf` has the sign of a negative number, and XLA takes `exp` for one that is never negative."""
+    with jax.enable_x64(dtype == "float64"):
+        f = lambda x: jnp.exp((x - x).astype("float32" if dtype.startswith("float8") else dtype)).astype(dtype)
+        program = jaxviz.trace(f)(jnp.ones(3, dtype))
+        flagged = flag_program(program)
+        for element in (jnp.inf, jnp.nan, 1.0):
+            x = jnp.ones(3, dtype).at[1].set(element)
+            *_, flags = jax.jit(as_function(flagged.program))(x)
+            y = wide(f(x))
+            assert tuple(flags[:, -1]) == (not np.isfinite(y).all(), np.isnan(y).any())
