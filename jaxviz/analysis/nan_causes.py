@@ -275,9 +275,8 @@ def _of_primitive(case: Case) -> Cause | None:
             else met("division-by-zero", "a number is divided by 0")
         )
     if name in ("log", "sqrt", "rsqrt") and reads(0, is_negative):
-        why = (
-            "" if name == "log" else ". A sum of squares that is computed as a difference can come out slightly below 0"
-        )
+        is_plain = name == "log" or case.behind_where
+        why = "" if is_plain else ". A sum of squares that is computed as a difference can come out slightly below 0"
         return met(f"{name}-of-negative", domain.outside + why)
     if name in ("log", "rsqrt") and reads(0, is_zero):
         return met(f"{name}-of-zero", "log(0) is -inf" if name == "log" else "rsqrt(0) is infinite")
