@@ -17,21 +17,19 @@ import jaxviz.rules  # noqa: F401  the rules for equations that hold programs re
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.convert import clear_operations, read_jaxpr
+from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
+from jaxviz.ir.sharing import clear_shared
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.runtime.cache import clear_compiled
 from jaxviz.trace import trace_call, with_fixed
-from jaxviz.transforms.dce import dce_rules
-from jaxviz.transforms.jvp import Jvp, jvp_program, jvp_rules
-from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, linearize_rules, mode_of
-from jaxviz.transforms.partial_eval import split_rules
-from jaxviz.transforms.transpose import Transposed, transpose_program, transpose_rules
+from jaxviz.transforms.jvp import Jvp, jvp_program
+from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
+from jaxviz.transforms.transpose import Transposed, transpose_program
 from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
-from jaxviz.transforms.vmap import vmap_rules
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
 """Names of a Derivation's programs, in the order of the work."""
@@ -345,7 +343,4 @@ def _held_as_constants(program: Program) -> Program:
 def clear_caches() -> None:
     """Forgets every rule and operation found so far, and all that `jit` has compiled; they are found again when next needed."""
     clear_compiled()
-    for table in (jvp_rules, linearize_rules, transpose_rules, dce_rules, split_rules, vmap_rules):
-        table.clear()
-    clear_operations()
-    compat.clear_types()
+    clear_shared()

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxviz.analysis.tables import nbytes
+from jaxviz.ir.convert import shared
 from jaxviz.ir.syntax import Operation
 
 
@@ -97,7 +98,7 @@ def _as_lowered(op: Operation) -> Cost:
     return _elementwise(flops, transcendentals)(op)
 
 
-@lru_cache(maxsize=256)
+@shared
 def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
     """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts what JAX hands to it."""
     fun = lambda *xs: primitive.bind(*xs, **dict(params))

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import is_own_code
+from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
 
 
@@ -197,6 +198,7 @@ def stack_of(equation: Equation) -> tuple[Place, ...]:
     return () if traceback is None else _stack(traceback)
 
 
+@cleared
 @lru_cache(maxsize=65536)
 def _stack(traceback: Any) -> tuple[Place, ...]:
     places: list[Place] = []

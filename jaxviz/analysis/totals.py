@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, is_framework, is_own_code
+from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _methods(equation: Equation, within: Sequence[Equation]) -> Iterator[str]:
                 yield from _methods_on(traceback)
 
 
+@cleared
 @lru_cache(maxsize=65536)
 def _methods_on(traceback: Any) -> tuple[str, ...]:
     """The methods on the way to an equation, innermost first."""
@@ -131,6 +133,7 @@ def path_to(source: Any) -> str:
     return _call_path(source.traceback, compat.scopes(source))
 
 
+@cleared
 @lru_cache(maxsize=65536)
 def _call_path(traceback: Any, scopes: tuple[str, ...]) -> str:
     frames = compat.user_frames(traceback) if traceback is not None else ()

@@ -53,6 +53,7 @@ except ImportError:  # before 0.12
     _flattree = None
 
 from jaxviz.ir.private_names import complete
+from jaxviz.ir.sharing import SharedTable, cleared, exact_params, is_data
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 for _alias, _module in tuple(globals().items()):
@@ -120,6 +121,14 @@ def current_source() -> Any:
 def current_context() -> Any:
     """The equation context in force: mesh, compute type, random number layout."""
     return _core.current_jaxpr_eqn_context()
+
+
+def within(context: Any) -> contextlib.AbstractContextManager[None]:
+    """Puts an equation's context in force."""
+    if context is current_context():
+        return contextlib.nullcontext()
+    manager: contextlib.AbstractContextManager[None] = context.manager
+    return manager
 
 
 def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
@@ -868,11 +877,16 @@ def _nonzero_results(eqn: Any, mask: tuple[bool, ...]) -> Sequence[bool]:
         return [not is_float0(v.aval.to_tangent_aval()) for v in eqn.outvars]
     if eqn.primitive is jit_p:
         return jvp_jaxpr(eqn.params["jaxpr"], mask)[1]  # which JAX remembers for as long as the jaxpr lives
-    find = _nonzero_of_call if any(True for _ in _core.jaxprs_in_params(eqn.params)) else _nonzero_of_primitive
-    return find(eqn.primitive, tuple(eqn.params.items()), tuple(t.aval for t in eqn.in_tracers), mask)
+    avals = tuple(t.aval for t in eqn.in_tracers)
+    if not all(map(is_data, eqn.params.values())):
+        return _find_nonzero(eqn.primitive, eqn.params, avals, mask)
+    key = (eqn.primitive, exact_params(eqn.params), avals, mask)
+    return _nonzero.get(key) or _nonzero.keep(key, tuple(_find_nonzero(eqn.primitive, eqn.params, avals, mask)))
 
 
-def _nonzero_of_call(primitive: Any, params: Any, avals: tuple[Any, ...], mask: tuple[bool, ...]) -> Sequence[bool]:
+def _find_nonzero(
+    primitive: Any, params: Mapping[str, Any], avals: tuple[Any, ...], mask: tuple[bool, ...]
+) -> Sequence[bool]:
     params = dict(params)
     if primitive in _ad.primitive_linearizations and not any(True for _ in _core.jaxprs_in_params(params)):
         return linearize_rule(primitive, params, avals, mask, current_context(), is_vjp=True)[2]
@@ -885,7 +899,8 @@ def _nonzero_of_call(primitive: Any, params: Any, avals: tuple[Any, ...], mask: 
     return jvp_jaxpr(one, mask)[1]
 
 
-_nonzero_of_primitive = functools.lru_cache(maxsize=4096)(_nonzero_of_call)
+_nonzero: SharedTable[tuple[bool, ...]] = SharedTable(4096)
+"""(primitive, params, types, which operands carry a tangent) -> which results do."""
 
 
 def _type_with_state(var: Any) -> Any:
@@ -1531,13 +1546,16 @@ def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], c
             x.accum(ct)
 
 
-def plain_result_types(primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any]) -> tuple[Any, ...]:
-    """The types that a primitive gives for operands of these types, in the context in force.
+def plain_result_types(
+    primitive: Any, params: Mapping[str, Any], in_avals: Sequence[Any], context: Any
+) -> tuple[Any, ...]:
+    """The types that a primitive gives for operands of these types.
 
     Raises:
       NotRecorded: it has effects.
     """
-    out, effects = primitive.abstract_eval(*in_avals, **params)
+    with within(context):
+        out, effects = primitive.abstract_eval(*in_avals, **params)
     if effects:
         raise NotRecorded
     return tuple(out) if primitive.multiple_results else (out,)
@@ -1837,11 +1855,6 @@ def _named_inside(params: Mapping[str, Any]) -> frozenset[Any]:
 
 def psum(x: Any, axes: tuple[Any, ...]) -> Any:
     return jax.lax.psum(x, axes)
-
-
-def type_context() -> Any:
-    """What the types of values that are made now hang on, beside their operands: the mesh, and whether they say what differs (check_vma)."""
-    return jax.sharding.get_abstract_mesh(), bool(_config._check_vma.value)
 
 
 def varying_everywhere(x: Any) -> Any:
@@ -2184,6 +2197,7 @@ def is_float0(aval: Any) -> bool:
     return bool(getattr(aval, "dtype", None) == dtypes.float0)
 
 
+@cleared
 @functools.lru_cache(maxsize=4096)
 def cotangent_type(aval: Any) -> Any:
     """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
@@ -2196,6 +2210,7 @@ def empty(aval: Any) -> Any:
     return _ad_util.empty_like_aval(aval)
 
 
+@cleared
 @functools.lru_cache(maxsize=4096)
 def stacked(aval: Any, length: int) -> Any:
     """The type of `length` values of a type, one for each iteration of a scan."""
@@ -2205,12 +2220,6 @@ def stacked(aval: Any, length: int) -> Any:
 def unstacked(aval: Any) -> Any:
     """The type of one of the values that `stacked` gives the type of; its layout over devices goes with the dimensions."""
     return _core.mapped_leading_aval(aval.shape[0], aval)
-
-
-def clear_types() -> None:
-    """Forgets the types found for others."""
-    cotangent_type.cache_clear()
-    stacked.cache_clear()
 
 
 def zeros(aval: Any) -> Any:
@@ -2354,10 +2363,15 @@ def jit_options(info: Any) -> dict[str, str]:
     return {name: str(getattr(info, field, None)) for name, field in _JIT_OPTIONS.items()}
 
 
+def trace_key() -> Any:
+    """What of JAX's configuration and context a traced program is kept under, as it is now."""
+    return _config.trace_context()
+
+
 def trace_config() -> dict[str, Any]:
     """What of JAX's configuration and context a traced program is kept under, by name, as it is now."""
     names: Callable[[], Sequence[str]] = _config.trace_context_names
-    return dict(zip(names(), _config.trace_context(), strict=True))
+    return dict(zip(names(), trace_key(), strict=True))
 
 
 def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:

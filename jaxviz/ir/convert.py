@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from jax.extend import core as jex_core
 
 from jaxviz.ir import compat
+from jaxviz.ir.sharing import SharedTable, exact, exact_params
 from jaxviz.ir.syntax import Atom, Branch, DropVar, Equation, Literal, Operation, Program, Var
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
 """id of a jaxpr -> the Program that holds it: it was read from it, or written as it. So the id stays its own as long as it is here."""
 
-_operations: OrderedDict[Any, Operation] = OrderedDict()
-"""(primitive, params, types, effects, context) -> the one Operation for it; least recently made dropped first."""
+_operations: SharedTable[Operation] = SharedTable(32768)
+"""(primitive, params, types, effects, context) -> the one Operation for it."""
 
-_calls: weakref.WeakValueDictionary[Any, Operation] = weakref.WeakValueDictionary()
-"""The same for operations that hold programs, and so perhaps a user's function and arrays: kept while they are in use."""
-
-_bound: OrderedDict[Any, Operation] = OrderedDict()
-"""(primitive, params, types, context) -> the Operation for it, among those that JAX's rules bind and those they are asked for."""
-
-MAX_OPERATIONS = 65536
+_applied: SharedTable[Operation] = SharedTable(32768)
+"""(primitive, params, types of the operands, context) -> the Operation for it, among those that JAX's rules bind and those they are asked for."""
 
 
 def operation(
@@ -38,26 +37,50 @@ def operation(
     context: Any,
 ) -> Operation:
     """The Operation for these, the same object each time; a fresh one where a param has no hash."""
-    key = (primitive, tuple(params.items()), in_avals, out_avals, effects, context)
+    key = (primitive, exact_params(params), in_avals, out_avals, effects, context)
     try:
-        found = _operations.get(key) or _calls.get(key)
+        found = _operations.get(key)
     except TypeError:
         return Operation(primitive, params, in_avals, out_avals, effects, context)
     if found is None:
         found = Operation(primitive, params, in_avals, out_avals, effects, context)
-        if found.programs:
-            _calls[key] = found
-        else:
-            _operations[key] = found
-            if len(_operations) > MAX_OPERATIONS:
-                _operations.popitem(last=False)
+        _operations.keep(key, found, weakly=found.has_user_data)
     return found
 
 
-def clear_operations() -> None:
-    """Forgets the shared Operations; programs that hold them keep them."""
-    _operations.clear()
-    _bound.clear()
+def applied(primitive: Any, params: Mapping[str, Any], in_avals: tuple[Any, ...], context: Any) -> Operation:
+    """The Operation that applies a primitive without effects to values of these types.
+
+    Raises:
+      NotRecorded: it has effects.
+    """
+    key: Any = (primitive, exact_params(params), in_avals, context)
+    try:
+        found = _applied.get(key)
+    except TypeError:  # a param has no hash
+        found = key = None
+    if found is None:
+        out_avals = compat.plain_result_types(primitive, params, in_avals, context)
+        found = operation(primitive, read_params(params), in_avals, out_avals, frozenset(), context)
+        if key is not None and not found.programs:
+            _applied.keep(key, found, weakly=found.has_user_data)
+    return found
+
+
+def shared(make: Callable[P, R]) -> Callable[P, R]:
+    """Has a function that traces something do so once for the same arguments and the same configuration of JAX: context, mesh and all.
+
+    Its arguments are types, numbers and names, and hold nothing of a user's.
+    """
+    table: SharedTable[R] = SharedTable(2048)
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        key = (compat.trace_key(), *map(exact, args))
+        found = table.get(key)
+        return table.keep(key, make(*args, **kwargs)) if found is None else found
+
+    return made
 
 
 def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Operation | None = None) -> Program:
@@ -68,8 +91,10 @@ def trace_rule(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], of: Oper
       of: the operation that it is asked of.
     """
     if of is not None and not of.programs and not of.effects:
-        _bind((of.primitive, tuple(of.params.items()), of.in_avals, of.context), of)
-    program = compat.record_rule(fun, avals, _bound_operation)
+        with contextlib.suppress(TypeError):  # a param has no hash
+            key = (of.primitive, exact_params(of.params), of.in_avals, of.context)
+            _applied.keep(key, of, weakly=of.has_user_data)
+    program = compat.record_rule(fun, avals, applied)
     if program is not None:
         return program
     return read_traced(compat.trace_to_jaxpr(fun, avals, compat.unknown_debug_info(len(avals), 0)))
@@ -79,24 +104,6 @@ def trace_rule_on_values(fun: Callable[..., Sequence[Any]], avals: Sequence[Any]
     """The program of a rule whose Python looks at values, at those of its operands."""
     info = compat.unknown_debug_info(len(avals), 0)
     return read_traced(compat.trace_to_jaxpr(fun, avals, info, values=values))
-
-
-def _bound_operation(primitive: Any, params: dict[str, Any], in_avals: tuple[Any, ...], context: Any) -> Operation:
-    key = (primitive, tuple(params.items()), in_avals, context)
-    found = _bound.get(key)
-    if found is None:
-        out_avals = compat.plain_result_types(primitive, params, in_avals)
-        found = operation(primitive, read_params(params), in_avals, out_avals, frozenset(), context)
-        if not found.programs:
-            _bind(key, found)
-    return found
-
-
-def _bind(key: Any, made: Operation) -> None:
-    with contextlib.suppress(TypeError):  # a param has no hash
-        _bound[key] = made
-    if len(_bound) > MAX_OPERATIONS:
-        _bound.popitem(last=False)
 
 
 def read_traced(traced: compat.TracedJaxpr, branches: tuple[Branch, ...] = (), is_path: bool = False) -> Program:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from jaxviz.ir import compat
+from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Origin
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -71,6 +72,7 @@ def locate(source: Any) -> Location | None:
     return None if traceback is None else _locate(traceback)
 
 
+@cleared
 @lru_cache(maxsize=65536)
 def _locate(traceback: Any) -> Location | None:
     for frame in compat.user_frames(traceback):
@@ -90,6 +92,7 @@ def is_framework(filename: str) -> bool:
     return any(name in filename for name in _FRAMEWORKS)
 
 
+@cleared
 @lru_cache(maxsize=65536)
 def _call_stack(traceback: Any) -> tuple[Location, ...]:
     frames = [

@@ -14,6 +14,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Union
 from typing import Literal as OneOf
 
+from jaxviz.ir.sharing import is_data
+
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr, Primitive
 
@@ -77,8 +79,10 @@ class Operation:
       in_avals, out_avals: types of the operands and results.
       effects: JAX effects; one that concerns an operand names it by position.
       context: JAX's equation context (mesh, compute type, random number layout).
-      rules: the rules found for it, if it holds programs; they go when it goes. See `RuleTable`.
+      rules: the rules found for it, if it has user data; they go when it goes. See `RuleTable`.
       programs: those nested in the params, each with a label such as `jaxpr` or `branches[1]`.
+      has_user_data: whether its params may hold a user's functions or arrays: programs, a callback, a custom rule. It is then shared as long
+        as somebody has it, and no longer.
     """
 
     primitive: Primitive
@@ -89,9 +93,11 @@ class Operation:
     context: Any
     rules: dict[Any, Any] = field(default_factory=dict, repr=False)
     programs: tuple[tuple[str, Program], ...] = field(init=False, repr=False)
+    has_user_data: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "programs", tuple(_nested_programs(self.params)))
+        object.__setattr__(self, "has_user_data", bool(self.programs) or not all(map(is_data, self.params.values())))
 
 
 @dataclass(eq=False, slots=True)  # not frozen, as Equation

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from typing import Any
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import read_traced, trace_rule
+from jaxviz.ir.convert import read_traced, shared, trace_rule
 from jaxviz.ir.syntax import Atom, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import (
@@ -92,7 +92,7 @@ def _saving(
     return builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
 
 
-@lru_cache(maxsize=1024)
+@shared
 def _dummy(aval: Any) -> Template:
     traced = compat.trace_to_jaxpr(lambda: [compat.empty(aval)], (), compat.unknown_debug_info(0, 1))
     origin = Origin(None, "linearize", "dummy for a residual that another branch saves", "dummy")

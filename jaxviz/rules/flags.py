@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.syntax import Atom, Operation, Program, Var
 from jaxviz.rules.checkpoint import apply_remat
 from jaxviz.rules.conditionals import cond_operation
@@ -20,7 +20,7 @@ from jaxviz.rules.devices import apply_shard_map
 from jaxviz.rules.loops import Scan, While
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, partition
-from jaxviz.transforms.flags import Flagged, FlagRule, Watch, flag_program, flag_rules, in_context
+from jaxviz.transforms.flags import Flagged, FlagRule, Watch, flag_program, flag_rules
 
 
 def _unknown(program: Program) -> Program:
@@ -147,7 +147,7 @@ def _flag_shard_map(operation: Operation, deciding: bool) -> FlagRule:
     return FlagRule(builder.program(operands, outs), tuple((0, w) for w in watches))
 
 
-@in_context
+@shared
 def _of_all_devices(aval: Any, sizes: tuple[tuple[Any, int], ...]) -> Program:
     """The flags of one device → those of all, device by device along the axis of the flags."""
     axes = tuple([name for name, _ in sizes])
@@ -200,7 +200,7 @@ def _note(
     ]
 
 
-@in_context
+@shared
 def _noted(aval: Any, n: int, n_loops: int) -> Program:
     """(flags so far, flags of this step, its number) → flags so far: the first step in which each was raised."""
 
@@ -217,18 +217,18 @@ def _noted(aval: Any, n: int, n_loops: int) -> Program:
     return trace_rule(note, [_unraised(n, n_loops).out_avals[0], aval, _zeroth().out_avals[0]])
 
 
-@in_context
+@shared
 def _unraised(n: int, n_loops: int) -> Program:
     if n_loops == 0:
         return trace_rule(lambda: [compat.varying_everywhere(lax.full((2, n), False, jnp.bool_))], [])
     return trace_rule(lambda: [compat.varying_everywhere(lax.full((2, n, n_loops), -1, jnp.int32))], [])
 
 
-@in_context
+@shared
 def _zeroth() -> Program:
     return trace_rule(lambda: [lax.full((), 0, jnp.int32)], [])
 
 
-@in_context
+@shared
 def _next() -> Program:
     return trace_rule(lambda step: [lax.add(step, jnp.int32(1))], [_zeroth().out_avals[0]])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.rules.calls import jit_operation
 from jaxviz.rules.conditionals import cond_operation
@@ -195,12 +194,12 @@ class _Observing:
         builder.equations.append(Equation(made, operands, (*e.outvars, Var(_number())), e.source, e.origin))
 
 
-@lru_cache(maxsize=64)
+@shared
 def _vector(n: int) -> Any:
     return compat.aval_of(np.zeros(n, np.int32))
 
 
-@lru_cache(maxsize=1)
+@shared
 def _number() -> Any:
     return compat.aval_of(np.int32(0))
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from jaxviz.ir import compat
+from jaxviz.ir.sharing import exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def remember_step(
 ) -> Callable[..., Any]:
     """Notes that `made` is `transform(fun, **options)`, and returns it."""
     leaves, tree = jax.tree.flatten(options, is_leaf=lambda x: x is None)
-    key = (transform.__name__, tree, tuple(leaves))
+    key = (transform.__name__, tree, exact(tuple(leaves)))
     with contextlib.suppress(TypeError):  # an option has no hash: it is then a function like any other
         hash(key)
         _steps[made] = Step(fun, transform.__name__, key, functools.partial(transform, **options))
@@ -172,7 +173,7 @@ def compiled_of(fun: Callable[..., Any], options: dict[str, Any]) -> Compiled:
     root, steps = steps_of(fun)
     found = _entry_of(root)
     key: Any = (tuple(step.key for step in steps), *jax.tree.flatten(tuple(sorted(options.items()))))
-    key = (key[0], tuple(key[1]), key[2])
+    key = (key[0], exact(tuple(key[1])), key[2])
     try:
         hash(key)
     except TypeError:

@@ -7,26 +7,22 @@ copied equation came from.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from jaxviz.emit import as_function
 from jaxviz.ir import compat
-from jaxviz.ir.convert import read_traced
+from jaxviz.ir.convert import read_traced, shared
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Shared, Var
 
 R = TypeVar("R")
 Mask = tuple[bool, ...]
-
-MAX_RULES = 16384
-"""Rules kept in each table; the one not used for longest is dropped first."""
 
 
 class Template:
@@ -180,7 +176,7 @@ def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> fro
     return frozenset(found)
 
 
-@lru_cache(maxsize=1024)
+@shared
 def _zero(aval: Any, transform: str) -> Template:
     traced = compat.trace_to_jaxpr(lambda: [compat.zeros(aval)], (), compat.unknown_debug_info(0, 1))
     return written_out(read_traced(traced), Origin(None, transform, "zero written out", "zero"))
@@ -198,19 +194,21 @@ def scopes_alone(program: Program) -> Program:
     return replace(program, equations=tuple(replace(e, source=compat.scope_alone(e.source)) for e in program.equations))
 
 
-class RuleTable(Generic[R]):
+class RuleTable(SharedTable[R]):
     """Rules by operation and by what is known of its operands.
 
     Key: an `Operation` and one or two masks, say which operands carry a tangent. Value: the rule. Look-up order: what was
     found before; then the function registered for the primitive; then `default`, which asks JAX. On a miss the
     function's own error is raised, and nothing is kept.
+
+    The rules of an operation that has user data are kept with the operation, so that the user's function can go.
     """
 
     def __init__(self, name: str, default: Callable[..., R]):
+        super().__init__(8192)
         self.name = name
         self.default = default
         self.registered: dict[Any, Callable[..., R]] = {}
-        self.found: OrderedDict[Any, R] = OrderedDict()
         self.generation = object()
 
     def register(self, primitive: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -223,24 +221,17 @@ class RuleTable(Generic[R]):
         return decorate
 
     def __call__(self, operation: Operation, *masks: Any) -> R:
+        if operation.has_user_data:
+            return self._of_user_data(operation, masks)
         key = (operation, *masks)
-        rule = self.found.get(key)
-        if rule is not None:
-            return rule
-        find = self.find(operation)
-        if operation.programs:
-            return self._of_call(operation, masks, find)
-        rule = self.found[key] = find(operation, *masks)
-        if len(self.found) > MAX_RULES:
-            self.found.popitem(last=False)
-        return rule
+        rule = self.get(key)
+        return self.keep(key, self.find(operation)(operation, *masks)) if rule is None else rule
 
-    def _of_call(self, operation: Operation, masks: tuple[Any, ...], find: Callable[..., R]) -> R:
-        """The rule of an operation that holds programs: kept with the operation, so that the user's function can go."""
+    def _of_user_data(self, operation: Operation, masks: tuple[Any, ...]) -> R:
         key = (self.generation, *masks)
         if key not in operation.rules:
-            with deep_stack:
-                operation.rules[key] = find(operation, *masks)
+            with deep_stack, compat.within(operation.context):  # for the zeros and dummies that it writes out
+                operation.rules[key] = self.find(operation)(operation, *masks)
         rule: R = operation.rules[key]
         return rule
 
@@ -250,7 +241,7 @@ class RuleTable(Generic[R]):
 
     def clear(self) -> None:
         """Forgets what was found; what was registered stays."""
-        self.found.clear()
+        super().clear()
         self.generation = object()
 
 

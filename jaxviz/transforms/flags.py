@@ -8,9 +8,7 @@ gives. All others are told from these. If x + y is not finite then neither is wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import trace_rule
+from jaxviz.ir.convert import shared, trace_rule
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Operation, Program, Var
 from jaxviz.transforms.driver import Builder, RuleTable, Template, call_of
 
@@ -129,21 +127,10 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False)
     return Flagged(made, (*watches, *(watch for watch, _ in nested)))
 
 
-def in_context(fun: Callable[..., Program]) -> Callable[..., Program]:
-    """Keeps programs by arguments and by what types hang on: the mesh, and whether they say what differs from device to device."""
-    kept = lru_cache(maxsize=4096)(lambda context, *args: fun(*args))
-
-    @wraps(fun)
-    def made(*args: Any) -> Program:
-        return kept(compat.type_context(), *args)
-
-    return made
-
-
 _INFINITY = np.float32(np.inf).view(np.int32)
 
 
-@in_context
+@shared
 def _worst(aval: Any) -> Program:
     """x → int32[1]: the bits of its largest magnitude, in float32.
 
@@ -175,7 +162,7 @@ def _worst(aval: Any) -> Program:
     return trace_rule(worst, [aval])
 
 
-@in_context
+@shared
 def _kinds(*avals: Any) -> Program:
     def kinds(*worst: Any) -> list[Any]:
         bits = lax.concatenate([compat.varying_everywhere(w) for w in worst], 0)

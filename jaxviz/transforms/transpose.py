@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.convert import trace_rule, trace_rule_on_values, write_params
+from jaxviz.ir.convert import applied, trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Shared, Var
@@ -273,22 +272,11 @@ def _drop_unread(builder: Builder, n: int, results: list[Atom]) -> None:
 
 
 def _add(builder: Builder, x: Atom, y: Atom, equation: Equation | None) -> Var:
-    operation = _add_operation(x.aval, y.aval)
+    """Adds a cotangent to another, in the context of the equation that gives it, as JAX does."""
+    context = compat.current_context() if equation is None else equation.operation.context
+    operation = applied(compat.add_any_p, {}, (x.aval, y.aval), context)
     out = Var(operation.out_avals[0])
     source = equation.source if equation is not None else None
     origin = Origin(equation, "transpose", "sum of cotangents of a value used more than once", "accumulation")
     builder.equations.append(Equation(operation, (x, y), (out,), source, origin))
     return out
-
-
-_adds: dict[tuple[object, object], Operation] = {}
-
-
-def _add_operation(x: object, y: object) -> Operation:
-    found = _adds.get((x, y))
-    if found is None:
-        context = compat.current_context()
-        types = compat.result_types(compat.add_any_p, {}, (x, y), context)
-        assert types is not None
-        found = _adds[(x, y)] = make_operation(compat.add_any_p, {}, (x, y), types, frozenset(), context)
-    return found

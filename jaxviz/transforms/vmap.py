@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.convert import trace_rule, write_params
+from jaxviz.ir.convert import shared, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.axes import named_axes
 from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule, written_out
@@ -149,7 +148,7 @@ def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis, ori
     return builder.splice(written_out(program, origin), [x], None, "", "")[0]
 
 
-@lru_cache(maxsize=4096)
+@shared
 def _move(aval: Aval, source: Dim, to: Dim, axis: compat.Axis) -> Program:
     return trace_rule(lambda x: [compat.match_axis(axis, source, to, x)], [aval])
 

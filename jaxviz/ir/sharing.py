@@ -1,0 +1,161 @@
+"""One way to share: what is made from the same parts is made once, and a user's data is never kept alive by it.
+
+Parts are the same where nothing could tell them apart. Python's `==` is not enough: `1 == 1.0 == True == np.int32(1)` and `0.0 == -0.0`, and
+an attribute of a foreign function, or a param of a user's primitive, means something else by each of them. So keys are made by `exact`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import jax
+import numpy as np
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_AS_THEY_ARE = frozenset((int, str, bytes, type(None)))
+"""Types whose values stand for themselves in a key: what else equals one of them has its type beside it."""
+
+
+_BOOL = {bool}
+
+_ALONE = (bool, enum.Enum, np.dtype)
+"""Types whose values are told apart by themselves and their type."""
+
+
+def exact(x: Any) -> Hashable:
+    """A key that is equal for what is the same in type too, within tuples, mappings and dataclasses as well.
+
+    >>> exact(1) == exact(1.0), exact((0.0, 1)) == exact((-0.0, 1))
+    (False, False)
+
+    What cannot be hashed gives what cannot be hashed either.
+    """
+    kind: Any = type(x)
+    if kind in _AS_THEY_ARE:
+        return x  # type: ignore[no-any-return]
+    if kind is tuple:
+        kinds = set(map(type, x))
+        if kinds <= _AS_THEY_ARE:
+            return x  # type: ignore[no-any-return]
+        if kinds == _BOOL:
+            return bool, x
+    if kind.__hash__ is object.__hash__ or isinstance(
+        x, _ALONE
+    ):  # programs and functions are the same as themselves only
+        return kind, x
+    if isinstance(x, tuple):
+        return kind, *map(exact, x)
+    if isinstance(x, float):
+        return kind, x.hex()
+    if isinstance(x, complex):
+        return kind, x.real.hex(), x.imag.hex()
+    if isinstance(x, np.generic):
+        return kind, x.dtype, x.tobytes()
+    if isinstance(x, frozenset):
+        return kind, frozenset(map(exact, x))
+    if isinstance(x, Mapping) and kind.__hash__ is not None:
+        return kind, frozenset([(exact(k), exact(v)) for k, v in x.items()])
+    if dataclasses.is_dataclass(kind):
+        return kind, x, *[exact(getattr(x, f.name)) for f in dataclasses.fields(kind) if f.compare]
+    return kind, x
+
+
+def exact_params(params: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """The same of an operation's params, in their order."""
+    if not params:
+        return ()
+    return *params, *[x if type(x) in _AS_THEY_ARE else exact(x) for x in params.values()]
+
+
+_DATA = (
+    int, float, complex, str, bytes, type(None), enum.Enum, np.generic, np.dtype,
+    jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.sharding.Mesh, jax.sharding.AbstractMesh,
+)  # fmt: skip
+
+
+def is_data(x: Any) -> bool:
+    """Whether a param is a number, a name, a type or a layout, or made of these, and so holds no function or array of a user's."""
+    if isinstance(x, _DATA):
+        return True
+    if isinstance(x, (tuple, frozenset)):
+        return all(map(is_data, x))
+    if isinstance(x, Mapping):
+        return all(map(is_data, x.values()))
+    if dataclasses.is_dataclass(x) and not callable(x) and type(x).__hash__ is not object.__hash__:
+        return all(is_data(getattr(x, f.name)) for f in dataclasses.fields(x))
+    return False
+
+
+_clear: list[Callable[[], None]] = []
+
+
+class SharedTable(Generic[T]):
+    """What was made, by the parts that it was made from.
+
+    Key: made by `exact`, of all that what is made depends on. Look-up order: what is kept; then what is held weakly, and is there as long as
+    somebody else has it. On a miss, None.
+
+    Args:
+      size: how many others may be used, and surely are kept, after something was used last; after twice as many it is dropped.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+        self._recent: dict[Any, T] = {}
+        self._earlier: dict[Any, T] = {}
+        self._weak: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+        _clear.append(self.clear)
+
+    def get(self, key: Any) -> T | None:
+        """What was made for a key.
+
+        Raises:
+          TypeError: the key has no hash.
+        """
+        found = self._recent.get(key)
+        if found is None:
+            if self._earlier and (found := self._earlier.get(key)) is not None:
+                self.keep(key, found)
+            elif self._weak:
+                found = self._weak.get(key)
+        return found
+
+    def keep(self, key: Any, made: T, weakly: bool = False) -> T:
+        """Keeps what was made, or with `weakly` only knows it; and returns it."""
+        if weakly:
+            self._weak[key] = made
+            return made
+        if len(self._recent) >= self.size:  # in two halves, so that using what is there costs no more than finding it
+            self._recent, self._earlier = {}, self._recent
+        self._recent[key] = made
+        return made
+
+    def values(self) -> Iterator[T]:
+        """What is kept."""
+        return iter({**self._earlier, **self._recent}.values())
+
+    def __len__(self) -> int:
+        return len({**self._earlier, **self._recent})
+
+    def clear(self) -> None:
+        """Forgets all; who has what was made keeps it."""
+        self._recent, self._earlier = {}, {}
+        self._weak.clear()
+
+
+def cleared(cached: F) -> F:
+    """Has `clear_shared` empty the `lru_cache` of a function, too: for one of arguments that `==` compares well, such as types."""
+    _clear.append(cached.cache_clear)  # type: ignore[attr-defined]
+    return cached
+
+
+def clear_shared() -> None:
+    """Forgets all that is shared anywhere."""
+    for clear in _clear:
+        clear()
