@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import derivation, explorer, loops, nans, probes, remat
+from benchmarks import derivation, explorer, loops, nans, probes, remat, watching
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
@@ -10,4 +10,5 @@ loops.main(quick=quick)
 remat.main(quick=quick)
 nans.main(quick=quick)
 probes.main(quick=quick)
+watching.main(quick=quick)
 explorer.main(quick=quick)

@@ -20,11 +20,10 @@ if not _is_doctor():
 
 
 def load_ipython_extension(ipython: object) -> None:
-    """Makes the magics known, and has reading a donated array name the call that took it: `%load_ext jaxviz`."""
+    """Makes the magics known, and turns nothing else on: `%load_ext jaxviz`."""
     from jaxviz.notebook.magics import register
 
     register(ipython)
-    watch_donations()
 
 
 def __getattr__(name: str) -> object:

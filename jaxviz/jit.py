@@ -10,7 +10,7 @@ from jaxviz.analysis.compiled import CompileReport, report_compiled
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.runtime.cache import compiled_of
-from jaxviz.runtime.donated import check_not_donated, note_donated
+from jaxviz.runtime.donated import check_not_donated
 from jaxviz.trace import note_arguments, noting_arguments
 
 
@@ -22,19 +22,15 @@ class Jitted:
         self._fun = fun  # the cache holds it weakly
         self._options = options
         self._compiled = compiled_of(fun, options)
-        self._donates = bool(options.get("donate_argnums") not in (None, ()) or options.get("donate_argnames"))
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            out = self._compiled(*args, **kwargs)
+            return self._compiled(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError) as error:
             check_not_donated(self._fun, args, kwargs, error)
             note_arguments(error, self, args, kwargs)
             raise
-        if self._donates:
-            note_donated(self._fun, args, kwargs)
-        return out
 
     @api_boundary
     def report(self, *args: Any, **kwargs: Any) -> CompileReport:

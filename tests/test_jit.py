@@ -251,7 +251,14 @@ def read(p):
     return jnp.sum(p["w"])
 
 
-def test_reading_a_donated_array_again():
+@pytest.fixture
+def watched():
+    jaxviz.watch_donations()
+    yield
+    jaxviz.watch_donations(False)
+
+
+def test_reading_a_donated_array_again(watched):
     def step(params, x):
         return {"w": params["w"] * x}
 

@@ -7,7 +7,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -23,6 +22,8 @@ _NEAREST_OF = 64
 """How many earlier programs a new one is compared with."""
 
 _SHOWN = 20
+
+_FIRST = "call jaxviz.watch_compilations() at the start, or run it again after jax.clear_caches()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class FunctionCompilations:
       n_functions: how many functions were made of this definition.
       only_traced: how often it was traced and not compiled: `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that an error ended.
       is_part: whether these are what a transform outside of `jit`, such as `jax.grad`, compiled of a jitted function, part by part.
+      is_watched: whether compilations were watched before this was asked.
       asked: for the arguments that were asked about, the number of what was compiled for them, None where nothing was; and what differs
         from the nearest. None where no arguments were given.
     """
@@ -121,6 +123,7 @@ class FunctionCompilations:
     only_traced: int = 0
     is_part: bool = False
     asked: tuple[int | None, tuple[Change, ...]] | None = None
+    is_watched: bool = True
 
     @property
     def count(self) -> int:
@@ -138,7 +141,9 @@ class FunctionCompilations:
         n, at = self.count, f" ({short_location(self.definition)})" if self.definition else ""
         traced = f"; traced {_times(self.only_traced)}{' without' if n else ''}" if self.only_traced else ""
         parts = ", in parts, by a transform outside of jit" if self.is_part else ""
-        never = "never compiled" if self.only_traced else "not compiled since jaxviz was imported"
+        never = "never compiled" if self.only_traced else "not compiled while compilations were watched"
+        if not self.is_watched:
+            never = f"not known, since compilations are watched only from now on; {_FIRST}"
         compiled = f"compiled {_times(n)} in {format_seconds(self.seconds)}" if n else never
         return f"{self.name}{at}: {compiled}{parts}{traced}"
 
@@ -203,7 +208,9 @@ def _row(r: Recompilation) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class CompilationReport:
-    """What JAX compiled while it was watched, by function; those that took longest first. In a `with` block it grows.
+    """What JAX compiled while it was watched, by function; those that took longest first.
+
+    That of `watch_compilations` grows; as a context manager it ends when the block does.
 
     Args:
       records: the compilations that it tells of.
@@ -212,6 +219,12 @@ class CompilationReport:
 
     records: Sequence[Compilation]
     since: float
+
+    def __enter__(self) -> CompilationReport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        compilations.stop(self.records)
 
     @property
     def functions(self) -> tuple[FunctionCompilations, ...]:
@@ -244,12 +257,17 @@ class CompilationReport:
     @property
     def summary(self) -> str:
         """`7 programs compiled in 0.41 s since 12:31:07: 3 of 1 function, 4 of jax's own outside of jit`."""
+        if not self.records:
+            return f"nothing compiled since {self._when}, when the watch began"
         n, own = self.count, sum(f.count for f in self.functions)
         seconds = sum(c.total for c in self.records)
-        when = time.strftime("%H:%M:%S", time.localtime(self.since))
         k = sum(f.count > 0 for f in self.functions)
         of = f": {own:,} of {k:,} function{'s' * (k != 1)}, {n - own:,} of jax's own outside of jit" if n else ""
-        return f"{n:,} program{'s' * (n != 1)} compiled in {format_seconds(seconds)} since {when}{of}"
+        return f"{n:,} program{'s' * (n != 1)} compiled in {format_seconds(seconds)} since {self._when}{of}"
+
+    @property
+    def _when(self) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self.since))
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -304,9 +322,10 @@ def explain_recompile(
 ) -> FunctionCompilations | CompilationReport:
     """Why a jitted function was compiled as often as it was: for each time the call, what of the key changed, and the seconds.
 
-    JAX is listened to from `import jaxviz` on; what was compiled before that is not known. Each program is set beside the earlier one of the
-    function that it differs least from.
+    Nothing is watched until it is asked for: call `watch_compilations()` at the start. Asked of a function before that, the report says so, and
+    compilations are watched from then on. Each program is set beside the earlier one of the function that it differs least from.
 
+    >>> jaxviz.watch_compilations()
     >>> print(jaxviz.explain_recompile(step))
     step (train.py:12): compiled twice in 61 ms
     #  was  called at    trace    lower   compile  what changed
@@ -321,11 +340,13 @@ def explain_recompile(
     Raises:
       TypeError: f is no function; or arguments are given, and f is not jitted.
     """
-    compilations.listen()
+    if f is not None:
+        compat.check_callable(f)
     records = tuple(compilations.LOG)
     if f is None:
-        return CompilationReport(records, compilations.SINCE)
-    compat.check_callable(f)
+        if not records and not compilations.is_watching():
+            watch_compilations()
+        return CompilationReport(records, compilations.began() or time.time())
     fun = jitted_of(f)
     jitted = compat.jitted_function(fun)
     fun = fun if jitted is None else jitted[0]
@@ -333,7 +354,10 @@ def explain_recompile(
     own = [
         c for c in records if c.kind != "part" and (c.function == this or (at and (c.definition, c.name) == (at, name)))
     ]
-    report = _function(own) if own else FunctionCompilations(name, at, (), 0)
+    is_watched = bool(own) or compilations.is_watching()
+    if not is_watched:
+        watch_compilations()
+    report = _function(own) if own else FunctionCompilations(name, at, (), 0, is_watched=is_watched)
     if not args and not kwargs:
         return report
     if jitted is None:
@@ -350,20 +374,25 @@ def _asked(
     return (None if since is None or changes else compiled.index(since) + 1), changes
 
 
-@contextmanager
-def watch_compilations() -> Iterator[CompilationReport]:
-    """Tells what JAX compiles while the context lasts.
+def watch_compilations(on: bool = True) -> CompilationReport:
+    """Watches what JAX compiles, from now on: for `explain_recompile`, and for a report of its own that grows.
 
-    >>> with jaxviz.watch_compilations() as seen:
+    >>> with jaxviz.watch_compilations() as seen:  # until the block ends; without `with`, until watch_compilations(False)
     ...     train(params)
     >>> print(seen)
     >>> assert seen.count <= 1
 
-    Yields:
-      a `CompilationReport`, which grows with each compilation.
+    A call that finds its program compiled costs nothing more; one that is compiled takes about 1 % longer.
+
+    Args:
+      on: False to end every watch. What was seen is still known to `explain_recompile`.
+
+    Returns:
+      what is compiled from now on.
     """
-    with compilations.watched() as records:
-        yield CompilationReport(records, time.time())
+    if not on:
+        compilations.stop_all()
+    return CompilationReport(compilations.start() if on else (), time.time())
 
 
 # --- differences ------------------------------------------------------------------------------------------------------

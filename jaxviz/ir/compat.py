@@ -2412,37 +2412,41 @@ def _heard_after(before: Any, heard: Any) -> Any:
     return hook
 
 
-def donates(f: Any) -> bool:
-    """Whether a function of `jax.jit` takes over the memory of arguments."""
+def donating(f: Any) -> Any:
+    """The parameters of `jit` of a function that takes over the memory of arguments; None of another."""
     info = getattr(f, "_jit_info", None)
-    return info is not None and bool(info.donate_argnums or info.donate_argnames)
+    return info if info is not None and donates(info) else None
 
 
-def donated_arguments(call: JitCall) -> list[tuple[str, Any]]:
-    """The arrays that a call of a jitted function donates, each with its path."""
-    info, names = call.info, parameters(call.fun, len(call.args), {})[0]
-    given = [(names[i], call.args[i]) for i in info.donate_argnums if i < len(call.args)]
-    given += [(name, call.kwargs[name]) for name in info.donate_argnames if name in call.kwargs]
-    leaves = jax.tree_util.tree_leaves_with_path
-    return [(name + jax.tree_util.keystr(path), x) for name, tree in given for path, x in leaves(tree)]
+def donates(info: Any) -> bool:
+    """Whether parameters of `jit` say that arguments are donated."""
+    return bool(info.donate_argnums or info.donate_argnames)
 
 
+def donated_arguments(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call of a jitted function donates, by name."""
+    names = parameters(fun, len(args), {})[0]
+    given = {names[i]: args[i] for i in info.donate_argnums if i < len(args)}
+    return given | {name: kwargs[name] for name in info.donate_argnames if name in kwargs}
+
+
+ArrayImpl: Any = _array.ArrayImpl
 _check_if_deleted = _array.ArrayImpl._check_if_deleted
 
 
-def explain_deleted(tell: Callable[[Any], str]) -> None:
-    """Has JAX's error for reading an array that is no more end in what a function says of the array, if anything."""
+def explain_deleted(tell: Callable[[Any], str] | None) -> None:
+    """Has JAX's error for reading an array that is no more end in what a function says of the array, if anything; None undoes it."""
 
     def check(self: Any) -> None:
         try:
             _check_if_deleted(self)
         except RuntimeError as error:
-            said = tell(self)
+            said = tell(self) if tell is not None else ""
             if not said:
                 raise
             raise RuntimeError(f"{error} {said}") from None
 
-    _array.ArrayImpl._check_if_deleted = check
+    _array.ArrayImpl._check_if_deleted = _check_if_deleted if tell is None else check
 
 
 def key_data(x: Any) -> Any:

@@ -189,7 +189,8 @@ class JaxvizMagics(Magics):
 
     @line_cell_magic
     def recompile(self, line: str, cell: str | None = None) -> Any:
-        """Show what JAX compiled and why again: `%recompile step`; without a function, of all since jaxviz was imported.
+        """Show what JAX compiled and why again: `%recompile step`; without a function, of all since compilations are watched:
+        since `jaxviz.watch_compilations()`, or since this was first asked.
 
         As a cell magic it runs the cell, and shows what was compiled for it.
         """

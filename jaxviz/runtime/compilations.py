@@ -1,11 +1,14 @@
 """What JAX has traced, lowered and compiled, as it is told by `jax.monitoring`: for which call, under which key, in what time.
 
-Nothing of JAX's is replaced. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.
+It listens only while something watches. Nothing of JAX's is replaced, and no code of a class of the user's is called but `__hash__` of static
+arguments, as JAX calls it. A listener runs inside the call that JAX compiles for, whose Python frames have the function and its arguments.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import functools
 import inspect
 import itertools
@@ -34,6 +37,8 @@ PHASES = {
 
 _KEPT = 10_000
 _REPR = 60
+_MOST = 1000
+"""Values of a container that a function closes over; a longer one goes by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +138,13 @@ class Compilation:
 
 
 LOG: deque[Compilation] = deque(maxlen=_KEPT)
-"""All since jaxviz was imported, up to a bound."""
+"""All that was compiled while something watched, up to a bound."""
 
-SINCE = time.time()
-on_compiled_call: list[Callable[[compat.JitCall, Location | None], None]] = []
-"""Told of each call that JAX traces or compiles for, with the user's line."""
+_began: float | None = None
+"""When something watched for the first time, in seconds since the epoch."""
+
+_heard_calls: Callable[[compat.JitCall, Location | None], None] | None = None
+"""Called with each call that JAX traces or compiles for, and the user's line."""
 
 _watches: list[list[Compilation]] = []
 _numbers = itertools.count(1)
@@ -160,7 +167,13 @@ def _on_start(event: str, value: float, **about: Any) -> None:
     if (phase := PHASES.get(event)) is not None:
         found = None
         try:
-            found = _begin(phase, str(about.get("fun_name", "")), sys._getframe(1))
+            frame = sys._getframe(1)
+            if _watches:
+                found = _begin(phase, str(about.get("fun_name", "")), frame)
+            if _heard_calls is not None and not _under_way.is_own:
+                call = compat.jit_call_under_way(frame)
+                if call is not None and call.kind == "call" and compat.donates(call.info):
+                    _heard_calls(call, user_site(frame))
         except Exception as error:  # what only looks on must not break the user's program
             _failures.append(f"{type(error).__name__}: {error}")
         _under_way.current.append(found)
@@ -198,9 +211,6 @@ def _begin(phase: str, name: str, frame: Any) -> Compilation:
         LOG.append(found)
         for watch in _watches:
             watch.append(found)
-        if call is not None and call.kind == "call":
-            for heard in on_compiled_call:
-                heard(call, found.site)
     return found
 
 
@@ -292,17 +302,47 @@ def _leaf(x: Any) -> Leaf:
     return Leaf(aval.str_short(short_dtypes=True), shape, dtype, bool(getattr(aval, "weak_type", False)), place)
 
 
+_NUMBERS = (type(None), bool, int, float, complex, str, bytes)
+
+
 def _held(x: Any) -> Held:
-    if x is None or isinstance(x, (bool, int, float, complex, str, bytes)):
-        return Held(_shortened(repr(x)), (type(x).__name__, x))
+    """A static argument, which JAX has a hash of, too."""
+    if type(x) in _NUMBERS:
+        return Held(_text(x), (type(x).__name__, x))
     kind: Any = type(x)
     by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
-    try:
-        token: Any = identity(x) if by_identity else hash(x)
-    except TypeError:
-        token = repr(x)
-    text = f"a {type(x).__name__}" if by_identity else _shortened(repr(x))
-    return Held(text, (type(x).__name__, token), by_identity)
+    return Held(_text(x), (kind.__name__, identity(x) if by_identity else hash(x)), by_identity)
+
+
+def _text(x: Any) -> str:
+    """What a value looks like, as far as no code of its class is needed for that."""
+    return _shortened(_written(x, 3))
+
+
+def _written(x: Any, depth: int) -> str:
+    kind = type(x)
+    if kind in _NUMBERS:
+        return repr(x)
+    if isinstance(x, enum.Enum):
+        return f"{kind.__name__}.{x._name_}"
+    if isinstance(x, (jax.Array, np.ndarray)):
+        return _kind(x)
+    if callable(x) and getattr(root_function(x), "__code__", None) is not None:
+        return function_name(x)
+    if depth and kind in (tuple, list, frozenset, set, dict) and len(x) <= _REPR:
+        if isinstance(x, dict):
+            return f"{{{', '.join(f'{_written(k, depth - 1)}: {_written(v, depth - 1)}' for k, v in x.items())}}}"
+        items = ", ".join(_written(y, depth - 1) for y in x)
+        return f"[{items}]" if kind is list else f"({items})" if kind is tuple else f"{{{items}}}"
+    if depth and (fields := _fields(x)):
+        return f"{kind.__name__}({', '.join(f'{name}={_written(v, depth - 1)}' for name, v in fields.items())})"
+    return f"a {kind.__name__}"
+
+
+def _fields(x: Any) -> dict[str, Any]:
+    """The fields of a dataclass's instance; of another object, and of one with slots, none."""
+    values = getattr(x, "__dict__", {}) if dataclasses.is_dataclass(type(x)) else {}
+    return {f.name: values[f.name] for f in dataclasses.fields(x) if f.name in values} if values else {}
 
 
 def _closure(fun: Any) -> dict[str, Held]:
@@ -335,21 +375,25 @@ def _closure(fun: Any) -> dict[str, Held]:
     return found
 
 
-def _bound(x: Any) -> Held:
+def _bound(x: Any, depth: int = 8) -> Held:
+    """A value that a function closes over: what is no number, and no container of numbers, goes by identity."""
     if isinstance(x, (jax.Array, np.ndarray)):
         return Held(_kind(x), identity(x), by_identity=True)
-    if isinstance(x, (list, tuple, dict)):
-        leaves, tree = jax.tree.flatten(x)
-        if len(leaves) > 1000 or (len(leaves) == 1 and leaves[0] is x):
+    if type(x) in _NUMBERS:
+        return Held(_text(x), (type(x).__name__, x))
+    if type(x) in (list, tuple, dict) or _fields(x):
+        inside = x if type(x) in (list, tuple, dict) else _fields(x)
+        if len(inside) > _MOST or not depth:
             return Held(f"a {type(x).__name__}", identity(x), by_identity=True)
-        parts = [_bound(leaf) for leaf in leaves]
+        parts = [_bound(y, depth - 1) for y in (inside.values() if isinstance(inside, dict) else inside)]
+        names = tuple(map(_text, inside)) if isinstance(inside, dict) else ()
         arrays = any(p.by_identity for p in parts)
-        text = f"a {type(x).__name__} of {len(leaves):,} values" if arrays else _shortened(repr(x))
-        return Held(text, (str(tree), tuple(p.token for p in parts)), arrays)
+        text = f"a {type(x).__name__} of {len(parts):,} values" if arrays else _text(x)
+        return Held(text, (type(x).__name__, names, tuple(p.token for p in parts)), arrays)
     code = getattr(root_function(x), "__code__", None) if callable(x) else None
     if code is not None:  # a function made anew beside this one is not what makes them differ
         return Held(function_name(x), (code.co_filename, code.co_firstlineno, code.co_name))
-    return _held(x)
+    return Held(_text(x), (type(x).__name__, identity(x)), by_identity=True)
 
 
 def _kind(x: Any) -> str:
@@ -395,8 +439,8 @@ def _forget(place: int, serial: int) -> None:
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
-def listen() -> None:
-    """Listens to JAX, unless it is so already, or again where `jax.monitoring.clear_event_listeners()` was called."""
+def _listen(on: bool) -> None:
+    """Has JAX call the listeners, also where `jax.monitoring.clear_event_listeners()` was called meanwhile; or no longer."""
     for callback, stop, start in (
         (_on_start, jax.monitoring.unregister_scalar_listener, jax.monitoring.register_scalar_listener),
         (
@@ -407,19 +451,56 @@ def listen() -> None:
     ):
         with contextlib.suppress(AssertionError, ValueError):  # it was not listening
             stop(callback)  # type: ignore[operator]
-        start(callback)  # type: ignore[operator]
+        if on:
+            start(callback)  # type: ignore[operator]
+
+
+def start() -> list[Compilation]:
+    """A list to which each compilation is added from now on, until `stop`."""
+    global _began
+    _began = _began or time.time()
+    seen: list[Compilation] = []
+    _watches.append(seen)
+    _listen(True)
+    return seen
+
+
+def stop(seen: Sequence[Compilation]) -> None:
+    """Adds no more to a list of `start`."""
+    _watches[:] = [w for w in _watches if w is not seen]
+    _listen(bool(_watches) or _heard_calls is not None)
+
+
+def stop_all() -> None:
+    """Adds no more to any list."""
+    _watches.clear()
+    _listen(_heard_calls is not None)
+
+
+def is_watching() -> bool:
+    return bool(_watches)
+
+
+def began() -> float | None:
+    """When compilations were watched for the first time, in seconds since the epoch; None if they never were."""
+    return _began
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[Compilation]]:
     """A list to which each compilation is added while the context lasts."""
-    listen()
-    seen: list[Compilation] = []
-    _watches.append(seen)
+    seen = start()
     try:
         yield seen
     finally:
-        _watches[:] = [w for w in _watches if w is not seen]
+        stop(seen)
+
+
+def hear_calls(heard: Callable[[compat.JitCall, Location | None], None] | None) -> None:
+    """Calls a function for each call that donates and that JAX traces or compiles for, with the user's line; with None, no longer."""
+    global _heard_calls
+    _heard_calls = heard
+    _listen(bool(_watches) or heard is not None)
 
 
 @contextlib.contextmanager
@@ -435,6 +516,3 @@ def unwatched() -> Iterator[None]:
 def failures() -> tuple[str, ...]:
     """What went wrong in listening, last."""
     return tuple(_failures)
-
-
-listen()

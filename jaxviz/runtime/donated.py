@@ -1,10 +1,13 @@
-"""Arrays that were donated: where they went, for the error that reading one again raises."""
+"""Arrays that were donated: where they went, for the error that reading one again raises. Nothing is noted until `watch_donations` asks for it."""
 
 from __future__ import annotations
 
+import sys
+import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,58 +17,183 @@ from jaxviz.ir.origin import Location, locate
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name
 
-_went: dict[int, tuple[Any, str]] = {}
-"""Identity of a donated array -> a weak reference to it, and where it went."""
+_SHARE = 0.005
+"""How much of the time that passes may go into noting the arrays of calls."""
 
-_given: dict[int, tuple[Any, str]] = {}
-"""The same of arrays that a call was given to donate; it may not have."""
+_CREDIT = 2e-4
+"""Seconds that may be saved up for it while nothing is called."""
 
+_ALWAYS = 2
+"""How many calls of a function at a line are noted whatever that takes: the mistake is most often made in the first."""
 
-def note_donated(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Notes which arguments of a call that has just returned are no more."""
-    gone = [(path, x) for path, x in _gone(fun, args, kwargs) if id(x) not in _went]
-    if not gone:
-        return
-    _note(_went, fun, gone, locate(compat.current_source()))
+_KEPT = 1000
+"""Functions and places, before those whose function has gone are dropped."""
 
 
-def _note(
-    notes: dict[int, tuple[Any, str]], fun: Callable[..., Any], arrays: Iterable[tuple[str, Any]], at: Location | None
-) -> None:
-    compat.explain_deleted(_told)
-    where = f" at {at}" if at is not None else ""
-    for path, x in arrays:
-        for array in {id(a): a for a in (x, compat.key_data(x))}.values():
-            identity = id(array)
-            reference = weakref.ref(array, lambda _, identity=identity: notes.pop(identity, None))  # type: ignore[misc]
-            notes[identity] = (reference, f"to {function_name(fun)}{f' as {path}' if path else ''}{where}")
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call that donates, without its arrays.
+
+    Args:
+      name: of the function.
+      tree: the structure of the donated arguments, a dict by name.
+      source: where it was called, as the `source` of an equation; or the line.
+      arrays: references to those that it took.
+      places: for each of those which leaf it was.
+    """
+
+    name: str
+    tree: Any
+    source: Any
+    arrays: list[weakref.ref[Any]]
+    places: list[int]
+
+    def text(self, place: int) -> str:
+        """`to step as params['w'] at train.py:30`, of the leaf at a place."""
+        path, _ = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(self.tree.num_leaves)))[place]
+        at = self.source if isinstance(self.source, Location) else locate(self.source)
+        where = f" at {at}" if at is not None else ""
+        return f"to {self.name} as {path[0].key}{jax.tree_util.keystr(path[1:])}{where}"
 
 
-def _told(x: Any) -> str:
-    """What the error for reading an array ends in."""
-    where = _where(x)
-    return f"It was donated {where}. Use what that call returned, or do not donate it." if where else ""
+@dataclass(eq=False, slots=True)
+class _Repeated:
+    """Calls of a function from one place in the code, of which not all are noted.
+
+    Args:
+      function: a reference to it.
+      first: the first of them.
+      types: of the arrays that it donated.
+      times: how many were noted.
+      is_complete: whether all were.
+    """
+
+    function: weakref.ref[Any]
+    first: _Call
+    types: list[Any]
+    times: int = 0
+    is_complete: bool = True
+
+
+class _Calls:
+    """Those that somebody still has an array of."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self._most = 64
+
+    def add(self, call: _Call) -> None:
+        self.calls.append(call)
+        if len(self.calls) > self._most:
+            self.calls = [c for c in self.calls if any(r() is not None for r in c.arrays)]
+            self._most = 64 + 2 * len(self.calls)
+
+    def find(self, x: Any) -> str:
+        """Which of them took an array, the first one; '' if none did."""
+        for call in self.calls:
+            for place, reference in zip(call.places, call.arrays, strict=True):
+                if reference() is x:
+                    return call.text(place)
+        return ""
+
+
+@dataclass(eq=False)
+class _Watch:
+    """What is known while donations are watched.
+
+    Args:
+      went: the calls that took arrays.
+      given: calls that were given arrays to take, and may not have.
+      repeated: calls by the identity of the function and where in the code they are.
+      credit: seconds that noting may take now.
+      at: when that was worked out.
+    """
+
+    went: _Calls = field(default_factory=_Calls)
+    given: _Calls = field(default_factory=_Calls)
+    repeated: dict[Any, _Repeated] = field(default_factory=dict)
+    credit: float = 0.0
+    at: float = field(default_factory=time.perf_counter)
+
+    def hear(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes which arguments of a call that has just returned are no more."""
+        info = compat.donating(f)
+        if info is None:
+            return
+        now = time.perf_counter()
+        self.credit = min(_CREDIT, self.credit + _SHARE * (now - self.at))
+        self.at = now
+        frame = sys._getframe(2)  # beyond JAX's hook, whoever called the function
+        here = (id(f), frame.f_code, frame.f_lasti)
+        repeated = self.repeated.get(here)
+        if repeated is not None and repeated.function() is not f:
+            repeated = None
+        if repeated is not None and repeated.times >= _ALWAYS and self.credit <= 0:
+            repeated.is_complete = False
+            return
+        leaves, call = _donated(f._fun, info, args, kwargs, compat.current_source(), is_deleted)
+        if repeated is None:
+            types = [jax.typeof(x) for x in leaves]
+            if len(self.repeated) > _KEPT:
+                self.repeated = {k: r for k, r in self.repeated.items() if r.function() is not None}
+            repeated = self.repeated[here] = _Repeated(weakref.ref(f), call, types)
+        repeated.times += 1
+        self.went.add(call)
+        self.credit -= time.perf_counter() - now
+
+    def hear_compiled(self, call: compat.JitCall, at: Location | None) -> None:
+        """Notes what a call is given to donate; when this is asked for, the array is no more. JAX's hook is for calls that it need not compile."""
+        is_array = lambda x: isinstance(x, jax.Array) and not compat.is_tracer(x)
+        _, noted = _donated(call.fun, call.info, call.args, call.kwargs, at, is_array)
+        self.given.add(noted)
+
+    def where(self, x: Any) -> str:
+        """`to step as params['w'] at train.py:30`, of an array that is no more; '' where it is not known."""
+        found = self.went.find(x) or self.given.find(x)
+        if found:
+            return found
+        for repeated in self.repeated.values():
+            if not repeated.is_complete and x.aval in repeated.types:
+                return f"probably {repeated.first.text(repeated.types.index(x.aval))}"
+        return ""
+
+    def tell(self, x: Any) -> str:
+        """What the error for reading an array ends in."""
+        where = self.where(x)
+        return f"It was donated {where}. Use what that call returned, or do not donate it." if where else ""
+
+
+_watch: _Watch | None = None
+
+
+def _donated(
+    fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any], source: Any, is_taken: Callable[[Any], bool]
+) -> tuple[list[Any], _Call]:
+    """The leaves of the arguments that a call donates, and the call with those of them that it took."""
+    leaves, tree = jax.tree.flatten(compat.donated_arguments(fun, info, args, kwargs))
+    taken = [(i, x) for i, x in enumerate(leaves) if is_taken(x)]
+    taken += [(i, compat.key_data(x)) for i, x in taken if type(x) is not compat.ArrayImpl]
+    arrays = [weakref.ref(x) for _, x in taken]
+    return leaves, _Call(function_name(fun), tree, source, arrays, [i for i, _ in taken])
 
 
 def donated_to(x: Any) -> str | None:
     """Where an array went that was donated, with the call that took it: `to step as params['w'] at train.py:30`.
 
-    It is None of an array that was not donated, or by a call that is not known; see `watch_donations`.
+    It is None of an array that was not donated, or by a call that is not known; see `watch_donations`, which comes before.
+
+    Raises:
+      RuntimeError: the array is no more, and donations are not watched.
     """
-    return _where(x) or None
-
-
-def _where(x: Any) -> str:
-    """`to step as params['w'] at train.py:30`, of an array that is no more; '' where it is not known."""
-    for notes in (_went, _given):
-        reference, where = notes.get(id(x), (None, ""))
-        if reference is not None and reference() is x:
-            return where
-    return ""
+    if _watch is None and is_deleted(x):
+        raise RuntimeError(
+            "Donations are not watched, so it is not known where this array went: call jaxviz.watch_donations() first."
+        )
+    return (_watch.where(x) or None) if _watch is not None else None
 
 
 def watch_donations(on: bool = True) -> None:
-    """Has the error for reading an array that was donated name the call that took it, also of functions of `jax.jit`.
+    """Has the error for reading an array that was donated name the call that took it, from now on.
 
     >>> jaxviz.watch_donations()
     >>> step(params, batch)  # jax.jit(step, donate_argnums=0)
@@ -73,7 +201,10 @@ def watch_donations(on: bool = True) -> None:
     RuntimeError: Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at train.py:30. Use what that call
     returned, or do not donate it.
 
-    Functions of `jaxviz.jit` say so without it. It takes about a microsecond of each call of a jitted function. `%load_ext jaxviz` calls it.
+    A call of a jitted function takes a microsecond more; noting its arrays takes at most half a per cent of the time that passes. Where
+    calls that donate many arrays follow each other faster than that, the first two at each line are noted, and then as many as there is
+    time for; of an array that another one took, the error says "probably".
+
     Before JAX 0.12 an operation that was compiled before for such arrays raises XLA's own error instead ("Buffer has been deleted or
     donated"), which names nothing; `jaxviz.donated_to(x)` tells then.
 
@@ -82,23 +213,13 @@ def watch_donations(on: bool = True) -> None:
     applied to the same function again.
 
     Args:
-      on: False to leave off.
+      on: False to leave off. All that was noted is forgotten, and JAX's class of arrays is as it was.
     """
-    compat.on_jit_calls(_note_call if on else None)
-    compilations.on_compiled_call[:] = [_note_compiled_call] if on else []
-
-
-def _note_compiled_call(call: compat.JitCall, at: Location | None) -> None:
-    """Notes what a call is given to donate; when this is asked for, the array is no more. JAX's hook is for calls that it need not compile."""
-    given = compat.donated_arguments(call)
-    _note(
-        _given, call.fun, [(path, x) for path, x in given if isinstance(x, jax.Array) and not compat.is_tracer(x)], at
-    )
-
-
-def _note_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if compat.donates(f):
-        note_donated(f, args, kwargs)
+    global _watch
+    _watch = (_watch or _Watch()) if on else None
+    compat.on_jit_calls(_watch.hear if _watch is not None else None)
+    compat.explain_deleted(_watch.tell if _watch is not None else None)
+    compilations.hear_calls(_watch.hear_compiled if _watch is not None else None)
 
 
 def check_not_donated(
@@ -111,8 +232,13 @@ def check_not_donated(
     """
     for path, x in _gone(fun, args, kwargs):
         is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        where = _where(x)
-        told = f"It was donated {where}." if where else "It was donated to a jitted function, or deleted."
+        where = _watch.where(x) if _watch is not None else ""
+        unknown = "It was donated to a jitted function, or deleted"
+        told = (
+            f"It was donated {where}."
+            if where
+            else f"{unknown}; jaxviz.watch_donations() beforehand says by which call."
+        )
         advice = "Split a key before it is donated." if is_key else "Use what that call returned, or do not donate it."
         raise RuntimeError(
             f"{'Random key' if is_key else 'Array'} has been deleted with shape={x.aval.str_short()}. It is the argument "
@@ -122,7 +248,7 @@ def check_not_donated(
 
 def is_deleted(x: Any) -> bool:
     """Whether a value is an array that was donated or deleted."""
-    return isinstance(x, jax.Array) and not compat.is_tracer(x) and x.is_deleted()
+    return (type(x) is compat.ArrayImpl or (isinstance(x, jax.Array) and not compat.is_tracer(x))) and x.is_deleted()
 
 
 def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -139,9 +265,8 @@ def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 @contextmanager
 def calls_heard(heard: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
     """Calls a function after each call of a jitted one that JAX need not compile, with that and its arguments, while the context lasts."""
-    is_watching = bool(compilations.on_compiled_call)
     compat.on_jit_calls(heard)
     try:
         yield
     finally:
-        watch_donations(is_watching)
+        compat.on_jit_calls(_watch.hear if _watch is not None else None)

@@ -179,6 +179,11 @@ def test_donated_arguments_are_copied():
 
 
 def test_what_it_compiles_itself_is_no_recompilation():
+    with jaxviz.watch_compilations():
+        _profile_and_ask()
+
+
+def _profile_and_ask():
     f = jax.jit(lambda x: jnp.sin(x) * 3)
     jaxviz.profile(f, 1.0, repeat=3)
     found = jaxviz.explain_recompile(f)

@@ -1,5 +1,6 @@
 """Why functions are compiled again: each part of the key by itself, with jax's own counts as the oracle."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -32,7 +33,9 @@ def events():
 @pytest.fixture(autouse=True)
 def nothing_missed():
     before = compilations.failures()
+    jaxviz.watch_compilations()
     yield
+    jaxviz.watch_compilations(False)
     assert compilations.failures() == before
 
 
@@ -125,7 +128,7 @@ def test_a_watch():
 
 def test_what_was_never_compiled():
     assert "never_called (test_recompilations.py:" in (text := str(jaxviz.explain_recompile(jax.jit(never_called))))
-    assert text.endswith("not compiled since jaxviz was imported")
+    assert text.endswith("not compiled while compilations were watched")
 
 
 def never_called(x):
@@ -363,3 +366,81 @@ def test_arguments_with_paths_of_their_own():
     jitted(1.0, [2], k=3.0)
     assert "xs[1][0]" in last(jitted).text
     assert compat.jitted_function(jitted)[0] is f
+
+
+def test_what_was_not_watched_is_said_and_watched_from_then_on():
+    jaxviz.watch_compilations(False)
+    compilations.LOG.clear()
+    f = jax.jit(lambda x: x * 6)
+    f(1.0)
+    first = jaxviz.explain_recompile(f)
+    assert first.count == 0
+    assert "not known, since compilations are watched only from now on" in first.summary
+    f(jnp.ones(3))
+    found = jaxviz.explain_recompile(f)
+    assert (found.count, found.is_watched) == (1, True)
+
+
+def test_a_report_of_everything_begins_the_watch_too():
+    jaxviz.watch_compilations(False)
+    compilations.LOG.clear()
+    assert "nothing compiled since" in str(jaxviz.explain_recompile())
+    jax.jit(lambda x: x * 7)(1.0)
+    assert jaxviz.explain_recompile().count == 1
+
+
+def test_a_block_that_has_ended_hears_no_more_and_is_still_known():
+    jaxviz.watch_compilations(False)
+    f = jax.jit(lambda x: x * 9)
+    with jaxviz.watch_compilations() as seen:
+        f(1.0)
+    f(jnp.ones(3))
+    assert seen.count == jaxviz.explain_recompile(f).count == 1
+    assert not compilations.is_watching()
+
+
+def test_no_code_of_a_users_class_is_called():
+    """But `__hash__` and `__eq__` of a static argument, as JAX calls them."""
+    called = []
+
+    class Shy:
+        def __init__(self, n):
+            self.n = n
+
+        def __repr__(self):
+            called.append("repr")
+            return "Shy()"
+
+        def __hash__(self):
+            called.append("hash")
+            return self.n
+
+        def __eq__(self, other):
+            return self.n == other.n
+
+    def make(shy):
+        return jax.jit(lambda x, y=shy: x * shy.n)
+
+    for n in (1, 2):
+        make(Shy(n))(1.0)
+    assert called == []
+    f = jax.jit(lambda x, config: x * config.n, static_argnums=1)
+    f(1.0, Shy(1))
+    f(1.0, Shy(2))
+    assert "repr" not in called
+    assert last(f).text == "static config: a Shy → another Shy"
+
+
+def test_dataclasses_are_shown_by_their_fields():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        width: int
+        names: tuple[str, ...] = ("a",)
+
+        def __repr__(self):
+            raise AssertionError("not to be called")
+
+    f = jax.jit(lambda x, config: x * config.width, static_argnums=1)
+    f(1.0, Config(1))
+    f(1.0, Config(2))
+    assert last(f).text == "static config: Config(width=1, names=('a')) → Config(width=2, names=('a'))"

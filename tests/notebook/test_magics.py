@@ -3,6 +3,7 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+import jaxviz
 from jaxviz.notebook.magics import JaxvizMagics
 
 SETUP = """
@@ -333,7 +334,13 @@ def test_the_whole_traceback_is_kept_for_tb(run, shell, capsys):
     assert "no such layer" in capsys.readouterr().out
 
 
-def test_recompile_tells_of_a_function_and_of_a_cell(run):
+@pytest.fixture
+def watched():
+    yield jaxviz.watch_compilations()
+    jaxviz.watch_compilations(False)
+
+
+def test_recompile_tells_of_a_function_and_of_a_cell(run, watched):
     run("g = jax.jit(lambda x: x * 2.5)\ng(jnp.ones(3))\ng(jnp.ones(4))")
     shown, _ = run("%recompile g")
     assert "x: f32[3] → f32[4]" in str(shown)

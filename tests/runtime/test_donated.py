@@ -1,11 +1,15 @@
 """Reading an array that was donated: the error names the call, of functions of `jax.jit` too."""
 
+import gc
 import inspect
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import api
+from jax._src.array import ArrayImpl
 
 import jaxviz
 from jaxviz.runtime import donated
@@ -92,10 +96,53 @@ def test_an_array_that_was_deleted_has_the_error_of_jax():
     assert said(lambda: np.asarray(x)) == "Array has been deleted with shape=float32[3]."
 
 
-def test_functions_of_jaxviz_need_no_watch():
+def test_functions_of_jaxviz_are_named_too(watched):
+    f = jaxviz.jit(step, donate_argnums=0)
+    for _ in range(2):
+        x = {"w": jnp.ones(3)}
+        f(x, 2.0)
+        line = inspect.currentframe().f_lineno - 1
+        assert f"to step as params['w'] at {__file__}:{line}" in said(lambda: np.asarray(x["w"]))
+
+
+def test_without_a_watch_nothing_is_noted_and_that_is_said():
     x = jnp.ones(3)
     jaxviz.jit(lambda a: a + 1, donate_argnums=0)(x)
-    assert "as a at" in said(lambda: np.asarray(x))
+    assert said(lambda: np.asarray(x)) == "Array has been deleted with shape=float32[3]."
+    with pytest.raises(RuntimeError, match=r"call jaxviz\.watch_donations\(\) first"):
+        jaxviz.donated_to(x)
+    assert jaxviz.donated_to(jnp.ones(3)) is None
+
+
+def test_what_was_patched_is_put_back():
+    before = ArrayImpl._check_if_deleted, api._post_hook_state.get_global()
+    jaxviz.watch_donations()
+    patched = ArrayImpl._check_if_deleted
+    f = jax.jit(lambda x: x + 1, donate_argnums=0)
+    for _ in range(5):
+        f(jnp.ones(3))
+    assert ArrayImpl._check_if_deleted is patched is not before[0]
+    jaxviz.watch_donations(False)
+    assert (ArrayImpl._check_if_deleted, api._post_hook_state.get_global()) == before
+
+
+def test_of_calls_in_quick_succession_the_first_are_noted_and_the_rest_are_probable(watched):
+    f = jax.jit(step, donate_argnums=0)
+    f({"w": jnp.ones(30), "b": jnp.ones(31)}, 2.0)  # compiled
+    kept = []
+    for _ in range(5):
+        if len(kept) == 2:  # the two are noted, and no time is left
+            donated._watch.credit = -1e9
+        kept.append({"w": jnp.ones(30), "b": jnp.ones(31)})
+        f(kept[-1], 2.0)
+        line = inspect.currentframe().f_lineno - 1
+    went = [jaxviz.donated_to(params["w"]) for params in kept]
+    sure = f"to step as params['w'] at {__file__}:{line}"
+    assert went == [sure, sure, *[f"probably {sure}"] * 3]
+    assert "It was donated probably to step as params['b']" in said(lambda: np.asarray(kept[-1]["b"]))
+    other = jnp.ones(37)
+    other.delete()
+    assert jaxviz.donated_to(other) is None
 
 
 def test_inside_of_another_function_nothing_is_donated(watched):
@@ -132,12 +179,15 @@ def test_it_can_be_called_again_after_the_check_for_nans(watched):
 
 
 def test_no_array_is_kept(watched):
-    import gc
-
     f = jax.jit(lambda x: x + 1, donate_argnums=0)
+    kept = jnp.ones(3)
+    f(kept)
+    for _ in range(300):
+        x = jnp.ones(3)
+        f(x)
+    reference = weakref.ref(x)
+    del x
     gc.collect()
-    before = len(donated._went), len(donated._given)
-    for _ in range(3):
-        f(jnp.ones(3))
-    gc.collect()
-    assert (len(donated._went), len(donated._given)) == before
+    assert reference() is None
+    assert len(donated._watch.went.calls) <= 70
+    assert jaxviz.donated_to(kept).startswith("to <lambda> as x at ")
