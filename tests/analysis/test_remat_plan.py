@@ -491,3 +491,18 @@ def test_reports():
     assert "models.py:" in code
     assert json.loads(json.dumps(plan.to_dict()))["nbytes"] == plan.nbytes
     assert "<table>" in plan._repr_html_()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_what_an_effect_reads_again_in_the_backward_pass_is_counted(share):
+    """A checkpoint repeats a callback for debugging, and keeps what it reads or computes that again."""
+    table = jax.device_put(np.linspace(0.0, 1.0, 50, dtype=np.float32))
+
+    def f(x):
+        jax.debug.callback(lambda v: None, table)
+        y = jnp.sin(jnp.sum(x * 2.0) + table)
+        return jnp.sum(jnp.sin(jnp.sin(jnp.sin(y))))
+
+    x = jax.device_put(np.ones(50, np.float32))
+    plan = jaxviz.plan_remat(f, x, budget=share)
+    assert jaxviz.residuals(plan.apply(f), x, argnums=0).nbytes == plan.nbytes
