@@ -5,6 +5,7 @@
 # make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
 # make bench  speed and memory beside JAX's
 # make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12
+# make test-libraries   real programs of other libraries, in an environment of their own; make docs-libraries: and their table in the docs
 # Other interpreters: make test PYTHON=python3.12
 
 PYTHON ?= python3
@@ -22,9 +23,11 @@ LATEST := .venv-latest
 PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3.12; do \
 	"$$p" -c "" 2>/dev/null && { echo "$$p"; break; }; done)
 
+LIBRARIES := .venv-libraries
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: docs site docs-links lab test test-quick test-latest print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: docs site docs-links lab test test-quick test-latest test-libraries docs-libraries print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -113,8 +116,20 @@ test-latest: $(STAMPS)/install-latest
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore=tests/test_libraries.py
 
+$(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt
+	$(PYTHON) -m venv $(LIBRARIES)
+	$(LIBRARIES)/bin/python -m pip install --quiet --requirement tests/libraries/requirements.txt --editable .
+	@mkdir -p $(STAMPS) && touch $@
+
+test-libraries: $(STAMPS)/install-libraries
+	$(LIBRARIES)/bin/python -m pytest tests/libraries/corpus.py; status=$$?; \
+		$(LIBRARIES)/bin/python tests/libraries/table.py; exit $$status
+
+docs-libraries: test-libraries
+	$(LIBRARIES)/bin/python tests/libraries/table.py docs/libraries.md
+
 print-latest:
 	@echo $(PYTHON_LATEST)
 
 clean:
-	rm -rf $(VENV) $(LATEST) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py
+	rm -rf $(VENV) $(LATEST) $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py

@@ -1,0 +1,59 @@
+"""Real programs of other libraries, each through every tool, in a process of its own: `make test-libraries`.
+
+Not collected with the other tests, since the libraries have an environment of their own. One program, or one tool, is
+
+    .venv-libraries/bin/python -m pytest tests/libraries/corpus.py -k "mctx and find_nan"
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from registry import load
+from tools import tools_for
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "artifacts" / "libraries"
+PROGRAMS = load()
+MINUTES = 15
+"""So long may a program take; a tool has a limit of its own."""
+
+
+@cache
+def results(name):
+    """What the tools say of a program, by tool, and what its process wrote besides."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    kept = RESULTS / f"{name}.jsonl"
+    with kept.open("w") as out:
+        run = subprocess.run(
+            [sys.executable, HERE / "tools.py", name], stdout=out, stderr=subprocess.PIPE, text=True,
+            env=environment, timeout=60 * MINUTES, check=False,
+        )  # fmt: skip
+    lines = [line for line in kept.read_text().splitlines() if line.startswith('{"tool"')]
+    kept.write_text("".join(f"{line}\n" for line in lines))
+    return {row["tool"]: row for row in map(json.loads, lines)}, run.stderr
+
+
+def case(program, tool):
+    reason = program.expected_failures.get(tool)
+    marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+    return pytest.param(program.name, tool, marks=marks, id=f"{program.name}-{tool}")
+
+
+@pytest.mark.parametrize(("name", "tool"), [case(p, tool) for p in PROGRAMS.values() for tool in tools_for(p)])
+def test(name, tool):
+    by_tool, stderr = results(name)
+    if tool not in by_tool:
+        pytest.fail(f"its process ended before:\n{stderr[-4000:]}", pytrace=False)
+    if "error" in by_tool[tool]:
+        pytest.fail(by_tool[tool]["traceback"], pytrace=False)
+
+
+def test_size_of_the_corpus():
+    assert len(PROGRAMS) >= 25
+    assert len({p.library for p in PROGRAMS.values()}) >= 20

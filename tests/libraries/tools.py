@@ -1,0 +1,330 @@
+"""Puts one program through every tool, and prints for each what came of it: `python tests/libraries/tools.py penzai_llama_7b`.
+
+A line of JSON for each tool: its name, whether all was right (or the error), seconds, and the peak of the process's memory.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxprs_in_params
+from registry import LibraryProgram, load
+
+import jaxviz
+from jaxviz.derivation import type_name
+
+LIMIT = 180
+"""Seconds of processor time that a tool may take: what else runs on the machine does not count."""
+
+
+@dataclass
+class Subject:
+    """A loss and its arguments, and JAX's gradient of it, which is None for types."""
+
+    loss: Callable[..., Any]
+    args: tuple[Any, ...]
+    is_abstract: bool
+    gradient: Any = None
+
+
+Tool = Callable[[Subject], dict[str, Any] | None]
+TOOLS: dict[str, Tool] = {}
+"""By name, in the order in which they run. A tool raises if something is wrong, and says what is worth a column of the table."""
+
+NEED_VALUES: set[str] = set()
+"""Those that run the program."""
+
+
+def tool(use: Tool) -> Tool:
+    TOOLS[use.__name__] = use
+    return use
+
+
+def tool_on_values(use: Tool) -> Tool:
+    NEED_VALUES.add(use.__name__)
+    return tool(use)
+
+
+def tools_for(program: LibraryProgram) -> list[str]:
+    return [name for name in TOOLS if not (program.is_abstract and name in NEED_VALUES)]
+
+
+# --- the gradient -----------------------------------------------------------------------------------------------------
+
+
+@tool
+def jax_grad(subject: Subject) -> dict[str, Any] | None:
+    """What all else is compared with: the gradient by JAX alone, traced, compiled and run."""
+    if subject.is_abstract:
+        return {"equations": count(jax.make_jaxpr(jax.grad(subject.loss))(*subject.args).jaxpr)}
+    traced = jax.jit(jax.grad(subject.loss)).trace(*subject.args)
+    subject.gradient = jax.block_until_ready(traced.lower().compile()(*subject.args))
+    return {"equations": count(traced.jaxpr.jaxpr)}
+
+
+def count(jaxpr: Any) -> int:
+    """Equations, those of the programs in equations too."""
+    return len(jaxpr.eqns) + sum(count(sub) for e in jaxpr.eqns for sub in jaxprs_in_params(e.params))
+
+
+@tool
+def grad(subject: Subject) -> dict[str, Any] | None:
+    gradient = jaxviz.grad(subject.loss)
+    if subject.is_abstract:
+        want, got = (jax.eval_shape(g, *subject.args) for g in (jax.grad(subject.loss), gradient))
+        assert_same_types(got, want)
+        return {"gradient": "types"}
+    got = jax.block_until_ready(jax.jit(gradient)(*subject.args))
+    return {"gradient": compared(got, subject.gradient)}
+
+
+def assert_same_types(got: Any, want: Any) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for path_and_want, g in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(got), strict=True):
+        path, w = path_and_want
+        assert type_name(jax.typeof(g)) == type_name(jax.typeof(w)), (
+            f"{jax.tree_util.keystr(path)} is {type_name(jax.typeof(g))}, and {type_name(jax.typeof(w))} by JAX"
+        )
+
+
+def compared(got: Any, want: Any) -> str:
+    """'bitwise', or the largest difference beside the largest gradient of an array; more than rounding makes is an error."""
+    assert_same_types(got, want)
+    if all(same_bits(g, w) for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)):
+        return "bitwise"
+    worst = max(
+        difference(g, w) for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True) if np.size(g)
+    )
+    assert worst < 1e-3, f"the gradient differs from JAX's by {worst:.1e} of its largest element"
+    return f"{worst:.0e}"
+
+
+def same_bits(got: Any, want: Any) -> bool:
+    return np.asarray(got).tobytes() == np.asarray(want).tobytes()
+
+
+def difference(got: Any, want: Any) -> float:
+    got, want = (np.asarray(x).astype(np.promote_types(x.dtype, np.float64)) for x in (got, want))
+    return float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30))
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+@tool
+def check(subject: Subject) -> dict[str, Any] | None:
+    """The residuals, as a multiset of types, against those that `jax.vjp` holds."""
+    found = jaxviz.derive(subject.loss, *subject.args).check()
+    assert found.agrees, str(found)
+    return {"residuals": re.findall(r"[\d,]+ of [\d,]+", found.summary)[0]}
+
+
+@tool
+def residuals(subject: Subject) -> None:
+    """Each has a line and a reason."""
+    found = jaxviz.residuals(subject.loss, *subject.args, argnums=0)
+    readable(found)
+    assert all(r.location.line > 0 and r.reason for r in found)
+
+
+def readable(report: Any) -> None:
+    """Whether a report can be printed, shown and written as JSON."""
+    assert str(report).strip()
+    assert report._repr_html_().strip()
+    json.dumps(report.to_dict())
+
+
+@tool
+def memory(subject: Subject) -> dict[str, Any] | None:
+    found = jaxviz.memory(subject.loss, *subject.args)
+    readable(found)
+    arguments = sum(x.size * x.dtype.itemsize for x in map(jax.typeof, jax.tree.leaves(subject.args[0])))
+    assert found.peak_nbytes >= arguments
+    return {"modelled": found.peak_nbytes}
+
+
+@tool
+def cost(subject: Subject) -> dict[str, Any] | None:
+    found = jaxviz.cost(subject.loss, *subject.args)
+    readable(found)
+    return {"flops": found.total.flops}
+
+
+@tool
+def lint(subject: Subject) -> dict[str, Any] | None:
+    found = jaxviz.lint(subject.loss, *subject.args)
+    readable(found)
+    return {"advice": len(found)}
+
+
+@tool
+def policies(subject: Subject) -> None:
+    readable(jaxviz.policies(subject.loss, *subject.args))
+
+
+@tool
+def compare_policies(subject: Subject) -> None:
+    found = jaxviz.compare_policies(subject.loss, *subject.args)
+    readable(found)
+
+
+def planned(subject: Subject) -> tuple[Any, int]:
+    """A plan that keeps half of what is saved beside the arguments, or as much more as it takes; and that budget."""
+    found = jaxviz.residuals(subject.loss, *subject.args, argnums=0)
+    for share in (2, 4, 8):
+        budget = found.nbytes - found.nbytes_without_arguments // share
+        try:
+            return jaxviz.plan_remat(subject.loss, *subject.args, budget=budget), budget
+        except ValueError as error:
+            if "cannot be met" not in str(error):
+                raise
+    raise AssertionError("no plan keeps seven eighths of what is saved beside the arguments")
+
+
+@tool
+def plan(subject: Subject) -> None:
+    """The plan keeps to its budget, the function that it makes keeps what the plan says, and the gradient is the same."""
+    found, budget = planned(subject)
+    readable(found)
+    assert found.code().strip()
+    assert found.nbytes <= budget
+    applied = found.apply(subject.loss)
+    kept = jaxviz.residuals(applied, *subject.args, argnums=0).nbytes
+    assert kept == found.nbytes, f"{kept:,} bytes are kept where the plan says {found.nbytes:,}"
+    if not subject.is_abstract:
+        compared(jax.jit(jax.grad(applied))(*subject.args), subject.gradient)
+
+
+@tool
+def plan_peak(subject: Subject) -> dict[str, Any] | None:
+    """A plan that saves less does not take more memory."""
+    before, after = jaxviz.memory(subject.loss, *subject.args).peak_nbytes, planned(subject)[0].peak_nbytes
+    assert after <= before, f"the modelled peak rises from {before:,} to {after:,} bytes"
+    return {"peaks": [before, after]}
+
+
+@tool
+def explore(subject: Subject) -> dict[str, Any] | None:
+    """The explorer as a page that works without a kernel."""
+    explorer = jaxviz.explore(subject.loss, *subject.args)
+    with tempfile.TemporaryDirectory() as folder:
+        return {"page": explorer.save_html(Path(folder) / "page.html").stat().st_size}
+
+
+# --- NaNs -------------------------------------------------------------------------------------------------------------
+
+
+@tool_on_values
+def find_nan(subject: Subject) -> None:
+    found = jaxviz.find_nan(subject.loss, *subject.args)
+    assert found is None, str(found)
+
+
+@tool_on_values
+def find_nan_line(subject: Subject) -> None:
+    """A slope that is infinite is planted beside the loss; its line is what is found."""
+
+    def faulty(params: Any, *rest: Any) -> Any:
+        return subject.loss(params, *rest) + jnp.sqrt(jnp.real(jnp.sum(leaf_of(params)[1] * 0)))
+
+    found = found_as_by_jax(faulty, subject.args)
+    line = faulty.__code__.co_firstlineno + 1
+    assert found.born is not None, str(found)
+    assert (found.born.location.file, found.born.location.line) == (__file__, line), str(found)
+
+
+@tool_on_values
+def find_nan_argument(subject: Subject) -> None:
+    """A NaN is planted in one array of the first argument; its name is what is found."""
+    params, *rest = subject.args
+    path, leaf = leaf_of(params)
+    bad = leaf.at[(0,) * leaf.ndim].set(jnp.nan)
+    args = (jax.tree_util.tree_map_with_path(lambda p, x: bad if p == path else x, params), *rest)
+    found = found_as_by_jax(subject.loss, args)
+    assert found.born is None, str(found)
+    assert any(jax.tree_util.keystr(path) in g for g in found.given), str(found)
+
+
+def leaf_of(params: Any) -> tuple[Any, Any]:
+    """The array in the middle of an argument, of those with elements, and its path."""
+    leaves = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(params) if jnp.size(x)]
+    path, leaf = leaves[len(leaves) // 2]
+    return path, jnp.asarray(leaf)
+
+
+def found_as_by_jax(loss: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What `find_nan` says, which names as many results as JAX gives that are not finite."""
+    results = jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(*args))
+    n = sum(not np.all(np.isfinite(x)) for x in results)
+    found = jaxviz.find_nan(loss, *args)
+    if found is None:
+        raise AssertionError(f"nothing is found, and {n} results are not finite")
+    readable(found)
+    assert len(found.results) == n, f"{len(found.results)} results are named, and {n} are not finite: {found.results}"
+    return found
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+class TooLong(BaseException):
+    """A tool took longer than it may; no `except Exception` in a library stops it."""
+
+
+def ring(*_: Any) -> None:
+    raise TooLong(f"not done after {LIMIT} s")
+
+
+def run(program: LibraryProgram) -> None:
+    """Runs the tools one after the other and prints a line of JSON for each. One that fails does not end the rest."""
+    signal.signal(signal.SIGPROF, ring)
+    subject = Subject(*program.make(), program.is_abstract)
+    for name in tools_for(program):
+        print(json.dumps({"tool": name} | measured(TOOLS[name], subject)), flush=True)
+    os._exit(0)  # what some libraries do at exit takes seconds
+
+
+def measured(use: Tool, subject: Subject) -> dict[str, Any]:
+    """What a tool says or how it failed, its seconds of processor time, and the most bytes that the process took meanwhile."""
+    jax.clear_caches()
+    jaxviz.clear_caches()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
+    faulthandler.dump_traceback_later(4 * LIMIT, exit=True)  # where no signal is seen, as in the compiler
+    start = time.process_time()
+    try:
+        found = use(subject) or {}
+    except (Exception, TooLong) as error:
+        found = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
+    return {"seconds": time.process_time() - start, "peak": peak_nbytes()} | found
+
+
+def peak_nbytes() -> int:
+    line = next(s for s in Path("/proc/self/status").read_text().splitlines() if s.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    run(load()[sys.argv[1]])
