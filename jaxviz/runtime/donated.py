@@ -201,7 +201,7 @@ def watch_donations(on: bool = True) -> None:
     RuntimeError: Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at train.py:30. Use what that call
     returned, or do not donate it.
 
-    A call of a jitted function takes a microsecond more; noting its arrays takes at most half a per cent of the time that passes. Where
+    A call of a jitted function that donates takes microseconds more; noting its arrays takes at most half a per cent of the time that passes. Where
     calls that donate many arrays follow each other faster than that, the first two at each line are noted, and then as many as there is
     time for; of an array that another one took, the error says "probably".
 
