@@ -4,6 +4,7 @@
 # make screenshots   pictures of each pane, in both themes and at two widths
 # make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
 # make bench  speed and memory beside JAX's
+# make test-jax JAX_CHECKOUT=…   JAX's own tests, run on jaxviz: a checkout of JAX at the tag of the version installed; test-jax-latest likewise
 # make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12
 # make test-libraries   real programs of other libraries, in an environment of their own; make docs-libraries: and their table in the docs
 # Other interpreters: make test PYTHON=python3.12
@@ -27,7 +28,7 @@ LIBRARIES := .venv-libraries
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: docs site docs-links lab test test-quick test-latest test-libraries docs-libraries print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: docs site docs-links lab test test-quick test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -127,6 +128,23 @@ test-libraries: $(STAMPS)/install-libraries
 
 docs-libraries: test-libraries
 	$(LIBRARIES)/bin/python tests/libraries/table.py docs/libraries.md
+
+# JAX's tests of its transforms, with jaxviz's functions in the place of JAX's; see tests/jax_suite.
+JAX_CHECKOUT ?=
+JAX_TESTS = $(addprefix $(JAX_CHECKOUT)/tests/,custom_api_test.py api_test.py lax_autodiff_test.py)
+ON_JAXVIZ = -p replaced_by_jaxviz -c $(JAX_CHECKOUT)/pyproject.toml --rootdir $(JAX_CHECKOUT) -p no:cacheprovider $(JAX_TESTS) \
+	-k "Remat or CustomJVP or CustomVJP or LinearizeTest or JaxprTest or CustomVmap or CustomApi or LaxAutodiff"
+
+checkout:
+	@test -f "$(JAX_CHECKOUT)/tests/api_test.py" || { echo "set JAX_CHECKOUT to a checkout of JAX at the tag of the version installed"; exit 1; }
+
+test-jax: checkout $(STAMPS)/install-test
+	$(BIN)/python -m pip install --quiet absl-py
+	PYTHONPATH=$(CURDIR)/tests/jax_suite $(BIN)/python -m pytest $(SPREAD) $(ON_JAXVIZ)
+
+test-jax-latest: checkout $(STAMPS)/install-latest
+	$(LATEST)/bin/python -m pip install --quiet absl-py
+	PYTHONPATH=$(CURDIR)/tests/jax_suite $(LATEST)/bin/python -m pytest $(SPREAD) $(ON_JAXVIZ)
 
 print-latest:
 	@echo $(PYTHON_LATEST)
