@@ -98,3 +98,11 @@ def test_references_wait_for_a_rule():
     with pytest.raises(jaxviz.NoRuleError, match="'swap' not implemented") as caught:
         jaxviz.grad(f)(X)
     assert f"test_hi_primitives.py:{f.__code__.co_firstlineno + 2}" in str(caught.value)
+
+
+def test_a_call_is_transposed_from_within():
+    call = jax.extend.core.primitives.closed_call_p
+    jaxpr = jax.make_jaxpr(lambda x: 3.0 * jnp.cumsum(x))(X)
+    called = lambda x: call.bind(x, **call.get_bind_params({"call_jaxpr": jaxpr}))
+    want = jax.linear_transpose(called, X)([X])[0]
+    np.testing.assert_allclose(jaxviz.linear_transpose(called, X)([X])[0], want, rtol=1e-6)

@@ -218,6 +218,14 @@ for _primitive in (compat.closed_call_p, compat.core_call_p):
     linearize_rules.register(_primitive)(linearize.linearize_from_jvp)
 
 
+@transpose_rules.register(compat.core_call_p)
+@transpose_rules.register(compat.closed_call_p)
+def _transpose_closed_call(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    parts = transpose.transpose_program(operation.params["call_jaxpr"], linear, nonzero_cts)
+    template = Template(parts.backward, ["cotangent"] * len(parts.backward.equations), keeps_lines=True)
+    return TransposeRule(template, parts.nonzeros_out, "transpose of a call")
+
+
 @vmap_rules.register(compat.core_call_p)
 @vmap_rules.register(compat.closed_call_p)
 def _vmap_closed_call(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:

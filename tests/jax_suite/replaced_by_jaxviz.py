@@ -63,6 +63,5 @@ for _name in FORBIDDEN:
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        name = item.nodeid.partition("::")[2].replace("::", ".")
-        if name in CANNOT:
-            item.add_marker(pytest.mark.xfail(reason=CANNOT[name], strict=True))
+        if item.name in CANNOT:
+            item.add_marker(pytest.mark.xfail(reason=CANNOT[item.name], strict=True))
