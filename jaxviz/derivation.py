@@ -25,7 +25,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.runtime.cache import clear_compiled
-from jaxviz.trace import trace_call, with_fixed
+from jaxviz.trace import are_concrete, trace_call, with_fixed
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
 from jaxviz.transforms.transpose import Transposed, transpose_program
@@ -251,12 +251,29 @@ def _derive_call(
     _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
-    traced = trace_call(call, inputs, active=active, debug_info=info)
-    program = traced.program
-    nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
-    reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
     placed = tuple(None if compat.is_tracer(x) or not getattr(x, "committed", False) else x.sharding for x in inputs)
-    return Derivation(program, nonzeros, reference, cond_residuals, placed, traced.out_tree)
+
+    def derivation(on_values: bool = False) -> Derivation:
+        traced = trace_call(call, inputs, active=active, debug_info=info, on_values=on_values)
+        program = traced.program
+        nonzeros = tuple(a and _has_tangent(v.aval) for a, v in zip(active, program.invars, strict=True))
+        reference = lambda: _jax_residuals_of_call(call, inputs, active, program.is_path)
+        return Derivation(program, nonzeros, reference, cond_residuals, placed, traced.out_tree)
+
+    made = derivation()
+    if made.primal.is_path or not are_concrete(inputs) or not any(map(_has_custom_rule, made.primal.equations)):
+        return made
+    try:
+        _ = made.linearized
+    except compat.ConcretizationTypeErrors:
+        return derivation(on_values=True)
+    except Exception:
+        return made  # which raises it again where it is asked for
+    return made
+
+
+def _has_custom_rule(equation: Equation) -> bool:
+    return equation.primitive in (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
 
 
 def flat_arguments(

@@ -125,3 +125,10 @@ def test_a_rule_that_closes_over_what_is_differentiated_is_refused_as_in_jax():
     for derive in (jax.grad, jaxviz.grad):
         with pytest.raises(jax.errors.UnexpectedTracerError):
             derive(lambda x: scaled_by_jvp(x, x))(2.0)
+
+
+@pytest.mark.parametrize("name", ["custom_jvp", "custom_vjp", "amid others"])
+def test_reports_follow_the_same_path(name):
+    derivation = jaxviz.derive(CALLS[name], jnp.array(0.7))
+    assert derivation.primal.is_path
+    assert derivation.check().agrees, derivation.check()
