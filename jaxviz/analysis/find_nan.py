@@ -14,7 +14,7 @@ import numpy as np
 from jaxviz.analysis.nan_causes import operand
 from jaxviz.analysis.nan_events import chain_of, described, events_of, first_bad, harmless_in, kinds_of
 from jaxviz.analysis.nan_report import NanReport, Passed
-from jaxviz.analysis.nan_run import Run, run_program
+from jaxviz.analysis.nan_run import Run, kinds_of_all, run_program, without_nans
 from jaxviz.analysis.nan_search import Birth, Level, Search, Steps
 from jaxviz.analysis.tables import type_text
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
@@ -156,7 +156,10 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
         return None
     first, nan = (search.earliest(shown, kind) for kind in (INFINITE, NAN))
     assert first is not None
-    if isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
+    blamed = _argument_to_blame(subject, search, shown, bad) if first.equations else None
+    if blamed is not None:
+        first = blamed
+    elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
         first = nan  # an infinity that was put there on purpose, as a mask is, and becomes a NaN
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
     events = events_of(program, subject.inputs, births, subject.run, _may_hide(subject, bad))
@@ -166,6 +169,22 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
         became = None
     given = () if first.equations else (_given(subject, first),)
     return NanReport(subject.function, (), born, given, became, chain_of(first), note=subject.note)
+
+
+def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
+    """The argument that holds NaNs, if with other numbers in their place every result is finite.
+
+    Else what was made first counts: a NaN in an argument may stand for a missing value, and reach no result.
+    """
+    given = search.given_nans(shown)
+    if not given:
+        return None
+    inputs = list(subject.inputs)
+    for birth in given:
+        k = search.top.program.invars.index(birth.value)  # type: ignore[arg-type]
+        inputs[k] = without_nans(inputs[k])
+    kinds = kinds_of_all(subject.run.compiled(*inputs))
+    return None if any(kinds[k][INFINITE] for k in bad) else given[0]
 
 
 def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:

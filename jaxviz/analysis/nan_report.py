@@ -142,7 +142,7 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        operand = lambda o: {name: getattr(o, name) for name in Operand.__slots__}
+        operand = lambda o: {name: _plain(getattr(o, name)) for name in Operand.__slots__}
         return {
             "equation": self.equation, "primitive": self.primitive, "phase": self.phase,
             "location": str(self.location) if self.location is not None else None,
@@ -152,6 +152,11 @@ class Event:
             "inputs": [operand(o) for o in self.inputs], "outputs": [operand(o) for o in self.outputs],
             "cause": self.cause.id, "text": self.cause.text, "remedy": self.cause.remedy, "is_exact": self.is_exact,
         }  # fmt: skip
+
+
+def _plain(x: Any) -> Any:
+    """A value as JSON has it: of a complex number its two parts."""
+    return [x.real, x.imag] if isinstance(x, complex) else x
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,12 @@ class Run:
     Args:
       kinds: of its results.
       is_short: whether it ran in so little time, beside that of compiling it, that it may be ten times slower.
+      compiled: from the program's inputs to its results.
     """
 
     kinds: tuple[Kinds, ...]
     is_short: bool
+    compiled: Callable[..., Sequence[Any]]
 
     def once(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """`jax.jit` of a part of it that is run a single time: where it ran in a moment, compiling it well takes longer than that spares."""
@@ -62,7 +64,7 @@ def run_program(program: Program, inputs: Sequence[Any]) -> Run:
     compiling = time.perf_counter() - start
     outs = jax.block_until_ready(compiled(*inputs))
     running = time.perf_counter() - start - compiling
-    return Run(tuple(kinds_of_all(outs)), running < _SHARE * compiling)
+    return Run(tuple(kinds_of_all(outs)), running < _SHARE * compiling, compiled)
 
 
 _SMALL = 1 << 20
@@ -93,3 +95,9 @@ def _kinds_here(x: Any) -> Kinds:
 def _kinds_on_device(values: list[Any]) -> list[tuple[Any, Any]]:
     told: list[tuple[Any, Any]] = jax.jit(lambda xs: [(~jnp.isfinite(x).all(), jnp.isnan(x).any()) for x in xs])(values)
     return told
+
+
+def without_nans(x: Any) -> Any:
+    """An array with its first finite number in the place of those that are not."""
+    finite = jnp.isfinite(x)
+    return jnp.where(finite, x, jnp.where(finite.any(), x.ravel()[jnp.argmax(finite)], 1).astype(x.dtype))

@@ -15,7 +15,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.runtime.capture import Path
 from jaxviz.transforms.axes import named_axes
-from jaxviz.transforms.flags import INFINITE, Watch, flag_rules, is_watchable, told_inside
+from jaxviz.transforms.flags import INFINITE, NAN, Watch, flag_rules, is_watchable, told_inside
 
 Steps = tuple[int, ...]
 """For each loop around a program the step, from 0 in the order of execution, and for each `shard_map` the number of the device."""
@@ -238,9 +238,19 @@ class Search:
 
         A number that the program says comes last, as in `jnp.where(n > 0, x, jnp.nan)`: it is there on purpose.
         """
-        seen: set[Any] = set()
-        found = [b for k in results for b in self.births_of_result(k, kind, seen)]
+        found = self.births_of_results(results, kind)
         return min(found, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
+
+    def births_of_results(self, results: Sequence[int], kind: int) -> list[Birth]:
+        seen: set[Any] = set()
+        return [b for k in results for b in self.births_of_result(k, kind, seen)]
+
+    def given_nans(self, results: Sequence[int]) -> list[Birth]:
+        """The inputs of the program in which these results' NaNs, or what they become, may lie."""
+        given = {
+            b.value: b for kind in (NAN, INFINITE) for b in self.births_of_results(results, kind) if not b.equations
+        }
+        return [b for v, b in given.items() if v in self.top.program.invars and self.is_bad_input(v, NAN)]  # type: ignore[arg-type]
 
     def raised_values(self) -> Iterator[tuple[Level, Var]]:
         """The watched values that were not finite, in any step."""

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import json
 
 import jax
 import jax.numpy as jnp
@@ -797,3 +798,26 @@ def test_what_is_run_leaves_debug_nans_to_be_switched_on_later(own_state):
             jaxviz.grad(log_of_negative)(X - 5.0)
     finally:
         jax.config.update("jax_debug_nans", False)
+
+
+def masks_what_it_makes(x, n):
+    mask = jnp.arange(3) < 2
+    made = jnp.where(mask, jnp.sum(x), 1.0 / jnp.zeros(3))
+    return jnp.sum(jnp.where(mask, made, 0.0)) + jnp.log(n)
+
+
+def test_an_argument_is_to_blame_where_all_would_be_finite_without_its_nans():
+    report = jaxviz.find_nan(masks_what_it_makes, jnp.array([1.0, jnp.nan, 2.0]), 1.0)
+    assert report.born is None
+    assert "the argument x" in report.given[0]
+    assert "the first NaN at [1]" in report.given[0]
+
+
+def test_a_missing_value_is_not_to_blame_for_what_is_made_elsewhere():
+    report = jaxviz.find_nan(lambda x, n: jnp.nansum(x) * jnp.log(n), jnp.array([1.0, jnp.nan, 2.0]), 0.0)
+    assert report.born.primitive == "log"
+
+
+def test_a_report_on_complex_numbers_is_plain_data():
+    report = jaxviz.find_nan(lambda z: jnp.abs(jnp.log(z * 0)), 1.0 + 2.0j, gradient=False)
+    assert json.loads(json.dumps(report.to_dict()))["born"]["inputs"][0]["value"] == [0.0, 0.0]
