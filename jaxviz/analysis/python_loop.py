@@ -147,7 +147,7 @@ def _body(
     counts: Counter[int] = Counter()
     last: dict[int, tuple[Any, tuple[Any, ...]]] = {}
 
-    def hear(fun: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def hear(fun: Any, given: tuple[Any, ...], named: dict[str, Any], _: Any) -> None:
         jitted = compat.jitted_function(fun)
         if jitted is None or named or not _is_users(jitted[0]) or any(map(compat.is_tracer, jax.tree.leaves(given))):
             return

@@ -2385,37 +2385,47 @@ def _named_path(path: Sequence[Any]) -> str:
     return f"{path[0].key}{_tree_util.keystr(tuple(path[1:]))}" if path else ""
 
 
-def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None) -> None:
-    """Has JAX call a function after each call of a jitted one, with that, its arguments and its keyword arguments.
+_hooks: list[tuple[Any, Callable[[], Any], Callable[[Any], None], Any]] = []
+"""For each place where a hook of ours was put: the hook, how to read and to write the place, and what was there before."""
+
+
+def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None) -> None:
+    """Has JAX call a function after each call of a jitted one, with that, its arguments, its keyword arguments and its results.
 
     It is where JAX itself checks for NaNs, whose check goes on; setting `jax_debug_nans` afterwards puts JAX's in its place.
 
     Args:
       heard: to be called; None to put back what was there, unless another has taken the place since.
     """
+    while _hooks:
+        hook, read, write, before = _hooks.pop()
+        if read() is hook:
+            write(before)
+    if heard is None:
+        return
     state, unset = _api._post_hook_state, _config.config_ext.unset
-    here = state.get_local()  # JAX sets that of a thread where `jax.debug_nans` was a context in it
-    places = [(state.get_global(), state.set_global)]
-    places += [] if here is unset else [(here, state.set_local)]
-    for current, put in places:
-        before = getattr(current, "_before", current)
-        put(before if heard is None else _heard_after(before, heard))
+    places = [(state.get_global, state.set_global)]
+    if state.get_local() is not unset:  # JAX sets that of a thread where `jax.debug_nans` was a context in it
+        places.append((state.get_local, state.set_local))
+    for read, write in places:
+        before = read()
+        hook = heard if before is None else _heard_after(before, heard)
+        write(hook)
+        _hooks.append((hook, read, write, before))
 
 
 def _heard_after(before: Any, heard: Any) -> Any:
     def hook(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if before is not None:
-            before(fun, args, kwargs, out)
-        heard(fun, args, kwargs)
+        before(fun, args, kwargs, out)
+        heard(fun, args, kwargs, out)
 
-    hook._before = before  # type: ignore[attr-defined]
     return hook
 
 
 def donating(f: Any) -> Any:
     """The parameters of `jit` of a function that takes over the memory of arguments; None of another."""
     info = getattr(f, "_jit_info", None)
-    return info if info is not None and donates(info) else None
+    return info if info is not None and (info.donate_argnums or info.donate_argnames) else None
 
 
 def donates(info: Any) -> bool:

@@ -115,7 +115,7 @@ class _Watch:
     credit: float = 0.0
     at: float = field(default_factory=time.perf_counter)
 
-    def hear(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hear(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
         """Notes which arguments of a call that has just returned are no more."""
         info = compat.donating(f)
         if info is None:
@@ -123,7 +123,9 @@ class _Watch:
         now = time.perf_counter()
         self.credit = min(_CREDIT, self.credit + _SHARE * (now - self.at))
         self.at = now
-        frame = sys._getframe(2)  # beyond JAX's hook, whoever called the function
+        frame = sys._getframe(1)
+        if frame.f_code.co_filename == compat.__file__:  # a hook that was there before goes on
+            frame = frame.f_back or frame
         here = (id(f), frame.f_code, frame.f_lasti)
         repeated = self.repeated.get(here)
         if repeated is not None and repeated.function() is not f:
@@ -263,8 +265,8 @@ def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 @contextmanager
-def calls_heard(heard: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
-    """Calls a function after each call of a jitted one that JAX need not compile, with that and its arguments, while the context lasts."""
+def calls_heard(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]) -> Iterator[None]:
+    """Calls a function after each call of a jitted one that JAX need not compile, while the context lasts; see `compat.on_jit_calls`."""
     compat.on_jit_calls(heard)
     try:
         yield
