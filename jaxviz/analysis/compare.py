@@ -19,6 +19,7 @@ from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
+from jaxviz.transforms.unopened import unopened_note
 
 _ROWS = 20
 """How many rows of each table are shown as text."""
@@ -178,6 +179,12 @@ class Comparison:
         return all(a.is_equal for a in self.alignments.values())
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What jaxviz does not look into in either of them, and so does not compare."""
+        found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
+        return unopened_note(tuple(found))
+
+    @property
     def summary(self) -> str:
         """`loss and loss2: 3 equations of the first and 5 of the second are not in the other; bytes kept +1.2 KiB`."""
         first, second = self.functions
@@ -229,14 +236,17 @@ class Comparison:
                         text_table(t.heads, t.rows[:_ROWS], t.align),
                         *more,
                     ]
+        for note in self.notes:
+            parts += ["", wrapped(note)]
         return "\n".join(parts)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        notes = "".join(map(paragraph, self.notes))
         if self.is_same:
-            return paragraph(self.summary)
-        return "".join(
+            return paragraph(self.summary) + notes
+        tables = "".join(
             html_table(
                 f"{t.name} that differ" if t.name else self.summary,
                 t.heads,
@@ -246,6 +256,7 @@ class Comparison:
             for t in self._tables()
             if t.rows
         )
+        return tables + notes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
@@ -267,6 +278,7 @@ class Comparison:
                 {"what": r.what, "type": r.type, "before": r.before, "after": r.after, "nbytes": r.nbytes, **place(r.location)}
                 for r in self.residuals
             ] if "backward" in self.alignments else [],
+            "notes": list(self.notes),
         }  # fmt: skip
 
 

@@ -133,6 +133,7 @@ REPORTS = {
     "memory": jaxviz.memory,
     "cost": jaxviz.cost,
     "lint": jaxviz.lint,
+    "compare": lambda d: jaxviz.compare(d, jaxviz.derive(opened, X)),
 }
 
 

@@ -240,7 +240,8 @@ function badge(state: State): HTMLElement {
   if (check === null)
     return h("span", { class: "jv-dim" }, is_whole ? "" : WAITING[state.rest.progress.state]);
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
-  const short = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
+  const compared = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
+  const short = check.summary.includes("not opened") ? `${compared}, part of it not opened` : compared;
   const label = h(
     "span",
     { title: check.summary },
