@@ -185,7 +185,7 @@ class Graph:
         self._add(whole.forward, _Where(), frozenset(), marked)
         self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         # A checkpoint repeats effects, such as a `jax.debug.print`, in the backward pass.
-        repeated = [a for n in self.nodes if n.equation.effects for a in n.equation.invars]
+        repeated = [a for n in self.nodes if compat.has_effects(n.equation.effects) for a in n.equation.invars]
         self.needed = [a for a in _distinct([*whole.linearized.residuals, *repeated]) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
         self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
