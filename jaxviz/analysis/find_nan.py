@@ -156,7 +156,7 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
         return None
     first, nan = (search.earliest(shown, kind) for kind in (INFINITE, NAN))
     assert first is not None
-    blamed = _argument_to_blame(subject, search, shown, bad) if first.equations else None
+    blamed = _argument_to_blame(subject, search, shown, bad)
     if blamed is not None:
         first = blamed
     elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:

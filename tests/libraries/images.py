@@ -107,4 +107,4 @@ def dm_pix_similarity():
         turned = dm_pix.rotate(dm_pix.gaussian_blur(picture, 1.5, 5), angle)
         return 1.0 - dm_pix.ssim(picture, dm_pix.adjust_saturation(turned, 0.7))
 
-    return unlike, (picture, 0.1)
+    return unlike, (picture, jnp.float32(0.1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from registry import program
+from registry import PEAK_RISES, program
 
 
-@program("jaxopt")
+@program("jaxopt", plan_peak=PEAK_RISES)
 def jaxopt_ridge_by_implicit_differentiation():
     """The error on held-out data of a solution that L-BFGS finds, in the regularization: by the implicit function theorem."""
     import jaxopt
@@ -27,7 +27,7 @@ def jaxopt_ridge_by_implicit_differentiation():
     return held_out, (jnp.float32(-3.0), x, y)
 
 
-@program("jaxopt", find_nan_argument="What is named is the division by zero that a comparison with the NaN leads to.")
+@program("jaxopt")
 def jaxopt_projection():
     """Projected gradient onto the simplex, unrolled."""
     import jaxopt

@@ -120,7 +120,7 @@ def jaxley_neurons():
     return loss, (cell.get_parameters(),)
 
 
-@program("dynamiqs")
+@program("dynamiqs", find_nan_argument="The library refuses a NaN: its program raises before there is a result.")
 def dynamiqs_master_equation():
     """The photons that are left in a driven, damped cavity, in its drive."""
     import dynamiqs as dq
@@ -139,7 +139,7 @@ def dynamiqs_master_equation():
     return photons, ({"detuning": jnp.float32(0.2), "drive": jnp.float32(1.0)},)
 
 
-@program("netket", find_nan_line="The report as plain data has complex numbers, which JSON does not.")
+@program("netket")
 def netket_variational_energy():
     """The energy of a spin chain over samples of a neural quantum state; complex parameters, in double precision."""
     import netket as nk
