@@ -10,7 +10,6 @@ from registry import PEAK_RISES, program
 @program(
     "jax-md",
     plan_peak=PEAK_RISES,
-    find_nan_argument="What is named is an infinity in a slope that a mask takes away again.",
 )
 def jax_md_molecular_dynamics():
     """Soft spheres for thirty steps of velocity Verlet; the gradient of the last energy in where they begin."""
