@@ -31,7 +31,6 @@ if jax.__version_info__ >= (0, 12):
         "test_custom_gradient_with_logs": _LOGS,
         "test_defvjp_with_logs": _LOGS,
         "test_defvjp_with_logs_nondiff_argnums_and_none_logs": _LOGS,
-        "test_custom_jvp_vmap_broadcasting_interaction_2": _ONE_FOR_ALL,
         "test_remat_higher_order_ad_preserves_remat_primitive_basic": _OPENED,
         "test_remat_higher_order_ad_preserves_remat_primitive_cond": _OPENED,
         "test_remat_computed_residuals_cse_prevention": _OPENED,
