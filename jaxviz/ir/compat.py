@@ -1295,13 +1295,12 @@ def trace_custom_jvp_rule(
             f"The custom JVP rule of {params['call_jaxpr'].jaxpr.debug_info.func_src_info} closes over a value that is differentiated. "
             "Make it an argument of the function."
         )
-    push, avals, nonzeros_out = _jvp_of_rule(rule, in_avals[skip:], nonzeros[skip:], params["symbolic_zeros"])
-    n_given = skip + sum(nonzeros[:skip])
+    push, _, nonzeros_out = _jvp_of_rule(rule, in_avals[skip:], nonzeros[skip:], params["symbolic_zeros"])
+    first_tangent = len(in_avals) + sum(nonzeros[:skip])
 
     def whole(*args: Any) -> list[Any]:
-        n = len(in_avals)
         with context.manager:
-            return push(*args[skip:n], *args[n + n_given - skip :])
+            return push(*args[skip : len(in_avals)], *args[first_tangent:])
 
     tangent_avals = [a.to_tangent_aval() for a, nz in zip(in_avals, nonzeros, strict=True) if nz]
     avals = [*in_avals, *tangent_avals]
