@@ -78,7 +78,7 @@ class VJP:
       args_res: the arguments that are residuals, nested as the arguments are; `NotNeeded` for the others. They may be taken out and
         put back before it is called.
       opaque_residuals: the residuals that are not arguments.
-      structured_residuals: none; JAX since 0.12 has here what its own rules hold as one tree.
+      structured_residuals: none; JAX since 0.11.1 has here what its own rules hold as one tree.
     """
 
     known: Transposable
@@ -91,7 +91,7 @@ class VJP:
 
     @property
     def with_logs(self) -> VJP:
-        """The function that returns a pair: the cotangents, and a dict of what backward rules log, which JAX has since 0.12.
+        """The function that returns a pair: the cotangents, and a dict of what backward rules log, which JAX has since 0.11.1.
 
         Raises:
           NotImplementedError: when it is called, if a rule logs something. jaxviz does not collect that yet.

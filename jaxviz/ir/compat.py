@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import math
 import os
@@ -49,7 +50,7 @@ from jax.extend.core import ClosedJaxpr, primitives
 
 try:
     from jax._src import flattree as _flattree
-except ImportError:  # before 0.12
+except ImportError:  # before 0.11
     _flattree = None
 
 from jaxviz.ir.private_names import complete
@@ -137,7 +138,7 @@ def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
 
 
 def states_of(var: Any) -> tuple[Any, Any]:
-    """The states that a variable of a mutable type begins and ends with, where JAX records them (before 0.12)."""
+    """The states that a variable of a mutable type begins and ends with, where JAX records them (before 0.11.1)."""
     return getattr(var, "initial_qdd", None), getattr(var, "final_qdd", None)
 
 
@@ -171,7 +172,7 @@ class _AskedOfSome:
 
 
 _OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
-"""Whether a checkpoint that is a hi-primitive has what one that is not has, among it `prevent_cse`."""
+"""Whether a checkpoint that is a hi-primitive has what one that is not has, among it `prevent_cse`, and keeps what that keeps."""
 
 
 def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -1429,7 +1430,7 @@ def trace_backward_rule(
         given = iter(args[len(residual_avals) :])
         cts = [next(given) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         cts_in = params["bwd"].call_wrapped(*args[: len(residual_avals)], *cts)
-        if hasattr(_ad, "CustomBwdWithAccums"):  # since 0.12 with what the rule logs
+        if _RULES_LOG:
             cts_in, logs = cts_in
             if logs:
                 _logging.add(params["bwd"])
@@ -1465,7 +1466,7 @@ def linearize_rule(
 
     def forward(*operands: Any) -> list[Any]:
         with context.manager:
-            # Since 0.12 JAX has residuals of a structure of their own beside the others.
+            # Since 0.11.1 JAX has residuals of a structure of their own beside the others.
             results, carries, *residuals, linearized = rule(is_vjp, list(nonzeros), *operands, **params)
         if not primitive.multiple_results:
             results, carries = [results], [carries]
@@ -1583,8 +1584,9 @@ def dce_hi_primitive(one: Any, used: Sequence[bool]) -> tuple[Sequence[bool], li
       which operands are read, which results are left and the new params; None if nothing is left of it.
     """
     (eqn,) = one.jaxpr.eqns
-    live = ([True] * len(eqn.invars),) if jax.__version_info__ >= (0, 12) else ()
-    read, smaller = _pe.dce_rules[hi_primitive_p](list(used), *live, eqn)
+    rule = _pe.dce_rules[hi_primitive_p]
+    takes_live = len(inspect.signature(rule).parameters) == 3  # since 0.12: which operands are live too
+    read, smaller = rule(list(used), *([[True] * len(eqn.invars)] if takes_live else []), eqn)
     if smaller is None:
         return None
     return read, [v in smaller.outvars for v in eqn.outvars], smaller.params
@@ -1629,7 +1631,7 @@ def is_transposable(dtype: Any) -> bool:
     return bool(dtypes.issubdtype(dtype, np.inexact)) or (_TRANSPOSES_FLOAT0 and dtype == dtypes.float0)
 
 
-_TRANSPOSES_FLOAT0: bool = jax.__version_info__ >= (0, 12)
+_TRANSPOSES_FLOAT0: bool = jax.__version_info__ >= (0, 11, 2)
 
 TRANSPOSABLE: str = "[float, complex, or float0]" if _TRANSPOSES_FLOAT0 else "[float or complex]"
 """JAX's words for those types."""
@@ -1637,7 +1639,7 @@ TRANSPOSABLE: str = "[float, complex, or float0]" if _TRANSPOSES_FLOAT0 else "[f
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
     """The number of consts and of carried values of a scan."""
-    if "ft_in" in params:  # since 0.12
+    if "ft_in" in params:  # since 0.11
         consts, carry, _ = params["ft_in"].unpack()
         return len(consts), len(carry)
     return params["num_consts"], params["num_carry"]
@@ -2098,26 +2100,28 @@ one_cotangent = _lax._one_vjp
 
 NOT_NEEDED: Any = _api.NotNeeded()
 GRAD_VALUE: Any = _api.GradValue()
-_HAS_STRUCTURED_RESIDUALS: bool = jax.__version_info__ >= (0, 12)
-"""Whether JAX's VJP objects are those since 0.12, which have residuals of a structure of their own and arguments that are not saved."""
+_HAS_UNSAVEABLE: bool = hasattr(_api, "NotSaveable")
+"""Whether arguments of JAX's VJP objects may be residuals that are not saved, as since 0.11."""
+_RULES_LOG: bool = hasattr(jax.custom_vjp, "defvjp_with_logs")
+"""Whether a backward rule returns what it logs beside the cotangents, as since 0.11.1."""
 
 
 def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
     """Leaves in nested tuples, since 0.12 in JAX's own containers, as a tree of arguments is nested."""
-    nest = _api.mirror_tree_map if _HAS_STRUCTURED_RESIDUALS else _api.tuptree_map
+    nest = _api.mirror_tree_map if hasattr(_api, "mirror_tree_map") else _api.tuptree_map
     return nest(lambda x: x, tree, leaves)
 
 
 def flags(prefix: Any, tree: Any, name: str) -> list[bool]:
     """One bool for each leaf of a tree, from a tree of bools that is a prefix of it."""
-    if _HAS_STRUCTURED_RESIDUALS:
+    if hasattr(_api, "tuptree_flags"):  # since 0.11.1
         return list(_api.tuptree_flags(prefix, tree, name, f"the {name} argument"))
     return list(jax.tree.leaves(jax.tree.broadcast(prefix, jax.tree.unflatten(tree, [0] * tree.num_leaves))))
 
 
 def not_saveable() -> Any:
     """In place of an argument that is a residual and is not to be saved; it has to be put back before the cotangents are asked for."""
-    return _api.NotSaveable() if _HAS_STRUCTURED_RESIDUALS else NOT_NEEDED
+    return _api.NotSaveable() if _HAS_UNSAVEABLE else NOT_NEEDED
 
 
 _logging: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -2133,9 +2137,9 @@ def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) ->
     """The flat arguments that a `VJP` holds, or what stands in the place of those that it does not.
 
     Raises:
-      ValueError: JAX's, since 0.12, for one that was not to be saved and has not been put back.
+      ValueError: JAX's, since 0.11, for one that was not to be saved and has not been put back.
     """
-    if not _HAS_STRUCTURED_RESIDUALS:
+    if not _HAS_UNSAVEABLE:
         return list(jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, _api.NotNeeded)))
     leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, (_api.NotNeeded, _api.NotSaveable)))
     missing = [i for i, x in enumerate(leaves) if isinstance(x, _api.NotSaveable)]
@@ -2157,7 +2161,7 @@ def accumulators(
 
     Source: `_vjp3_callable` in JAX's `api.py`.
     """
-    if _HAS_STRUCTURED_RESIDUALS:
+    if hasattr(_api, "_vjp_accum"):  # since 0.11
         of_type = [types.SimpleNamespace(aval=a) for a in in_avals]
         return [
             _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)

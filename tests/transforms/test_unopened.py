@@ -228,7 +228,7 @@ POLICIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 what jax_remat3 writes has no prevent_cse")
+@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 @pytest.mark.parametrize("policy", POLICIES, ids=range(len(POLICIES)))
 def test_checkpoints_that_are_hi_primitives_are_opened(flag, policy):
@@ -244,7 +244,7 @@ def test_checkpoints_that_are_hi_primitives_are_opened(flag, policy):
 CHECKPOINTED = [c for c in CASES if ("remat" in c.name or "checkpoint" in c.name) and "optimize" not in c.name]
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 what jax_remat3 writes has no prevent_cse")
+@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
 @pytest.mark.parametrize("flag", ["jax_remat3"], indirect=True)
 @pytest.mark.parametrize("case", CHECKPOINTED, ids=str)
 def test_so_are_those_of_the_table_of_programs(flag, case):
@@ -254,7 +254,7 @@ def test_so_are_those_of_the_table_of_programs(flag, case):
     assert check, check
 
 
-@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 what jax_remat3 writes has no prevent_cse")
+@pytest.mark.skipif(not OPENS, reason="before JAX 0.12 they are not opened")
 @pytest.mark.parametrize("policy", [POLICIES[0], *POLICIES[2:4]], ids=range(3))
 def test_their_policies_are_reported_as_those_of_other_checkpoints(policy):
     def reported():
