@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page
 import jaxviz
 from benchmarks.models import transformer
 from jaxviz.derivation import STAGES, Derivation
-from jaxviz.views.schema import View
+from jaxviz.page.schema import View
 from tests.jupyter_lab import KERNEL_IDLE, Lab, Tab, running_browser, running_lab
 
 ROOT = Path(__file__).parents[1]

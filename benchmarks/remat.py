@@ -12,7 +12,7 @@ import numpy as np
 
 import jaxviz
 from benchmarks import models
-from jaxviz.analysis.remat_graph import Graph
+from jaxviz.features.remat.graph import Graph
 from jaxviz.ir.syntax import Literal
 
 POLICIES = ("dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable")

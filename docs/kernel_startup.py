@@ -32,7 +32,7 @@ def _frame(explorer, include=None, exclude=None):
 
 def _register():
     formatter = get_ipython().display_formatter.mimebundle_formatter  # noqa: F821
-    formatter.for_type_by_name("jaxviz.notebook.explorer", "Explorer", _frame)
+    formatter.for_type_by_name("jaxviz.features.explorer.widget", "Explorer", _frame)
 
 
 _register()

@@ -21,14 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.analysis.tables import PAGE
 from jaxviz.derivation import STAGES
-from jaxviz.doctor import WORDS, print_doctor
+from jaxviz.features.doctor import WORDS, print_doctor
+from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
-from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
+from jaxviz.report.messages import short_message
+from jaxviz.report.tables import PAGE
 from jaxviz.terminal import complain, note, show
-from jaxviz.trace import trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -292,7 +292,7 @@ def _report(of: Callable[[Request], Any]) -> Callable[[Request], None]:
 
 
 def _save_figure(figure: Figure, path: str) -> None:
-    from jaxviz.views.figure import editable_text
+    from jaxviz.features.draw.figure import editable_text
 
     with editable_text():
         figure.savefig(path, dpi=200)
@@ -316,14 +316,14 @@ def _jaxpr(request: Request) -> None:
 
 
 def _explore(request: Request) -> None:
-    from jaxviz.views.columns import view_of
-    from jaxviz.views.drawing import draw
-    from jaxviz.views.text import summary
+    from jaxviz.features.draw.drawing import draw
+    from jaxviz.features.explorer.columns import view_of
+    from jaxviz.features.explorer.text import summary
 
     options, source = request.options, not request.options.no_source
     derivation = request.derivation
     if options.html:
-        from jaxviz.notebook.explorer import Explorer  # it brings anywidget and IPython with it
+        from jaxviz.features.explorer.widget import Explorer  # it brings anywidget and IPython with it
 
         note(f"wrote {Explorer(derivation).save_html(options.html, source=source)}")
     pictures = {name: getattr(options, name) for name in ("svg", "png", "pdf", "dot") if getattr(options, name)}

@@ -13,19 +13,20 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr
 
-import jaxviz.rules  # noqa: F401  the rules for equations that hold programs register themselves
-from jaxviz.emit import as_function
+import jaxviz.higher_order  # noqa: F401  the rules for equations that hold programs register themselves
+from jaxviz.displays import display
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.sharing import clear_shared
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.trace import are_concrete, trace_call, with_fixed
 from jaxviz.progress import counting
 from jaxviz.runtime.cache import clear_compiled
-from jaxviz.trace import are_concrete, trace_call, with_fixed
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
 from jaxviz.transforms.transpose import Transposed, transpose_program
@@ -136,9 +137,7 @@ class Derivation:
     @cached_property
     def residuals(self) -> Any:
         """What the forward program keeps for the backward one, each value with its reason: a `ResidualSet`."""
-        from jaxviz.analysis.residuals import find_residuals
-
-        return find_residuals(self)
+        return display("residuals of a derivation")(self)
 
     @cached_property
     def links(self) -> Mapping[Equation, tuple[Equation, ...]]:
@@ -185,9 +184,7 @@ class Derivation:
 
     def draw(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
         """A picture of one program or several side by side, such as 'forward+backward'; see `jaxviz.draw`."""
-        from jaxviz.views.drawing import draw
-
-        return draw(self, stage=stage, depth=depth, source=source)
+        return display("picture of a derivation")(self, stage=stage, depth=depth, source=source)
 
     def to_dot(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
         """The same as a `graphviz.Source`; see `jaxviz.to_dot`."""

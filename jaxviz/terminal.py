@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from jaxviz.analysis.tables import printable
+from jaxviz.report.tables import printable
 
 
 def show(text: str, headed: bool = False) -> None:

@@ -9,12 +9,12 @@ import pytest
 from jax import lax
 
 import jaxviz
+from jaxviz.features.explorer.columns import ViewMaker
+from jaxviz.features.explorer.text import stage_text
+from jaxviz.features.explorer.widget import _what_if_json
 from jaxviz.ir.stack import FRAMES, deep_stack
-from jaxviz.notebook.explorer import _what_if_json
-from jaxviz.views.columns import ViewMaker
-from jaxviz.views.page import fit_to_show
-from jaxviz.views.schema import decode, encode
-from jaxviz.views.text import stage_text
+from jaxviz.page.html import fit_to_show
+from jaxviz.page.schema import decode, encode
 
 DEPTH = 200
 

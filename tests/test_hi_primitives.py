@@ -1,6 +1,7 @@
 """High-level primitives, named calls and others that hold programs, which no shared table has."""
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest

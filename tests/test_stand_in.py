@@ -11,6 +11,7 @@ import functools
 import math
 
 import jax
+import jax.ad_checkpoint
 import jax.numpy as jnp
 import numpy as np
 import pytest

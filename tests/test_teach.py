@@ -11,7 +11,7 @@ import pytest
 
 import jaxviz
 from jaxviz import teach
-from jaxviz.emit import as_function
+from jaxviz.ir.emit import as_function
 from jaxviz.teach.saved import Key, _Case
 
 
@@ -322,7 +322,7 @@ def test_a_form_gives_what_is_ticked_chosen_and_typed():
         next(b for b in parts(form, ipywidgets.Button) if b.description == name).click()
         return parts(form, ipywidgets.HTML)[-1].value
 
-    from jaxviz.notebook.exercise_form import exercise_form
+    from jaxviz.teach.widget import exercise_form
 
     kept = teach.saved(network, *ARGS)
     form = exercise_form(kept)

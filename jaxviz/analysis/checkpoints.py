@@ -13,13 +13,13 @@ from typing import Literal as OneOf
 
 import jax
 
-from jaxviz.analysis.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
 from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
+from jaxviz.higher_order.devices import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
-from jaxviz.rules.devices import only_passes_a_scalar
+from jaxviz.report.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
 
 Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
 FATES: tuple[Fate, ...] = ("saved", "offloaded", "recomputed", "already an input", "not needed")

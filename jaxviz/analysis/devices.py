@@ -9,14 +9,14 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.tables import device_names, device_text
 from jaxviz.analysis.walk import bodies
 from jaxviz.derivation import Derivation
-from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Atom, Literal, Program
 from jaxviz.progress import counting
+from jaxviz.report.tables import device_names, device_text
 
 
 @dataclass(frozen=True, slots=True)

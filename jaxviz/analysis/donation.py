@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxviz.analysis.tables import format_bytes, nbytes
 from jaxviz.ir.syntax import Operation, Program
+from jaxviz.report.tables import format_bytes, nbytes
 from jaxviz.transforms.dce import dce_program
 
 

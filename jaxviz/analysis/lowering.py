@@ -12,10 +12,10 @@ import jax
 
 from jaxviz.analysis.devices import input_types
 from jaxviz.derivation import Derivation
-from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Operation, Program

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from jaxviz.derivation import Derivation
+from jaxviz.higher_order.devices import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, definition, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.rules.devices import only_passes_a_scalar
 
 
 @dataclass(frozen=True, slots=True)

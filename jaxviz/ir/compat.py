@@ -21,6 +21,11 @@ from typing import Any, NamedTuple
 import jax
 import jaxlib
 import numpy as np
+
+from jaxviz.ir.private_names import check_jax, complete
+
+check_jax()  # before what is imported next, which another JAX may lack
+
 from jax._src import ad_util as _ad_util
 from jax._src import api as _api
 from jax._src import api_util, debugging, dispatch, dtypes, pjit
@@ -53,7 +58,6 @@ try:
 except ImportError:  # before 0.11
     _flattree = None
 
-from jaxviz.ir.private_names import complete
 from jaxviz.ir.sharing import SharedTable, cleared, exact_params, is_data
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
@@ -2159,7 +2163,7 @@ def accumulators(
       explicit: whether the user said what is wanted.
       jaxpr, in_tree: of the function, for errors.
 
-    Source: `_vjp3_callable` in JAX's `api.py`.
+    Source: `_vjp3_callable` in JAX's `functions/transformations.py`.
     """
     if hasattr(_api, "_vjp_accum"):  # since 0.11
         of_type = [types.SimpleNamespace(aval=a) for a in in_avals]

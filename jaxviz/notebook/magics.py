@@ -13,16 +13,16 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from jaxviz.analysis.compare import Comparison, compare
-from jaxviz.analysis.profile import profile as run_profile
-from jaxviz.analysis.recompilations import explain_recompile, watch_compilations
-from jaxviz.analysis.remat_plan import RematPlan
 from jaxviz.derivation import Derivation
+from jaxviz.features.comparison.report import Comparison, compare
+from jaxviz.features.compilations.report import explain_recompile, watch_compilations
+from jaxviz.features.profile.report import profile as run_profile
+from jaxviz.features.remat.plan import RematPlan
 from jaxviz.ir.syntax import Program
+from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import CallError, evaluate_call, parse_calls, pieces, unquoted
-from jaxviz.notebook.messages import short_message
 from jaxviz.notebook.reports import Request
-from jaxviz.trace import trace
+from jaxviz.report.messages import short_message
 
 _CALL = argument(
     "call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run, but for %%nan and %%step"
@@ -287,7 +287,7 @@ class JaxvizMagics(Magics):
         return show
 
     def _explored(self, what: Derivation | Program | Comparison) -> None:
-        from jaxviz.notebook.explorer import explore
+        from jaxviz.features.explorer.widget import explore
 
         display(explore(what))
 

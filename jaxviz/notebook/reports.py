@@ -9,21 +9,21 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.budgets import FASTEST, read_budget
-from jaxviz.analysis.cost import format_flops
-from jaxviz.analysis.find_nan import find_nan
-from jaxviz.analysis.lint import LintReport, lint
-from jaxviz.analysis.memory import MemoryTimeline, memory
-from jaxviz.analysis.nan_report import NanReport
-from jaxviz.analysis.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
-from jaxviz.analysis.policy_views import MemoryComparison, PlanComparison
-from jaxviz.analysis.remat_plan import RematPlan, plan_remat
-from jaxviz.analysis.residuals import ResidualSet, arrays_among, residuals
-from jaxviz.analysis.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
-from jaxviz.analysis.tables import format_bytes, wrapped
 from jaxviz.derivation import Derivation, derive
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.debugger.start import step
+from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.features.lint.report import LintReport, lint
+from jaxviz.features.memory.timeline import MemoryTimeline, memory
+from jaxviz.features.nans.find import find_nan
+from jaxviz.features.nans.report import NanReport
+from jaxviz.features.remat.plan import RematPlan, plan_remat
+from jaxviz.features.remat.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
+from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
+from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
+from jaxviz.features.residuals.residual_set import ResidualSet, arrays_among, residuals
 from jaxviz.notebook.calls import Call, CallError, split
-from jaxviz.stepper.start import step
-from jaxviz.stepper.stepper import Stepper
+from jaxviz.report.tables import format_bytes, wrapped
 
 Argnums = int | tuple[int, ...]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import write_params
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Program
 
 

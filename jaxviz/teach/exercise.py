@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from typing import Literal as OneOf
 
-from jaxviz.analysis.tables import code_html, printable, wrapped
+from jaxviz.displays import display
+from jaxviz.report.tables import code_html, printable, wrapped
 
 BLANK = "Write your answer in place of the dots, and run the cell again."
 _MISSING = {
@@ -190,9 +191,7 @@ class Exercise:
         return "".join(parts)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        from jaxviz.notebook.exercise_form import exercise_form
-
-        shown = exercise_form(self)._repr_mimebundle_(**kwargs)
+        shown = display("form of an exercise")(self)._repr_mimebundle_(**kwargs)
         data = shown[0] if isinstance(shown, tuple) else shown
         data.update({"text/plain": str(self), "text/html": self._repr_html_()})
         return shown

@@ -10,15 +10,15 @@ from functools import lru_cache
 from typing import Any
 from typing import Literal as OneOf
 
-from jaxviz.analysis.memory_model import is_made_where_read, is_view
-from jaxviz.analysis.residuals import Residual
-from jaxviz.analysis.tables import format_bytes, printable, type_text
 from jaxviz.analysis.walk import Site, Source, bodies, find_readers, location_of, primal_equation
 from jaxviz.derivation import Derivation, derive
+from jaxviz.features.memory.model import is_made_where_read, is_view
+from jaxviz.features.residuals.residual_set import Residual
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.report.tables import format_bytes, printable, type_text
 from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
 from jaxviz.teach.predict import Text
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from jaxviz.emit import as_function
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, shared
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation

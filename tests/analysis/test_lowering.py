@@ -5,7 +5,7 @@ import sys
 
 TWO_THAT_COMPILE_ALIKE = """
 import sys
-import jax, jax.numpy as jnp
+import jax, jax.ad_checkpoint, jax.numpy as jnp
 import jaxviz
 from jaxviz.analysis.lowering import lower_gradient
 

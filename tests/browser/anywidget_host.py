@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets
 from playwright.sync_api import Page
 
-from jaxviz.notebook.explorer import Explorer
+from jaxviz.features.explorer.widget import Explorer
 
 POLICY = (
     "default-src 'none'; script-src 'nonce-host' blob:; style-src 'unsafe-inline'; connect-src 'none'; img-src 'none'; "

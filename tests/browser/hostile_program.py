@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.ad_checkpoint
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir

@@ -10,10 +10,10 @@ from playwright.sync_api import expect
 
 import jaxviz
 from benchmarks.models import transformer
-from jaxviz.analysis.cost import format_flops
-from jaxviz.analysis.tables import format_bytes
-from jaxviz.analysis.totals import call_path
-from jaxviz.views.whatif import what_if
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.explorer.whatif import what_if
+from jaxviz.features.residuals.totals import call_path
+from jaxviz.report.tables import format_bytes
 
 pytestmark = pytest.mark.browser
 light = pytest.mark.parametrize("theme", ["light"], indirect=True)
@@ -133,7 +133,7 @@ def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
     n = int(ask_kernel(page, f"len({tanhs})"))
     total = int(ask_kernel(page, "len(derivation.residuals)"))
     assert 0 < n < total
-    sizes = "from jaxviz.analysis.tables import format_bytes"
+    sizes = "from jaxviz.report.tables import format_bytes"
     ask_kernel(page, f"exec('{sizes}')")
     kept = ask_kernel(page, f"format_bytes(sum(r.nbytes for r in {tanhs}))")
     expect(explorer.get_by_test_id("residual-row")).to_have_count(n)

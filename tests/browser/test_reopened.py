@@ -10,7 +10,7 @@ from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
 
 import jaxviz
-from jaxviz.notebook import bundle
+from jaxviz.page import bundle
 
 pytestmark = pytest.mark.browser
 EXPLORERS, EQUATIONS = 10, 1_000
@@ -55,7 +55,7 @@ def widgets(notebook):
 def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     name, page = "many.ipynb", tab.page
     # Half of them wait until they are asked for what a large program leaves for later.
-    late = "import jaxviz.notebook.explorer as module\nmodule._AT_ONCE = 10"
+    late = "import jaxviz.features.explorer.widget as module\nmodule._AT_ONCE = 10"
     half = EXPLORERS // 2
     show = "for e in explorers[{}:{}]:\n    display(e)"
     write(lab, name, PROGRAM, show.format(0, half), late, show.format(half, EXPLORERS))

@@ -80,7 +80,11 @@ def last_line(text):
 
 def test_without_a_name_that_all_of_it_needs_there_is_one_error():
     _, errors = run(
-        "import jaxviz", "core.Tracer", "interpreters.ad.fancy_transposes", "api._vjp_too_many_args", status=1
+        "import jaxviz; jaxviz.grad",
+        "core.Tracer",
+        "interpreters.ad.fancy_transposes",
+        "api._vjp_too_many_args",
+        status=1,
     )
     error = last_line(errors)
     assert error.startswith("jaxviz.ir.errors.UnsupportedJaxError: jaxviz cannot run with JAX ")
@@ -97,7 +101,8 @@ def test_without_a_name_that_all_of_it_needs_there_is_one_error():
 def test_a_version_that_is_not_supported_is_one_error(version):
     info = tuple(map(int, version.split(".")))
     _, errors = run(
-        f"import jax; jax.__version__ = {version!r}; jax.__version_info__ = {info}; import jaxviz", status=1
+        f"import jax; jax.__version__ = {version!r}; jax.__version_info__ = {info}; import jaxviz; jaxviz.grad",
+        status=1,
     )
     assert f"UnsupportedJaxError: jaxviz cannot run with JAX {version}. jaxviz" in last_line(errors)
     assert SUPPORTED in last_line(errors)
@@ -122,8 +127,8 @@ def test_the_doctor_needs_no_engine_and_says_what_is_missing(program):
     code = AS_A_COMMAND.replace("PROGRAM", repr(program)).replace("RUN", COMMANDS[program])
     printed, _ = run(code, "core.Tracer", "api._jacfwd_unravel", status=1)
     report, _, modules = printed.rpartition("-- ")
-    assert {"jaxviz.doctor", "jaxviz.ir.private_names"} < set(modules.split())
-    assert not {"jaxviz.ir.compat", "jaxviz.derivation", "jaxviz.public"} & set(modules.split())
+    assert {"jaxviz.features.doctor", "jaxviz.ir.private_names"} < set(modules.split())
+    assert not {"jaxviz.ir.compat", "jaxviz.derivation"} & set(modules.split())
     found = {f["what"]: f for f in json.loads(report)["findings"]}
     fatal, feature = found["jax._src.core.Tracer"], found["jax._src.api._jacfwd_unravel"]
     assert fatal["state"] == "fault"

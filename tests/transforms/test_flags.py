@@ -7,9 +7,9 @@ import pytest
 from programs import CASES
 
 import jaxviz
-from jaxviz.emit import as_function
+from jaxviz.features.nans.capture import evaluate_equation
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Literal
-from jaxviz.runtime.capture import evaluate_equation
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program, is_watchable, passes_on
 
 

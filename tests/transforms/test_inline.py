@@ -8,8 +8,8 @@ from programs import CASES
 from test_parity import assert_same
 
 import jaxviz
-from jaxviz.emit import as_function
 from jaxviz.ir import compat
+from jaxviz.ir.emit import as_function
 from jaxviz.ir.typecheck import check_program
 from jaxviz.transforms.inline import inlined
 

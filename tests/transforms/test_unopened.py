@@ -12,11 +12,11 @@ from jax.interpreters import ad
 from programs import CASES
 
 import jaxviz
+from jaxviz.features.explorer.columns import view_of
+from jaxviz.features.explorer.text import summary
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.transforms.unopened import Unopened, unopened_text
-from jaxviz.views.columns import view_of
-from jaxviz.views.text import summary
 
 X = np.linspace(0.1, 1.0, 3, dtype=np.float32)
 

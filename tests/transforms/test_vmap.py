@@ -11,7 +11,7 @@ from programs import CASES
 from test_parity import assert_same, seeds
 
 import jaxviz
-from jaxviz import api
+from jaxviz.functions import transformations as api
 from jaxviz.transforms.vmap import vmap_program
 
 X = jnp.linspace(0.1, 1.0, 12).reshape(4, 3)

@@ -1,4 +1,4 @@
-/** Two versions of a function: which equations are in both, and which in one only. Mirrors `jaxviz/views/changes.py`. */
+/** Two versions of a function: which equations are in both, and which in one only. Mirrors `jaxviz/features/explorer/changes.py`. */
 
 import type { Model } from "./model";
 

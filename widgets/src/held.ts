@@ -1,4 +1,4 @@
-/** The widget without a view that holds the explorer's code, in the notebook too: `jaxviz/notebook/bundle.py`. */
+/** The widget without a view that holds the explorer's code, in the notebook too: `jaxviz/page/bundle.py`. */
 
 import type { Asked } from "./ask";
 

@@ -1,5 +1,5 @@
 /**
- * The plot of a watch, which follows it as it runs: `jaxviz/notebook/live.py`. A module of its own, small enough to be in each widget.
+ * The plot of a watch, which follows it as it runs: `jaxviz/features/probes/widget.py`. A module of its own, small enough to be in each widget.
  *
  * Python sends all that is drawn as one trait, some times a second; so a page that comes later, and a notebook that was saved, have it too.
  */

@@ -1,7 +1,7 @@
 /**
  * What each explorer has for a module: a few lines that find the code, which a notebook holds once, and hand over to it.
  *
- * The code is a widget without a view (`jaxviz/notebook/bundle.py`), saved with the notebook as the explorers are. Where a host has no
+ * The code is a widget without a view (`jaxviz/page/bundle.py`), saved with the notebook as the explorers are. Where a host has no
  * widgets but the ones it shows, the kernel is asked. All explorers of a page share one instance of the module.
  */
 

@@ -9,7 +9,7 @@
  *
  *     const { layout } = await loadPart<typeof import("./parts/graphviz")>(model, "graphviz");
  *
- * One that compiles WebAssembly needs `'wasm-unsafe-eval'` in the policy of saved pages, `jaxviz/views/page.py`.
+ * One that compiles WebAssembly needs `'wasm-unsafe-eval'` in the policy of saved pages, `jaxviz/page/html.py`.
  */
 
 import { askFor } from "./ask";

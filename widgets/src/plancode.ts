@@ -1,4 +1,4 @@
-/** The switches as code to paste: what `code_text` of `jaxviz/analysis/remat_code.py` writes for a plan. */
+/** The switches as code to paste: what `code_text` of `jaxviz/features/remat/code.py` writes for a plan. */
 
 import { formatBytes, formatFlops } from "./format";
 import type { Outcome, Place, WhatIf } from "./whatif";

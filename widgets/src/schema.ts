@@ -1,4 +1,4 @@
-/** The wire format: a mirror of `jaxviz/views/schema.py`, which says what each column means. */
+/** The wire format: a mirror of `jaxviz/page/schema.py`, which says what each column means. */
 
 export const MAGIC = "jaxviz";
 export const VERSION = 8;

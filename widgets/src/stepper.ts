@@ -1,5 +1,5 @@
 /**
- * The stepper as a widget: source, jaxpr and values side by side, of `jaxviz.step`. A module of its own: `jaxviz/notebook/stepper.py`.
+ * The stepper as a widget: source, jaxpr and values side by side, of `jaxviz.step`. A module of its own: `jaxviz/features/debugger/widget.py`.
  *
  * What is shown is in traits, and so is there without a kernel. What is asked of the kernel is sent as messages, when somebody presses something.
  */

@@ -1,4 +1,4 @@
-/** What comes of saving each value of a function or of computing it again, without Python: mirrors `jaxviz/views/whatif.py`. */
+/** What comes of saving each value of a function or of computing it again, without Python: mirrors `jaxviz/features/explorer/whatif.py`. */
 
 import type { Buffer, MemoryKind, Step, Timeline } from "./timeline";
 

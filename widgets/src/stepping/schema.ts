@@ -1,4 +1,4 @@
-/** What Python sends of a stepper: `jaxviz/views/stepper.py`. */
+/** What Python sends of a stepper: `jaxviz/features/debugger/columns.py`. */
 
 /** Name, type, what it is the cotangent of (or empty), what it is for: an argument, a residual. */
 export type Variable = [name: string, type: string, of?: string, label?: string];

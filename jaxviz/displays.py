@@ -1,0 +1,25 @@
+"""What the features add to what lies below them: a derivation's residuals and pictures, the widgets of reports, the report of a jit.
+
+Each is named by its place and imported when it is first asked for, so that no module imports one from a layer above its own.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "residuals of a derivation": "jaxviz.features.residuals.residual_set:find_residuals",
+    "picture of a derivation": "jaxviz.features.draw.drawing:draw",
+    "report of a jitted function": "jaxviz.features.compilations.compiled:report_compiled",
+    "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
+    "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",
+    "output of a stepper": "jaxviz.features.debugger.widget:mimebundle",
+    "form of an exercise": "jaxviz.teach.widget:exercise_form",
+}
+
+
+def display(name: str) -> Any:
+    """The function or class of that name, as the table gives its place."""
+    module, attribute = _PLACES[name].split(":")
+    return getattr(import_module(module), attribute)

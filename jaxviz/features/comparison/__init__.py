@@ -1,0 +1,1 @@
+"""Two derivations side by side."""

@@ -1,0 +1,353 @@
+"""Two versions of a function side by side: the equations, the residuals, the bytes and the FLOPs that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from jaxviz.analysis.walk import location_of
+from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.features.comparison.alignment import Alignment, align
+from jaxviz.features.cost.report import cost, format_flops
+from jaxviz.features.memory.timeline import memory
+from jaxviz.features.remat.policies import paragraph
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.origin import Location
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.report.tables import format_bytes, html_table, short_location, text_table, type_text, wrapped
+from jaxviz.transforms.unopened import unopened_note
+
+_ROWS = 20
+"""How many rows of each table are shown as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of both versions.
+
+    Args:
+      name: what it is, such as 'residuals'.
+      before, after: of the first and of the second version.
+      unit: 'equations', 'values', 'bytes' or 'FLOPs'.
+    """
+
+    name: str
+    before: int
+    after: int
+    unit: str
+
+    @property
+    def change(self) -> int:
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Equations that only one version has, of one kind and from one line.
+
+    Args:
+      what: the primitive.
+      type: of its results.
+      location: the user's line; None where there is none.
+      is_added: whether it is the second version that has them.
+      count: how many there are.
+      numbers: of the equations, in the order of `Program.walk`.
+    """
+
+    what: str
+    type: str
+    location: Location | None
+    is_added: bool
+    count: int
+    numbers: tuple[int, ...] = field(repr=False, default=())
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualDifference:
+    """Residuals of one type, made by one operation of one source text, of which the versions keep different numbers.
+
+    Args:
+      what: how they are made, such as 'cos'; 'argument' for those of the function.
+      type: their type.
+      location: the user's line, in the version that has them (in the second, if both do).
+      before, after: how many there are.
+      nbytes: of each.
+    """
+
+    what: str
+    type: str
+    location: Location
+    before: int
+    after: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What differs between two versions of a function and of its gradient.
+
+    Args:
+      before, after: the derivations.
+    """
+
+    before: Derivation = field(repr=False)
+    after: Derivation = field(repr=False)
+
+    @property
+    def functions(self) -> tuple[str, str]:
+        """The names of both."""
+        return self.before.primal.name, self.after.primal.name
+
+    @cached_property
+    def alignments(self) -> Mapping[str, Alignment]:
+        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', what they have in common."""
+        found: dict[str, Alignment] = {}
+        for stage in STAGES:
+            try:
+                programs = getattr(self.before, stage), getattr(self.after, stage)
+                inputs = self._inputs(found["forward"]) if stage in ("linear", "backward") else None
+                found[stage] = align(*programs, inputs)
+            except JaxvizError:  # a stage that cannot be derived has nothing to compare
+                continue
+        return found
+
+    def _inputs(self, forward: Alignment) -> dict[int, int]:
+        """For inputs of the second version's linear program those of the first: residuals that are the same, then all in order."""
+        kept = self.before.n_residuals, self.after.n_residuals
+        first, second = (n - k for n, k in zip(forward.n_results, kept, strict=True))
+        n = len(self.after.linear.invars) - kept[1]
+        of_residuals = {j - second: i - first for j, i in forward.results.items() if j >= second and i >= first}
+        return of_residuals | {kept[1] + i: kept[0] + i for i in range(n)}
+
+    def differences(self, stage: str = "primal") -> tuple[Difference, ...]:
+        """The equations of a stage that only one of them has: those of the first version, then of the second, by line.
+
+        Args:
+          stage: 'primal', 'jvp', 'forward', 'linear' or 'backward'.
+
+        Raises:
+          KeyError: one of them has no such stage.
+        """
+        if stage not in self.alignments:
+            raise KeyError(f"{stage!r} cannot be compared: {' and '.join(self.functions)} do not both have it")
+        found = self.alignments[stage]
+        sides = ((self.before, found.removed, False), (self.after, found.added, True))
+        return tuple(d for side, numbers, added in sides for d in _grouped(getattr(side, stage), numbers, added))
+
+    @cached_property
+    def residuals(self) -> tuple[ResidualDifference, ...]:
+        """The residuals that they keep different numbers of, the most bytes at stake first."""
+        counts: dict[tuple[str, str, int], list[int]] = {}
+        lines: dict[tuple[str, str, int], Location] = {}
+        for side, derivation in enumerate((self.before, self.after)):
+            for r in derivation.residuals:
+                what = r.kind if r.producer is None else r.producer.primitive.name
+                key = what, r.type, r.nbytes
+                counts.setdefault(key, [0, 0])[side] += 1
+                lines[key] = r.location
+        found = [
+            ResidualDifference(what, kind, lines[what, kind, nbytes], before, after, nbytes)
+            for (what, kind, nbytes), (before, after) in counts.items()
+            if before != after
+        ]
+        return tuple(sorted(found, key=lambda r: -abs(r.after - r.before) * r.nbytes))
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """Equations by stage, residuals, FLOPs and the modelled peak of both; without a reverse mode, equations alone."""
+        of = lambda name, unit, amount: Figure(name, amount(self.before), amount(self.after), unit)
+        found = [
+            of(_LABELS[s], "equations", lambda d, s=s: sum(1 for _ in getattr(d, s).walk())) for s in self.alignments
+        ]
+        if "backward" not in self.alignments:
+            return tuple(found)
+        return (
+            *found,
+            of("residuals", "values", lambda d: len(d.residuals)),
+            of("bytes kept", "bytes", lambda d: d.residuals.nbytes),
+            of("FLOPs", "FLOPs", lambda d: int(cost(d).total.flops)),
+            of("modelled peak", "bytes", lambda d: memory(d).peak_nbytes),
+        )
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the programs are the same, in every stage."""
+        return all(a.is_equal for a in self.alignments.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What jaxviz does not look into in either of them, and so does not compare."""
+        found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
+        return unopened_note(tuple(found))
+
+    @property
+    def summary(self) -> str:
+        """`loss and loss2: 3 equations of the first and 5 of the second are not in the other; bytes kept +1.2 KiB`."""
+        first, second = self.functions
+        names = f"{first} and {second}" if first != second else f"two versions of {first}"
+        if self.is_same:
+            return f"{names} are the same program"
+        a = self.alignments["primal"]
+        said = f"{len(a.removed):,} of the first's equations and {len(a.added):,} of the second's are not in the other"
+        if not a.removed and not a.added:
+            said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with other results")
+        changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]
+        return f"{names}: {'; '.join([said, *changes])}"
+
+    def _tables(self) -> Iterable[_ShownTable]:
+        first, second = self.functions
+        yield _ShownTable(
+            "",
+            ("", first, second if second != first else f"{second}, new", "change"),
+            [(f.name, _amount(f.before, f.unit), _amount(f.after, f.unit), _change(f)) for f in self.figures],
+            "<>>>",
+        )
+        # What is derived from other equations is other too; what matters of it are the sums.
+        for stage in ["primal"] if self.differences() else self.alignments:
+            equations = [
+                (
+                    "+" if d.is_added else "-",
+                    f"{d.count:,} × {d.what}" if d.count > 1 else d.what,
+                    d.type,
+                    _line(d.location),
+                )
+                for d in self.differences(stage)
+            ]
+            yield _ShownTable(f"equations of {_LABELS[stage]}", ("", "equation", "type", "line"), equations, "<<<<")
+        kept = [
+            (f"{r.before:,} → {r.after:,}", r.what, r.type, _signed((r.after - r.before) * r.nbytes), _line(r.location))
+            for r in (self.residuals if "backward" in self.alignments else ())
+        ]
+        yield _ShownTable("residuals", ("how many", "made by", "type", "bytes", "line"), kept, "<<<><")
+
+    def __str__(self) -> str:
+        parts = [wrapped(self.summary)]
+        if not self.is_same:
+            for t in self._tables():
+                more = [f"{len(t.rows) - _ROWS:,} more"] if len(t.rows) > _ROWS else []
+                if t.rows:
+                    parts += [
+                        "",
+                        *([f"{t.name}:"] if t.name else []),
+                        text_table(t.heads, t.rows[:_ROWS], t.align),
+                        *more,
+                    ]
+        for note in self.notes:
+            parts += ["", wrapped(note)]
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        notes = "".join(map(paragraph, self.notes))
+        if self.is_same:
+            return paragraph(self.summary) + notes
+        tables = "".join(
+            html_table(
+                f"{t.name} that differ" if t.name else self.summary,
+                t.heads,
+                t.rows[: 5 * _ROWS],
+                [a == ">" for a in t.align],
+            )
+            for t in self._tables()
+            if t.rows
+        )
+        return tables + notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        place = lambda at: {"file": at.file if at else None, "line": at.line if at else None}
+        return {
+            "functions": list(self.functions),
+            "same": self.is_same,
+            "figures": [
+                {"name": f.name, "before": f.before, "after": f.after, "unit": f.unit} for f in self.figures
+            ],
+            "equations": {
+                stage: [
+                    {"what": d.what, "type": d.type, "added": d.is_added, "count": d.count, **place(d.location)}
+                    for d in self.differences(stage)
+                ]
+                for stage in self.alignments
+            },
+            "residuals": [
+                {"what": r.what, "type": r.type, "before": r.before, "after": r.after, "nbytes": r.nbytes, **place(r.location)}
+                for r in self.residuals
+            ] if "backward" in self.alignments else [],
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _ShownTable:
+    """A table of the report; `align` has '<' or '>' for each column."""
+
+    name: str
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    align: str
+
+
+_LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear", "backward": "backward"}
+
+
+@api_boundary
+@deep_stack
+def compare(f: Any, g: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Comparison:
+    """What differs between two functions, or two versions of one, and between their gradients.
+
+    >>> print(jaxviz.compare(loss, faster_loss, params, x))
+
+    Args:
+      f, g: functions; or Derivations, Programs or ClosedJaxprs, and then no args.
+      *args, **kwargs: what to call both with, as for `derive`.
+      argnums: the positional arguments to differentiate in.
+
+    Raises:
+      what `derive` raises for one of them.
+    """
+    sides = [h if isinstance(h, Derivation) else derive(h, *args, argnums=argnums, **kwargs) for h in (f, g)]
+    return Comparison(*sides)
+
+
+def _grouped(program: Program, numbers: Sequence[int], is_added: bool) -> list[Difference]:
+    wanted = set(numbers)
+    groups: dict[tuple[str, str, Location | None], list[int]] = {}
+    for i, (e, within) in enumerate(_walk(program, ())):
+        if i in wanted:
+            types = ", ".join(type_text(v.aval) for v in e.outvars)
+            groups.setdefault((e.primitive.name, types, location_of(e, within)), []).append(i)
+    return [
+        Difference(what, kind, location, is_added, len(group), tuple(group))
+        for (what, kind, location), group in groups.items()
+    ]
+
+
+def _walk(program: Program, within: tuple[Equation, ...]) -> Iterable[tuple[Equation, tuple[Equation, ...]]]:
+    for e in program.equations:
+        yield e, within
+        for _, nested in e.programs:
+            yield from _walk(nested, (*within, e))
+
+
+def _line(location: Location | None) -> str:
+    return short_location(location) if location is not None else ""
+
+
+def _amount(n: int, unit: str) -> str:
+    return format_bytes(n) if unit == "bytes" else format_flops(n) if unit == "FLOPs" else f"{n:,}"
+
+
+def _change(f: Figure) -> str:
+    if not f.change:
+        return "same"
+    amount = f"{'+' if f.change > 0 else '-'}{_amount(abs(f.change), f.unit)}"
+    return f"{amount} ({100 * f.change / f.before:+.0f}%)" if f.before else amount
+
+
+def _signed(n: int) -> str:
+    return f"{'-' if n < 0 else '+' * (n > 0)}{format_bytes(abs(n))}"

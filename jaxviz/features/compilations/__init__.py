@@ -1,0 +1,1 @@
+"""What was compiled, why again, and what XLA made of it."""

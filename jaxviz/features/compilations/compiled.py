@@ -1,0 +1,265 @@
+"""What XLA made of a jitted call: the devices it runs on, how values are laid out over them, and what donation came to."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.donation import Donation, match_donations, why_not
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.stack import usual_stack
+from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
+from jaxviz.report.tables import device_names, device_text, format_bytes, html_table, nbytes, text_table
+from jaxviz.runtime.cache import function_name
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An argument or a result of a compiled call.
+
+    Args:
+      path: such as `params['w']`, or `result[0]`.
+      type: such as `f32[8,4]`.
+      nbytes: of the whole.
+      nbytes_per_device: of what one device has; None for an argument that the compiled program does not have.
+      layout: over which axes of the mesh each dimension is laid out, such as `P('i',)`; '' on one device.
+      note: what donation came to.
+    """
+
+    path: str
+    type: str
+    nbytes: int
+    nbytes_per_device: int | None
+    layout: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """What was made of a jitted call.
+
+    Args:
+      function: its name.
+      devices: those it runs on, such as 'cpu:0'.
+      chosen_by: what decided that.
+      arguments, results: see `Placed`.
+      static: the values of static arguments, by name.
+      donations: what became of each donated argument, by place among the flat arguments.
+      temporary: bytes of XLA's temporary memory on one device, None where it does not tell.
+    """
+
+    function: str
+    devices: tuple[str, ...]
+    chosen_by: str
+    arguments: tuple[Placed, ...]
+    results: tuple[Placed, ...]
+    static: dict[str, str]
+    donations: tuple[Donation, ...]
+    temporary: int | None
+
+    @property
+    def backend(self) -> str:
+        """'cpu', 'gpu' or 'tpu'."""
+        return self.devices[0].split(":")[0]
+
+    @property
+    def summary(self) -> str:
+        """`update on 8 devices, cpu:0 to cpu:7, where its argument batch lies`."""
+        n = len(self.devices)
+        head = f"{self.function} on {device_text(self.devices)}, {self.chosen_by}"
+        used = [d for d in self.donations if d.result is not None]
+        if self.donations:
+            saved = sum(self.arguments[d.argument].nbytes for d in used)
+            head += f"; {len(used)} of {len(self.donations)} donated arguments reused, {format_bytes(saved)}"
+        if self.temporary is not None:
+            head += f"; temporaries {format_bytes(self.temporary)}{' a device' if n > 1 else ''}"
+        return head
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        several = len(self.devices) > 1
+        static = [(name, "static", "", "", "", f"= {value}") for name, value in self.static.items()]
+        rows = [
+            (
+                p.path, p.type, format_bytes(p.nbytes),
+                "" if p.nbytes_per_device is None or not several else format_bytes(p.nbytes_per_device), p.layout, p.note,
+            )
+            for p in (*self.arguments, *self.results)
+        ]  # fmt: skip
+        return [*static, *rows]
+
+    def __str__(self) -> str:
+        return f"{self.summary}\n{text_table(_HEADS, self._rows(), '<<>><<')}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, True, False, False))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        plain = lambda placed: [{name: getattr(p, name) for name in Placed.__slots__} for p in placed]
+        return {
+            "function": self.function, "devices": list(self.devices), "chosen_by": self.chosen_by,
+            "arguments": plain(self.arguments), "results": plain(self.results), "static": dict(self.static),
+            "donations": [{"argument": d.argument, "result": d.result, "reason": d.reason} for d in self.donations],
+            "temporary": self.temporary,
+        }  # fmt: skip
+
+
+_HEADS = ("name", "type", "bytes", "a device", "layout", "")
+
+
+@usual_stack
+def report_compiled(
+    fun: Callable[..., Any], traced: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+) -> CompileReport:
+    """The report of a call that `jax.jit` has traced; see `jaxviz.jit`."""
+    with counting("compiling"):
+        compiled = traced.lower().compile()
+    program = read_jaxpr(traced.jaxpr)
+    donated = [i.donated for i in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
+    given, static = _arguments(fun, args, kwargs, options)
+    names = [path for path, _ in given]
+    in_shardings = jax.tree.leaves(compiled.input_shardings, is_leaf=lambda x: x is None)
+    out_shardings = jax.tree.leaves(compiled.output_shardings)
+    kept = [s is not None for s in in_shardings]
+    donations = as_compiled(program, donated, compiled, kept)
+    notes = {
+        i: "" if is_kept else "not part of the compiled program: nothing reads it" for i, is_kept in enumerate(kept)
+    }
+    takes: dict[int, str] = {}
+    for d in donations:
+        if d.result is None:
+            notes[d.argument] = f"donated, but {d.reason}"
+        else:
+            notes[d.argument] = f"donated: {_result(d.result)} takes its memory"
+            takes[d.result] = f"in the memory of {names[d.argument]}"
+    shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
+    devices = device_names(d for s in shardings for d in s.device_set)
+    memory = compiled.memory_analysis()
+    return CompileReport(
+        function_name(fun),
+        devices,
+        _chosen_by(options, given, len(devices)),
+        tuple(
+            _placed(name, v.aval, s, notes[i])
+            for i, (name, v, s) in enumerate(zip(names, program.invars, in_shardings, strict=True))
+        ),
+        tuple(
+            _placed(_result(k), a, s, takes.get(k, ""))
+            for k, (a, s) in enumerate(zip(program.out_avals, out_shardings, strict=True))
+        ),
+        static,
+        donations,
+        None if memory is None else int(memory.temp_size_in_bytes),
+    )
+
+
+def _result(k: int) -> str:
+    return f"result {k}"
+
+
+def _placed(path: str, aval: Any, sharding: Any, note: str) -> Placed:
+    kind = aval.str_short(short_dtypes=True)
+    if sharding is None:
+        return Placed(path, kind, nbytes(aval), None, "", note)
+    return Placed(path, kind, nbytes(aval), bytes_on_one(aval, sharding), layout_of(sharding), note)
+
+
+def bytes_on_one(aval: Any, sharding: Any) -> int:
+    """Bytes of what one device has of a value."""
+    return int(math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
+
+
+def layout_of(sharding: Any) -> str:
+    """How a value is laid out over several devices: `P('i', None)`, `replicated`; '' on one."""
+    if len(sharding.device_set) == 1:
+        return ""
+    if sharding.is_fully_replicated:
+        return "replicated"
+    spec = getattr(sharding, "spec", None)
+    return f"P({', '.join(map(repr, spec))})" if spec is not None else str(sharding)
+
+
+def as_compiled(program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool]) -> tuple[Donation, ...]:
+    """What JAX planned for donated arguments, corrected by what XLA says that it did."""
+    planned = match_donations(program, donated)
+    pairs = aliases_of(compiled)
+    place = [i for i, is_kept in enumerate(kept) if is_kept]
+    if pairs is None or any(i >= len(place) or k >= len(program.outvars) for i, k in pairs.items()):
+        return planned  # XLA does not tell, or tokens are among its inputs
+    result_of = {place[i]: k for i, k in pairs.items()}
+    return tuple(_corrected(program, d, result_of, kept[d.argument], compiled) for d in planned)
+
+
+def aliases_of(compiled: Any) -> dict[int, int] | None:
+    """For inputs of a compiled program, the results that are in their memory; None where the backend gives no text."""
+    try:
+        head = str(compiled.as_text()).split("\n", 1)[0]
+    except Exception:
+        return None
+    found = re.search(r"input_output_alias=\{(.*?)\}, \w+=", head)
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), ", found.group(1)) if found else []
+    return {int(i): int(k or 0) for k, i in pairs}
+
+
+def _corrected(
+    program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool, compiled: Any
+) -> Donation:
+    i = planned.argument
+    if i in result_of:
+        return Donation(i, result_of[i])
+    if planned.result is not None:
+        other = _laid_out_otherwise(compiled, i, planned.result)
+        return Donation(i, None, other or f"XLA did not let {_result(planned.result)}, of its type, take the memory")
+    reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, is_final=True)
+    return Donation(i, None, reason, planned.offered)
+
+
+def _laid_out_otherwise(compiled: Any, i: int, k: int) -> str:
+    """How an argument and a result of one type differ in how they lie in memory; '' where they do not."""
+    given = jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None)[i]
+    made = jax.tree.leaves(compiled.output_formats)[k]
+    if given is None or given.sharding is None or made.sharding is None:
+        return ""
+    kinds = given.sharding.memory_kind, made.sharding.memory_kind
+    if kinds[0] != kinds[1]:
+        return f"{_result(k)}, of its type, is in {kinds[1]} memory, and it is in {kinds[0]} memory"
+    places = layout_of(given.sharding), layout_of(made.sharding)
+    if places[0] != places[1]:
+        return f"{_result(k)}, of its type, is laid out as {places[1] or 'on one device'}, and it as {places[0] or 'on one device'}"
+    if given.layout != made.layout:
+        return f"{_result(k)}, of its type, has another order of dimensions in memory"
+    return ""
+
+
+def _arguments(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+) -> tuple[list[tuple[str, Any]], dict[str, str]]:
+    """Each flat argument that is not static with its path; and the static ones, written out."""
+    names, argnums, argnames = compat.parameters(fun, len(args), options)
+    dynamic: list[tuple[str, Any]] = []
+    static: dict[str, str] = {}
+    for name, x in [*zip(names, args, strict=True), *sorted(kwargs.items())]:
+        if name in argnames or any(names[i] == name for i in argnums if -len(names) <= i < len(names)):
+            static[name] = repr(x)
+        else:
+            dynamic += [(name + jax.tree_util.keystr(p), leaf) for p, leaf in jax.tree_util.tree_leaves_with_path(x)]
+    return dynamic, static
+
+
+def _chosen_by(options: dict[str, Any], arguments: Sequence[tuple[str, Any]], n_devices: int) -> str:
+    for name in ("device", "backend"):
+        if options.get(name) is not None:
+            return f"asked for by {name}={options[name]}"
+    for path, x in arguments:
+        if isinstance(x, jax.Array) and not compat.is_tracer(x) and x.committed:
+            return f"where its argument {path} lies"
+    return "the mesh that it names" if n_devices > 1 else "the default device"

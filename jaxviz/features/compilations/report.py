@@ -1,0 +1,598 @@
+"""What JAX compiled and why again: what of the key changed, at which call, what it took, what to write instead."""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+from jaxviz.features.probes.probes import Spec
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location
+from jaxviz.report.tables import format_seconds, html_table, short_location, text_table, wrapped
+from jaxviz.runtime import compilations
+from jaxviz.runtime.cache import function_name, jitted_of
+from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf
+
+_NEAREST_OF = 64
+"""How many earlier programs a new one is compared with."""
+
+_SHOWN = 20
+
+_FIRST = "call jaxviz.watch_compilations() at the start, or run it again after jax.clear_caches()"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing in the key that changed.
+
+    Args:
+      kind: 'shape', 'dtype', 'shape and dtype', 'weak type', 'place', 'static', 'tree', 'function', 'closure', 'options', 'config', 'watch', for what
+        `jaxviz.watch` asks of probes; or 'part', for another of the parts that a transform outside of `jit` compiles.
+      path: of the argument, such as `params['w']`; the name of the static argument, the variable, the option.
+      before, after: as text; '' where there is nothing to say.
+    """
+
+    kind: str
+    path: str
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "function":
+                return "a new function object"
+            case "part":
+                return "another of its parts"
+            case "tree" if not self.before:
+                return f"{self.path} is new"
+            case "tree" if not self.after:
+                return f"{self.path} is gone"
+            case "static":
+                return f"static {self.path}: {self.before} → {self.after}"
+            case "closure":
+                return f"it closes over {self.path}: {self.before} → {self.after}"
+        return f"{self.path}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompilation:
+    """One compilation of a function.
+
+    Args:
+      number: from 1, among those of the function.
+      site: the user's line that called it.
+      since: the number of the earlier one that it differs least from; None of the first.
+      changes: what differs from that one; none where the same had been compiled, and was no longer kept.
+      trace, lower, compile: seconds; None for a phase that did not happen, since what it gives was kept.
+      ahead: whether it was asked for by `f.lower(...).compile()`.
+    """
+
+    number: int
+    site: Location | None
+    since: int | None
+    changes: tuple[Change, ...]
+    trace: float | None
+    lower: float | None
+    compile: float | None
+    ahead: bool = False
+
+    @property
+    def text(self) -> str:
+        """`x: f32[3] → f32[4]`."""
+        if self.since is None:
+            return "the first"
+        if not self.changes:
+            return f"nothing: what {self.since} compiled was no longer kept (cleared, or dropped for lack of room)"
+        return "; ".join(map(str, self.changes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {
+            "number": self.number, "file": self.site.file if self.site else None, "line": self.site.line if self.site else None,
+            "since": self.since,
+            "changes": [{"kind": c.kind, "path": c.path, "before": c.before, "after": c.after} for c in self.changes],
+            "trace": self.trace, "lower": self.lower, "compile": self.compile, "ahead": self.ahead,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionCompilations:
+    """What was compiled of one function.
+
+    Args:
+      name: of the function.
+      definition: where it is defined.
+      compiled: see `Recompilation`, in order.
+      n_functions: how many functions were made of this definition.
+      only_traced: how often it was traced and not compiled: `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that an error ended.
+      is_part: whether these are what a transform outside of `jit`, such as `jax.grad`, compiled of a jitted function, part by part.
+      is_watched: whether compilations were watched before this was asked.
+      asked: for the arguments that were asked about, the number of what was compiled for them, None where nothing was; and what differs
+        from the nearest. None where no arguments were given.
+    """
+
+    name: str
+    definition: Location | None
+    compiled: tuple[Recompilation, ...]
+    n_functions: int
+    only_traced: int = 0
+    is_part: bool = False
+    asked: tuple[int | None, tuple[Change, ...]] | None = None
+    is_watched: bool = True
+
+    @property
+    def count(self) -> int:
+        """How often it was compiled."""
+        return len(self.compiled)
+
+    @property
+    def seconds(self) -> float:
+        """Of tracing, lowering and compiling, together."""
+        return sum(x for r in self.compiled for x in (r.trace, r.lower, r.compile) if x is not None)
+
+    @property
+    def summary(self) -> str:
+        """`step (train.py:12): compiled 3 times in 0.21 s`."""
+        n, at = self.count, f" ({short_location(self.definition)})" if self.definition else ""
+        traced = f"; traced {_times(self.only_traced)}{' without' if n else ''}" if self.only_traced else ""
+        parts = ", in parts, by a transform outside of jit" if self.is_part else ""
+        never = "never compiled" if self.only_traced else "not compiled while compilations were watched"
+        if not self.is_watched:
+            never = f"not known, since compilations are watched only from now on; {_FIRST}"
+        compiled = f"compiled {_times(n)} in {format_seconds(self.seconds)}" if n else never
+        return f"{self.name}{at}: {compiled}{parts}{traced}"
+
+    @property
+    def answer(self) -> str:
+        """`A call with these arguments would be compiled: x: f32[3] → f32[4].`; '' where no arguments were asked about."""
+        if self.asked is None:
+            return ""
+        number, changes = self.asked
+        if number is not None:
+            return f"A call with these arguments has been compiled: {number}."
+        return f"A call with these arguments would be compiled{': ' if changes else ', the first'}{'; '.join(map(str, changes))}."
+
+    @property
+    def cause(self) -> str:
+        """What changed most often."""
+        kinds = Counter(kind for r in self.compiled for kind in dict.fromkeys(c.kind for c in r.changes))
+        if self.count < 2:
+            return ""
+        return ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common(3)) or "no longer kept"
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do, a sentence or two for each kind of change."""
+        return tuple(_advice(self))
+
+    def __str__(self) -> str:
+        shown = self.compiled[-_SHOWN:]
+        parts = [self.summary, *([self.answer] if self.asked else [])]
+        if len(shown) < self.count:
+            parts.append(f"The last {len(shown)} of {self.count}:")
+        if shown:
+            parts.append(text_table(_HEADS, [_row(r) for r in shown], ">>><>>><"))
+        parts += [wrapped(f"- {line}", "") for line in self.advice]
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = [_row(r) for r in self.compiled[-_SHOWN:]]
+        table = html_table(self.summary, _HEADS, rows, (True, True, True, False, True, True, True, False))
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in (*filter(None, [self.answer]), *self.advice))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        at = self.definition
+        return {
+            "name": self.name, "file": at.file if at else None, "line": at.line if at else None, "count": self.count,
+            "seconds": self.seconds, "n_functions": self.n_functions, "only_traced": self.only_traced, "is_part": self.is_part,
+            "compiled": [r.to_dict() for r in self.compiled], "advice": list(self.advice), "answer": self.answer,
+        }  # fmt: skip
+
+
+_HEADS = ("#", "was", "", "called at", "trace", "lower", "compile", "what changed")
+
+
+def _row(r: Recompilation) -> tuple[str, ...]:
+    times = ["kept" if s is None else format_seconds(s) for s in (r.trace, r.lower, r.compile)]
+    site = "" if r.site is None else short_location(r.site)
+    return (str(r.number), "" if r.since is None else str(r.since), "ahead" if r.ahead else "", site, *times, r.text)
+
+
+@dataclass(frozen=True, eq=False)
+class CompilationReport:
+    """What JAX compiled while it was watched, by function; those that took longest first.
+
+    That of `watch_compilations` grows; as a context manager it ends when the block does.
+
+    Args:
+      records: the compilations that it tells of.
+      since: when the watch began, in seconds since the epoch.
+    """
+
+    records: Sequence[Compilation]
+    since: float
+
+    def __enter__(self) -> CompilationReport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        compilations.stop(self.records)
+
+    @property
+    def functions(self) -> tuple[FunctionCompilations, ...]:
+        """The user's functions."""
+        own = [c for c in self.records if c.is_own]
+        groups: dict[Any, list[Compilation]] = {}
+        for c in own:
+            groups.setdefault(_group(c), []).append(c)
+        return tuple(sorted(map(_function, groups.values()), key=lambda f: -f.seconds))
+
+    @property
+    def library(self) -> tuple[Compilation, ...]:
+        """What was compiled of JAX's own functions and single operations, which the user's code called outside of `jit`."""
+        return tuple(c for c in self.records if not c.is_own and c.is_compiled)
+
+    @property
+    def count(self) -> int:
+        """How many programs XLA compiled, JAX's own among them."""
+        return sum(c.is_compiled for c in self.records)
+
+    def __getitem__(self, index: int) -> FunctionCompilations:
+        return self.functions[index]
+
+    def __iter__(self) -> Iterator[FunctionCompilations]:
+        return iter(self.functions)
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    @property
+    def summary(self) -> str:
+        """`7 programs compiled in 0.41 s since 12:31:07: 3 of 1 function, 4 of jax's own outside of jit`."""
+        if not self.records:
+            return f"nothing compiled since {self._when}, when the watch began"
+        n, own = self.count, sum(f.count for f in self.functions)
+        seconds = sum(c.total for c in self.records)
+        k = sum(f.count > 0 for f in self.functions)
+        of = f": {own:,} of {k:,} function{'s' * (k != 1)}, {n - own:,} of jax's own outside of jit" if n else ""
+        return f"{n:,} program{'s' * (n != 1)} compiled in {format_seconds(seconds)} since {self._when}{of}"
+
+    @property
+    def _when(self) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(self.since))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for f in self.functions:
+            at = "" if f.definition is None else short_location(f.definition)
+            name = f"{f.name}, in parts" if f.is_part else f.name
+            rows.append((name, at, str(f.count), format_seconds(f.seconds), f.cause))
+        library = self.library
+        if library:
+            names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in library).most_common(4))
+            sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in library if c.site).most_common(2)]
+            seconds = format_seconds(sum(c.total for c in library))
+            text = f"{names}{'; most at ' + ', '.join(sites) if sites else ''}"
+            rows.append(("jax's own, outside of jit", "", str(len(library)), seconds, text))
+        return rows
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        parts = [self.summary, *([text_table(_ALL_HEADS, rows, "<<>><")] if rows else [])]
+        parts += [wrapped(f"- {f.name}: {line}", "") for f in self.functions for line in f.advice]
+        parts += [f"Not all was seen: {problem}" for problem in compilations.failures()[-1:]]
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = html_table(self.summary, _ALL_HEADS, self._rows(), (False, False, True, True, False))
+        advice = [f"{f.name}: {line}" for f in self.functions for line in f.advice]
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in advice)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        library = [{"name": c.name, "seconds": c.total} for c in self.library]
+        return {
+            "count": self.count, "since": self.since, "functions": [f.to_dict() for f in self.functions], "library": library,
+        }  # fmt: skip
+
+
+_ALL_HEADS = ("function", "defined at", "compiled", "in", "what changed")
+
+
+def _times(n: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(n, f"{n:,} times")
+
+
+@overload
+def explain_recompile() -> CompilationReport: ...
+@overload
+def explain_recompile(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> FunctionCompilations: ...
+def explain_recompile(
+    f: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
+) -> FunctionCompilations | CompilationReport:
+    """Why a jitted function was compiled as often as it was: for each time the call, what of the key changed, and the seconds.
+
+    Nothing is watched until it is asked for: call `watch_compilations()` at the start. Asked of a function before that, the report says so, and
+    compilations are watched from then on. Each program is set beside the earlier one of the function that it differs least from.
+
+    >>> jaxviz.watch_compilations()
+    >>> print(jaxviz.explain_recompile(step))
+    step (train.py:12): compiled twice in 61 ms
+    #  was  called at    trace    lower   compile  what changed
+    -  ---  -----------  -------  ------  -------  -----------------------------
+    1       train.py:30  1.2 ms   4 ms    28 ms    the first
+    2    1  train.py:30  0.9 ms   4 ms    23 ms    params['w']: f32[3] → f32[4]
+
+    Args:
+      f: a function of `jax.jit` or of `jaxviz.jit`, or what was jitted. All of the same definition count as one. Without it, all functions.
+      *args, **kwargs: of a call that is not made: the report says whether it would be compiled, and for what reason.
+
+    Raises:
+      TypeError: f is no function; or arguments are given, and f is not jitted.
+    """
+    if f is not None:
+        compat.check_callable(f)
+    records = tuple(compilations.LOG)
+    if f is None:
+        if not records and not compilations.is_watching():
+            watch_compilations()
+        return CompilationReport(records, compilations.began() or time.time())
+    fun = jitted_of(f)
+    jitted = compat.jitted_function(fun)
+    fun = fun if jitted is None else jitted[0]
+    at, name, this = compilations.definition_of(fun), function_name(fun), compilations.identity(fun)
+    own = [
+        c for c in records if c.kind != "part" and (c.function == this or (at and (c.definition, c.name) == (at, name)))
+    ]
+    is_watched = bool(own) or compilations.is_watching()
+    if not is_watched:
+        watch_compilations()
+    report = _function(own) if own else FunctionCompilations(name, at, (), 0, is_watched=is_watched)
+    if not args and not kwargs:
+        return report
+    if jitted is None:
+        raise TypeError(f"{name} is not jitted, so that no call of it is compiled; ask about jax.jit({name})")
+    return replace(report, asked=_asked(fun, jitted[1], args, kwargs, [c for c in own if c.is_compiled]))
+
+
+def _asked(
+    fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compiled: Sequence[Compilation]
+) -> tuple[int | None, tuple[Change, ...]]:
+    key, this = compilations.key_of(fun, info, args, kwargs), compilations.identity(fun)
+    call = Compilation(0, function_name(fun), "call", None, this, None, key, is_own=True, is_primitive=False)
+    since, changes = _nearest(call, compiled)
+    return (None if since is None or changes else compiled.index(since) + 1), changes
+
+
+def watch_compilations(on: bool = True) -> CompilationReport:
+    """Watches what JAX compiles, from now on: for `explain_recompile`, and for a report of its own that grows.
+
+    >>> with jaxviz.watch_compilations() as seen:  # until the block ends; without `with`, until watch_compilations(False)
+    ...     train(params)
+    >>> print(seen)
+    >>> assert seen.count <= 1
+
+    A call that finds its program compiled costs nothing more; one that is compiled takes about 1 % longer.
+
+    Args:
+      on: False to end every watch. What was seen is still known to `explain_recompile`.
+
+    Returns:
+      what is compiled from now on.
+    """
+    if not on:
+        compilations.stop_all()
+    return CompilationReport(compilations.start() if on else (), time.time())
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def _group(c: Compilation) -> Any:
+    return c.kind == "part", c.name, c.definition or c.function
+
+
+def _function(records: Sequence[Compilation]) -> FunctionCompilations:
+    """Those of one group. What they differ from may have been compiled before the first of them."""
+    first = records[0]
+    earlier = [c for c in compilations.LOG if c.number < first.number and _group(c) == _group(first) and c.is_compiled]
+    compiled = [c for c in records if c.is_compiled]
+    made: list[Recompilation] = []
+    before = list(earlier)
+    for c in compiled:
+        since, changes = _nearest(c, before)
+        number = len(before) + 1
+        trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
+        place = before.index(since) + 1 if since is not None else None
+        made.append(Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead"))
+        before.append(c)
+    return FunctionCompilations(
+        first.name, first.definition, tuple(made), len({c.function for c in records}), len(records) - len(compiled), first.kind == "part"
+    )  # fmt: skip
+
+
+def _nearest(c: Compilation, earlier: Sequence[Compilation]) -> tuple[Compilation | None, tuple[Change, ...]]:
+    """The earlier program that a new one differs least from; one of the same function, where there is one, as in JAX."""
+    if not earlier:
+        return None, ()
+    of_it = [e for e in earlier if e.function == c.function] or earlier
+    found = [(e, changes_between(e, c)) for e in of_it[-_NEAREST_OF:]]
+    return min(reversed(found), key=lambda pair: sum(2 if c.kind == "shape and dtype" else 1 for c in pair[1]))
+
+
+def changes_between(old: Compilation, new: Compilation) -> tuple[Change, ...]:
+    """What differs between the keys of two programs of one definition."""
+    if old.key is None or new.key is None:
+        return ()
+    if new.kind == "part":  # programs of one name and types may differ all the same: they are kept by the jaxpr
+        return tuple(_key_changes(old.key, new.key)) or (Change("part", new.name),)
+    changes = []
+    if old.function != new.function:
+        changes = [Change("function", new.name), *_held_changes("closure", old.key.closure, new.key.closure)]
+    return (*changes, *_key_changes(old.key, new.key))
+
+
+def _watch_change(before: Any, after: Any) -> Change | None:
+    """That other probes are watched, which is part of what jax's caches go by."""
+    specs = [*(before or ()), *(after or ())] if isinstance(before, tuple) and isinstance(after, tuple) else []
+    if not specs or not all(isinstance(s, Spec) for s in specs):
+        return None
+    named = lambda specs: ", ".join(dict.fromkeys(name for s in specs for name in s.names)) or "nothing"
+    return Change("watch", "jaxviz.watch", named(before), named(after))
+
+
+def _key_changes(old: Key, new: Key) -> Iterator[Change]:
+    for name in old.config.keys() | new.config.keys():
+        before, after = old.config.get(name), new.config.get(name)
+        if before is not after and before != after:
+            yield _watch_change(before, after) or Change("config", name, str(before), str(after))
+    for name in old.options:
+        if old.options[name] != new.options.get(name):
+            yield Change("options", name, old.options[name], new.options.get(name, ""))
+    yield from _held_changes("static", old.static, new.static)
+    if old.tree != new.tree:
+        yield from _tree_changes(old, new)
+    for name in new.by_keyword:
+        if name in old.by_position:
+            yield Change("tree", name, "given by position", "given by keyword")
+    for name in new.by_position:
+        if name in old.by_keyword:
+            yield Change("tree", name, "given by keyword", "given by position")
+    for path, leaf in new.leaves.items():
+        if path in old.leaves and old.leaves[path] != leaf:
+            yield from _leaf_changes(path, old.leaves[path], leaf)
+
+
+def _held_changes(kind: str, old: dict[str, Held], new: dict[str, Held]) -> Iterator[Change]:
+    nothing = Held("not given", None)
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name, nothing), new.get(name, nothing)
+        if before.token != after.token:
+            another = f"another {after.text.removeprefix('a ')}" if before.text == after.text else after.text
+            yield Change(kind, name, before.text, another)
+
+
+def _tree_changes(old: Key, new: Key) -> Iterator[Change]:
+    gone = [p for p in old.leaves if p not in new.leaves]
+    come = [p for p in new.leaves if p not in old.leaves]
+    if gone or come:
+        yield from (Change("tree", p, after=new.leaves[p].type) for p in come)
+        yield from (Change("tree", p, before=old.leaves[p].type) for p in gone)
+        return
+    for path, before, after in compat.tree_differences(old.tree, new.tree):
+        yield Change("tree", path or "the arguments", _node(before), _node(after))
+
+
+def _node(text: str) -> str:
+    """`a list` of `<class 'list'>`."""
+    found = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>", text)
+    return f"a {found[1]}" if found else text
+
+
+def _leaf_changes(path: str, old: Leaf, new: Leaf) -> Iterator[Change]:
+    if old.dtype != new.dtype and old.shape != new.shape:
+        yield Change("shape and dtype", path, old.type, new.type)
+    elif old.dtype != new.dtype:
+        yield Change("dtype", path, old.type, new.type)
+    elif old.shape != new.shape:
+        yield Change("shape", path, old.type, new.type)
+    elif old.type != new.type:
+        yield Change("place", path, old.type, new.type)
+    if old.is_weak != new.is_weak:
+        before, after = (f"{x.type}, {'weakly typed' if x.is_weak else 'not weakly'}" for x in (old, new))
+        yield Change("weak type", path, before, after)
+    if old.place != new.place:
+        yield Change(
+            "place",
+            path,
+            old.place or "committed to no device",
+            f"committed to {new.place}" if new.place else "to none",
+        )
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------
+
+
+def _advice(f: FunctionCompilations) -> Iterator[str]:
+    changes: dict[str, list[Change]] = {}
+    for r in f.compiled:
+        for c in r.changes:
+            changes.setdefault(c.kind, []).append(c)
+    if f.is_part and f.count:
+        yield (
+            "A transform of it, such as jax.grad, runs outside of jit, so that its parts are compiled one by one. "
+            "Put jax.jit around the whole: jax.jit(jax.grad(f))."
+        )
+        return
+    if "function" in changes:
+        yield _made_anew(f)
+    if "closure" in changes:
+        names = _names(changes["closure"])
+        yield f"What it closes over is a constant of the program, and {names} changed: pass {names} as an argument."
+    both = changes.get("shape and dtype", [])
+    if shapes := changes.get("shape", []) + both:
+        yield (
+            f"Each shape is a program of its own ({_names(shapes)}): pad to a few sizes and mask, or call it with batches of one size."
+        )
+    if kinds := changes.get("dtype", []) + both:
+        yield f"Convert {_names(kinds)} to one dtype before the call, with astype or jnp.asarray(x, dtype)."
+    if "weak type" in changes:
+        names = _names(changes["weak type"])
+        yield f"A Python number is weakly typed, an array of jnp.asarray(x, dtype) is not: pass {names} in one of the two ways."
+    if "place" in changes:
+        names = _names(changes["place"])
+        yield f"Put {names} on the same devices each time, or never: jax.device_put with a device commits an array to it."
+    if "static" in changes:
+        yield from _of_static(changes["static"])
+    if "tree" in changes:
+        yield f"The structure of the arguments is part of the key: give {_names(changes['tree'])} in each call, in the same containers."
+    if "options" in changes:
+        yield "It was jitted with other options: jit it once, and call that."
+    if "config" in changes:
+        yield f"Set {_names(changes['config'])} once, before the first call: programs are kept apart for each setting."
+    if "watch" in changes:
+        yield "A program that tells of its probes is one of its own, and both are kept: a watch that asks for the same compiles nothing."
+    if any(r.since is not None and not r.changes for r in f.compiled):
+        yield "The same program was compiled before and was no longer kept: leave out jax.clear_caches() and f.clear_cache()."
+
+
+def _made_anew(f: FunctionCompilations) -> str:
+    outer = f.definition.function.rpartition(".<locals>.")[0] if f.definition is not None else ""
+    outer = outer.rpartition(".<locals>.")[2] or outer
+    where = f" in each call of {outer}" if outer else ""
+    line = f" ({short_location(f.definition)})" if f.definition is not None else ""
+    return (
+        f"{f.name} is made anew{where}{line}, {f.n_functions} times so far, and JAX keeps programs by function: make it once and jit it once, "
+        "outside of what is called repeatedly."
+    )
+
+
+def _of_static(changes: Sequence[Change]) -> Iterator[str]:
+    same = [c for c in changes if c.after.startswith("another ")]
+    if same:
+        yield f"The static {_names(same)} looks the same and is not equal: give its class __eq__ and __hash__."
+    others = [c for c in changes if c not in same]
+    if others:
+        yield (
+            f"Each value of a static argument is a program of its own: where {_names(others)} only enters arithmetic, pass it as an array "
+            "and not as static."
+        )
+
+
+def _names(changes: Sequence[Change]) -> str:
+    return _some(dict.fromkeys(c.path for c in changes))
+
+
+def _some(names: dict[str, None]) -> str:
+    shown = list(names)[:3]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

@@ -1,0 +1,1 @@
+"""Operations and bytes of each equation."""

@@ -1,0 +1,309 @@
+"""What one operation costs: FLOPs, transcendentals and bytes, for each primitive, counted as XLA's HloCostAnalysis counts them.
+
+- A FLOP is an elementwise operation on one element, of whatever type: XLA counts comparisons, selections and integers too, and an
+  operation on complex numbers once. A multiply-add is two.
+- Functions that hardware computes in several steps (`exp`, `tanh`, `sqrt`, `pow`, ...) are transcendentals, counted apart: XLA has
+  them in no FLOP figure. What JAX lowers to several operations counts as those, as `logistic` does.
+- Bytes are those of the operands and the results of an operation by itself. XLA fuses operations, so that a compiled program moves fewer.
+  Of a slice, a gather or a scatter only what is touched counts.
+
+Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is no FLOP, where XLA has one for each element. A
+cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each. Random
+bits are all 20 rounds of threefry, where XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
+splits large reductions in two and pads them, makes an operation of its own of a pooling's gradient, and computes bfloat16 in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxviz.ir.convert import shared
+from jaxviz.ir.syntax import Operation
+from jaxviz.report.tables import nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What work costs; `a + b` is that of both, `cost * n` that of doing it `n` times.
+
+    Args:
+      flops: floating point operations, as XLA counts them: see the module.
+      bytes_read, bytes_written: bytes of operands and of results, each operation taken by itself.
+      transcendentals: values of exp, log, sin and the like, which are in no FLOP figure.
+      bytes_sent: bytes that devices give into collectives, before any algorithm of sending them.
+    """
+
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    transcendentals: int = 0
+    bytes_sent: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes moved: read and written."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte moved; 0 where nothing is moved."""
+        return self.flops / self.nbytes if self.nbytes else 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, n) + getattr(other, n) for n in Cost.__slots__))
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(*(getattr(self, n) * times for n in Cost.__slots__))
+
+    __rmul__ = __mul__
+
+    def to_dict(self) -> dict[str, int | float]:
+        """Plain data, for programs."""
+        return {**{n: getattr(self, n) for n in Cost.__slots__}, "intensity": self.intensity}
+
+
+Count = Callable[[Operation], Cost]
+
+
+def moved(op: Operation, flops: int = 0, transcendentals: int = 0) -> Cost:
+    """The cost of an operation that reads all of its operands and writes all of its results."""
+    return Cost(flops, sum(map(nbytes, op.in_avals)), sum(map(nbytes, op.out_avals)), transcendentals)
+
+
+def estimate(op: Operation) -> Cost:
+    """The cost of an operation that is not known: one FLOP for each element of a result that is not of integers."""
+    inexact = (a for a in op.out_avals if jnp.issubdtype(getattr(a, "dtype", bool), jnp.inexact))
+    return moved(op, sum(a.size for a in inexact))
+
+
+def _elementwise(flops: int, transcendentals: int = 0) -> Count:
+    def count(op: Operation) -> Cost:
+        n = op.out_avals[0].size
+        return moved(op, n * flops, n * transcendentals)
+
+    return count
+
+
+def _as_lowered(op: Operation) -> Cost:
+    """As many operations for each element as JAX lowers it to: a polynomial, say. A loop in it counts for one iteration."""
+    dtypes = tuple(a.dtype for a in op.in_avals)
+    flops, transcendentals = _lowered(op.primitive, dtypes, tuple(sorted(op.params.items())))
+    return _elementwise(flops, transcendentals)(op)
+
+
+@shared
+def _lowered(primitive: Any, dtypes: tuple[Any, ...], params: tuple[tuple[str, Any], ...]) -> tuple[int, int]:
+    """FLOPs and transcendentals of an elementwise operation on one element, as XLA counts what JAX hands to it."""
+    fun = lambda *xs: primitive.bind(*xs, **dict(params))
+    found = jax.jit(fun).lower(*(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)).cost_analysis()
+    return (int(found.get("flops", 0)), int(found.get("transcendentals", 0))) if isinstance(found, dict) else (0, 1)
+
+
+def _select_n(op: Operation) -> Cost:
+    """A selection for each case but the first, and a comparison with it where the cases are numbered."""
+    which, *cases = op.in_avals
+    return moved(op, op.out_avals[0].size * (len(cases) - 1) * (1 if which.dtype == bool else 2))
+
+
+def _integer_pow(op: Operation) -> Cost:
+    """By repeated squaring, and one division where the power is negative."""
+    y = op.params["y"]
+    products = max(0, abs(y).bit_length() + abs(y).bit_count() - 2)
+    return moved(op, op.out_avals[0].size * (products + (y < 0)))
+
+
+def _dot(op: Operation) -> Cost:
+    """A multiply-add for each element of the contraction; an outer product, which contracts nothing, is a multiplication."""
+    (contracted, _), _ = op.params["dimension_numbers"]
+    width = math.prod(op.in_avals[0].shape[d] for d in contracted)
+    return moved(op, op.out_avals[0].size * (2 * width if width != 1 else 1))
+
+
+def _conv(op: Operation) -> Cost:
+    """A multiply-add for each element of the kernel that meets one of the input, not of padding nor between dilated elements."""
+    params = op.params
+    lhs, rhs, out = (
+        [aval.shape[d] for d in spec]
+        for aval, spec in zip((*op.in_avals, *op.out_avals), params["dimension_numbers"], strict=True)
+    )
+    meetings = math.prod(
+        _meetings(*of_dimension)
+        for of_dimension in zip(
+            lhs[2:], rhs[2:], out[2:], params["window_strides"], [low for low, _ in params["padding"]],
+            params["lhs_dilation"], params["rhs_dilation"], strict=True,
+        )
+    )  # fmt: skip
+    batch, features = lhs[0] // params["batch_group_count"], lhs[1] // params["feature_group_count"]
+    return moved(op, 2 * batch * features * out[1] * meetings)
+
+
+@lru_cache(maxsize=1024)
+def _meetings(
+    n_in: int, n_kernel: int, n_out: int, stride: int, low: int, in_dilation: int, kernel_dilation: int
+) -> int:
+    """How many pairs of an output and an element of the kernel read an element of the input, in one dimension."""
+    end = (n_in - 1) * in_dilation
+    if in_dilation == 1:  # the outputs that one element of the kernel serves are a range
+        offsets = (k * kernel_dilation - low for k in range(n_kernel))
+        return sum(max(0, min(n_out - 1, (end - o) // stride) - max(0, -(o // stride)) + 1) for o in offsets)
+    places = (i * stride - low + k * kernel_dilation for k in range(n_kernel) for i in range(n_out))
+    return sum(0 <= place <= end and place % in_dilation == 0 for place in places)
+
+
+def _reduction(flops: int) -> Count:
+    """The reduction is applied to each element but the first of each result."""
+    return lambda op: moved(op, flops * (op.in_avals[0].size - op.out_avals[0].size))
+
+
+def _cumulative(flops: int, transcendentals: int = 0) -> Count:
+    def count(op: Operation) -> Cost:
+        aval = op.in_avals[0]
+        n = aval.size - aval.size // max(1, aval.shape[op.params["axis"]])
+        return moved(op, n * flops, n * transcendentals)
+
+    return count
+
+
+def _window(op: Operation) -> Cost:
+    size = math.prod(op.params["window_dimensions"])
+    return moved(op, op.out_avals[0].size * (size - 1))
+
+
+def _select_and_scatter(op: Operation) -> Cost:
+    """In each window the greatest is looked for, and one addition made."""
+    return moved(op, op.in_avals[0].size * math.prod(op.params["window_dimensions"]))
+
+
+def _part_read(op: Operation) -> Cost:
+    """What is read of the first operand is what is written; indices are read too."""
+    size = nbytes(op.out_avals[0])
+    return Cost(0, size + sum(map(nbytes, op.in_avals[1:])), size)
+
+
+def _gather(op: Operation) -> Cost:
+    """Indices out of bounds, where they give a value to fill in, are compared with both bounds, and each element selected."""
+    n = 0
+    if "FILL" in str(op.params.get("mode")):
+        indices, places = op.in_avals[1].size, op.in_avals[1].shape[-1]
+        n = 3 * indices + (indices // places * (places - 1) if places else 0) + op.out_avals[0].size
+    return _part_read(op) + Cost(n)
+
+
+def _scatter(flops: int) -> Count:
+    """What is written has the size of the updates; what it is added to is read."""
+
+    def count(op: Operation) -> Cost:
+        n = len(op.out_avals)
+        updates = op.in_avals[n + 1 :]
+        size = sum(map(nbytes, updates))
+        return Cost(flops * updates[0].size, 2 * size + nbytes(op.in_avals[n]), size)
+
+    return count
+
+
+def _dynamic_update_slice(op: Operation) -> Cost:
+    size = nbytes(op.in_avals[1])
+    return Cost(0, size + sum(map(nbytes, op.in_avals[2:])), size)
+
+
+def _sort(op: Operation) -> Cost:
+    n = op.in_avals[0].size
+    return moved(op, n * (n - 1).bit_length())
+
+
+def _fft(op: Operation) -> Cost:
+    logs = math.prod(n.bit_length() - 1 for n in op.params["fft_lengths"])
+    return moved(op, 8 * logs * op.in_avals[0].size)
+
+
+def _cholesky(op: Operation) -> Cost:
+    a = op.in_avals[0]
+    return moved(op, a.size * a.shape[-1] // 3)
+
+
+def _triangular_solve(op: Operation) -> Cost:
+    return moved(op, 2 * op.in_avals[0].shape[-1] * op.in_avals[1].size)
+
+
+_THREEFRY = 20 * 5 + 2 + 5 * 2
+"""Of one block: 20 rounds of an addition, a rotation in three and an xor, and a key added to both words 6 times."""
+
+
+def _random_bits(op: Operation) -> Cost:
+    """A block of threefry for each result, whose two words are combined; a generator of XLA's counts as transcendental."""
+    n = op.out_avals[0].size
+    is_threefry = getattr(op.in_avals[0].dtype, "name", "") in ("key<fry>", "uint32")
+    return moved(op, n * (_THREEFRY + 1)) if is_threefry else moved(op, 0, n)
+
+
+def _collective(flops: int = 0) -> Count:
+    """One device's part: it gives its operands once; a sum over devices is an addition for each element, as if they were two."""
+
+    def count(op: Operation) -> Cost:
+        sent = sum(map(nbytes, op.in_avals))
+        return moved(op, flops * sum(a.size for a in op.out_avals)) + Cost(bytes_sent=sent)
+
+    return count
+
+
+def _nothing(op: Operation) -> Cost:
+    return Cost()
+
+
+def _each(names: str, count: Count) -> dict[str, Count]:
+    return dict.fromkeys(names.split(), count)
+
+
+COUNTS: Mapping[str, Count] = {
+    **_each(
+        "add add_any sub mul div rem max min neg abs sign floor ceil round is_finite square clamp reduce_precision "
+        "eq ne lt le gt ge eq_to lt_to le_to and or xor not shift_left shift_right_logical shift_right_arithmetic "
+        "population_count clz mulhi real imag complex",
+        _elementwise(1),
+    ),
+    **_each("exp log sin cos tan tanh sqrt rsqrt cbrt expm1 log1p pow atan atan2 erf", _elementwise(0, 1)),
+    **_each(
+        "conj one_minus_square nextafter logistic exp2 log2 asin acos sinh cosh asinh acosh atanh erfc erf_inv lgamma digamma "
+        "bessel_i0e bessel_i1e igamma igammac igamma_grad_a zeta polygamma regularized_incomplete_beta random_gamma_grad",
+        _as_lowered,
+    ),
+    "select_n": _select_n,
+    "integer_pow": _integer_pow,
+    "dot_general": _dot, "conv_general_dilated": _conv,
+    **_each("reduce_sum reduce_prod reduce_max reduce_min reduce_and reduce_or reduce_xor", _reduction(1)),
+    **_each("argmax argmin", _reduction(9)),  # a comparison of values and of places, NaNs apart, and two selections
+    **_each("cumsum cumprod cummax cummin", _cumulative(1)),
+    "cumlogsumexp": _cumulative(8, 2),
+    **_each("reduce_window_sum reduce_window_max reduce_window_min", _window),
+    "select_and_scatter_add": _select_and_scatter,
+    **_each("slice dynamic_slice", _part_read),
+    "gather": _gather, "dynamic_update_slice": _dynamic_update_slice,
+    "scatter": _scatter(0),
+    **_each("scatter-add scatter-sub scatter-mul scatter-min scatter-max", _scatter(1)),
+    "sort": _sort, "fft": _fft, "cholesky": _cholesky, "triangular_solve": _triangular_solve,
+    **_each(
+        "broadcast_in_dim broadcast_to reshape transpose convert_element_type bitcast_convert_type squeeze expand_dims "
+        "concatenate pad rev split stack unstack tile iota copy device_put empty empty2",
+        moved,
+    ),
+    **_each("random_bits random_split random_fold_in", _random_bits),
+    "threefry2x32": lambda op: moved(op, _THREEFRY * op.out_avals[0].size),
+    "rng_bit_generator": lambda op: moved(op, 0, sum(a.size for a in op.out_avals)),
+    "rng_uniform": _elementwise(0, 1),
+    **_each("psum psum_invariant pmax pmin reduce_scatter unreduced_psum unreduced_reduce_scatter", _collective(1)),
+    **_each("all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast", _collective()),
+    **_each(
+        "name stop_gradient optimization_barrier sharding_constraint layout_constraint axis_index axis_size platform_index "
+        "pvary preduced reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast vary_unreduced_cast_p "
+        "random_seed random_wrap random_unwrap random_clone debug_callback debug_print create_token dce_sink reshard",
+        _nothing,
+    ),
+}  # fmt: skip
+"""By the name of the primitive. One that is not here is estimated; see `estimate`."""

@@ -1,0 +1,239 @@
+"""Breakpoints: places and values that a run stops at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.features.debugger.positions import Position, SteppingError, enterable
+from jaxviz.features.debugger.stepping import Machine
+from jaxviz.features.debugger.summaries import is_finite
+from jaxviz.ir import compat
+from jaxviz.ir.origin import call_stack, locate
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Equation, Program, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """What a run stops at: all that is given has to hold.
+
+    A line and a primitive are stopped at before they run, so that they can be stepped into; a name and a condition on the value where the
+    value is there. A line is stopped at where the run comes to it, and not at each of its equations.
+
+    Args:
+      line: of the user's source, such as 41 or 'model.py:41'; of any function on the way to it.
+      primitive: the name of an operation, such as 'tanh'.
+      name: of a variable, as the program prints it.
+      when: a predicate over the value. It is not asked of random keys, nor of arrays without elements.
+      non_finite: stop where a value has a NaN or an Inf.
+      equation: one of a program, such as `s.following`; stopped at before it runs, each time that it does.
+    """
+
+    line: int | str | None = None
+    primitive: str | None = None
+    name: str | None = None
+    when: Callable[[Any], Any] | None = None
+    non_finite: bool = False
+    equation: Equation | None = None
+
+    def __post_init__(self) -> None:
+        if (self.line, self.primitive, self.name, self.when, self.equation) == (None,) * 5 and not self.non_finite:
+            raise SteppingError(
+                "A breakpoint needs a line, a primitive, a name, an equation, a predicate `when` or non_finite=True."
+            )
+        if self.when is not None and not callable(self.when):
+            raise SteppingError(f"`when` is a predicate such as `lambda v: abs(v).max() > 1e3`, not {self.when!r}.")
+
+    @property
+    def on_value(self) -> bool:
+        """Whether it is decided when the value is there."""
+        return self.when is not None or self.non_finite or self.name is not None
+
+    def __str__(self) -> str:
+        parts = [f"{what} {x}" for what in ("line", "primitive", "name") if (x := getattr(self, what)) is not None]
+        if self.equation is not None:
+            parts.append(describe_equation(self.equation))
+        if self.when is not None:
+            parts.append("when " + getattr(self.when, "__name__", repr(self.when)))
+        return ", ".join([*parts, *(["not finite"] if self.non_finite else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A breakpoint that the run has stopped at, and the variable that its condition holds of."""
+
+    breakpoint: Breakpoint
+    position: Position
+    variable: Var | None = None
+
+
+@dataclass(frozen=True)
+class Armed:
+    """A breakpoint and the equations that it may stop at."""
+
+    breakpoint: Breakpoint
+    equations: frozenset[Equation]
+    inputs: frozenset[Var]
+
+    @staticmethod
+    def of(breakpoint: Breakpoint, programs: Mapping[str, Program], names: Mapping[str, Mapping[Var, str]]) -> Armed:
+        """Finds where a breakpoint may stop.
+
+        Args:
+          breakpoint: to be looked for.
+          programs: the stages.
+          names: of their variables.
+
+        Raises:
+          SteppingError: it can never stop anywhere.
+        """
+        b = breakpoint
+        reached = [(stage, e) for stage, program in programs.items() for e in _steps(program)]
+        found = reached
+        if b.equation is not None:
+            found = [(s, e) for s, e in found if e is b.equation]
+            if not found:
+                raise SteppingError(f"The run does not come to {describe_equation(b.equation)}.")
+        if b.line is not None:
+            file, line = _place(b.line)
+            found = [(s, e) for s, e in found if _is_on(e, file, line)]
+            if not found:
+                raise SteppingError(f"No equation comes from line {b.line}. {_lines(e for _, e in reached)}")
+        if b.primitive is not None:
+            has = sorted({e.primitive.name for _, e in found})
+            found = [(s, e) for s, e in found if e.primitive.name == b.primitive]
+            if not found:
+                where = f"On line {b.line}" if b.line is not None else f"In {' and '.join(programs)}"
+                inside = _only_inside(programs, lambda e: e.primitive.name == b.primitive)
+                raise SteppingError(f"{where} there is no `{b.primitive}`, only {', '.join(has)}.{inside}")
+        inputs: set[Var] = set()
+        if b.line is None and b.primitive is None and b.equation is None:
+            inputs = {v for program in programs.values() for v in program.invars}
+        if b.name is not None:
+            inputs = {v for s, p in programs.items() for v in p.invars if names[s].get(v) == b.name} & inputs
+            found = [(s, e) for s, e in found if any(names[s].get(v) == b.name for v in e.outvars)]
+            if not found and not inputs:
+                raise SteppingError(f"No equation there is to stop at makes a variable `{b.name}`.")
+        return Armed(b, frozenset(e for _, e in found), frozenset(inputs))
+
+    def holds(self, variable: Var, value: Any, name: str) -> bool:
+        """Whether its condition holds of a value."""
+        b = self.breakpoint
+        if b.name is not None and name != b.name:
+            return False
+        if b.non_finite and is_finite(value):
+            return False
+        if b.when is None:
+            return True
+        dtype = getattr(variable.aval, "dtype", None)
+        if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or compat.is_float0(variable.aval):
+            return False
+        if np.size(value) == 0:
+            return False
+        try:
+            return bool(b.when(value))
+        except Exception as error:
+            kind = variable.aval.str_short(short_dtypes=True)
+            error.add_note(f"Raised by the predicate of a breakpoint, on `{name}`, {kind}. It has to give one bool.")
+            raise
+
+
+def run(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]]) -> Hit | None:
+    """Runs until a breakpoint is hit, or to the end: bodies in which none can be hit at once, others equation by equation."""
+    inside: dict[Equation, bool] = {}
+
+    def may_stop_in(e: Equation) -> bool:
+        if e not in inside:
+            within = [i for _, p in enumerable(e) for i in p.equations]
+            inside[e] = any(i in a.equations for a in armed for i in within) or any(map(may_stop_in, within))
+        return inside[e]
+
+    enumerable = lambda e: tuple(enterable(e)) if e.operation.programs else ()
+    while not machine.is_done:
+        p = machine.position
+        equation = machine.next_equation()
+        entry = machine.entry(p) if equation is not None and may_stop_in(equation) else None
+        if entry is not None:
+            machine.goto(entry)
+        else:
+            machine.next()
+        hit = _hit(machine, armed, names, entered=entry is not None)
+        if hit is not None:
+            return hit
+    return None
+
+
+def hit_at_start(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]]) -> Hit | None:
+    """The breakpoint that is hit before anything has run: by an input, or by the first equation."""
+    p = machine.position
+    frame = machine.frame(p.stage, p.path)
+    for a in armed:
+        for v in frame.program.invars:
+            if a.breakpoint.on_value and v in a.inputs and a.holds(v, frame.env[v], names[p.stage][v]):
+                return Hit(a.breakpoint, p, v)
+    return _hit(machine, armed, names, entered=True)
+
+
+def _hit(machine: Machine, armed: Sequence[Armed], names: Mapping[str, Mapping[Var, str]], entered: bool) -> Hit | None:
+    p = machine.position
+    program = machine.program_at(p)
+    before = program.equations[p.index - 1] if p.index and not entered else None
+    after = program.equations[p.index] if p.index < len(program.equations) else None
+    for a in armed:
+        if a.breakpoint.on_value:
+            if before in a.equations and before is not None:
+                for v, x in zip(before.outvars, machine.results_before(p), strict=True):
+                    if a.holds(v, x, names[p.stage].get(v, "_")):
+                        return Hit(a.breakpoint, p, v)
+        elif after in a.equations:
+            is_new = a.breakpoint.line is None or a.breakpoint.primitive is not None or before not in a.equations
+            if is_new:
+                return Hit(a.breakpoint, p)
+    return None
+
+
+def _steps(program: Program) -> Iterable[Equation]:
+    """The equations that can be stopped at, those of bodies too."""
+    for e in program.equations:
+        yield e
+        for _, inner in enterable(e) if e.operation.programs else ():
+            yield from _steps(inner)
+
+
+def _place(line: int | str) -> tuple[str, int]:
+    file, _, number = str(line).rpartition(":")
+    if not number.isdigit():
+        raise SteppingError(f"A line is a number or a place such as 'model.py:41', not {line!r}.")
+    return file, int(number)
+
+
+def _is_on(equation: Equation, file: str, line: int) -> bool:
+    """Whether an equation, or a call on the way to it, stands on a line; without a file, of the file that it stands in."""
+    here = locate(equation.source)
+    file = file or (here.file if here is not None else "")
+    return any(
+        at.line == line and (at.file == file or at.file.endswith(os.sep + file)) for at in call_stack(equation.source)
+    )
+
+
+def _lines(equations: Iterable[Equation]) -> str:
+    places = sorted({(at.file, at.line) for e in equations if (at := locate(e.source)) is not None})
+    if not places:
+        return "None has a line."
+    shown = [f"{os.path.basename(file)}:{line}" for file, line in places[:12]]
+    return f"There are some from {', '.join(shown)}{' and more' if len(places) > 12 else ''}."
+
+
+def _only_inside(programs: Mapping[str, Program], test: Callable[[Equation], bool]) -> str:
+    """Says what holds an equation that the run does not come to, such as a shard_map."""
+    for program in programs.values():
+        for e in _steps(program):
+            if not dict(enterable(e)) and any(test(i) for _, p in e.programs for _, i in p.walk()):
+                return f" There is one in {describe_equation(e)}, which runs as one step."
+    return ""

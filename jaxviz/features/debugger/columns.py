@@ -1,0 +1,383 @@
+"""What the stepper's widget shows, as plain data: the programs with their source, once, and each stop.
+
+`widgets/src/stepping/schema.ts` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.analysis.walk import location_of
+from jaxviz.features.debugger.breakpoints import Breakpoint
+from jaxviz.features.debugger.positions import Level, Position, SteppingError, can_enter
+from jaxviz.features.debugger.programs import StaticPath, Text
+from jaxviz.features.debugger.shown import png
+from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.features.debugger.summaries import Summary, summarize
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors, call_stack, definition
+from jaxviz.ir.syntax import Atom, Equation, Program, Var
+from jaxviz.page.params import visible_params
+from jaxviz.page.sources import SourceTable, file_label, is_user_source
+from jaxviz.report.tables import printable
+
+MOST_VALUES = 8
+"""Results, and operands, that a stop tells of; the others are there when they are asked for by name."""
+MOST_PICTURES = 5
+FEW = 36
+"""An array of so few numbers is written out."""
+_WIDE = 46
+_NAME = 200
+
+
+def printed(value: Any) -> str:
+    """The numbers of a small array; '' of a larger one."""
+    aval = compat.aval_of(value)
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or compat.is_float0(aval):
+        return ""
+    if not 0 < aval.size <= FEW or (isinstance(value, jax.Array) and not _is_readable(value)):
+        return ""
+    found = np.asarray(value)
+    if found.dtype.kind == "V":  # numpy has no names for the smallest floats
+        found = found.astype(np.float32)
+    if found.size == max(found.shape, default=1):  # a row or a column
+        found = found.reshape(-1) if found.ndim else found
+    return np.array2string(found, precision=4, max_line_width=_WIDE)
+
+
+def _is_readable(value: jax.Array) -> bool:
+    return not value.is_deleted() and value.is_fully_addressable
+
+
+class Summaries:
+    """Summaries of arrays, each worked out once as long as the array is there."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[weakref.ref[Any], Summary]] = {}
+
+    def of(self, value: Any) -> Summary:
+        if not isinstance(value, jax.Array) or value.is_deleted():
+            return summarize(value)
+        key = id(value)
+        known = self._found.get(key)
+        if known is not None and known[0]() is value:
+            return known[1]
+        made = summarize(value)
+        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), made
+        return made
+
+
+class StepperView:
+    """Makes what is shown of a stepper.
+
+    Args:
+      stepper: that is shown.
+    """
+
+    def __init__(self, stepper: Stepper):
+        self.stepper = stepper
+        self.summaries = Summaries()
+        self._sources = SourceTable()
+        self._numbers: dict[tuple[str, Program], int] = {}
+        self._rows: dict[Equation, tuple[int, int]] = {}
+        self._lines: dict[int, set[int]] = {}
+        at = definition(stepper.derivation.primal.debug_info)
+        self._defined = (at.file, at.function) if at is not None else None
+
+    # --- the programs -------------------------------------------------------------------------------------------------
+
+    def programs(self) -> dict[str, Any]:
+        """All programs that the run comes to, with the names that their values have, and the source that they come from."""
+        stepper = self.stepper
+        made: list[dict[str, Any]] = []
+        for text in stepper._texts.values():
+            for program, _, holders in text.programs:
+                if (text.stage, program) not in self._numbers:
+                    self._numbers[text.stage, program] = len(made)
+                    made.append({"stage": text.stage, "program": program, "holders": holders})
+        shown = [self._program(stepper._texts[m["stage"]], m["program"], m["holders"]) for m in made]
+        files = [
+            {
+                "label": printable(f.label, _NAME),
+                "path": printable(f.path, _NAME),
+                "excerpts": [{"first": e.first, "lines": [printable(t, 400) for t in _untabbed(e.lines)]} for e in f.excerpts],
+                "stops": sorted(self._lines.get(i, ())),
+            }
+            for i, f in enumerate(self._sources.files())
+        ]  # fmt: skip
+        return {
+            "function": printable(stepper.derivation.primal.name, _NAME),
+            "stages": [
+                {"name": t.stage, "program": self._numbers[t.stage, t.program]} for t in stepper._texts.values()
+            ],
+            "programs": shown,
+            "files": files,
+        }
+
+    def _program(self, text: Text, program: Program, holders: Sequence[Equation]) -> dict[str, Any]:
+        of = self.stepper._places.names if text.stage == "backward" else {}
+        number = self._numbers[text.stage, program]
+        labels = self._labels(text, program) if not holders else {}
+
+        def variable(v: Atom) -> list[str]:
+            made = [text.atom(v), v.aval.str_short(short_dtypes=True)]
+            return [*made, of[v]] if v in of else made
+
+        rows = []
+        for i, e in enumerate(program.equations):
+            self._rows.setdefault(e, (number, i))
+            row: dict[str, Any] = {"o": [variable(v) for v in e.outvars], "p": e.primitive.name}
+            params = [printable(p, _NAME) for p in visible_params(e) if not p.endswith("=")] if e.params else []
+            if params:
+                row["q"] = params
+            row["i"] = [text.atom(a) for a in e.invars]
+            at = location_of(e, holders)
+            if at is not None:
+                row["a"] = self._line(at)
+            if e.operation.programs and can_enter(e):
+                row["n"] = {
+                    label: self._numbers[text.stage, p] for label, p in e.programs if (text.stage, p) in self._numbers
+                }
+            self._note_lines(e)
+            rows.append(row)
+        return {
+            "stage": text.stage,
+            "inputs": [[*variable(v), *([""] if v in labels and v not in of else []), *([labels[v]] if v in labels else [])]
+                       for v in (*program.constvars, *program.invars)],
+            "results": [text.atom(a) for a in program.outvars],
+            "rows": rows,
+        }  # fmt: skip
+
+    def _labels(self, text: Text, program: Program) -> dict[Atom, str]:
+        """What the inputs of a stage are: arguments by their paths, residuals by their names in the forward program."""
+        if text.stage != "backward":
+            names = zip(program.invars, program.arg_names, strict=False)
+            return {v: printable(name, _NAME) for v, name in names if name}
+        forward = self.stepper._texts["forward"]
+        residuals = forward.program.outvars[len(self.stepper.derivation.primal.outvars) :]
+        return {v: f"{forward.atom(a)} of forward" for v, a in zip(program.invars, residuals, strict=False)}
+
+    def _line(self, at: Location) -> list[int]:
+        return [self._sources.number(at), at.line]
+
+    def _calls(self, e: Equation) -> tuple[Location, ...]:
+        """The lines that led to an equation, innermost first, from the function that is stepped through on."""
+        stack = call_stack(e.source)
+        outermost = [i for i, at in enumerate(stack) if (at.file, at.function) == self._defined]
+        return stack[: outermost[-1] + 1] if outermost else stack[:1]
+
+    def _note_lines(self, e: Equation) -> None:
+        """The lines that a breakpoint on a line would stop at because of an equation."""
+        for at in self._calls(e):
+            if is_user_source(at.file):
+                self._lines.setdefault(self._sources.number(at), set()).add(at.line)
+
+    def path_of(self, file: int) -> str:
+        """The path of a file by its number."""
+        return list(self._sources.numbers)[file]
+
+    def equation(self, stage: str, path: StaticPath, index: int) -> Equation:
+        """An equation by its place.
+
+        Raises:
+          SteppingError: there is none.
+        """
+        program: Program | None = self.stepper._texts[stage].program if stage in self.stepper._texts else None
+        for i, body in path:
+            program = dict(program.equations[i].programs).get(body) if program and i < len(program.equations) else None
+        if program is None or not 0 <= index < len(program.equations):
+            raise SteppingError("There is no such equation.")
+        return program.equations[index]
+
+    # --- a stop -------------------------------------------------------------------------------------------------------
+
+    def stop(self, looked: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+        """Where the run is, and the values there.
+
+        Args:
+          looked: values that were asked for, each a stage and a name such as 'h' or 'h[7]'.
+        """
+        s = self.stepper
+        text, p, machine = s._texts[s.stage], s.position, s.machine
+        holders = machine.holders(p)
+        ran, following = s.equation, s.following
+        frame = machine.frame(p.stage, p.path)
+        results: Sequence[Atom] = ran.outvars if ran is not None else frame.program.invars
+        operands = list(dict.fromkeys(a for a in ran.invars if isinstance(a, Var))) if ran is not None else []
+        pictures = _Countdown(MOST_PICTURES)
+        iterations = tuple(level.iteration for level in p.path if level.iteration is not None)
+
+        def cards(atoms: Sequence[Atom], pair: bool) -> list[dict[str, Any]]:
+            return [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
+
+        return {
+            "stage": p.stage,
+            "path": [self._level(d, level, e) for d, (level, e) in enumerate(zip(p.path, holders, strict=True))],
+            "index": p.index,
+            "isDone": s.is_done,
+            "hit": self._hit(),
+            "at": self._stack(following, holders),
+            "ranAt": self._stack(ran, holders)[:1],
+            "taken": self._taken(frame.program.equations, p),
+            "results": cards(results, pair=ran is not None),
+            "operands": cards(operands, pair=False),
+            "more": [[text.atom(a) for a in atoms[MOST_VALUES:][:100]] for atoms in (results, operands)],
+            "looked": [self._looked(stage, name, pictures) for stage, name in looked],
+            "breakpoints": [self._breakpoint(b) for b in s.breakpoints],
+            "kept": machine.kept.nbytes,
+            "notes": [printable(note, 1000) for note in s.notes],
+            "said": printable(str(s).split("\n", 1)[0], 400) if not p.path else printable(s._place(p), 400),
+        }  # fmt: skip
+
+    def _level(self, depth: int, level: Level, e: Equation) -> dict[str, Any]:
+        is_loop = level.iteration is not None
+        return {
+            "index": level.index, "body": level.body, "iteration": level.iteration, "primitive": e.primitive.name,
+            "length": self.stepper.machine.length(depth) if is_loop else None,
+            "isReverse": bool(is_loop and e.params.get("reverse", False)),
+            "name": printable(str(e.params.get("name", "")), 60),
+        }  # fmt: skip
+
+    def _hit(self) -> str:
+        hit = self.stepper.hit
+        if hit is None:
+            return ""
+        name = self.stepper._texts[hit.position.stage].names.get(hit.variable, "_") if hit.variable is not None else ""
+        return printable(f"{self._words(hit.breakpoint)}{f' by {name}' if name else ''}", 300)
+
+    def _stack(self, e: Equation | None, holders: Sequence[Equation]) -> list[list[Any]]:
+        """The lines that led to an equation, innermost first."""
+        if e is None:
+            return []
+        for candidate in (e, *reversed(holders)):
+            for x in (candidate, *ancestors(candidate)):
+                stack = [at for at in self._calls(x) if at.file in self._sources.numbers]
+                if stack:
+                    return [[*self._line(at), printable(at.function, 80)] for at in stack[:24]]
+        return []
+
+    def _taken(self, equations: Sequence[Equation], p: Position) -> dict[int, int]:
+        """For the conds that have run, or are next, the branch taken."""
+        conds = [i for i, e in enumerate(equations[: p.index + 1]) if e.primitive is compat.cond_p]
+        return {i: self.stepper.machine.branch(equations[i], p.stage, p.path) for i in conds[-20:]}
+
+    def _breakpoint(self, b: Breakpoint) -> dict[str, Any]:
+        made: dict[str, Any] = {"text": printable(self._words(b), 300)}
+        only = [n for n in ("line", "primitive", "name", "when", "equation") if getattr(b, n) is not None]
+        if only == ["line"] and not b.non_finite:
+            file, _, line = str(b.line).rpartition(":")
+            for path, number in self._sources.numbers.items():
+                if not file or path == file or path.endswith("/" + file):
+                    made["line"] = [number, int(line)]
+        if b.equation is not None and b.equation in self._rows:
+            made["row"] = self._rows[b.equation]
+        made["isHit"] = self.stepper.hit is not None and self.stepper.hit.breakpoint == b
+        return made
+
+    def _words(self, b: Breakpoint) -> str:
+        """A breakpoint as it is listed: of an equation what it makes, of a line the file's name alone."""
+        if b.equation is not None and b.equation in self._rows:
+            number, i = self._rows[b.equation]
+            stage = next(stage for (stage, _), n in self._numbers.items() if n == number)
+            results = " ".join(self.stepper._texts[stage].atom(v) for v in b.equation.outvars[:4])
+            return f"{results} = {b.equation.primitive.name}, {stage} {i}".lstrip(" =")
+        if b.line is None:
+            return str(b)
+        file, colon, line = str(b.line).rpartition(":")
+        where = file_label(file)
+        return f"line {where}{colon}{line}{str(b).removeprefix(f'line {b.line}')}"
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def _card(
+        self, text: Text, p: Position, v: Atom, iterations: tuple[int, ...], pictures: _Countdown, pair: bool
+    ) -> dict[str, Any]:
+        """A value of the program that the run is in; of a cotangent with the value that it is the cotangent of."""
+        s = self.stepper
+        made = {"name": text.atom(v), "stage": text.stage, "value": self._told(s.machine.value(p, v), pictures)}
+        of = s._places.names.get(v, "") if text.stage == "backward" else ""
+        if of:
+            made["of"] = of
+            if pair:
+                made["other"] = self._quietly(lambda: s._value("forward", of.split(", ")[0], iterations), pictures)
+        return made
+
+    def _looked(self, stage: str, name: str, pictures: _Countdown) -> dict[str, Any]:
+        """A value that was asked for by name, with its cotangent where that is known; or why it is not there."""
+        s = self.stepper
+        made: dict[str, Any] = {"name": printable(name, 80), "stage": stage}
+        if stage not in s.stages:
+            return {**made, "error": f"There is no {printable(stage, 40)} program here, only {', '.join(s.stages)}."}
+        try:
+            plain, iterations = named(name)
+            made["value"] = self._told(s._value(stage, plain, iterations), pictures)
+        except SteppingError as error:
+            return {**made, "error": printable(str(error), 600)}
+        if stage == "forward" and s.stage == "backward":
+            made["other"] = self._quietly(lambda: s._cotangent(plain, iterations), pictures)
+            made["isCotangent"] = True
+        return made
+
+    def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> dict[str, Any] | str:
+        try:
+            return self._told(value(), pictures)
+        except SteppingError as error:
+            return printable(str(error), 600)
+
+    def _told(self, value: Any, pictures: _Countdown) -> dict[str, Any]:
+        """An array in a few numbers, with a picture where it is too large to be written out."""
+        summary = self.summaries.of(value)
+        told = summary.to_dict()
+        del told["picture"]
+        told["text"] = printed(value)
+        picture = summary.picture
+        if picture is not None and not told["text"] and pictures.take():
+            told["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
+                               "rows": picture.rows, "columns": picture.columns}  # fmt: skip
+        return _finite(told)
+
+
+class _Countdown:
+    def __init__(self, n: int):
+        self.left = n
+
+    def take(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+def named(text: str) -> tuple[str, tuple[int, ...]]:
+    """`h[3, 7]` as the name and the iterations.
+
+    Raises:
+      SteppingError: it is written otherwise.
+    """
+    name, bracket, rest = text.strip().partition("[")
+    try:
+        numbers = tuple(int(part) for part in rest.rstrip().removesuffix("]").split(",")) if bracket else ()
+    except ValueError:
+        raise SteppingError(f"A value is named as in h, or h[7] in iteration 7 of a loop; got {text}.") from None
+    return name.strip(), numbers
+
+
+def _finite(told: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinities: a mean or an edge that overflowed is told as a text."""
+    return {k: _plain(v) for k, v in told.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return _finite(dict(value))
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _untabbed(lines: Iterable[str]) -> Iterable[str]:
+    return (line.expandtabs(8) for line in lines)

@@ -1,0 +1,103 @@
+"""Where the backward program makes the cotangents of the forward program's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxviz.derivation import Derivation
+from jaxviz.features.debugger.programs import Place, Site, Text
+from jaxviz.ir import compat
+from jaxviz.ir.origin import ancestors
+from jaxviz.ir.syntax import Atom, Equation, Var
+
+
+@dataclass(frozen=True)
+class CotangentPlaces:
+    """Finds them.
+
+    Args:
+      derivation: of the function.
+      texts: its programs, by stage.
+    """
+
+    derivation: Derivation
+    texts: Mapping[str, Text]
+
+    @cached_property
+    def places(self) -> dict[Atom, list[Place]]:
+        """For values of the forward program, and of what was checkpointed, where the backward program makes their cotangents."""
+        found: dict[Atom, list[Place]] = {}
+        for program, path, holders in self.texts["backward"].programs:
+            made: dict[Atom, int] = {v: i + 1 for i, e in enumerate(program.equations) for v in e.outvars}
+            for value, ct in program.cotangents().items():
+                site = Site(path, max(made.get(part, 0) for part in ct), holders)
+                found.setdefault(value, []).append((site, ct))
+        return found
+
+    @cached_property
+    def _checkpointed(self) -> dict[int, Equation]:
+        """The equations of checkpointed functions, by their origins, which the copies in the forward program have too."""
+        found = {}
+        for checkpoint in self.derivation.linearized.checkpoints:
+            for _, e in checkpoint.forward.walk():
+                if e.origin is not None:
+                    found[id(e.origin)] = e
+        return found
+
+    @cached_property
+    def _stands_for(self) -> dict[Var, Var]:
+        """From results of such a copy to those of the equation that it is a copy of."""
+        found: dict[Var, Var] = {}
+        for program, _, _ in self.texts["forward"].programs:
+            for e in program.equations:
+                original = self._checkpointed.get(id(e.origin))
+                if original is not None and len(original.outvars) == len(e.outvars):
+                    found.update(zip(e.outvars, original.outvars, strict=True))
+        return found
+
+    @cached_property
+    def _alike(self) -> dict[Var, list[tuple[Site, Var]]]:
+        """The variables of the forward program by what they stand for, in order."""
+        found: dict[Var, list[tuple[Site, Var]]] = {}
+        text = self.texts["forward"]
+        for program, _, _ in text.programs:
+            for v in (*program.invars, *(v for e in program.equations for v in e.outvars)):
+                for site in text.sites[v]:
+                    group = found.setdefault(self._stands_for.get(v, v), [])
+                    if (site, v) not in group:
+                        group.append((site, v))
+        return found
+
+    def place(self, site: Site, v: Var) -> Place | None:
+        """Where the cotangent of a variable of the forward program is made; None where it has none."""
+        of = self._stands_for.get(v, v)
+        here = way(site.holders)
+        there = [place for place in self.places.get(of, ()) if way(place[0].holders) == here]
+        if len(there) < 2:
+            return there[0] if there else None
+        # What is called several times is one program: the backward pass meets the calls in reverse.
+        forward = [place for place in self._alike[of] if way(place[0].holders) == here]
+        rank = forward.index((site, v))
+        return there[len(there) - 1 - rank] if len(there) == len(forward) else None
+
+    @cached_property
+    def names(self) -> dict[Atom, str]:
+        """For a variable of the backward program, the names of the forward values that it is the cotangent of."""
+        found: dict[Atom, list[str]] = {}
+        text = self.texts["forward"]
+        for v, name in text.names.items():
+            for site in text.sites.get(v, ()):
+                place = self.place(site, v)
+                if place is not None and len(place[1]) == 1 and name != "_":
+                    names = found.setdefault(place[1][0], [])
+                    if name not in names:
+                        names.append(name)
+        return {ct: ", ".join(names) for ct, names in found.items()}
+
+
+def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
+    """The user's equations that lead into a program, but for checkpoints, whose bodies the forward program has in their place."""
+    found = [([*ancestors(e)] or [e])[-1] for e in holders]
+    return tuple(e for e in found if e.primitive is not compat.remat_p)

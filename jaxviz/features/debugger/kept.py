@@ -1,0 +1,171 @@
+"""The values that are kept of a run, within a budget: those go first that nothing needs to go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxviz.features.debugger.partial_loops import Loop
+from jaxviz.features.debugger.positions import Level, Position
+from jaxviz.features.debugger.replay import is_effectful
+from jaxviz.features.debugger.summaries import fingerprint
+from jaxviz.ir.syntax import Atom, Program, Var
+
+Place = tuple[str, tuple[Level, ...]]
+"""A run of a program: the stage, and the way in."""
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Where each variable of a program is made and last read."""
+
+    made: Mapping[Var, int]
+    last: Mapping[Atom, int]
+
+    @staticmethod
+    def of(program: Program) -> Uses:
+        made = {v: i for i, e in enumerate(program.equations) for v in e.outvars}
+        last: dict[Atom, int] = {a: i for i, e in enumerate(program.equations) for a in e.invars}
+        last.update(dict.fromkeys(program.outvars, len(program.equations)))
+        return Uses(made, last)
+
+
+@dataclass(eq=False)
+class Frame:
+    """One run of a program.
+
+    Args:
+      program: the program.
+      env: its inputs and constants, and the values computed so far that are still kept.
+      rows: those of its inputs that were cut out for it, of what a scan reads.
+      reached: how many of its equations have run.
+      prints: what the values looked like that are not kept any more.
+    """
+
+    program: Program
+    uses: Uses
+    env: dict[Atom, Any]
+    rows: Sequence[Any] = ()
+    reached: int = 0
+    prints: dict[Atom, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def computed(self) -> list[Var]:
+        return [v for v in self.env if v in self.uses.made]  # type: ignore[misc]
+
+
+class Kept:
+    """What is kept.
+
+    Args:
+      budget: how many bytes of values.
+    """
+
+    def __init__(self, budget: int):
+        self.budget = budget
+        self.frames: dict[Place, Frame] = {}
+        self.left: dict[Place, tuple[int, dict[Atom, np.ndarray]]] = {}
+        """Of frames that are not kept: how many equations have run, and what the values looked like."""
+        self.loops: dict[tuple[str, tuple[Level, ...], int], Loop] = {}
+        self.nbytes = 0
+        """Bytes of the values, but for inputs and constants."""
+        self.held: dict[int, tuple[int, int]] = {}
+
+    def hold(self, x: Any) -> None:
+        """Counts a value, once however often it is held."""
+        n, size = self.held.get(id(x), (0, 0))
+        if n == 0:
+            size = int(getattr(x, "nbytes", 0))
+            self.nbytes += size
+        self.held[id(x)] = (n + 1, size)
+
+    def release(self, x: Any) -> None:
+        """Counts it no more, if nothing else holds it."""
+        n, size = self.held.pop(id(x), (0, 0))
+        if n > 1:
+            self.held[id(x)] = (n - 1, size)
+        else:
+            self.nbytes -= size
+
+    def drop(self, frame: Frame, var: Var) -> None:
+        """Lets go of a value, but for what it looked like."""
+        if var in frame.env and not is_effectful(frame.program.equations[frame.uses.made[var]]):
+            x = frame.env.pop(var)
+            if var not in frame.prints:
+                frame.prints[var] = fingerprint(x)
+            self.release(x)
+
+    def settle(self, position: Position) -> None:
+        """Lets go of values until they are well within the budget, if they are beyond it."""
+        if self.nbytes <= self.budget:
+            return
+        target = int(self.budget * 0.75)
+        on_path = [(position.stage, position.path[:depth]) for depth in range(len(position.path) + 1)]
+        for place in [p for p in self.loops if not self._needed(p, on_path)]:
+            loop = self.loops[place]
+            if self.nbytes > target and not is_effectful(loop.equation):
+                del self.loops[place]
+                for x in (*loop.ys, *(x for k, carry in loop.carries.items() if k for x in carry)):
+                    self.release(x)
+        self.free(position, target, None)
+
+    def free(self, p: Position, target: int, running: Frame | None) -> None:
+        """Lets go of values until no more than `target` bytes are kept, or none is left but those that are needed to go on."""
+        on_path = [(p.stage, p.path[:depth]) for depth in range(len(p.path) + 1)]
+        for key in [k for k in self.frames if k[1] and k not in on_path]:
+            frame = self.frames[key]
+            if self.nbytes <= target:
+                return
+            if frame is not running and not any(map(is_effectful, frame.program.equations)):
+                for v in frame.computed:
+                    self.drop(frame, v)
+                for x in frame.rows:
+                    self.release(x)
+                self.left[key] = (frame.reached, frame.prints)
+                del self.frames[key]
+        for place, loop in list(self.loops.items()):
+            if self.nbytes <= target:
+                return
+            self.thin(loop, self._needed(place, on_path))
+        for coarser in (1, 4, 16, 0):
+            for key, frame in self.frames.items():
+                n = len(frame.program.equations)
+                here = frame.reached
+                if key in on_path and frame is not running:
+                    depth = on_path.index(key)
+                    here = p.path[depth].index if depth < len(p.path) else p.index
+                every = math.ceil(math.sqrt(n)) * coarser
+                for v in frame.computed:
+                    if self.nbytes <= target:
+                        return
+                    made, last = frame.uses.made[v], frame.uses.last.get(v, -1)
+                    is_live = made < here <= last or (frame is running and made < frame.reached <= last)
+                    if not is_live and not (every and last // every * every > made):
+                        self.drop(frame, v)
+
+    def _needed(
+        self, place: tuple[str, tuple[Level, ...], int], on_path: Sequence[tuple[str, tuple[Level, ...]]]
+    ) -> tuple[int, ...]:
+        stage, path, index = place
+        for s, q in on_path:
+            if s == stage and q[: len(path)] == path and len(q) > len(path) and q[len(path)].index == index:
+                iteration = q[len(path)].iteration
+                assert iteration is not None
+                return (self.loops[place].turned(iteration),)
+        return ()
+
+    def thin(self, loop: Loop, needed: tuple[int, ...]) -> None:
+        """Keeps every other of the carries that a loop keeps, and the last."""
+        if is_effectful(loop.equation):
+            return
+        ks = sorted(loop.carries)
+        for k in ks[1:-1:2]:
+            if k not in needed:
+                carry = loop.carries.pop(k)
+                loop.prints.setdefault(k, list(map(fingerprint, carry)))
+                for x in carry:
+                    self.release(x)

@@ -1,0 +1,100 @@
+"""Places in a run of programs, and which equations have a program that can be stepped into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.syntax import Equation, Program
+
+if TYPE_CHECKING:
+    from jaxviz.features.debugger.stepping import Machine
+
+
+class SteppingError(JaxvizError, ValueError):
+    """A place that cannot be gone to, a breakpoint that can never be hit; the message says why."""
+
+
+class NoValueError(SteppingError, KeyError):
+    """A value that is not there; the message says why."""
+
+    __str__ = Exception.__str__
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """An equation whose body the run is in.
+
+    Args:
+      index: its place in its program.
+      body: which of the programs that it holds, such as 'jaxpr' or 'branches[1]'.
+      iteration: of a loop: which of the xs the body reads, so that a scan in reverse begins with the last; of a while loop the count. None
+        where the body runs once.
+    """
+
+    index: int
+    body: str
+    iteration: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the run: before equation `index` of the innermost program, or at its end.
+
+    >>> Position("forward", (Level(3, "jaxpr", 7),), 2)  # before equation 2 of the body of the scan at 3, in iteration 7
+
+    Args:
+      stage: the program, such as 'forward'.
+      path: the equations on the way in, outermost first.
+      index: the equation that runs next.
+    """
+
+    stage: str
+    path: tuple[Level, ...] = ()
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the programs that are run one after the other.
+
+    Args:
+      name: such as 'forward'.
+      program: the program.
+      inputs: gives its inputs, which may be results of an earlier stage.
+    """
+
+    name: str
+    program: Program
+    inputs: Callable[[Machine], Sequence[Any]]
+
+
+CALLS = {
+    compat.jit_p: "jaxpr",
+    compat.remat_p: "jaxpr",
+    compat.closed_call_p: "call_jaxpr",
+    compat.custom_jvp_call_p: "call_jaxpr",
+    compat.custom_vjp_call_p: "call_jaxpr",
+}
+"""Primitives with a body that runs once, on the operands; the param that holds it."""
+
+LOOPS = {compat.scan_p: "jaxpr", compat.while_p: "body_jaxpr"}
+
+
+def can_enter(equation: Equation) -> bool:
+    """Whether an equation holds a program that can be stepped into: a call, a loop or a branch. A `shard_map` is one step."""
+    primitive = equation.primitive
+    if primitive not in CALLS and primitive not in LOOPS and primitive is not compat.cond_p:
+        return False
+    return not any(hasattr(a, "inner_aval") for _, p in equation.programs for a in p.in_avals)  # mutable references
+
+
+def enterable(equation: Equation) -> Iterator[tuple[str, Program]]:
+    """The programs of an equation that can be stepped into, each with its label."""
+    if can_enter(equation):
+        for label, program in equation.programs:
+            if label != "cond_jaxpr":  # the condition of a while loop is asked at once
+                yield label, program

@@ -1,0 +1,141 @@
+"""`jaxviz.step`: from a function and its arguments to its stepper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
+
+from jaxviz.analysis.budgets import read_size
+from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
+from jaxviz.features.debugger.positions import Stage, SteppingError
+from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.features.debugger.stepping import Machine
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.errors import EquationError
+from jaxviz.ir.syntax import Program
+from jaxviz.runtime.donated import check_not_donated
+
+
+@api_boundary
+def step(
+    f: Any,
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    cotangents: Any = None,
+    backward: bool | None = None,
+    memory: float | str | None = None,
+    **kwargs: Any,
+) -> Stepper:
+    """Runs a function's forward and backward program equation by equation, on the devices where its arguments are.
+
+    >>> s = jaxviz.step(loss, params, x)
+    >>> s.next()
+    >>> s.run(non_finite=True)
+
+    Args:
+      f: a function; or a Derivation, a Program or a ClosedJaxpr, and then flat args.
+      *args, **kwargs: what to call it with.
+      argnums: the positional argument or arguments to differentiate in.
+      cotangents: of the result, in its structure; ones for a result that is one floating-point number.
+      backward: whether there is a backward pass. By default there is one where cotangents are given or the result is one number, and the
+        function has one; where there is none the function itself is run, with its custom rules and while loops.
+      memory: how much is kept of what was computed, for going back: bytes, a size such as '2GiB', or a share of the device's memory. What
+        goes beyond is computed again. By default a quarter of the memory that the device has left, or 1 GiB where it does not tell.
+
+    Raises:
+      SteppingError: the arguments are types without values; or `backward=True` of a result that needs cotangents.
+      EquationError: `backward=True` and some equation has no derivative; the message names it and the user's line.
+      TypeError: cotangents that are not of the result's structure and types.
+    """
+    derivation, inputs = _derived(f, args, kwargs, argnums)
+    for x in inputs:
+        if isinstance(x, jax.ShapeDtypeStruct):
+            raise SteppingError(
+                "step runs the function, so it takes arrays; got a ShapeDtypeStruct, which has no value."
+            )
+    inputs = [compat.canonicalize(x) for x in inputs]
+    budget = _budget(memory)
+    wanted = backward
+    if backward is None:
+        wanted = cotangents is not None or _is_one_number(derivation.primal)
+    note = "" if wanted else "The function alone: for a backward pass give `cotangents` of its result."
+    if wanted:
+        try:
+            return _with_backward(derivation, inputs, cotangents, budget)
+        except (EquationError, NotImplementedError, ValueError) as error:
+            if backward or isinstance(error, SteppingError):
+                raise
+            note = f"There is no backward pass. {error}"
+    stage = Stage("primal", derivation.primal, lambda _: inputs)
+    return Stepper(derivation, Machine([stage], budget), note if backward is None else "")
+
+
+def _derived(
+    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: int | Sequence[int]
+) -> tuple[Derivation, list[Any]]:
+    if isinstance(f, (Derivation, Program, ClosedJaxpr)):
+        derivation = derive(f, argnums=argnums)
+        n = len(derivation.primal.invars)
+        if kwargs or len(args) != n:
+            raise TypeError(f"step of a {type(f).__name__} takes its {n} flat inputs; got {len(args)}")
+        return derivation, list(args)
+    check_not_donated(f, args, kwargs)
+    derivation = derive(f, *args, argnums=argnums, **kwargs)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    leaves, _, _, is_input = flat_arguments(args, kwargs, in_bounds(numbers, len(args)))
+    return derivation, [x for x, given in zip(leaves, is_input, strict=True) if given]
+
+
+def _is_one_number(program: Program) -> bool:
+    if len(program.outvars) != 1:
+        return False
+    aval = program.outvars[0].aval
+    return not aval.shape and bool(jnp.issubdtype(aval.dtype, jnp.floating))
+
+
+def _with_backward(derivation: Derivation, inputs: list[Any], cotangents: Any, budget: int) -> Stepper:
+    primal = derivation.primal
+    avals = [compat.cotangent_type(a.aval) for a in primal.outvars]
+    if cotangents is None:
+        if not _is_one_number(primal):
+            raise SteppingError(
+                "A result that is not one floating-point number needs `cotangents` for a backward pass."
+            )
+        flat: list[Any] = [jnp.ones((), avals[0].dtype)]
+    else:
+        flat, tree = jax.tree.flatten(cotangents)
+        if derivation.out_tree is not None and tree != derivation.out_tree:
+            raise TypeError(f"cotangents have the structure of the result, {derivation.out_tree}; got {tree}")
+        if len(flat) != len(avals):
+            raise TypeError(f"there is one cotangent for each of the {len(avals)} results; got {len(flat)}")
+    given = []
+    for x, a, nonzero in zip(flat, avals, derivation.linearized.nonzeros_out, strict=True):
+        if nonzero:
+            x = jnp.asarray(x, a.dtype)
+            if x.shape != a.shape:
+                raise TypeError(
+                    f"a cotangent has the type of its result, {a.str_short()}; got {x.dtype}{list(x.shape)}"
+                )
+            given.append(x)
+    n = len(primal.outvars)
+    stages = [
+        Stage("forward", derivation.forward, lambda _: inputs),
+        Stage("backward", derivation.backward, lambda machine: [*machine.results("forward")[n:], *given]),
+    ]
+    return Stepper(derivation, Machine(stages, budget))
+
+
+def _budget(memory: float | str | None) -> int:
+    device = jax.devices()[0]
+    stats = device.memory_stats() or {}
+    total, used = stats.get("bytes_limit", 4 << 30), stats.get("bytes_in_use", 0)
+    if memory is None:
+        return int((total - used) // 4)
+    number = read_size(memory, "memory")
+    is_share = number <= 1.0 and not isinstance(memory, str)
+    return int(number * total if is_share else number)

@@ -1,0 +1,290 @@
+"""The stepper in a notebook: source, jaxpr and values side by side, moved from the page and from Python alike.
+
+What the page asks for comes as messages, and a message is only ever sent by somebody at the page: nothing that is saved with a notebook is run
+when it is opened. All that is shown is in traits, so a page that is opened without a kernel has the last stop.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import jax
+import jax.numpy as jnp
+import numpy as np
+import traitlets
+
+from jaxviz.features.debugger.columns import StepperView
+from jaxviz.features.debugger.positions import Level, Position, SteppingError
+from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.ir.errors import JaxvizError
+from jaxviz.page.bundle import MISSING_BUNDLE
+from jaxviz.page.html import page
+from jaxviz.report.messages import short_message
+from jaxviz.report.tables import printable
+
+_SCRIPT = Path(__file__).parents[2] / "static" / "stepper.js"
+_recent: deque[Stepper] = deque(maxlen=2)
+"""The steppers shown last. A kernel keeps each widget that it has made; others are kept by their names alone, as their arrays take memory."""
+
+MOST_LOOKED = 6
+"""Values asked for by name that are shown at once; of more the first one goes."""
+
+
+class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
+    """Shows a stepper, and moves it. Made by `Stepper.widget`, and by a notebook that shows one.
+
+    Traits:
+      payload: what is stepped through, as gzipped JSON; see `widgets/src/stepping/schema.ts`.
+      stop: where the run is and the values there, as JSON.
+      failure: what went wrong in the last move, as JSON; '' where nothing did.
+      height: in pixels.
+    """
+
+    payload = traitlets.Bytes(b"").tag(sync=True)
+    stop = traitlets.Unicode("").tag(sync=True)
+    failure = traitlets.Unicode("").tag(sync=True)
+    height = traitlets.Int(560).tag(sync=True)
+    own_id = traitlets.Unicode("").tag(sync=True)
+    """By which the page finds out whether there is a kernel behind it."""
+
+    def __init__(self, stepper: Stepper, **traits: Any):
+        try:
+            self._esm = _SCRIPT.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise FileNotFoundError(MISSING_BUNDLE) from None
+        self.is_shown = False
+        self.shown_moves = 0
+        """How many moves the stepper had made when it was last shown here, or moved from here."""
+        self._looked: list[tuple[str, str]] = []
+        view = stepper._view = StepperView(stepper)
+        self._held = weakref.ref(view)
+        programs = json.dumps(view.programs(), separators=(",", ":"))
+        stop = json.dumps(view.stop(), separators=(",", ":"))
+        super().__init__(payload=gzip.compress(programs.encode(), 6, mtime=0), stop=stop, **traits)
+        self.own_id = self.model_id or ""
+        held = weakref.ref(self)
+
+        def follow(_: Stepper) -> None:
+            widget = held()
+            if widget is not None:
+                widget.failure = ""
+                widget.update()
+
+        _recent.append(stepper)
+        stepper.on_stop(follow)
+        self.on_msg(self._answer)
+
+    @property
+    def _view(self) -> StepperView:
+        view = self._held()
+        if view is None:
+            raise SteppingError("This run is not kept any more, as others were begun since. Run the cell again.")
+        return view
+
+    @property
+    def stepper(self) -> Stepper:
+        """The stepper that is shown.
+
+        Raises:
+          SteppingError: it is not kept any more.
+        """
+        return self._view.stepper
+
+    def update(self) -> None:
+        """Sends where the run is, and what else is shown."""
+        if self.comm is None:
+            return
+        self.stop = json.dumps(self._view.stop(self._looked), separators=(",", ":"))
+
+    def save_html(self, path: str | Path) -> Path:
+        """Writes the stop as one HTML file that can be read without a kernel, and runs nothing.
+
+        Args:
+          path: of the file; its folder must exist.
+
+        Returns:
+          the path.
+        """
+        state = {"stop": self.stop, "failure": self.failure, "height": self.height, "is_saved": True}
+        title = f"{printable(self.stepper.derivation.primal.name, 200)} · jaxviz"
+        path = Path(path)
+        path.write_text(page(title, self.payload, self._esm, state), encoding="utf-8")
+        return path
+
+    def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
+        """What somebody at the page asks for."""
+        do = content.get("do") if isinstance(content, dict) else None
+        if not isinstance(do, str) or do not in _ASKED:
+            return
+        # An interrupt comes to the main thread; a kernel may hear its widgets in another.
+        self.send({"begun": do, "can_stop": threading.current_thread() is threading.main_thread()})
+        try:
+            self.failure = ""
+            stepper = self.stepper
+            with stepper.lock:
+                _ASKED[do](self, content)
+                self.shown_moves = stepper.moves
+        except KeyboardInterrupt:
+            self._fail("Stopped", "The run stays where it was.")
+        except JaxvizError as error:
+            self._fail("", str(error))
+        except Exception as error:
+            # The traceback is left for `%tb`, as an uncaught error would leave it.
+            sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+            self._fail(type(error).__name__, _told(error, _DOING.get(do, "running")))
+        finally:
+            self.send({"done": do})
+
+    def _fail(self, kind: str, message: str) -> None:
+        lines = "\n".join(printable(line, 600) for line in message.splitlines()[:14])
+        self.failure = json.dumps({"kind": kind, "message": lines})
+
+    # --- what can be asked for ----------------------------------------------------------------------------------------
+
+    def _goto(self, asked: Mapping[str, Any]) -> None:
+        path = tuple(Level(int(i), str(body), None if k is None else int(k)) for i, body, k in asked["path"])
+        self.stepper.goto(Position(str(asked["stage"]), path, int(asked["index"])))
+
+    def _to(self, asked: Mapping[str, Any]) -> None:
+        self.stepper.to(iteration=int(asked["iteration"]))
+
+    def _end(self, asked: Mapping[str, Any]) -> None:
+        stage = self.stepper.stages[-1]
+        self.stepper.goto(Position(stage, (), len(self.stepper.machine.stages[stage].program.equations)))
+
+    def _break(self, asked: Mapping[str, Any]) -> None:
+        self.stepper.break_at(**self._condition(asked))
+        self.update()
+
+    def _run_to(self, asked: Mapping[str, Any]) -> None:
+        self.stepper.run(**self._condition(asked))
+
+    def _condition(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What `break_at` takes."""
+        found: dict[str, Any] = {}
+        if "file" in asked:
+            found["line"] = f"{self._view.path_of(int(asked['file']))}:{int(asked['line'])}"
+        elif asked.get("line"):
+            found["line"] = str(asked["line"]).strip()
+        for name in ("primitive", "name"):
+            if asked.get(name):
+                found[name] = str(asked[name]).strip()
+        if asked.get("non_finite"):
+            found["non_finite"] = True
+        if asked.get("when"):
+            found["when"] = predicate(str(asked["when"]))
+        if "index" in asked:
+            path = tuple((int(i), str(body)) for i, body in asked["path"])
+            found["equation"] = self._view.equation(str(asked["stage"]), path, int(asked["index"]))
+        return found
+
+    def _unbreak(self, asked: Mapping[str, Any]) -> None:
+        number = int(asked["number"])
+        if 0 <= number < len(self.stepper.breakpoints):
+            del self.stepper.breakpoints[number]
+        self.update()
+
+    def _look(self, asked: Mapping[str, Any]) -> None:
+        key = (str(asked["stage"]), str(asked["name"]))
+        self._looked = [*(k for k in self._looked if k != key), key][-MOST_LOOKED:]
+        self.update()
+
+    def _unlook(self, asked: Mapping[str, Any]) -> None:
+        self._looked = [k for k in self._looked if k != (str(asked["stage"]), str(asked["name"]))]
+        self.update()
+
+
+_ASKED: dict[str, Callable[[StepperWidget, Mapping[str, Any]], Any]] = {
+    "next": lambda w, _: w.stepper.next(),
+    "into": lambda w, _: w.stepper.into(),
+    "out": lambda w, _: w.stepper.out(),
+    "back": lambda w, _: w.stepper.back(),
+    "back into": lambda w, _: w.stepper.back(into=True),
+    "continue": lambda w, _: w.stepper.run(),
+    "restart": lambda w, _: w.stepper.restart(),
+    "end": StepperWidget._end,
+    "goto": StepperWidget._goto,
+    "to": StepperWidget._to,
+    "run to": StepperWidget._run_to,
+    "break": StepperWidget._break,
+    "unbreak": StepperWidget._unbreak,
+    "look": StepperWidget._look,
+    "unlook": StepperWidget._unlook,
+}
+"""What the page may ask for."""
+
+_DOING = {
+    "next": "running an equation",
+    "into": "running an equation",
+    "continue": "running to a breakpoint",
+    "run to": "running to a breakpoint",
+    "break": "setting a breakpoint",
+    "look": "looking at a value",
+}
+
+
+_RAISED = re.compile(r"^\w+(?:Error|Exception|Interrupt): .*$", re.MULTILINE)
+
+
+def _told(error: Exception, doing: str) -> str:
+    """An error in a few lines: of one that a callback raised, which XLA tells with its traceback, that line too."""
+    within = _RAISED.findall(str(error))
+    lines = [short_message(error, doing), *within[-1:], *getattr(error, "__notes__", ())]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def predicate(text: str) -> Callable[[Any], Any]:
+    """A predicate that somebody typed, such as `lambda v: abs(v).max() > 3`, in the notebook's own namespace; it prints as it was typed.
+
+    Raises:
+      SteppingError: it is no Python, or no function.
+    """
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    namespace = {"jax": jax, "jnp": jnp, "np": np, **(shell.user_ns if shell is not None else {})}
+    try:
+        found = eval(compile(text.strip(), "<predicate>", "eval"), namespace)
+    except SyntaxError as error:
+        raise SteppingError(f"Not valid Python: {error.msg}: {text.strip()}") from None
+    except Exception as error:
+        raise SteppingError(f"{text.strip()} raised {type(error).__name__}: {error}") from None
+    if not callable(found):
+        raise SteppingError(f"A predicate is a function such as `lambda v: abs(v).max() > 1e3`; got {text.strip()}")
+
+    def typed(value: Any) -> Any:
+        return found(value)
+
+    typed.__name__ = " ".join(text.split())
+    return typed
+
+
+def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
+    """What a notebook shows of a stepper: the widget; of one that it shows already, and that a cell has moved, the stop that it came to.
+
+    None where a text is all that can be shown.
+    """
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None or "text/html" not in shell.display_formatter.active_types:
+        return None
+    widget = stepper.widget()
+    is_moved = widget.is_shown and widget.shown_moves != stepper.moves
+    widget.is_shown, widget.shown_moves = True, stepper.moves
+    if is_moved:
+        return None
+    shown = widget._repr_mimebundle_(**kwargs)
+    if shown is not None:
+        (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = str(stepper)
+    return shown

@@ -1,0 +1,393 @@
+"""What is installed and set here that jaxviz needs, or that changes what it shows: `jaxviz doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata as metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from jaxviz.ir.private_names import SUPPORTED, full_name, missing_names
+from jaxviz.report.tables import device_names, device_text, format_bytes, html_table, text_table, wrapped
+from jaxviz.terminal import show
+
+State = Literal["ok", "note", "fault"]
+
+_DISTRIBUTION = "jaxviz-lab"
+_PACKAGE = Path(__file__).parents[1]
+_OLDEST_PYTHON = (3, 11)
+_WIDGETS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
+"""JupyterLab's extensions that a widget needs, and the distributions that bring them."""
+
+_FLAGS: Mapping[str, tuple[Any, str]] = {
+    "jax_enable_x64": (False, "Numbers are of 64 bits where no type is given, and what a gradient keeps of them is twice as large."),
+    "jax_disable_jit": (False, "Jitted functions, loops and branches run in Python: programs are shown written out, and keep other values."),
+    "jax_debug_nans": (False, "JAX raises FloatingPointError at the first NaN; jaxviz.find_nan and jaxviz.step run without the check."),
+    "jax_debug_infs": (False, "JAX raises FloatingPointError at the first infinity; jaxviz.find_nan and jaxviz.step run without the check."),
+    "jax_check_tracer_leaks": (False, "JAX keeps no trace, so functions are traced and compiled more often than they are otherwise."),
+    "jax_enable_checks": (False, "JAX checks its own types as it traces: tracing takes longer than it does otherwise."),
+    "jax_numpy_dtype_promotion": ("standard", "What mixes types may raise, in place of a conversion in the program."),
+    "jax_numpy_rank_promotion": ("allow", "What mixes ranks may warn or raise, in place of a broadcast in the program."),
+    "jax_default_matmul_precision": (None, "Products of matrices are of this precision where none is given; their time differs."),
+    "jax_default_device": (None, "Calls run here, unless their arguments lie somewhere else."),
+    "jax_disable_most_optimizations": (False, "XLA leaves out most of its passes: compiled programs, their memory and times are not the usual ones."),
+    "jax_compilation_cache_dir": (None, "What was compiled once is read from there; the times of its compilation are those of reading."),
+    "jax_use_direct_linearize": (True, "JAX linearizes by the JVP: what it keeps may differ from what is shown; derive(...).check() tells."),
+    "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX keeps may differ in part: derive(...).check() says where."),
+    "jax_custom_vjp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
+    "jax_custom_jvp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
+    "jax_scan3": (False, "An experiment of JAX's, under which scans cannot be derived."),
+}  # fmt: skip
+"""Flag → what it is by default, and what is seen otherwise where it is not."""
+
+_VARIABLES = {
+    "XLA_FLAGS": "XLA compiles with these: devices, memory and times are those under them.",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "Says whether JAX takes most of a GPU's memory at its start.",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "Says how much of a GPU's memory JAX takes, and so what fits.",
+    "XLA_PYTHON_CLIENT_ALLOCATOR": "Says how memory of a GPU is taken; what a device has left may not be told.",
+    "CUDA_VISIBLE_DEVICES": "JAX sees these GPUs alone.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+      what: such as 'jax', 'dot' or 'jax_debug_nans'.
+      part: 'versions', 'devices', 'notebook', 'pictures' or 'flags'.
+      state: 'ok'; 'note' for what may be as it is; 'fault' for what is needed and not there.
+      found: such as '0.10.2'.
+      advice: what to do about it, or what follows from it; '' if there is nothing.
+    """
+
+    what: str
+    part: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class DoctorReport:
+    """What is installed and set here. Made by `jaxviz.doctor()`.
+
+    Args:
+      findings: see `Finding`.
+    """
+
+    findings: tuple[Finding, ...]
+
+    def __getitem__(self, what: str) -> Finding:
+        for finding in self.findings:
+            if finding.what == what:
+                return finding
+        raise KeyError(f"nothing is known of {what!r} here; of {', '.join(f.what for f in self.findings)}")
+
+    def __contains__(self, what: object) -> bool:
+        return any(f.what == what for f in self.findings)
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """What is needed, and is missing or does not fit."""
+        return tuple(f for f in self.findings if f.state == "fault")
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is there that is needed."""
+        return not self.faults
+
+    @property
+    def summary(self) -> str:
+        """`jaxviz 0.1.0: all that it needs is here`."""
+        version = self["jaxviz"].found
+        if self.ok:
+            return f"jaxviz {version}: all that it needs is here"
+        names = ", ".join(f.what for f in self.faults)
+        return f"jaxviz {version}: {len(self.faults)} {'thing is' if len(self.faults) == 1 else 'things are'} to be mended: {names}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [(_MARKS[f.state], f.what, f.found) for f in self.findings]
+
+    def __str__(self) -> str:
+        said = [
+            line
+            for state in ("fault", "note", "ok")
+            for f in self.findings
+            if f.advice and f.state == state
+            for line in ("", f"{_MARKS[state]}: {f.what}", wrapped(f.advice, "  "))
+        ]
+        return "\n".join([self.summary, text_table(_HEADS, self._rows(), "<<<"), *said])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = [(*row, f.advice) for row, f in zip(self._rows(), self.findings, strict=True)]
+        return html_table(self.summary, (*_HEADS, "what to do, or what follows"), rows, (False,) * 4)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {"ok": self.ok, "findings": [asdict(f) for f in self.findings]}
+
+
+_HEADS = ("", "what", "found")
+_MARKS: Mapping[str, str] = {"ok": "ok", "note": "note", "fault": "MEND"}
+
+
+def doctor() -> DoctorReport:
+    """Looks at versions, devices, the notebook's side, Graphviz and flags, and says what to do about what is missing.
+
+    >>> print(jaxviz.doctor())
+    jaxviz 0.1.0: all that it needs is here
+    ...
+
+    It looks at the environment of this Python. Where JupyterLab runs in another one than the kernel, what is said of its extensions is
+    to be asked there: `jaxviz doctor` on its command line.
+
+    Returns:
+      a report: `str()` for a terminal, `.ok`, `.faults`, `.to_dict()`, and a table in a notebook.
+    """
+    return DoctorReport((*_versions(), *_inside_jax(), *_devices(), *_notebook(), *_pictures(), *_flags()))
+
+
+WORDS = "What is installed and set here that jaxviz needs, or that changes what it shows; ends with 1 if something needed is missing"
+
+
+def command(words: Sequence[str]) -> int:
+    """`jaxviz doctor` and its options, without the other commands: they need an engine that can run."""
+    parser = argparse.ArgumentParser("jaxviz doctor", description=WORDS)
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    return print_doctor(parser.parse_args(words).json)
+
+
+def print_doctor(as_json: bool = False) -> int:
+    """Prints the report, and gives the status of the process: 0, or 1 if something needed is missing."""
+    report = doctor()
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=1))
+    else:
+        show(str(report), headed=True)
+    return 0 if report.ok else 1
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def _versions() -> Iterator[Finding]:
+    own = sys.modules["jaxviz"].__version__
+    old = tuple(map(int, platform.python_version_tuple()[:2])) < _OLDEST_PYTHON
+    advice = f"jaxviz needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer." if old else ""
+    yield Finding("python", "versions", "fault" if old else "ok", platform.python_version(), advice)
+    try:
+        needed = _requirements(_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            "jaxviz", "versions", "note", own,
+            "It is imported from a folder and not installed, so there is no list of what it needs: `pip install -e .` in the checkout.",
+        )  # fmt: skip
+        needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
+    else:
+        yield Finding("jaxviz", "versions", "ok", own)
+    yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
+    for owner, name in (("jax", "jaxlib"), ("ipywidgets", "jupyterlab_widgets")):
+        try:
+            wanted = _requirements(owner).get(name)
+        except metadata.PackageNotFoundError:  # that is said above
+            continue
+        if wanted is not None:
+            yield _version(name, wanted, owner)
+
+
+def _inside_jax() -> Iterator[Finding]:
+    """The private names that jaxviz uses and the installed JAX lacks."""
+    for name, row in missing_names().items():
+        off = f"Without it {row.feature} raises an error." if row.feature else "Without it jaxviz cannot be imported."
+        yield Finding(
+            full_name(name), "versions", "note" if row.feature else "fault", "not in this JAX",
+            f"Purpose: {row.why}. {off} `pip install 'jax{SUPPORTED}'` for a JAX that has it.",
+        )  # fmt: skip
+
+
+def _jax_first(item: tuple[str, str]) -> tuple[bool, str]:
+    return item[0] != "jax", item[0]
+
+
+def _requirements(name: str) -> dict[str, str]:
+    """What a distribution needs without any extra, and the versions of it."""
+    from packaging.requirements import Requirement
+
+    found = map(Requirement, metadata.requires(name) or ())
+    return {r.name: str(r.specifier) for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
+
+
+def _version(name: str, wanted: str, owner: str) -> Finding:
+    from packaging.specifiers import SpecifierSet
+
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, "versions", "fault", "not installed", f"{owner} needs it: `pip install '{name}{wanted}'`.")
+    if SpecifierSet(wanted).contains(version, prereleases=True):
+        return Finding(name, "versions", "ok", version)
+    return Finding(
+        name, "versions", "fault", version, f"{owner} needs {name} {wanted}: `pip install '{name}{wanted}'`."
+    )
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def _devices() -> Iterator[Finding]:
+    asked: Any = jax.config.jax_platforms  # type: ignore[attr-defined]
+    try:
+        backend, devices = jax.default_backend(), jax.devices()
+    except (
+        Exception
+    ) as error:  # whatever a plugin raises, and an AssertionError for a platform that no plugin is installed for
+        chosen = (
+            f"JAX was told to use {asked} (jax_platforms or JAX_PLATFORMS): unset it, or install JAX for it."
+            if asked
+            else ""
+        )
+        said = f"JAX says: {error}" if str(error) else ""
+        yield Finding("backend", "devices", "fault", "none", " ".join(filter(None, (chosen, said))) or repr(error))
+        return
+    yield Finding("backend", "devices", *_backend(backend, asked))
+    kinds = ", ".join(dict.fromkeys(d.device_kind for d in devices))
+    memory = (_stats(devices[0]) or {}).get("bytes_limit")
+    each = f", {format_bytes(memory)} each for JAX" if memory else ""
+    elsewhere = jax.device_count() - jax.local_device_count()
+    others = f"{elsewhere} of them are of other processes." if elsewhere else ""
+    yield Finding("devices", "devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
+
+
+def _backend(backend: str, asked: Any) -> tuple[State, str, str]:
+    if backend == "cpu" and not asked and shutil.which("nvidia-smi"):
+        advice = 'There is an NVIDIA GPU, which this jax cannot use: `pip install "jax[cuda13]"`, or jax[cuda12] for an older driver.'
+        return "note", backend, advice
+    return "ok", f"{backend} (as JAX was told)" if asked else backend, ""
+
+
+def _stats(device: Any) -> dict[str, Any] | None:
+    try:
+        return device.memory_stats()  # type: ignore[no-any-return]
+    except (RuntimeError, NotImplementedError):  # a device of another process, or one that keeps no count
+        return None
+
+
+# --- the notebook -----------------------------------------------------------------------------------------------------
+
+
+def _notebook() -> Iterator[Finding]:
+    yield _bundle(_PACKAGE / "static", _PACKAGE.parent / "widgets" / "src")
+    try:
+        from jupyter_core.paths import jupyter_path
+        from jupyterlab_server.config import get_federated_extensions, get_page_config
+    except ModuleNotFoundError as error:
+        yield Finding(
+            "widgets in JupyterLab", "notebook", "fault", "not known", f"{error}: `pip install 'jupyterlab>=4.2'`."
+        )
+        return
+    folders = [str(p) for p in jupyter_path("labextensions")]
+    settings = Path(sys.prefix, "share", "jupyter", "lab", "settings")
+    disabled = get_page_config(folders, app_settings_dir=str(settings)).get("disabledExtensions", ())
+    loaded = get_federated_extensions(folders)
+    for name, distribution in _WIDGETS.items():
+        yield _lab_extension(name, distribution, loaded.get(name), any(d.split(":")[0] == name for d in disabled))
+
+
+def _bundle(static: Path, sources: Path) -> Finding:
+    """The explorer's JavaScript, which a checkout has to build."""
+    made = [static / "explorer.js", static / "loader.js", *sorted((static / "parts").glob("*.js"))]
+    missing = [path.name for path in made if not path.is_file()]
+    build = "In a checkout run `make lab`, or `npm ci && npm run build` in widgets/ (Node 20 or newer)."
+    if missing or len(made) == 2:
+        found = f"{', '.join(missing) or 'its parts'} not in {static}"
+        advice = (
+            build
+            if sources.is_dir()
+            else f"Install it again: `pip install --force-reinstall --no-deps {_DISTRIBUTION}`."
+        )
+        return Finding("widget bundle", "notebook", "fault", found, advice)
+    size = format_bytes(sum(path.stat().st_size for path in made))
+    newest = max((p.stat().st_mtime for p in sources.rglob("*") if p.is_file()), default=0.0)
+    if newest > made[0].stat().st_mtime:
+        return Finding(
+            "widget bundle",
+            "notebook",
+            "note",
+            f"{size}, older than {sources}",
+            f"What was edited there is not seen. {build}",
+        )
+    return Finding("widget bundle", "notebook", "ok", f"{size} in {static}")
+
+
+def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | None, disabled: bool) -> Finding:
+    """Whether JupyterLab loads an extension, and that of the version that is installed."""
+    what = f"lab extension {name}"
+    again = f"`pip install --force-reinstall --no-deps {distribution}`, then load JupyterLab's page anew"
+    if loaded is None:
+        return Finding(
+            what, "notebook", "fault", "JupyterLab does not find it",
+            f"Widgets stay empty without it: {again}. Where JupyterLab runs in another environment, install {distribution} there.",
+        )  # fmt: skip
+    found = f"{loaded['version']} in {loaded['ext_dir']}"
+    if disabled:
+        return Finding(what, "notebook", "fault", f"{found}, disabled", f"`jupyter labextension enable {name}`.")
+    belongs = _version_brought(distribution, name)
+    if belongs and belongs != loaded["version"]:
+        advice = (
+            f"{distribution} brings {belongs}, but JupyterLab loads another: remove {loaded['ext_path']}, or {again}."
+        )
+        return Finding(what, "notebook", "fault", found, advice)
+    return Finding(what, "notebook", "ok", found)
+
+
+def _version_brought(distribution: str, name: str) -> str:
+    """The version of the extension that a distribution installed; '' where that is not told."""
+    try:
+        files: Iterable[metadata.PackagePath] = metadata.files(distribution) or ()
+    except metadata.PackageNotFoundError:
+        return ""
+    for path in files:
+        where = Path(str(path.locate()))
+        if path.as_posix().endswith(f"labextensions/{name}/package.json") and where.is_file():
+            return str(json.loads(where.read_text(encoding="utf-8"))["version"])
+    return ""
+
+
+# --- pictures and flags -----------------------------------------------------------------------------------------------
+
+
+def _pictures() -> Iterator[Finding]:
+    dot = shutil.which("dot")
+    if dot is None:
+        yield Finding(
+            "dot", "pictures", "note", "not found",
+            "Pictures are laid out by jaxviz itself. With Graphviz they have fewer crossings: `apt install graphviz`, "
+            "`brew install graphviz` or `conda install graphviz`.",
+        )  # fmt: skip
+    else:
+        yield Finding("dot", "pictures", "ok", dot)
+
+
+def _flags() -> Iterator[Finding]:
+    for name, (default, meaning) in _FLAGS.items():
+        value = getattr(
+            jax.config, name, jax.config.values.get(name, default)
+        )  # another version of JAX may not know it
+        value = getattr(value, "value", value)
+        if value != default:
+            yield Finding(name, "flags", "note", str(value), meaning)
+    for name, meaning in _VARIABLES.items():
+        if os.environ.get(name):
+            yield Finding(name, "flags", "note", os.environ[name], meaning)

@@ -1,0 +1,1 @@
+"""Pictures of programs, laid out by jaxviz or by Graphviz."""

@@ -1,0 +1,438 @@
+"""The boxes, frames and lines of a picture as they are drawn, and the values that come from outside."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+from jaxviz.features.draw.folds import literal_text
+from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line
+from jaxviz.features.draw.labels import alike, printable_lines
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Atom, Equation, Literal, Var
+from jaxviz.page.params import visible_params
+from jaxviz.page.sources import file_label, is_user_source, short_path
+from jaxviz.report.tables import format_bytes, nbytes, printable, type_text
+
+MOST_BOXES = 800
+"""The most boxes of a stage that are ever drawn."""
+
+_TITLE = 28
+
+_CROWD = 4
+"""More values than this between the same groups of equations are drawn as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A value that a box makes: its number, and which of its results."""
+
+    box: int
+    place: Any
+    carried: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Given:
+    """A value that comes from outside of a stage, or that is written in place."""
+
+    kind: str
+    name: str
+    aval: Any
+    frame: int
+
+
+@dataclass(eq=False, slots=True)
+class Before:
+    """What an iteration gets from the one before; `made` is known when the body has been gone through."""
+
+    made: tuple[Any, ...] = ()
+
+
+Values = tuple[Any, ...]
+"""Where a value may come from: `Made`, `Given` or `Before`; several where branches or iterations give it."""
+
+Slot = tuple[int, Any]
+"""A box, and the place of an operand of its."""
+
+
+@dataclass
+class Script:
+    """Numbers of boxes and frames that one repetition of a layer made, for the next ones to use again."""
+
+    made: list[int] = field(default_factory=list)
+    at: int = 0
+    replays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A value that has a type and no name."""
+
+    aval: Any
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Values of one type that are drawn together.
+
+    Args:
+      kind: of the box.
+      ends: the boxes that make or read them.
+      frame: where they are drawn.
+      names: of each.
+      what: which they are.
+    """
+
+    kind: str
+    ends: frozenset[int]
+    frame: int
+    names: Sequence[str]
+    aval: Any
+    what: Sequence[Any]
+
+
+class Canvas:
+    """What has been drawn so far, and who reads which value.
+
+    Args:
+      source: whether lines of the user's own files are in the tooltips.
+    """
+
+    def __init__(self, source: bool):
+        self.source = source
+        self.boxes: list[Box] = []
+        self.frames = [Frame(0, -1, "picture", "")]
+        self.uses: dict[tuple[Any, Slot], Atom | Typed] = {}
+        self.names: dict[Var, str] = {}
+        self.script: Script | None = None
+        self.folded: Counter[str] = Counter()
+        self.left_out = 0
+        self.drawn = 0
+        self.room = 0
+
+    def atom_text(self, atom: Atom) -> str:
+        return literal_text(atom) if isinstance(atom, Literal) else self.names.get(atom, "_")
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def read(self, atom: Atom, env: Mapping[Var, Values], frame: int) -> Values:
+        if isinstance(atom, Literal):
+            return (Given("literal", literal_text(atom), atom.aval, frame),)
+        return env.get(atom, ())
+
+    def read_all(
+        self, e: Equation, atoms: Sequence[Atom], env: Mapping[Var, Values], box: int, frame: int, place: int = 0
+    ) -> None:
+        for i, atom in enumerate(atoms):
+            self.use(self.read(atom, env, frame), (box, (place, i)), atom)
+
+    def use(self, values: Values, slot: Slot, atom: Atom | Typed) -> None:
+        for value in values:
+            if not (isinstance(value, Made) and value.box == slot[0] and self.boxes[slot[0]].kind == "group"):
+                self.uses[value, slot] = atom
+
+    def bind(self, outvars: Sequence[Var], env: dict[Var, Values], box: int, place: int = 0) -> None:
+        for i, v in enumerate(outvars):
+            env[v] = (Made(box, (place, i)),)
+
+    # --- what is drawn ------------------------------------------------------------------------------------------------
+
+    def is_full(self) -> bool:
+        return self.drawn >= self.room and not (self.script is not None and self.script.replays)
+
+    def again(self) -> int | None:
+        """The number that the first repetition of a layer had here."""
+        if self.script is None or not self.script.replays:
+            return None
+        self.script.at += 1
+        return self.script.made[self.script.at - 1]
+
+    def add_frame(self, parent: int, kind: str, title: str, tooltip: str = "") -> int:
+        number = self.again()
+        if number is None:
+            number = len(self.frames)
+            self.frames.append(Frame(number, parent, kind, printable(title, 60), printable_lines(tooltip)))
+            if self.script is not None:
+                self.script.made.append(number)
+            if parent == 0:
+                self.drawn = 0
+        return number
+
+    def add_box(
+        self, kind: str, title: str, detail: str, role: str, frame: int, tooltip: str, at: Location | None = None
+    ) -> int:
+        number = self.again()
+        if number is None:
+            number = len(self.boxes)
+            url = self.url(at) if at is not None else ""
+            self.boxes.append(
+                Box(
+                    number,
+                    kind,
+                    printable(title, _TITLE),
+                    printable(detail, 40),
+                    role,
+                    frame,
+                    printable_lines(tooltip),
+                    url,
+                )
+            )
+            self.drawn += 1
+            if self.script is not None:
+                self.script.made.append(number)
+        return number
+
+    def equation_tooltip(self, e: Equation, at: Location | None) -> str:
+        results = " ".join(f"{self.names.get(v, '_')}:{type_text(v.aval)}" for v in e.outvars)
+        operands = " ".join(self.atom_text(a) for a in e.invars)
+        lines = [f"{results} = {e.primitive.name} {operands}" if results else f"{e.primitive.name} {operands}"]
+        lines += visible_params(e)[:6]
+        if e.origin is not None:
+            lines.append(f"{ROLE_LABELS[e.origin.role]}: {e.origin.rule}")
+        return "\n".join([printable(x, 160) for x in lines] + self.place_lines(at))
+
+    def place_lines(self, at: Location | None) -> list[str]:
+        if at is None:
+            return []
+        lines = [f"{file_label(at.file)}:{at.line} in {at.function}"]
+        text = linecache.getline(at.file, at.line).strip() if self.source and is_user_source(at.file) else ""
+        return lines + ([f"    {printable(text, 160)}"] if text else [])
+
+    def url(self, at: Location) -> str:
+        """The line, relative to the working directory; '' for a file that is not below it."""
+        path = short_path(at.file)
+        if not self.source or path == at.file or path.startswith("~") or not is_user_source(at.file):
+            return ""
+        return f"{quote(path.replace(os.sep, '/'), safe='/')}#L{at.line}"
+
+    def note_what_is_left_out(self, frame: int, n: int) -> None:
+        text = f"and {n:,} more equations"
+        self.boxes.append(Box(len(self.boxes), "note", text, "left out of the picture", "", frame, text))
+
+    # --- values from outside, and results ------------------------------------------------------------------------------
+
+    def add_results(self, results: Iterable[tuple[str, str, Any, Values, int]]) -> None:
+        """A word for each result; for all that are the same result of a layer's repetitions, one."""
+        groups: dict[Any, list[tuple[str, str, Any, Values, int]]] = {}
+        for i, result in enumerate(results):
+            kind, _, aval, values, frame = result
+            groups.setdefault((kind, self.place_of(values) or i, type_text(aval), frame), []).append(result)
+        parts = []
+        for found in groups.values():
+            kind, _, aval, values, frame = found[0]
+            tails = frozenset(v.box for v in values if isinstance(v, Made))
+            place = self.innermost(tails, ("fold", "stage")) if tails else frame
+            parts.append(_Part(kind, tails, place, [name for _, name, *_ in found], aval, [r[3] for r in found]))
+        for crowd in self.crowds(parts):
+            box = self.add_values(crowd)
+            for part in crowd:
+                for each in part.what:
+                    self.use(each, (box, 0), Typed(part.aval))
+
+    def add_ports(self, residuals: Mapping[int, tuple[Values, Any]], labels: Sequence[str]) -> None:
+        """Between the forward and the linear or backward program, a box for each residual; one for those of a layer's repetitions."""
+        readers: dict[int, list[Slot]] = {}
+        for value, slot in list(self.uses):
+            if isinstance(value, Given) and value.kind.startswith("residual "):
+                readers.setdefault(int(value.kind.split()[1]), []).append(slot)
+                del self.uses[value, slot]
+        groups: dict[Any, list[int]] = {}
+        for i, (values, aval) in residuals.items():
+            groups.setdefault((self.place_of(values), frozenset(readers.get(i, ())), type_text(aval)), []).append(i)
+        parts = []
+        for numbers in groups.values():
+            values, aval = residuals[numbers[0]]
+            ends = {v.box for v in values if isinstance(v, Made)} | {box for box, _ in readers.get(numbers[0], ())}
+            parts.append(_Part("residual", frozenset(ends), 0, [labels[i] for i in numbers], aval, numbers))
+        for crowd in self.crowds(parts):
+            box = self.add_values(crowd)
+            for part in crowd:
+                for i in part.what:
+                    made = tuple(v for v in residuals[i][0] if not (isinstance(v, Given) and v.kind == "literal"))
+                    self.use(made, (box, 0), Typed(part.aval))
+                    for slot in readers.get(i, ()):
+                        self.uses[Made(box, 0), slot] = Typed(part.aval)
+
+    def place_of(self, values: Values) -> frozenset[Any]:
+        """What is the same for values at the same place in a layer's repetitions: the box that makes them, or those that read them."""
+        return frozenset(
+            (v.box, v.place)
+            if isinstance(v, Made)
+            else (v.kind, v.name if v.kind == "literal" else self._slots.get(v, v))
+            for v in self.resolved(values)
+        )
+
+    @cached_property
+    def _slots(self) -> dict[Any, frozenset[Slot]]:
+        """Who reads each value that comes from outside."""
+        found: dict[Any, set[Slot]] = {}
+        for value, slot in self.uses:
+            if isinstance(value, Given):
+                found.setdefault(value, set()).add(slot)
+        return {value: frozenset(slots) for value, slots in found.items()}
+
+    def add_given(self) -> None:
+        """A word for each input that is read, where it is read; numbers and constants have one at each reader."""
+        slots: dict[Given, list[Slot]] = {}
+        for value, slot in list(self.uses):
+            for given in self.resolved((value,)):
+                if isinstance(given, Given):
+                    slots.setdefault(given, []).append(slot)
+        groups: dict[Any, list[Given]] = {}
+        for given, read in slots.items():
+            type_ = type_text(given.aval)
+            if given.kind in ("constant", "literal"):
+                for box in {box for box, _ in read}:
+                    there = frozenset(slot for slot in read if slot[0] == box)
+                    groups.setdefault((given.kind, there, type_), []).append(given)
+            else:
+                groups.setdefault((given.kind, frozenset(read), type_), []).append(given)
+        parts = []
+        for (kind, read, _), found in groups.items():
+            inside = {box for box, _ in read if self.boxes[box].frame}  # and not a residual between two stages
+            frame = self.common_frame(inside) or found[0].frame
+            names = list(dict.fromkeys(g.name for g in found))
+            ends = frozenset(box for box, _ in read)
+            parts.append(_Part(kind, ends, frame, names, found[0].aval, [(g, slot) for g in found for slot in read]))
+        made: dict[tuple[Given, Slot], int] = {}
+        for crowd in self.crowds(parts):
+            box = self.add_values(crowd)
+            made.update({reading: box for part in crowd for reading in part.what})
+        for value, slot in list(self.uses):
+            atom = self.uses[value, slot]
+            for given in self.resolved((value,)):
+                if isinstance(given, Given):
+                    self.uses[Made(made[given, slot], 0), slot] = atom
+            if isinstance(value, Given):
+                del self.uses[value, slot]
+
+    def crowds(self, parts: Sequence[_Part]) -> list[list[_Part]]:
+        """Values that are drawn as one: those that go from and to the same groups of equations, if they are many."""
+        found: dict[Any, list[_Part]] = {}
+        for part in parts:
+            closed = bool(part.ends) and all(self.boxes[b].kind in ("group", "residual") for b in part.ends)
+            found.setdefault((part.kind, part.ends, part.frame) if closed else part, []).append(part)
+        return [c for group in found.values() for c in ([group] if len(group) > _CROWD else [[p] for p in group])]
+
+    def add_values(self, crowd: Sequence[_Part]) -> int:
+        (first, *others) = crowd
+        if not others:
+            return self.add_value(first.kind, first.names, first.aval, first.frame)
+        n = sum(len(part.names) for part in crowd)
+        size = format_bytes(sum(len(part.names) * nbytes(part.aval) for part in crowd))
+        shown = [f"{printable(alike(p.names), 120)}: {len(p.names)} × {type_text(p.aval)}" for p in crowd[:12]]
+        tooltip = "\n".join([f"{n:,} {first.kind}s, {size}", *shown, *(["…"] if len(crowd) > 12 else [])])
+        number = len(self.boxes)
+        self.boxes.append(
+            Box(number, first.kind, f"{n:,} {first.kind}s", size, "", first.frame, printable_lines(tooltip))
+        )
+        return number
+
+    def add_value(self, kind: str, names: Sequence[str], aval: Any, frame: int) -> int:
+        n = len(names)
+        type_ = type_text(aval)
+        size = format_bytes(nbytes(aval))
+        shown_as = f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names)
+        title = printable(shown_as, _TITLE + 6)
+        many = f"{n} × " if n > 1 else ""
+        detail = "" if kind == "literal" else f"{many}{type_}"
+        if kind == "residual":
+            detail += f", {format_bytes(n * nbytes(aval))}"
+        shown = [printable(name, 120) for name in names[:12]] + ([f"and {n - 12} more"] if n > 12 else [])
+        tooltip = "\n".join([f"{kind}: {type_}, {size}{' each' if n > 1 else ''}", *shown])
+        number = len(self.boxes)
+        self.boxes.append(Box(number, kind, title, detail, "", frame, printable_lines(tooltip)))
+        return number
+
+    def innermost(self, boxes: Iterable[int], kinds: Sequence[str]) -> int:
+        """The innermost frame of some kinds around boxes."""
+        frame = self.common_frame(boxes)
+        while self.frames[frame].kind not in kinds and frame > 0:
+            frame = self.frames[frame].parent
+        return frame
+
+    def common_frame(self, boxes: Iterable[int]) -> int:
+        paths = [self.path(self.boxes[b].frame) for b in boxes]
+        common = 0
+        for level in zip(*paths, strict=False):
+            if len(set(level)) > 1:
+                break
+            common = level[0]
+        return common
+
+    def path(self, frame: int) -> list[int]:
+        found = [frame]
+        while self.frames[found[-1]].parent >= 0:
+            found.append(self.frames[found[-1]].parent)
+        return found[::-1]
+
+    def resolved(self, values: Values) -> list[Any]:
+        """The values with what an iteration before made in place of what one gets from it."""
+        found: dict[Any, None] = {}
+        seen: set[Before] = set()
+
+        def visit(each: Values, carried: bool) -> None:
+            for v in each:
+                if isinstance(v, Before):
+                    if v not in seen:
+                        seen.add(v)
+                        visit(v.made, True)
+                elif isinstance(v, Made):
+                    found[replace(v, carried=v.carried or carried)] = None
+                else:
+                    found[v] = None
+
+        visit(values, False)
+        return list(found)
+
+    def lines(self) -> tuple[Line, ...]:
+        between: dict[tuple[int, int, str], dict[str, int]] = {}
+        for (value, (head, _)), atom in self.uses.items():
+            for made in self.resolved((value,)):
+                if not isinstance(made, Made):
+                    continue
+                tail = made.box
+                is_port = (
+                    "residual" in (self.boxes[tail].kind, self.boxes[head].kind)
+                    and self.boxes[tail].frame != self.boxes[head].frame
+                )
+                at_port = is_port and 0 in (self.boxes[tail].frame, self.boxes[head].frame)
+                kind = (
+                    "carry"
+                    if made.carried and self.boxes[head].kind not in ("result", "residual")
+                    else "residual"
+                    if at_port
+                    else "value"
+                )
+                name = f"{self.names[atom]}:" if isinstance(atom, Var) and atom in self.names else ""
+                between.setdefault((tail, head, kind), {})[f"{name}{type_text(atom.aval)}"] = nbytes(atom.aval)
+        return tuple(
+            Line(
+                tail,
+                head,
+                kind,
+                max(values.values()),
+                ", ".join([*list(values)[:6], *(["…"] if len(values) > 6 else [])]),
+            )
+            for (tail, head, kind), values in between.items()
+        )
+
+    def notes(self, depth: int) -> tuple[str, ...]:
+        found = [f"{text}{f', {n} times' if n > 1 else ''}" for text, n in self.folded.items()]
+        closed = sum(b.kind == "group" for b in self.boxes)
+        if closed:
+            found.append(
+                f"{closed:,} box{'es' if closed > 1 else ''} with a double border hold{'s' if closed == 1 else ''} several equations (depth={depth})"
+            )
+        if self.left_out:
+            found.append(
+                f"{self.left_out:,} equations are left out: a picture has at most {MOST_BOXES:,} boxes; a smaller depth shows more of them"
+            )
+        return tuple(found)

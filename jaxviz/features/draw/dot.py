@@ -1,0 +1,199 @@
+"""Programs in the language of `dot`, as a `graphviz.Source` that shows itself where `dot` is not installed too."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import graphviz
+from graphviz.quoting import quote
+
+from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Graph, Line
+from jaxviz.features.draw.style import BORDERS, FILLS, FRAMES, INK, LINES, PALE, SIZES, line_width
+
+if TYPE_CHECKING:
+    from jaxviz.features.draw.drawing import Drawing
+
+_FONT = "Helvetica,Arial,sans-serif"
+
+
+class Dot(graphviz.Source):  # type: ignore[misc]
+    """A program in the language of `dot`. Made by `to_dot`.
+
+    >>> picture = jaxviz.to_dot(loss, params, x)
+    >>> print(picture.source)
+    digraph { ...
+    >>> picture.render("loss", format="pdf")
+    'loss.pdf'
+
+    It is a `graphviz.Source`. Where `dot` is not installed, a notebook shows it and `render` and `pipe` give it all the same, as SVG, PNG or
+    PDF in a layout of our own.
+    """
+
+    def __init__(self, source: str, drawing: Drawing):
+        super().__init__(source)
+        self.drawing = drawing
+
+    def pipe(self, format: str | None = None, *, encoding: str | None = None, **options: Any) -> Any:
+        """The picture in a format, as `graphviz.Source.pipe` gives it: bytes, or text if an encoding is given."""
+        try:
+            return super().pipe(format, encoding=encoding, **options)
+        except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
+            made = _ours(self.drawing, format or self.format)
+            if made is None:
+                raise
+            return made.decode(encoding) if encoding is not None else made
+
+    def render(
+        self, filename: PathLike[str] | str | None = None, *, directory: PathLike[str] | str | None = None, cleanup: bool = False,
+        format: str | None = None, outfile: PathLike[str] | str | None = None, **options: Any,
+    ) -> str:  # fmt: skip
+        """Writes the source and the picture, as `graphviz.Source.render` does; gives the picture's path."""
+        try:
+            done: str = super().render(
+                filename, directory=directory, cleanup=cleanup, format=format, outfile=outfile, **options
+            )
+            return done
+        except (graphviz.ExecutableNotFound, graphviz.backend.CalledProcessError):
+            if format is None and outfile is not None:
+                format = Path(outfile).suffix[1:]
+            made = _ours(self.drawing, format or self.format)
+            if made is None:
+                raise
+            source = Path(directory or "") / fspath(filename or self.filename)
+            path = Path(outfile) if outfile is not None else Path(f"{source}.{format or self.format}")
+            path.write_bytes(made)
+            if cleanup and outfile is None:
+                source.unlink(missing_ok=True)
+            return str(path)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, str]:
+        return {"image/svg+xml": self.drawing.svg(), "text/plain": str(self.drawing)}
+
+    def _repr_svg_(self) -> str:
+        return self.drawing.svg()
+
+
+def _ours(drawing: Drawing, format: str) -> bytes | None:
+    """The picture in our own layout; None for a format that it cannot be had in."""
+    if format == "svg":
+        return drawing.svg(by_dot=False).encode()
+    save = {"png": drawing.save_png, "pdf": drawing.save_pdf}.get(format)
+    if save is None:
+        return None
+    with TemporaryDirectory() as folder:
+        return save(Path(folder) / "picture").read_bytes()
+
+
+def dot_source(graph: Graph, upwards: Sequence[int] = ()) -> str:
+    """A graph in the language of `dot`.
+
+    Args:
+      graph: what to write down.
+      upwards: frames of stages whose lines run from the bottom to the top.
+    """
+    return "\n".join(_lines(graph, frozenset(upwards))) + "\n"
+
+
+def _lines(graph: Graph, upwards: frozenset[int]) -> Iterator[str]:
+    yield "digraph {"
+    yield f"  graph [{_attributes(fontname=_FONT, fontsize='10', bgcolor='white', ranksep='0.28', nodesep='0.16', newrank='true', labelloc='t', labeljust='l', tooltip=graph.title)} label={_heading(graph)}]"
+    yield f"  node [{_attributes(fontname=_FONT, fontsize='11', fontcolor=INK, shape='box', style='rounded,filled', margin='0.08,0.03', height='0.2')}]"
+    yield f"  edge [{_attributes(arrowsize='0.5', color=LINES['value'][0])}]"
+    children: dict[int, list[Frame]] = {}
+    boxes: dict[int, list[Box]] = {}
+    for frame in graph.frames[1:]:
+        children.setdefault(frame.parent, []).append(frame)
+    for box in graph.boxes:
+        boxes.setdefault(box.frame, []).append(box)
+    yield from _frame(graph.frames[0], children, boxes, "  ")
+    for line in graph.lines:
+        yield f"  {_line(line, graph, upwards)}"
+    yield "}"
+
+
+def _frame(frame: Frame, children: dict[int, list[Frame]], boxes: dict[int, list[Box]], pad: str) -> Iterator[str]:
+    for box in boxes.get(frame.number, ()):
+        yield f"{pad}{_box(box)}"
+    for inner in children.get(frame.number, ()):
+        fill, edge, dashes = FRAMES[inner.kind]
+        yield f"{pad}subgraph cluster_{inner.number} {{"
+        style = "rounded,dashed" if dashes else "rounded,filled"
+        label = _attributes(
+            label=inner.title, tooltip=inner.tooltip or inner.title, fillcolor=fill.replace("none", "white"), color=edge, style=style, fontcolor=INK,
+            margin="8", labelloc="t",
+        )  # fmt: skip
+        yield f"{pad}  graph [{label}]"
+        yield from _frame(inner, children, boxes, pad + "  ")
+        yield f"{pad}}}"
+
+
+def _box(box: Box) -> str:
+    big, small = SIZES[box.kind]
+    ink = PALE if box.kind in ("constant", "literal", "note") else INK
+    rows = [f'<FONT POINT-SIZE="{big:g}" COLOR="{ink}">{_marked(box.title)}</FONT>']
+    if box.detail:
+        rows.append(f'<FONT POINT-SIZE="{small:g}" COLOR="{PALE}">{_marked(box.detail)}</FONT>')
+    options = {"tooltip": box.tooltip or box.title}
+    if box.kind in ("equation", "group", "residual"):
+        key = box.role or box.kind
+        options |= {"fillcolor": FILLS.get(key, "white"), "color": BORDERS.get(key, "#888888")}
+        options |= {"peripheries": "2"} if box.kind == "group" else {}
+        options |= (
+            {"style": "rounded,filled", "shape": "box"}
+            if box.kind != "residual"
+            else {"shape": "box", "margin": "0.12,0.02"}
+        )
+    else:
+        options |= {"shape": "plain", "style": "solid"}
+    if box.url:
+        options["URL"] = box.url
+    return f"n{box.number} [{_attributes(**options)} label={_stacked(rows)}]"
+
+
+def _stacked(rows: Sequence[str]) -> str:
+    """A label of several lines that leave each other room."""
+    cells = "".join(f"<TR><TD>{row}</TD></TR>" for row in rows)
+    return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="1">{cells}</TABLE>>'
+
+
+def _line(line: Line, graph: Graph, upwards: frozenset[int]) -> str:
+    colour, dashes = LINES[line.kind]
+    options = {"penwidth": f"{line_width(line.nbytes):.2f}", "tooltip": line.tooltip, "color": colour}
+    if dashes:
+        options["style"] = "dashed"
+    if line.kind != "value":
+        options["constraint"] = "false" if line.kind == "carry" else "true"
+    tail, head = line.tail, line.head
+    turned = upwards and all(upwards & set(graph.enclosing(graph.boxes[n].frame)) for n in (tail, head))
+    if turned:
+        tail, head = head, tail
+        options["dir"] = "back"
+    return f"n{tail} -> n{head} [{_attributes(**options)}]"
+
+
+def _heading(graph: Graph) -> str:
+    rows = [f'<FONT POINT-SIZE="13"><B>{_marked(graph.title)}</B></FONT>']
+    rows += [f'<FONT COLOR="{PALE}">{_marked(note)}</FONT>' for note in graph.notes]
+    table = "".join(f'<TR><TD ALIGN="LEFT" COLSPAN="{2 * max(1, len(graph.roles))}">{row}</TD></TR>' for row in rows)
+    legend = "".join(
+        f'<TD BGCOLOR="{FILLS[r]}" COLOR="{BORDERS[r]}" BORDER="1" WIDTH="12" HEIGHT="12" FIXEDSIZE="TRUE"></TD>'
+        f'<TD ALIGN="LEFT">{_marked(ROLE_LABELS[r])}</TD>'
+        for r in graph.roles
+    )
+    shown = f"<TR>{legend}</TR>" if graph.roles not in ((), ("primal",)) else ""
+    return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="4" CELLPADDING="0">{table}{shown}</TABLE>>'
+
+
+def _marked(text: str) -> str:
+    """A text inside of a label that is markup."""
+    return html.escape(text, quote=True) or " "
+
+
+def _attributes(**values: str) -> str:
+    """Attributes of a node, an edge or a graph, quoted; no text in a value is an escape or markup."""
+    return " ".join(f"{name}={quote(graphviz.escape(value))}" for name, value in values.items())

@@ -1,0 +1,197 @@
+"""Pictures of programs: SVG, PNG and matplotlib figures, by `dot` where it is installed and by a layout of our own where it is not."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jax.extend.core import ClosedJaxpr
+
+from jaxviz.derivation import Derivation, derive
+from jaxviz.features.draw.dot import Dot, dot_source
+from jaxviz.features.draw.graph import Graph
+from jaxviz.features.draw.layout import Layout, lay_out
+from jaxviz.features.draw.program_graph import graph_of
+from jaxviz.features.draw.style import box_size
+from jaxviz.features.draw.svg import write_svg
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Program
+from jaxviz.ir.trace import trace
+from jaxviz.progress import counting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_FOR_DOT = 400
+"""The most boxes that `dot` is given; it takes seconds for more, and minutes for a thousand."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A picture of a program. Made by `draw`; a notebook shows it.
+
+    >>> picture = jaxviz.draw(loss, params, x, stage="forward+backward")
+    >>> picture.save_svg("loss.svg")
+    >>> picture.plot().savefig("loss.pdf")
+
+    Args:
+      graph: what is shown, as plain data.
+      upwards: frames of stages that are drawn from the bottom to the top.
+    """
+
+    graph: Graph
+    upwards: tuple[int, ...] = ()
+
+    def to_dot(self) -> Dot:
+        """The picture in the language of `dot`: a `graphviz.Source`, which a notebook shows and `.render()` writes."""
+        return Dot(dot_source(self.graph, self.upwards), self)
+
+    def svg(self, by_dot: bool | None = None) -> str:
+        """The picture as SVG.
+
+        Args:
+          by_dot: whether `dot` lays it out; by default where it is installed and the picture is not too large for it.
+        """
+        if by_dot is None:
+            by_dot = len(self.graph.boxes) <= MOST_FOR_DOT
+        made = self._by_dot("svg") if by_dot else None
+        return made.decode() if made is not None else write_svg(self.graph, self.layout)
+
+    def save_svg(self, path: str | Path) -> Path:
+        """Writes the picture as SVG; returns the path."""
+        path = Path(path)
+        path.write_text(self.svg(), encoding="utf-8")
+        return path
+
+    def save_pdf(self, path: str | Path) -> Path:
+        """Writes the picture as PDF, of vectors and text; returns the path."""
+        from jaxviz.features.draw.figure import editable_text
+
+        path = Path(path)
+        with editable_text():
+            self.plot().savefig(path, format="pdf")
+        return path
+
+    def save_png(self, path: str | Path, dpi: int = 150) -> Path:
+        """Writes the picture as PNG; returns the path.
+
+        Args:
+          path: of the file.
+          dpi: points of the picture per inch; fewer where it would have more than 100 million.
+        """
+        path = Path(path)
+        made = self._by_dot("png", dpi) if len(self.graph.boxes) <= MOST_FOR_DOT else None
+        if made is not None:
+            path.write_bytes(made)
+        else:
+            figure = self.plot()
+            inches = figure.get_size_inches()
+            figure.savefig(
+                path, format="png", dpi=min(dpi, (1e8 / (inches[0] * inches[1])) ** 0.5, 60_000 / max(inches))
+            )
+        return path
+
+    def plot(self, width: float | None = None) -> Figure:
+        """The picture as a `matplotlib` figure, for papers: `.plot().savefig("loss.pdf")` is made of vectors and of text.
+
+        Args:
+          width: in inches; by default such that its text is of seven points.
+        """
+        from jaxviz.features.draw.figure import draw_figure  # matplotlib takes a while to import
+
+        return draw_figure(self.graph, self.layout, width)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where our own layout puts things."""
+        return lay_out(self.graph, [box_size(b) for b in self.graph.boxes], self.upwards)
+
+    def _by_dot(self, format: str, dpi: int | None = None) -> bytes | None:
+        """What `dot` makes of the picture; None where it is not installed or gives up."""
+        options = [f"-Gdpi={dpi}"] if dpi else []
+        try:
+            done = subprocess.run(
+                ["dot", f"-T{format}", *options],
+                input=dot_source(self.graph, self.upwards).encode(), capture_output=True, timeout=60, check=True,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout or None
+
+    def __str__(self) -> str:
+        n = sum(b.kind in ("equation", "group") for b in self.graph.boxes)
+        stages = "; ".join(f.title for f in self.graph.stages)
+        return "\n".join(
+            [f"picture of {self.graph.title}: {n:,} boxes of {stages}", *(f"  {x}" for x in self.graph.notes)]
+        )
+
+    __repr__ = __str__
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+@api_boundary
+@deep_stack
+def draw(
+    f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
+) -> Drawing:
+    """Draws a program, or what JAX's transformations make of it.
+
+    >>> jaxviz.draw(loss, params, x, stage="forward+backward").save_svg("loss.svg")
+
+    Args:
+      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
+      *args, **kwargs: what to call it with, as for `derive`.
+      stage: 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'; by default the function itself.
+      depth: how many frames deep calls, loops, branches, named scopes and repeated layers are opened; deeper ones are a box each. By default
+        as deep as stays legible.
+      source: whether lines of your own source files are in the tooltips.
+      argnums: the positional argument or arguments to differentiate in.
+
+    Raises:
+      ValueError: there is no such stage.
+      what `derive` raises.
+    """
+    with counting("drawing"):
+        subject = _subject(f, args, kwargs, stage, argnums)
+        graph = graph_of(subject, stage, depth, source)
+    keys = [k for k in stage.split("+") if k]
+    beside = [f.number for f, key in zip(graph.stages, dict.fromkeys(keys), strict=False) if key == "backward"]
+    return Drawing(graph, tuple(beside) if len(set(keys)) > 1 else ())
+
+
+def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Any) -> Derivation | Program:
+    if isinstance(f, (Derivation, Program)):
+        if args or kwargs:
+            raise TypeError(
+                f"draw takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
+            )
+        if isinstance(f, Program) and stage not in ("", "primal"):
+            return derive(f, argnums=tuple(range(len(f.invars))))
+        return f
+    if isinstance(f, ClosedJaxpr):
+        return _subject(read_jaxpr(f), args, kwargs, stage, argnums)
+    if stage in ("", "primal") and not args:
+        return trace(f)(**kwargs)
+    return derive(f, *args, argnums=argnums, **kwargs)
+
+
+@api_boundary
+def to_dot(
+    f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
+) -> Dot:
+    """A program in the language of `dot`: a `graphviz.Source`, which a notebook shows and `.render()` writes.
+
+    >>> jaxviz.to_dot(loss, params, x, stage="backward").render("loss", format="pdf")
+
+    Where `dot` is not installed, it shows and writes SVG, PNG and PDF all the same, in a layout of our own.
+
+    Args, Raises: as of `draw`.
+    """
+    return draw(f, *args, stage=stage, depth=depth, source=source, argnums=argnums, **kwargs).to_dot()

@@ -1,0 +1,202 @@
+"""Repeated layers: runs of equations that are the same sequence several times over, wired alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxviz.ir.syntax import Equation, Literal, Operation, Program, Var
+from jaxviz.report.tables import type_text
+
+_SPARED = 12
+"""A run is folded if it spares the reader so many equations, those in nested programs included."""
+
+_LONGEST = 2000
+"""The most equations that one repetition has."""
+
+_TRIED = 6
+
+Wire = tuple[Any, ...]
+"""Where an operand comes from: `("literal",)`, of any value; `("outside",)`, or `("inside", equation, result, repetitions ago)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A run of equations in a program: `count` times the same `length` equations, from number `start` on."""
+
+    start: int
+    length: int
+    count: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.length * self.count
+
+
+class Kinds:
+    """Numbers for equations: the same for two that do the same to values of the same types, whatever programs they hold."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+        self.of_operation: dict[Operation, int] = {}
+
+    def __call__(self, equation: Equation) -> int:
+        operation = equation.operation
+        found = self.of_operation.get(operation)
+        if found is None:
+            # Lists, not generators: those would take the recursion through C, of which Python from 3.12 on allows little.
+            params = tuple([(name, self._param(value)) for name, value in sorted(operation.params.items())])
+            types = tuple(map(type_text, operation.in_avals)), tuple(map(type_text, operation.out_avals))
+            found = self.of_operation[operation] = self._number((operation.primitive.name, params, types))
+        return found
+
+    def _number(self, key: Any) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def _param(self, value: Any) -> Any:
+        if isinstance(value, Program):
+            return self._program(value)
+        if isinstance(value, tuple):
+            return tuple([self._param(item) for item in value])
+        if callable(value):  # a rule is another function each time that it is made
+            return getattr(value, "__qualname__", type(value).__name__)
+        try:
+            hash(value)
+        except TypeError:
+            return str(value)
+        return value
+
+    def _program(self, program: Program) -> int:
+        places: dict[Var, int] = {}
+        for v in (*program.constvars, *program.invars, *(v for e in program.equations for v in e.outvars)):
+            places.setdefault(v, len(places))
+
+        def atom(a: Any) -> Any:
+            return literal_text(a) if isinstance(a, Literal) else places.get(a, -1)
+
+        inputs = tuple(type_text(v.aval) for v in (*program.constvars, *program.invars))
+        body = tuple([(self(e), tuple(map(atom, e.invars))) for e in program.equations])
+        return self._number((inputs, body, tuple(map(atom, program.outvars))))
+
+
+def literal_text(literal: Literal) -> str:
+    """The value of a literal, as a jaxpr shows it."""
+    try:
+        return str(np.asarray(literal.val, getattr(literal.aval, "dtype", None))[()])
+    except (TypeError, ValueError):
+        return str(literal.val)
+
+
+def find_folds(equations: Sequence[Equation], kinds: Kinds) -> list[Fold]:
+    """The runs of repetitions among equations that stand one after the other; they do not overlap, and come in order.
+
+    Args:
+      equations: of one program.
+      kinds: what has been numbered so far.
+    """
+    numbers = np.asarray([kinds(e) for e in equations], np.int64)
+    sizes = np.asarray([0, *(1 + sum(1 for _, p in e.programs for _ in p.walk()) for e in equations)]).cumsum()
+    makers = {v: (i, place) for i, e in enumerate(equations) for place, v in enumerate(e.outvars)}
+    found: list[Fold] = []
+    parts = [(0, len(equations))]
+    while parts:
+        first, last = parts.pop()
+        fold = _largest(equations, numbers, sizes, makers, first, last)
+        if fold is not None:
+            found.append(fold)
+            parts += [(first, fold.start), (fold.stop, last)]
+    return sorted(found, key=lambda f: f.start)
+
+
+def _largest(
+    equations: Sequence[Equation], numbers: np.ndarray, sizes: np.ndarray, makers: dict[Var, tuple[int, int]], first: int,
+    last: int,
+) -> Fold | None:  # fmt: skip
+    for _, length, start, stop in _runs(numbers[first:last], sizes[first : last + 1])[:_TRIED]:
+        for fold in _phases(equations, makers, Fold(first + start, length, (stop - start) // length), first + stop):
+            checked = _wired_alike(equations, makers, fold)
+            if checked is not None and sizes[checked.stop] - sizes[checked.start + checked.length] >= _SPARED:
+                return checked
+    return None
+
+
+def _runs(numbers: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """Stretches that repeat themselves, as `(-equations spared, length, start, stop)`, the largest first.
+
+    Args:
+      numbers: of the equations.
+      sizes: how many equations stand before each, nested ones included; and how many there are.
+    """
+    found = []
+    for length in range(1, min(len(numbers) // 2, _LONGEST) + 1):
+        same = numbers[length:] == numbers[:-length]
+        if int(same.sum()) < length:
+            continue
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
+        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            spared = (
+                int(sizes[start + (stop - start) // length * length] - sizes[start]) if stop - start >= length else 0
+            )
+            if spared >= _SPARED:
+                found.append((-spared, length, start, stop + length))
+    return sorted(found)
+
+
+def _phases(equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], run: Fold, stop: int) -> list[Fold]:
+    """The same run beginning at other equations of the first repetition; first where the fewest values go from one to the next."""
+    crossing = np.zeros(stop - run.start + 1, np.int64)
+    last_read: dict[int, int] = {}
+    for i in range(run.start, stop):
+        for a in equations[i].invars:
+            maker = makers.get(a) if isinstance(a, Var) else None
+            if maker is not None and maker[0] >= run.start:
+                last_read[maker[0]] = i
+    for made, read in last_read.items():
+        crossing[made + 1 - run.start] += 1
+        crossing[read + 1 - run.start] -= 1
+    crossing = crossing.cumsum()
+    spare = stop - run.start - run.length * run.count
+    offsets = sorted(range(spare + 1), key=lambda o: (int(crossing[o + run.length]), o))
+    return [Fold(run.start + o, run.length, run.count) for o in offsets[:_TRIED]]
+
+
+def _wired_alike(equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], fold: Fold) -> Fold | None:
+    """The longest part of a run whose repetitions read alike: each from itself, from the one before, or from outside."""
+    while True:
+        wires = [_wires(equations, makers, fold, r) for r in range(fold.count)]
+        starts = [r for r in range(fold.count) if r == 0 or not _follows(wires[r - 1], wires[r], r == 1)]
+        if starts == [0]:
+            return fold
+        lengths = [(b - a, -a) for a, b in zip(starts, [*starts[1:], fold.count], strict=True)]
+        count, first = max(lengths)
+        fold = Fold(fold.start - first * fold.length, fold.length, count)
+        if fold.count < 2:
+            return None
+
+
+def _wires(
+    equations: Sequence[Equation], makers: dict[Var, tuple[int, int]], fold: Fold, repetition: int
+) -> list[Wire]:
+    begin = fold.start + repetition * fold.length
+    return [_wire(a, makers, fold, begin) for e in equations[begin : begin + fold.length] for a in e.invars]
+
+
+def _wire(atom: Any, makers: dict[Var, tuple[int, int]], fold: Fold, begin: int) -> Wire:
+    if isinstance(atom, Literal):
+        return ("literal",)
+    maker = makers.get(atom)
+    if maker is None or not fold.start <= maker[0] < fold.stop:
+        return ("outside",)
+    ago, place = divmod(maker[0] - begin, fold.length)
+    return ("inside", place, maker[1], -ago)
+
+
+def _follows(before: list[Wire], wires: list[Wire], is_second: bool) -> bool:
+    """Whether a repetition reads like the one before it; the first one gets from outside what the others get from the one before."""
+    return all(
+        w == b or (is_second and b == ("outside",) and w[0] == "inside" and w[3] == 1)
+        for b, w in zip(before, wires, strict=True)
+    ) and all(w[0] != "inside" or w[3] <= 1 for w in wires)

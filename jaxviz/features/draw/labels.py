@@ -1,0 +1,134 @@
+"""What is written on the boxes and frames of a picture."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from jaxviz.analysis.walk import Body, bodies, call_name
+from jaxviz.derivation import Derivation
+from jaxviz.features.draw.folds import Fold
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors, call_stack
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.report.tables import printable
+
+_TOOLTIP = 600
+
+
+def printable_lines(text: str) -> str:
+    """A few lines for a tooltip, each fit to be shown."""
+    shown = "\n".join(printable(line, 200) for line in text.split("\n"))
+    return shown if len(shown) <= _TOOLTIP else shown[: _TOOLTIP - 1] + "…"
+
+
+def numbered(word: str, n: int) -> list[str]:
+    return [word] if n == 1 else [f"{word} {i}" for i in range(n)]
+
+
+_PURPOSE = {
+    "primal": "the function itself",
+    "jvp": "jvp: inputs and tangents",
+    "forward": "forward",
+    "linear": "linear",
+    "backward": "backward",
+}
+
+
+def stage_title(subject: Derivation | Program, key: str, program: Program) -> str:
+    name = subject.primal.name if isinstance(subject, Derivation) else subject.name
+    n = sum(1 for _ in program.walk())
+    return f"{_PURPOSE[key] if key else name}, {n:,} equation{'s' if n != 1 else ''}"
+
+
+def role(e: Equation) -> str:
+    return e.origin.role if e.origin else "primal"
+
+
+def equation_title(e: Equation) -> str:
+    """The primitive, with what its name leaves open."""
+    if e.primitive is compat.name_p:
+        return f"name {e.params['name']!r}"
+    y = e.params.get("y") if e.primitive.name == "integer_pow" else None
+    return f"{e.primitive.name} {y}" if y is not None else str(e.primitive.name)
+
+
+def call_title(e: Equation) -> str:
+    name = call_name(e)
+    if e.primitive is compat.scan_p:
+        return f"{name} × {int(e.params['length']):,}"
+    if e.primitive is compat.jit_p:
+        return f"jit {name}"
+    return name
+
+
+def body_name(e: Equation, body: Body) -> str:
+    if body.branch is not None:
+        return f"branch {body.branch}"
+    if e.primitive is compat.while_p:
+        return "body" if body.has_results else "condition"
+    return ""
+
+
+def carried_operands(e: Equation) -> range:
+    """The operands of a loop that the next iteration gets from this one; they are its first results."""
+    if e.primitive is compat.scan_p:
+        n_consts, n_carry = compat.scan_sizes(e.params)
+        return range(n_consts, n_consts + n_carry)
+    if e.primitive is compat.while_p:
+        return range(e.params["cond_nconsts"] + e.params["body_nconsts"], len(e.invars))
+    return range(0)
+
+
+def summary(equations: Sequence[Equation]) -> str:
+    """`12 equations: 3 dot_general, 2 mul …`."""
+    n = len(equations)
+    counts = Counter(e.primitive.name for e in equations if not bodies(e))
+    most = [f"{times} {name}" if times > 1 else name for name, times in counts.most_common(2)]
+    more = " …" if len(counts) > 2 else ""
+    return f"{n:,} equation{'s' if n != 1 else ''}{': ' if most else ''}{', '.join(most)}{more}"
+
+
+def scopes_of(item: Equation | Fold, equations: Sequence[Equation]) -> tuple[str, ...]:
+    """The named scopes of an equation; of a layer that is repeated those that all of it is in."""
+    if isinstance(item, Fold):
+        paths = [compat.scopes(e.source) for e in equations[item.start : item.stop]]
+        shared = 0
+        while all(len(p) > shared and p[shared] == paths[0][shared] for p in paths):
+            shared += 1
+        return paths[0][:shared]
+    return compat.scopes(item.source)
+
+
+def common_function(layer: Sequence[Equation]) -> str:
+    """The innermost function of the user's that all equations of a layer were written in; '' where there is none."""
+    stacks = [[at.function for at in _stack(e)] for e in layer]
+    stacks = [s for s in stacks if s]
+    if not stacks:
+        return ""
+    shared = set(stacks[0]).intersection(*stacks[1:])
+    found = next((name for name in stacks[0] if name in shared), "")
+    return found.rsplit("<locals>.", 1)[-1]
+
+
+def _stack(e: Equation) -> tuple[Location, ...]:
+    return next((s for s in (call_stack(x.source) for x in (e, *ancestors(e))) if s), ())
+
+
+def alike(names: Sequence[str]) -> str:
+    """One name for several: `params['layers'][0…11]['q']`."""
+    if len(names) == 1:
+        return names[0]
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({len(p) for p in parts}) > 1:
+        return f"{names[0]} and others"
+    shown = []
+    for pieces in zip(*parts, strict=True):
+        if len(set(pieces)) == 1:
+            shown.append(pieces[0])
+        elif all(p.isdigit() for p in pieces):
+            shown.append(f"{min(map(int, pieces))}…{max(map(int, pieces))}")
+        else:
+            return f"{names[0]} and others"
+    return "".join(shown)

@@ -1,0 +1,276 @@
+"""A `Derivation` as the columns that the explorer shows."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.devices import placement_of
+from jaxviz.derivation import STAGES, Derivation
+from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.features.explorer.rows import Rows
+from jaxviz.features.memory.timeline import MemoryTimeline, memory
+from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir.pretty import variable_names
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.page.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Stage, View
+from jaxviz.page.texts import first_line
+from jaxviz.transforms.unopened import unopened_note
+
+_TITLES = {
+    "primal": ("f", "the function itself"),
+    "jvp": ("jvp", "inputs, tangents → results, tangents: both at once, nothing kept"),
+    "forward": ("forward", "inputs → results, residuals: all the nonlinear work"),
+    "linear": ("linear", "residuals, tangents → tangents: linear in the tangents"),
+    "backward": ("backward", "residuals, cotangents → cotangents: the linear program transposed"),
+}
+
+
+def view_of(derivation: Derivation, source: bool = True) -> View:
+    """All that the explorer shows of a derivation.
+
+    A stage that cannot be derived is shown with its error, and the others all the same.
+
+    Args:
+      derivation: its programs are made here if they have not been.
+      source: whether the user's own source lines are embedded.
+    """
+    return ViewMaker(derivation, source).whole
+
+
+@contextmanager
+def _all_kept() -> Iterator[None]:
+    """Meanwhile nothing looks for garbage: of the hundreds of thousands of objects that are made there is none to find."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class ViewMaker:
+    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer.
+
+    Args:
+      derivation: its programs are made here if they have not been.
+      source: whether the user's own source lines are embedded.
+    """
+
+    def __init__(self, derivation: Derivation, source: bool = True):
+        self.derivation = derivation
+        self.source = source
+        self.begin()
+
+    def begin(self) -> None:
+        """Empties the columns."""
+        self.columns: dict[str, Any] = {name: [] for name in COLUMNS}
+        self.numbers = Numbers(self.columns, self.source)
+        self.string = self.numbers.string
+        self.rows = Rows(self.columns, self.numbers)
+        self.forward_names: dict[Var, str] = {}
+
+    @cached_property
+    def first(self) -> View:
+        """Without what is looked at later: the modelled memory, the notes, and the comparison with JAX, which traces the function anew."""
+        try:
+            with _all_kept(), deep_stack:
+                return self._first()
+        except BaseException:
+            # An interrupt leaves the columns half filled: they are begun anew by whoever asks again.
+            self.begin()
+            raise
+
+    @cached_property
+    def whole(self) -> View:
+        """All of it. Rows, strings and all other numbers are those of `first`."""
+        first = self.first
+        with _all_kept(), deep_stack:
+            no_memory = self.add_memory()
+            return replace(
+                first,
+                strings=tuple(self.string.number),
+                columns=self.arrays(),
+                check=self.check(),
+                notes=self.notes(),
+                no_memory=no_memory,
+                is_whole=True,
+            )
+
+    def _first(self) -> View:
+        stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
+        self.rows.finish(_decisions(self.derivation))
+        self.add_residuals()
+        branches = tuple(
+            BranchPoint(self.numbers.sources.number(b.location), b.location.line, b.kind, str(b.value))
+            for b in self.derivation.primal.branches
+            if b.location is not None
+        )
+        placement = placement_of(self.derivation)
+        return View(
+            title=self.derivation.primal.name,
+            stages=stages,
+            strings=tuple(self.string.number),
+            columns=self.arrays(),
+            files=self.numbers.sources.files(),
+            branches=branches,
+            devices=placement.devices,
+            placement=str(placement),
+            is_whole=False,
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The columns, each turned into an array once."""
+        for name, values in self.columns.items():
+            if not isinstance(values, np.ndarray):
+                self.columns[name] = _array(values)
+        return dict(self.columns)
+
+    def check(self) -> CheckResult:
+        try:
+            found = self.derivation.check()
+        except Exception as error:
+            return CheckResult("unknown", "not compared with JAX", (first_line(error),))
+        return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
+
+    def notes(self) -> tuple[str, ...]:
+        try:
+            residuals: ResidualSet = self.derivation.residuals
+        except Exception as error:
+            return (f"no residuals: {first_line(error)}", *unopened_note(self.derivation.unopened))
+        return residuals.notes
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def add_stage(self, index: int, key: str) -> Stage:
+        label, title = _TITLES[key]
+        rows = self.rows
+        programs, equations = len(rows.programs), len(rows.equations)
+        try:
+            program: Program = getattr(self.derivation, key)
+        except Exception as error:
+            return Stage(key, label, title, (programs, programs), (equations, equations), first_line(error))
+        names = variable_names(program, self.residual_names() if key in ("linear", "backward") else None)
+        if key == "forward":
+            self.forward_names = names
+        rows.add_stage(index, program, names, self.input_labels(key, program))
+        n_programs, n_equations = len(rows.programs), len(rows.equations)
+        return Stage(key, label, title, (programs, n_programs), (equations, n_equations), "", program.is_path)
+
+    def residual_names(self) -> dict[Var, str]:
+        """Names from the listing of the forward program, for the inputs of the linear one that are its residuals."""
+        parts, forward = self.derivation.linearized, self.forward_names
+        pairs = zip(parts.residuals, parts.linear.invars, strict=False)
+        return {var: forward[a] for a, var in pairs if isinstance(a, Var) and a in forward}
+
+    def input_labels(self, stage: str, program: Program) -> tuple[str, ...]:
+        """For each input of a stage what it is: the path of an argument, how a residual is made, or whose tangent or cotangent it is."""
+        derivation = self.derivation
+        if stage in ("primal", "forward"):
+            return program.arg_names
+        names = derivation.primal.arg_names
+        tangents = [
+            f"tangent of {name or f'input {i}'}"
+            for i, (name, nonzero) in enumerate(zip(names, derivation.nonzeros, strict=True))
+            if nonzero
+        ]
+        if stage == "jvp":
+            return (*names, *tangents)
+        if stage == "backward":
+            nonzeros_out = derivation.linearized.nonzeros_out
+            tangents = [f"cotangent of result {i}" for i, nonzero in enumerate(nonzeros_out) if nonzero]
+        return (*(f"residual {residual.expression}" for residual in derivation.residuals), *tangents)
+
+    # --- residuals and memory -----------------------------------------------------------------------------------------
+
+    def add_residuals(self) -> None:
+        try:
+            residuals = tuple(self.derivation.residuals)
+        except Exception:  # `notes` says why
+            residuals = ()
+        number, row_of = self.string.all, self.rows.first
+        consumers = [[row_of[e] for e in r.consumers if e in row_of] for r in residuals]
+        self.columns.update(
+            residual_name=number(r.name for r in residuals),
+            residual_type=number(r.type for r in residuals),
+            residual_nbytes=[r.nbytes for r in residuals],
+            residual_per_device=[-1 if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals],
+            residual_dummy=[r.nbytes if r.dummies else 0 for r in residuals],
+            residual_kind=[KINDS.index(r.kind) for r in residuals],
+            residual_location=[self.numbers.location(r.location) for r in residuals],
+            residual_scope=number(r.scope for r in residuals),
+            residual_module=number(r.module for r in residuals),
+            residual_rule=number(r.rule for r in residuals),
+            residual_reason=number(r.reason for r in residuals),
+            residual_decision=number(r.decision for r in residuals),
+            residual_producer=[-1 if r.producer is None else row_of.get(r.producer, -1) for r in residuals],
+            residual_buffer=[-1] * len(residuals),
+            residual_consumers=[0, *accumulate(map(len, consumers))],
+            consumer_rows=[row for rows in consumers for row in rows],
+        )
+
+    def add_memory(self) -> str:
+        """The steps and the buffers of the modelled memory; or why there are none."""
+        try:
+            timeline = memory(self.derivation)
+        except Exception as error:
+            return first_line(error)
+        steps, values, number = self.step_rows(timeline), timeline.values, self.string.all
+        buffers = [-1] * len(self.columns["residual_name"])
+        for i, value in enumerate(values):
+            for residual in value.residuals:
+                buffers[residual] = i
+        self.columns.update(
+            residual_buffer=buffers,
+            step_row=steps,
+            buffer_nbytes=[v.nbytes for v in values],
+            buffer_kind=[MEMORY_KINDS.index(v.kind) for v in values],
+            buffer_born=[v.born for v in values],
+            buffer_last=[v.last for v in values],
+            buffer_row=[-1 if v.equation is None else steps[v.born] for v in values],
+            buffer_name=number(v.what for v in values),
+            buffer_type=number(v.type for v in values),
+        )
+        return ""
+
+    def step_rows(self, timeline: MemoryTimeline) -> list[int]:
+        """The row of each step."""
+        forward, backward = (self.rows.places(self.first.stage(key).equations) for key in ("forward", "backward"))
+        found = []
+        for step in timeline.steps:
+            row, row_in = -1, backward if step.is_backward else forward
+            for equation in step.within:
+                row = row_in[row, equation]
+            found.append(row_in[row, step.equation])
+        return found
+
+
+def _array(values: list[int]) -> np.ndarray:
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except OverflowError:  # what scans in each other stack may be more bytes than that counts
+        return np.array(values, np.float64)
+
+
+def _decisions(derivation: Derivation) -> dict[Equation, str]:
+    """What checkpoint policies decided of the equations of the function, for those that stand in a checkpoint."""
+    try:
+        reports = report_checkpoints(derivation)
+    except Exception:  # a program that cannot be linearized; its stage shows the error
+        return {}
+    found: dict[Equation, dict[str, None]] = {}
+    for report in reports:
+        for value in report.values:
+            if value.equation is not None:
+                found.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
+    return {equation: "; ".join(texts) for equation, texts in found.items()}

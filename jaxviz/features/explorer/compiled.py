@@ -1,0 +1,209 @@
+"""What a gradient compiles to: StableHLO and optimised HLO, each line with the equations that it was made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
+from jaxviz.derivation import Derivation
+from jaxviz.page.texts import first_line, fit
+
+_LARGEST = 30_000
+"""Equations of the two passes, nested ones counted in each place, up to which they are compiled."""
+
+_LONGEST = 60_000
+"""Lines of a text that are shown."""
+
+_WIDEST = 20_000
+"""Characters of a line that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A program as text.
+
+    Args:
+      lines: of it.
+      links: for each line, the numbers of the equations that it was made from; see `Tags`.
+      cut: how many more lines there were.
+    """
+
+    lines: tuple[str, ...]
+    links: tuple[tuple[int, ...], ...]
+    cut: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"text": "\n".join(self.lines), "links": [list(numbers) for numbers in self.links], "cut": self.cut}
+
+
+def compiled(derivation: Derivation) -> dict[str, Any]:
+    """The two texts, as JSON values; compiles.
+
+    Equations are numbered stage after stage, as `Program.walk` meets them; `stages` says which stages and how many they have. Where XLA does
+    not compile the program, `hlo` is None and `error` says why.
+
+    Args:
+      derivation: of the function.
+
+    Raises:
+      ValueError: there are too many equations.
+      what JAX raises when it lowers the program.
+    """
+    found = lower_gradient(derivation, _LARGEST)
+    stablehlo = read_stablehlo(found.stablehlo, found.tags)
+    hlo, error = None, ""
+    try:
+        hlo = read_hlo(found.hlo, found.tags)
+    except Exception as raised:
+        error = first_line(raised)
+    if hlo is not None and not hlo.lines:
+        hlo, error = None, f"the backend {jax.default_backend()} does not show what it made of the program"
+    shown: dict[str, Any] = fit({
+        "function": derivation.primal.name,
+        "stages": [[stage, n] for stage, n in zip(found.stages, found.tags.counts, strict=True)],
+        "backend": jax.default_backend(),
+        "stablehlo": stablehlo.to_dict(),
+        "hlo": None if hlo is None else hlo.to_dict(),
+        "notes": list(_notes(found)),
+        "error": error,
+    }, _WIDEST)  # fmt: skip
+    return shown
+
+
+def _notes(found: Lowering) -> Iterator[str]:
+    if found.reason:
+        yield f"The function alone, since it has no gradient: {found.reason}"
+    if found.derivation.primal.is_path:
+        yield "One path: Python looked at values, and this is compiled from the side that it took."
+
+
+# --- StableHLO --------------------------------------------------------------------------------------------------------
+
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_LOCATION = re.compile(r"#(loc\d*) = loc\((.*)\)")
+_LOC = re.compile(rf" ?loc\((?:#(?P<name>loc\d*)|unknown|(?P<path>{_QUOTED})(?:\([^()]*\))?(?:{_QUOTED}|[^()\"])*)\)")
+
+
+def read_stablehlo(text: str, tags: Tags) -> Text:
+    """StableHLO without its locations, which become the links."""
+    every = [line for line in text.split("\n") if line.strip()]
+    defined = [(line, _LOCATION.fullmatch(line)) for line in every]
+    named = {found[1]: _of_location(found[2], tags) for _, found in defined if found}
+    lines: list[str] = []
+    links: list[tuple[int, ...]] = []
+    opened: list[int] = []
+    """For each region that is open, the line of the operation that it is part of; its location stands where the last one ends."""
+    was_ended = True
+    for line in (line for line, found in defined if not found):
+        last = next((m for m in _LOC.finditer(line) if m.end() == len(line)), None)
+        link = () if last is None else named.get(last["name"] or "") or _of_location(last["path"] or "", tags)
+        plain = _LOC.sub("", line).rstrip()
+        opens, closes = plain.endswith("{"), plain.lstrip().startswith("}")
+        if closes and not opens and opened:
+            links[opened.pop()] = link
+            link = ()
+        elif opens and not closes:
+            # `cond {` and `reducer(...) {` stand on a line of their own, below their operation.
+            opened.append(len(lines) if was_ended else len(lines) - 1)
+        was_ended = last is not None or opens or closes or plain.endswith(":")
+        lines.append(plain)
+        links.append(link)
+    return _cut(lines, links)
+
+
+def _of_location(location: str, tags: Tags) -> tuple[int, ...]:
+    path = re.match(_QUOTED, location)
+    return tags.named(path[0][1:-1]) if path else ()
+
+
+# --- HLO --------------------------------------------------------------------------------------------------------------
+
+_NAMED = re.compile(rf"op_name=({_QUOTED})")
+_BRACES = rf"\{{(?:{_QUOTED}|[^{{}}\"]|\{{(?:{_QUOTED}|[^{{}}\"])*\}})*\}}"
+_METADATA = re.compile(rf",? ?metadata=({_BRACES})")
+_CONFIG = re.compile(r", backend_config=(?=.{40})(.*)$")
+_COMPUTATION = re.compile(r"(?:ENTRY )?(%?[^\s(]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = .*?(?:^|\s)([a-z][a-z0-9-]*)\((.*)$")
+_HOLDS = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?([^\s,}]+)")
+_LAYOUT = re.compile(r"(?<=\])\{([\d,]+)\}")
+_HOLDERS = ("fusion", "call", "async-start", "custom-call")
+"""Instructions that are what the computations that they hold do, so that they stand for the equations of those too."""
+
+
+def read_hlo(text: str, tags: Tags) -> Text:
+    """HLO without its metadata, which becomes the links, and without the layouts that are row-major.
+
+    A fusion, or a call, has the links of all that it holds beside its own. A parameter of the whole has the path of the argument that it is
+    written behind it.
+
+    Args:
+      text: of one or more modules.
+      tags: what its instructions are named after.
+    """
+    lines: list[str] = []
+    links: list[tuple[int, ...]] = []
+    inside: dict[str, dict[int, None]] = {}
+    held: list[tuple[int, str, str]] = []
+    within, is_entry = "", False
+    for line in _without_tables(text):
+        metadata = _METADATA.search(line)
+        name = _NAMED.search(metadata[1]) if metadata else None
+        path = name[1][1:-1] if name else ""
+        plain = _CONFIG.sub(", backend_config={…}", _METADATA.sub("", line))
+        plain = _LAYOUT.sub(lambda m: "" if _is_row_major(m[1]) else m[0], plain)
+        opening = _COMPUTATION.match(plain)
+        instruction = None if opening else _INSTRUCTION.match(plain)
+        link = tags.named(path)
+        if opening:
+            within, is_entry = opening[1].lstrip("%"), plain.startswith("ENTRY ")
+        elif instruction:
+            inside.setdefault(within, {}).update(dict.fromkeys(link))
+            if instruction[2] in _HOLDERS:
+                held += [(len(lines), within, other.lstrip("%")) for other in _HOLDS.findall(instruction[3])]
+            elif instruction[2] == "parameter" and is_entry:
+                plain += f"  // {_unescaped(path)}" if path and not path.isidentifier() else ""
+        lines.append(plain)
+        links.append(link)
+    # A computation stands before those that hold it.
+    for at, where, other in held:
+        links[at] = tuple(dict.fromkeys([*links[at], *inside.get(other, ())]))
+        inside[where].update(dict.fromkeys(links[at]))
+    return _cut(lines, links)
+
+
+def _without_tables(text: str) -> Iterator[str]:
+    """The lines of a module, its head cut short, without the tables of files and stack frames that metadata refers to."""
+    is_table = False
+    for line in text.split("\n"):
+        if line.startswith("HloModule "):
+            yield ", ".join([*line.split(", ")[:1], *_ALIASED.findall(line)])
+        elif line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            is_table = True
+        elif not is_table or not re.match(r"\d+ |$", line):
+            is_table = False
+            yield line.rstrip()
+
+
+_ALIASED = re.compile(r"input_output_alias=\{(?:[^{}]|\{[^{}]*\})*\}")
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def _is_row_major(order: str) -> bool:
+    dims = [int(d) for d in order.split(",") if d]
+    return dims == list(range(len(dims)))[::-1]
+
+
+def _cut(lines: list[str], links: list[tuple[int, ...]]) -> Text:
+    while lines and not lines[-1]:
+        lines.pop()
+    kept = lines[:_LONGEST]
+    return Text(tuple(kept), tuple(links[: len(kept)]), len(lines) - len(kept))

@@ -1,0 +1,124 @@
+"""What columns name by its number, each written down once: strings, types, literals, and places in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxviz.features.residuals.totals import path_to
+from jaxviz.ir.origin import Location, ancestors, locate
+from jaxviz.ir.syntax import Equation, Literal
+from jaxviz.page.params import nbytes_per_device
+from jaxviz.page.sources import SourceTable
+from jaxviz.report.tables import nbytes, type_text
+
+
+class Strings:
+    """Numbers for strings, the same for the same string."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {"": 0}
+
+    def __call__(self, text: str) -> int:
+        return self.number.setdefault(text, len(self.number))
+
+    def all(self, texts: Iterable[str]) -> list[int]:
+        """The numbers of many."""
+        number, setdefault = self.number, self.number.setdefault
+        return [setdefault(text, len(number)) for text in texts]
+
+
+class Numbers:
+    """Numbers for all that is written down once, in the order in which it is first met.
+
+    Args:
+      columns: where it is written down.
+      source: whether the user's own source lines are embedded.
+    """
+
+    def __init__(self, columns: dict[str, Any], source: bool):
+        self.columns = columns
+        self.string = Strings()
+        self.sources = SourceTable(source)
+        self.of_literals: dict[tuple[str, int], int] = {}
+        self.of_types: dict[Any, int] = {}
+        self.of_locations: dict[Location, int] = {}
+        # Equations share what says where they are from, so that is looked at once, by identity.
+        self.located: dict[int, int] = {}
+        self.scoped: dict[int, int] = {}
+
+    def literal(self, literal: Literal) -> int:
+        key = (_literal_text(literal), self.type(literal.aval))
+        found = self.of_literals.get(key)
+        if found is None:
+            found = self.of_literals[key] = len(self.of_literals)
+            self.columns["literal_text"].append(self.string(key[0]))
+            self.columns["literal_type"].append(key[1])
+        return found
+
+    def type(self, aval: Any) -> int:
+        found = self.of_types.get(aval)
+        if found is None:
+            found = self.of_types[aval] = len(self.of_types)
+            self.columns["type_text"].append(self.string(type_text(aval)))
+            self.columns["type_nbytes"].append(nbytes(aval))
+            self.columns["type_per_device"].append(nbytes_per_device(aval))
+        return found
+
+    def types(self, avals: list[Any]) -> list[int]:
+        """The numbers of many, each of which is looked at once, by identity."""
+        ids = list(map(id, avals))
+        number = {i: self.type(aval) for i, aval in dict(zip(ids, avals, strict=True)).items()}
+        return [number[i] for i in ids]
+
+    def location(self, location: Location | None) -> int:
+        if location is None:
+            return -1
+        found = self.of_locations.get(location)
+        if found is None:
+            found = self.of_locations[location] = len(self.of_locations)
+            self.columns["location_file"].append(self.sources.number(location))
+            self.columns["location_line"].append(location.line)
+            self.columns["location_function"].append(self.string(location.function))
+        return found
+
+    def locations_of(self, equations: Sequence[Equation]) -> list[int]:
+        """Where each is from, or the nearest that it came from; -1 where none of those has a line of the user's."""
+        return _nearest(equations, self.located, lambda source: self.location(locate(source)), -1)
+
+    def paths_to(self, equations: Sequence[Equation]) -> list[int]:
+        """The functions called on the way to each and its scopes, as `call_path` gives them."""
+        return _nearest(equations, self.scoped, lambda source: self.string(path_to(source)), 0)
+
+
+def _nearest(equations: Sequence[Equation], known: dict[int, int], find: Callable[[Any], int], none: int) -> list[int]:
+    """What is found of the source of each, or else of the nearest that it came from, or `none`.
+
+    Args:
+      known: what has been found of sources, by identity.
+    """
+
+    def look(source: Any) -> int:
+        if id(source) not in known:
+            known[id(source)] = find(source)
+        return known[id(source)]
+
+    ids = [id(e.source) for e in equations]
+    for e in dict(zip(ids, equations, strict=True)).values():
+        look(e.source)
+    found = [known[i] for i in ids]
+    for i in [i for i, number in enumerate(found) if number == none]:
+        for e in ancestors(equations[i]):
+            found[i] = look(e.source)
+            if found[i] != none:
+                break
+    return found
+
+
+def _literal_text(literal: Literal) -> str:
+    try:
+        return str(np.asarray(literal.val).item())
+    except (TypeError, ValueError):
+        return str(literal.val)

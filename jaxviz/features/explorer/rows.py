@@ -1,0 +1,240 @@
+"""The programs of all stages and their equations, a row for each.
+
+There may be a hundred thousand rows, so they are made column by column, and what many rows share is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, count
+from typing import Any
+
+import numpy as np
+
+from jaxviz.analysis.donation import Donation, donations_of
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.ir import compat
+from jaxviz.ir.origin import ancestors
+from jaxviz.ir.pretty import printed_params
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.page.params import layouts, visible_params
+from jaxviz.page.schema import ROLES
+
+_INNER_JIT = "this jit is called inside another, whose own donated arguments are what counts"
+
+_ROLE = {role: i for i, role in enumerate(ROLES)}
+
+_NO_ORIGIN = Origin(None, "", "", "primal")
+
+
+class Rows:
+    """The rows of all stages: `add_stage` for each, then `finish`.
+
+    Args:
+      columns: where they are written down.
+      numbers: for what they name.
+    """
+
+    def __init__(self, columns: dict[str, Any], numbers: Numbers):
+        self.columns = columns
+        self.numbers = numbers
+        self.programs: list[Program] = []
+        self.owners: list[int] = []
+        """For each program the row that holds it, or -1."""
+        self.equations: list[Equation] = []
+        self.program_of: list[int] = []
+        """For each row the number of its program."""
+        self.first: dict[Equation, int] = {}
+        """For each equation the first row that shows it; filled in by `finish`."""
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    def add_stage(self, stage: int, program: Program, names: Mapping[Var, str], labels: Sequence[str]) -> None:
+        """Adds the programs, rows and variables of a stage.
+
+        Args:
+          stage: its number.
+          program: its program.
+          names: of its variables.
+          labels: what each of its inputs is.
+        """
+        first_program, first_row = len(self.programs), len(self.equations)
+        self._add_program(stage, program, -1, "")
+        programs, equations = self.programs[first_program:], self.equations[first_row:]
+        binders = [v for p in programs for v in (*p.constvars, *p.invars)]
+        outputs = [v for e in equations for v in e.outvars]
+        inputs = [a for e in equations for a in e.invars]
+        results = [a for p in programs for a in p.outvars]
+        label_of = dict(zip(program.invars, labels, strict=True))
+        number = self._add_variables(list(dict.fromkeys(binders + outputs)), names, label_of)
+        for a in dict.fromkeys(inputs + results):
+            if a not in number:
+                number[a] = ~self.numbers.literal(a)  # type: ignore[arg-type]
+        for name, atoms in (
+            ("binder_vars", binders), ("output_vars", outputs), ("input_atoms", inputs), ("result_atoms", results),
+        ):  # fmt: skip
+            self.columns[name] += [number[a] for a in atoms]
+
+    def _add_program(self, stage: int, program: Program, owner: int, label: str) -> None:
+        add, number, start = self.columns, len(self.programs), 0
+        self.programs.append(program)
+        self.owners.append(owner)
+        add["program_stage"].append(stage)
+        add["program_label"].append(self.numbers.string(label))
+        add["program_consts"].append(len(program.constvars))
+        for i in [i for i, e in enumerate(program.equations) if e.operation.programs]:
+            self._add_equations(number, program.equations[start : i + 1])
+            start, row = i + 1, len(self.equations) - 1
+            for nested_label, nested in program.equations[i].programs:
+                self._add_program(stage, nested, row, nested_label)
+        self._add_equations(number, program.equations[start:])
+
+    def _add_equations(self, program: int, equations: Sequence[Equation]) -> None:
+        self.equations += equations
+        self.program_of += [program] * len(equations)
+
+    def _add_variables(
+        self, variables: Sequence[Var], names: Mapping[Var, str], labels: Mapping[Var, str]
+    ) -> dict[Atom, int]:
+        add, string = self.columns, self.numbers.string
+        start = len(add["variable_name"])
+        add["variable_name"] += string.all([names.get(v, "_") for v in variables])
+        add["variable_type"] += self.numbers.types([v.aval for v in variables])
+        number: dict[Atom, int] = {v: i for i, v in enumerate(variables, start)}
+        add["variable_label"] += [0] * len(variables)
+        for v, label in labels.items():
+            add["variable_label"][number[v]] = string(label)
+        return number
+
+    # --- cells --------------------------------------------------------------------------------------------------------
+
+    def finish(self, decisions: Mapping[Equation, str]) -> None:
+        """Writes down the columns of programs and of equations.
+
+        Args:
+          decisions: what checkpoint policies decided of equations.
+        """
+        add, programs, equations, string = self.columns, self.programs, self.equations, self.numbers.string
+        add["program_owner"] = self.owners
+        add["equation_program"] = self.program_of
+        for name, sizes in (
+            ("program_binders", [len(p.constvars) + len(p.invars) for p in programs]),
+            ("program_results", [len(p.outvars) for p in programs]),
+            ("equation_inputs", [len(e.invars) for e in equations]),
+            ("equation_outputs", [len(e.outvars) for e in equations]),
+        ):
+            add[name] = [0, *accumulate(sizes)]
+        first = map(self.first.setdefault, equations, count())
+        add["equation_twin"] = [-1 if row == i else row for i, row in enumerate(first)]
+        add["equation_location"] = self._locations()
+        add["equation_scope"] = self.numbers.paths_to(equations)
+        add["equation_decision"] = (
+            string.all([decisions.get(e, "") for e in equations]) if decisions else [0] * len(equations)
+        )
+        self._add_operations()
+        self._add_origins()
+
+    def _locations(self) -> list[int]:
+        """The location of each equation, or of the one that holds it."""
+        places = self.numbers.locations_of(self.equations)
+        for row, place in enumerate(places):
+            owner = self.owners[self.program_of[row]] if place < 0 else -1
+            if owner >= 0:
+                places[row] = places[owner]
+        return places
+
+    def _add_operations(self) -> None:
+        """What an equation has of its operation: few operations are many equations'."""
+        operations = [e.operation for e in self.equations]
+        examples = dict(zip(operations, self.equations, strict=True))
+        string, costs = self.numbers.string, dict[int, Cost]()
+        cells = (
+            string.all([operation.primitive.name for operation in examples]),
+            string.all(["\n".join(visible_params(e)) for e in examples.values()]),
+            string.all(["\n".join(printed_params(operation)) for operation in examples]),
+        )
+        number = {operation: i for i, operation in enumerate(examples)}
+        of_row = np.array([number[o] for o in operations], np.int64)
+        self._add_shared(("equation_primitive", "equation_params", "equation_printed"), cells, of_row)
+        flops = np.array([flops_of(e, costs) for e in examples.values()], np.float64)
+        self.columns["equation_flops"] = flops[of_row]
+        few = {operation for operation in examples if _has_more(operation)}
+        for row, operation in enumerate(operations) if few else ():
+            if operation in few:
+                self._add_more(row, operation)
+
+    def _add_more(self, row: int, operation: Operation) -> None:
+        """What few equations have: axes, layouts, donations."""
+        add = self.columns
+        if compat.axis_names(operation.params):
+            add["axis_rows"].append(row)
+            add["axis_exchanges"].append(int(compat.exchanges(operation.primitive)))
+        if operation.primitive is compat.shard_map_p:
+            add["layout_rows"].append(row)
+            add["layout_texts"].append(self.numbers.string("\n".join(layouts(operation.params))))
+        for donation in _donations(operation):
+            is_inner = any(e.primitive is compat.jit_p for e in self._holders(row))
+            add["donation_rows"].append(row)
+            add["donation_operands"].append(donation.argument)
+            add["donation_results"].append(-1 if is_inner or donation.result is None else donation.result)
+            add["donation_reasons"].append(self.numbers.string(_INNER_JIT if is_inner else donation.reason))
+
+    def _holders(self, row: int) -> Iterator[Equation]:
+        """The equations that hold a row, innermost first."""
+        while (row := self.owners[self.program_of[row]]) >= 0:
+            yield self.equations[row]
+
+    def _add_origins(self) -> None:
+        """What an equation has of its origin, which those that a rule makes at once share."""
+        origins = [e.origin or _NO_ORIGIN for e in self.equations]
+        number = {origin: i for i, origin in enumerate(dict.fromkeys(origins))}
+        string = self.numbers.string
+        roles = [_ROLE[o.role] for o in number]
+        transforms, rules = string.all([o.transform for o in number]), string.all([o.rule for o in number])
+        rows, earlier = [self.first.get(o.equation, -1) for o in number], [0] * len(number)  # type: ignore[arg-type]
+        for i, o in enumerate(number):
+            if rows[i] < 0 and o.equation is not None:
+                rows[i], earlier[i] = self._earlier(o.equation)
+        names = ("equation_role", "equation_transform", "equation_rule", "equation_origin", "equation_earlier")
+        of_row = np.array([number[o] for o in origins], np.int64)
+        self._add_shared(names, (roles, transforms, rules, rows, earlier), of_row)
+
+    def _earlier(self, equation: Equation) -> tuple[int, int]:
+        """For an equation that is not shown, the row of the first of those that it came from that is, or -1; and, as a string, what
+        made it and those before that one: they are of a function that was derived itself."""
+        made: list[str] = []
+        for e in (equation, *ancestors(equation)):
+            if e in self.first:
+                return self.first[e], self.numbers.string("\n".join(made))
+            if e.origin is None:
+                break
+            made.append(f"{e.origin.rule} ({e.origin.transform})")
+        return -1, self.numbers.string("\n".join(made))
+
+    def _add_shared(self, names: Sequence[str], cells: Sequence[Sequence[int]], of_row: np.ndarray) -> None:
+        """Columns of what rows share: for each the cells, and which of them each row has."""
+        for name, column in zip(names, cells, strict=True):
+            self.columns[name] = np.array(column, np.int64)[of_row]
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    def places(self, rows: tuple[int, int]) -> dict[tuple[int, Equation], int]:
+        """The row of each equation of a stage, by the row that holds its program, or -1, and the equation.
+
+        Args:
+          rows: the first of the stage, and the first after it.
+        """
+        equations = self.equations[slice(*rows)]
+        return {(self.owners[self.program_of[row]], e): row for row, e in enumerate(equations, rows[0])}
+
+
+def _has_more(operation: Operation) -> bool:
+    return bool(
+        compat.axis_names(operation.params) or operation.primitive is compat.shard_map_p or _donations(operation)
+    )
+
+
+def _donations(operation: Operation) -> Sequence[Donation]:
+    return donations_of(operation) if operation.primitive is compat.jit_p else ()

@@ -1,0 +1,106 @@
+"""A view as plain text, for terminals and for whoever reads a notebook without its widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxviz.page.schema import KINDS, Stage, View
+from jaxviz.report.tables import format_bytes
+
+
+def summary(view: View) -> str:
+    """What the explorer of a view would show, in a few lines.
+
+    >>> print(summary(view))
+    Explorer of loss
+      f          26 equations
+      ...
+    """
+    width = max((len(stage.label) for stage in view.stages), default=0)
+    lines = [f"Explorer of {view.title}{f' on {view.placement}' if view.placement else ''}"]
+    for stage in view.stages:
+        n = stage.equations[1] - stage.equations[0]
+        what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"
+        lines.append(f"  {stage.label:<{width}}  {what}")
+    if not any(stage.error for stage in view.stages if stage.key == "forward"):
+        lines.append(f"  {residual_summary(view)}")
+    if view.check is not None:
+        lines.append(f"  {view.check.summary}")
+    return "\n".join([*lines, *(f"  {note}" for note in view.notes)])
+
+
+def residual_summary(view: View) -> str:
+    """`7 values, 1.2 MiB; 3 intermediates 0.4 MiB`, with `1.2 MiB · 0.2 MiB a device` where some are laid out over devices."""
+    made = view.columns["residual_kind"] == KINDS.index("intermediate")
+    n, n_made = len(made), int(made.sum())
+    head = f"{n:,} value{'s' if n != 1 else ''}, {_total(view, made >= 0)}"
+    return f"{head}; {n_made:,} intermediate{'s' if n_made != 1 else ''} {_total(view, made)}"
+
+
+def _total(view: View, which: np.ndarray) -> str:
+    """The bytes of some residuals; of one that is not known to be laid out over devices each is taken to have all."""
+    sizes, parts = (view.columns[f"residual_{name}"][which] for name in ("nbytes", "per_device"))
+    total = format_bytes(int(sizes.sum()))
+    if not (parts >= 0).any():
+        return total
+    return f"{total} · {format_bytes(int(np.where(parts >= 0, parts, sizes).sum()))} a device"
+
+
+def stage_text(view: View, key: str) -> str:
+    """One stage's program, an equation per line, with the names that the explorer shows."""
+    stage = view.stage(key)
+    return stage.error or "\n".join(_lines(view, stage))
+
+
+def _lines(view: View, stage: Stage) -> Iterator[str]:
+    if stage.programs[0] < stage.programs[1]:
+        reader = _Reader(view)
+        rows = range(*stage.equations)
+        held: dict[int, list[int]] = {}
+        for row in rows:
+            held.setdefault(int(view.columns["equation_program"][row]), []).append(row)
+        yield from reader.program(stage.programs[0], held, 0)
+
+
+class _Reader:
+    def __init__(self, view: View):
+        self.view = view
+        self.nested: dict[int, list[int]] = {}
+        for program, owner in enumerate(view.columns["program_owner"].tolist()):
+            self.nested.setdefault(owner, []).append(program)
+
+    def text(self, column: str, i: int) -> str:
+        return self.view.strings[int(self.view.columns[column][i])]
+
+    def items(self, offsets: str, values: str, i: int) -> list[int]:
+        starts = self.view.columns[offsets]
+        found: list[int] = self.view.columns[values][int(starts[i]) : int(starts[i + 1])].tolist()
+        return found
+
+    def typed(self, atom: int) -> str:
+        kind, i = ("variable", atom) if atom >= 0 else ("literal", ~atom)
+        return f"{self.atom(atom)}:{self.text('type_text', int(self.view.columns[f'{kind}_type'][i]))}"
+
+    def atom(self, atom: int) -> str:
+        return self.text("variable_name", atom) if atom >= 0 else self.text("literal_text", ~atom)
+
+    def program(self, program: int, held: dict[int, list[int]], depth: int) -> Iterator[str]:
+        pad = "  " * depth
+        binders = "".join(f" {self.typed(v)}" for v in self.items("program_binders", "binder_vars", program))
+        yield f"{pad}lambda{binders} ."
+        for row in held.get(program, []):
+            yield f"{pad}  {self.equation(row)}"
+            for inner in self.nested.get(row, []):
+                yield from self.program(inner, held, depth + 2)
+        results = ", ".join(self.atom(a) for a in self.items("program_results", "result_atoms", program))
+        yield f"{pad}in ({results})"
+
+    def equation(self, row: int) -> str:
+        outputs = " ".join(self.typed(v) for v in self.items("equation_outputs", "output_vars", row))
+        params = self.text("equation_params", row).replace("\n", " ")
+        inputs = self.items("equation_inputs", "input_atoms", row)
+        operands = "".join(f" {self.atom(a) if a >= 0 else self.typed(a)}" for a in inputs)
+        head = self.text("equation_primitive", row) + (f"[{params}]" if params else "")
+        return f"{outputs} = {head}{operands}" if outputs else f"{head}{operands}"

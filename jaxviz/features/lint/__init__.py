@@ -1,0 +1,1 @@
+"""What could be written better, with the bytes that it saves."""

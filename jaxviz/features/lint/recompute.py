@@ -1,0 +1,455 @@
+"""What a gradient keeps that is cheap to compute again: the lines to put in a checkpoint, and the bytes that it would save.
+
+A checkpoint around some equations that follow each other keeps what they read of other equations' results, and none of what they
+make for their own derivatives. So what it would save can be read off the forward and the linear program, without deriving
+the function anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxviz.analysis.walk import find_readers
+from jaxviz.derivation import Derivation
+from jaxviz.features.cost.counts import COUNTS
+from jaxviz.ir import compat
+from jaxviz.ir.errors import EquationError
+from jaxviz.ir.origin import Location, ancestors, call_stack
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.report.tables import nbytes
+from jaxviz.transforms.inline import with_own_variables
+
+_COSTLY = frozenset(
+    "dot_general conv_general_dilated sort fft cholesky triangular_solve select_and_scatter_add device_put igamma igammac "
+    "igamma_grad_a zeta polygamma regularized_incomplete_beta random_gamma_grad psum psum_invariant pmax pmin reduce_scatter "
+    "unreduced_psum unreduced_reduce_scatter all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast".split()
+)
+"""Operations that are known and yet not cheap: more than a few steps for each element, or an exchange between devices."""
+
+_CALLS = (compat.jit_p, compat.closed_call_p, compat.custom_jvp_call_p)
+
+
+def is_cheap(equation: Equation) -> bool:
+    """Whether an equation does a few steps for each element that it reads or makes, and has no effect."""
+    if any(compat.is_real_effect(x) for x in equation.effects):
+        return False
+    if equation.primitive in _CALLS:
+        program = next(p for label, p in equation.programs if label in ("jaxpr", "call_jaxpr"))
+        return all(map(is_cheap, program.equations))
+    return equation.primitive.name in COUNTS and equation.primitive.name not in _COSTLY
+
+
+# --- what is kept, and for which equation -----------------------------------------------------------------------------
+
+
+class Kept:
+    """What the gradient of a function keeps, by the equations of the function that have it kept.
+
+    A value in the body of a scan stands for those of all its iterations.
+
+    Args:
+      derivation: of a program without calls of jitted functions.
+    """
+
+    def __init__(self, derivation: Derivation):
+        self.derivation = derivation
+        self.primal = derivation.primal
+        self.written = {e for _, e in derivation.primal.walk()}
+        self.size: dict[Atom, int] = {}
+        self.maker: dict[Atom, tuple[Equation, Equation | None]] = {}
+        """The equation of the forward program that makes a value, and the one of the function that that came from."""
+        self.same: dict[Atom, Atom] = {}
+        """What a scan hands to its body as it is -> the value outside; what a scan stacks -> the value inside. That value stands for no other."""
+        self.readers: dict[Atom, set[Equation | None]] = {}
+        """For each value that is kept, the equations of the function whose linear part reads it; None for the results."""
+        self.reads: dict[Equation | None, dict[Atom, None]] = {}
+        parts = derivation.linearized
+        self._makers(parts.forward, parts.forward, 1)
+        self._readers(parts.linear, dict(zip(parts.linear.invars, parts.residuals, strict=False)))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is kept."""
+        return sum(map(self.nbytes_of, self.readers))
+
+    @cached_property
+    def unread(self) -> set[Atom]:
+        """What is kept for the linear program, and the backward program does not read: XLA drops it."""
+        parts = self.derivation.linearized
+        variables = parts.linear.invars[: len(parts.residuals)]
+        try:
+            readers = find_readers(self.derivation.backward, variables)
+        except EquationError:  # no reverse mode
+            return set()
+        read = {self.outside(a) for a, v in zip(parts.residuals, variables, strict=True) if readers[v]}
+        return set(self.readers) - read
+
+    @cached_property
+    def arguments(self) -> dict[Atom, str]:
+        """The paths of the function's arguments."""
+        return dict(zip(self.primal.invars, self.primal.arg_names, strict=True))
+
+    @cached_property
+    def _order(self) -> dict[Equation, int]:
+        order = {}
+        for i, e in enumerate(self.primal.equations):
+            order[e] = i
+            order |= {inner: i for _, program in e.programs for _, inner in program.walk()}
+        return order
+
+    def is_last(self, candidate: Candidate) -> bool:
+        """Whether less is kept for what comes after some equations than a checkpoint around them saves.
+
+        The backward pass then comes to them before it has given back that much, and computes again what would be there anyway.
+        """
+        if len(candidate.runs) > 1 or not set(candidate.runs[0]) <= set(self.primal.equations):
+            return False
+        end = max(self._order[e] for e in candidate.runs[0])
+        after = (a for a, by in self.readers.items() if all(e is not None and self._order[e] > end for e in by))
+        return sum(map(self.nbytes_of, after)) < candidate.saving.worth
+
+    def nbytes_of(self, atom: Atom) -> int:
+        return self.size.get(atom, nbytes(atom.aval))
+
+    def outside(self, atom: Atom) -> Atom:
+        """The value that another only stands for."""
+        return self.same.get(atom, atom)
+
+    def _came_from(self, equation: Equation) -> Equation | None:
+        return next((e for e in (equation, *ancestors(equation)) if e in self.written), None)
+
+    def _makers(self, program: Program, derived: Program, times: int) -> None:
+        """Enters what the equations of a program make.
+
+        Args:
+          program: one whose variables no other program has: scans of the same function share their body.
+          derived: the same in the forward program.
+          times: how often it is run.
+        """
+        for e, original in zip(program.equations, derived.equations, strict=True):
+            came_from = self._came_from(original)
+            for v in e.outvars:
+                self.maker[v] = e, came_from
+                self.size[v] = nbytes(v.aval) * times
+            if e.primitive is compat.scan_p:
+                body = with_own_variables(e.params["jaxpr"])
+                n_consts, n_carry = compat.scan_sizes(e.params)
+                often = times * int(e.params["length"])
+                for i, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
+                    if n_consts <= i < n_consts + n_carry:
+                        self.size[v] = nbytes(v.aval) * often
+                    else:
+                        self.same[v] = self.outside(a)
+                self._makers(body, e.params["jaxpr"], often)
+                stacked = zip(e.outvars[n_carry:], body.outvars[n_carry:], strict=True)
+                self.same.update((v, self.outside(a)) for v, a in stacked if a in self.size)
+
+    def _readers(self, linear: Program, stands_for: Mapping[Atom, Atom]) -> None:
+        """Args: a linear program, and the values of the forward program that its inputs are."""
+        for e in linear.equations:
+            came_from = self._came_from(e)
+            read = [a for a in e.invars if a in stands_for]
+            if e.primitive is compat.scan_p:
+                n_consts, n_carry = compat.scan_sizes(e.params)
+                body: Program = e.params["jaxpr"]
+                handed = list(zip(body.invars, e.invars, strict=True))
+                inner = handed[:n_consts] + handed[n_consts + n_carry :]
+                self._readers(body, {v: stands_for[a] for v, a in inner if a in stands_for})
+                read = [a for a in e.invars[n_consts : n_consts + n_carry] if a in stands_for]
+            for a in read:
+                self._read(stands_for[a], came_from)
+        for a in linear.outvars:
+            if a in stands_for:
+                self._read(stands_for[a], None)
+
+    def _read(self, atom: Atom, by: Equation | None) -> None:
+        value = self.outside(atom)
+        self.readers.setdefault(value, set()).add(by)
+        self.reads.setdefault(by, {})[value] = None
+
+    def is_read_by(self, run: Sequence[Equation]) -> bool:
+        """Whether anything is kept for these equations."""
+        return any(e in self.reads for e in run)
+
+    def saving(self, runs: Iterable[Sequence[Equation]]) -> Saving:
+        """What checkpoints would save, one around each of these runs of equations."""
+        inside: set[Equation | None] = set()
+        needed: dict[Atom, None] = {}
+        concerned: dict[Atom, None] = {}
+        for run in runs:
+            inside.update(run)
+            concerned |= {a: None for e in run for a in self.reads.get(e, ())}
+            needed |= self._needed(set(run))
+        gone = [a for a in concerned if a not in needed and self.readers[a] <= inside]
+        instead = [a for a in needed if a not in self.readers]
+        size = sum(map(self.nbytes_of, gone)) - sum(map(self.nbytes_of, instead))
+        return Saving(gone, instead, size, sum(self.nbytes_of(a) for a in gone if a in self.unread))
+
+    def _needed(self, run: set[Equation]) -> dict[Atom, None]:
+        """What has to be there to compute again all that the derivatives of these equations read."""
+        pending: list[Atom] = [a for e in run for a in self.reads.get(e, ())]
+        seen: set[Atom] = set()
+        needed: dict[Atom, None] = {}
+        while pending:
+            a = self.outside(pending.pop())
+            if isinstance(a, Literal) or a in seen:
+                continue
+            seen.add(a)
+            made_by, came_from = self.maker.get(a, (None, None))
+            if made_by is not None and came_from in run:
+                pending += made_by.invars
+            else:
+                needed[a] = None
+        return needed
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What checkpoints would save.
+
+    Args:
+      gone: the values, of the forward program, that would not be kept any more.
+      instead: those that would be kept in their place, to compute them again from.
+      nbytes: by how much less would be kept; below zero if it is more.
+      unread: how much of what would be gone the backward program does not read.
+    """
+
+    gone: Sequence[Atom]
+    instead: Sequence[Atom]
+    nbytes: int
+    unread: int
+
+    @property
+    def worth(self) -> int:
+        """The bytes of what is read: the rest is not there in a gradient that XLA has compiled."""
+        return self.nbytes - self.unread
+
+
+# --- the lines to put in a checkpoint ---------------------------------------------------------------------------------
+
+Run = Sequence[Equation]
+"""Cheap equations that follow each other."""
+
+Function = tuple[str, str]
+"""A file, and the qualified name of a function in it."""
+
+Stack = tuple[Location, ...]
+Place = tuple[Function, tuple[tuple[str, int, int], ...]]
+"""A function, and the lines and columns that called it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Candidate:
+    """Lines to put in a checkpoint.
+
+    Args:
+      runs: the equations, for each time that the lines are gone through.
+      first, last: the first and the last of the lines.
+      is_function: whether they are all that a function does.
+      is_whole: whether they are all that the instructions do which they are part of, in libraries too.
+      saving: what it would save, all times together.
+    """
+
+    runs: Sequence[Run]
+    first: Location
+    last: Location
+    is_function: bool
+    is_whole: bool
+    saving: Saving
+
+
+def candidates(kept: Kept) -> list[Candidate]:
+    """The lines whose checkpoint would save something, largest first; none that are part of others."""
+    runs: dict[Function, list[Run]] = {}
+    for function, run in _runs(kept.primal, _line):
+        runs.setdefault(function, []).extend(_times(run))
+    every = [c for f, of_f in runs.items() if any(map(kept.is_read_by, of_f)) for c in _in_function(kept, f, of_f)]
+    taken: set[Equation] = set()
+    made = []
+    for c in sorted(every, key=lambda c: -c.saving.worth):
+        equations = {e for run in c.runs for e in run}
+        if c.saving.worth > 0 and not equations <= taken:
+            made.append(c)
+            taken |= equations
+    return made
+
+
+def _in_function(kept: Kept, function: Function, runs: Sequence[Run]) -> list[Candidate]:
+    alike: dict[Any, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(tuple([(_line_number(e), e.primitive) for e in run]), []).append(run)
+    best: dict[tuple[Location, Location], list[Run]] = {}
+    for same in alike.values():
+        parts = _best(kept, same)
+        if parts:
+            best.setdefault(_extent(parts), []).extend(parts)
+    made = []
+    for (first, last), chosen in best.items():
+        # A checkpoint written on these lines is there each time that they are gone through, for better or worse.
+        inside = {e for run in chosen for e in run}
+        others = (
+            [e for e in run if first.line <= _line_number(e) <= last.line] for run in runs if inside.isdisjoint(run)
+        )
+        every = [*chosen, *filter(kept.is_read_by, others)]
+        made.append(Candidate(every, first, last, False, _is_whole(kept, every), kept.saving(every)))
+    whole = _whole(kept, function)
+    return [whole] if whole is not None and whole.saving.worth >= sum(c.saving.worth for c in made) else made
+
+
+def _best(kept: Kept, runs: Sequence[Run]) -> Sequence[Run]:
+    """The parts of runs through the same lines whose checkpoints would save most; of those that save the same, the shortest."""
+    n = len(runs[0])
+
+    def worth(start: int, end: int) -> int:
+        return kept.saving([run[start:end] for run in runs]).worth
+
+    # Where to start is tried in at most so many places: what was missed is at its ends, and small.
+    saved, start = max((worth(i, n), i) for i in range(0, n, -(-n // _STARTS)))
+    reads = [i + 1 for i in range(start, n) if any(run[i] in kept.reads for run in runs)]
+    while len(reads) > 1 and worth(start, reads[-2]) >= saved:
+        reads.pop()
+    if saved <= 0:
+        return ()
+    # All of an instruction is easier to wrap than a part of it.
+    first, end = _ends(runs[0], start, reads[-1])
+    if worth(first, end) >= saved:
+        return [run[first:end] for run in runs]
+    return [run[start : reads[-1]] for run in runs]
+
+
+def _ends(run: Run, start: int, end: int) -> tuple[int, int]:
+    """Where the instruction begins that a part of a run begins in, and where the one ends that it ends in."""
+    instructions = [_instruction(e) for e in run]
+    while start > 0 and instructions[start - 1] == instructions[start]:
+        start -= 1
+    while end < len(run) and instructions[end] == instructions[end - 1]:
+        end += 1
+    return start, end
+
+
+_STARTS = 64
+
+
+def _is_whole(kept: Kept, runs: Iterable[Run]) -> bool:
+    inside = {e for run in runs for e in run}
+    concerned = set(map(_instruction, inside))
+    return all(e in inside for p in _levels(kept.primal) for e in p.equations if _instruction(e) in concerned)
+
+
+def _line_number(equation: Equation) -> int:
+    stack = call_stack(equation.source)
+    return stack[0].line if stack else 0
+
+
+def _extent(runs: Iterable[Run], function: Function | None = None) -> tuple[Location, Location]:
+    """The first and the last line: those of the equations, or those of a function that led to them."""
+    lines = [
+        f for run in runs for e in run for i, f in enumerate(call_stack(e.source))
+        if (i == 0 if function is None else (f.file, f.function) == function)
+    ]  # fmt: skip
+    return min(lines, key=lambda x: x.line), max(lines, key=lambda x: x.line)
+
+
+def _whole(kept: Kept, function: Function) -> Candidate | None:
+    """All that a function does, if all of it is cheap."""
+
+    def call(stack: Stack) -> Place | None:
+        depth = next((i for i, f in enumerate(stack) if (f.file, f.function) == function), None)
+        return None if depth is None else (function, _lines(stack[depth + 1 :]))
+
+    if not all(is_cheap(e) for p in _levels(kept.primal) for e in p.equations if call(call_stack(e.source))):
+        return None
+    runs: list[Run] = []
+    for _, run in _runs(kept.primal, call):
+        times = list(_times(run))
+        # A loop around the function goes through nothing else; one inside of it is part of it.
+        runs += times if len({tuple(map(_written, part)) for part in times}) == 1 else [run]
+    first, last = _extent(runs, function)
+    return Candidate(runs, first, last, True, True, kept.saving(runs))
+
+
+def _line(stack: Stack) -> Place | None:
+    return ((stack[0].file, stack[0].function), _lines(stack[1:])) if stack else None
+
+
+def _lines(stack: Stack) -> tuple[tuple[str, int, int], ...]:
+    return tuple((f.file, f.line, f.column) for f in stack)
+
+
+def _runs(program: Program, place_of: Callable[[Stack], Place | None]) -> list[tuple[Function, Run]]:
+    """Cheap equations that follow each other in one place, with its function; an equation without a line of the user's belongs to those around it."""
+    made: list[tuple[Function, Run]] = []
+    for level in _levels(program):
+        run: list[Equation] = []
+        place = None
+        for e in level.equations:
+            stack = call_stack(e.source)
+            here = place_of(stack) if stack else place
+            if run and place is not None and (here != place or not is_cheap(e)):
+                made.append((place[0], run))
+                run = []
+            place = here
+            if here is not None and is_cheap(e):
+                run.append(e)
+        if run and place is not None:
+            made.append((place[0], run))
+    return made
+
+
+def _levels(program: Program) -> Iterator[Program]:
+    """A program, and the bodies of the scans in it."""
+    yield program
+    for e in program.equations:
+        if e.primitive is compat.scan_p:
+            yield from _levels(e.params["jaxpr"])
+
+
+def _times(run: Run) -> Iterator[Run]:
+    """A run in as many parts as a loop in Python has gone through its lines."""
+    parts = list(_instructions(run))
+    keys = [tuple(map(_written, part)) for part in parts]
+    seen: dict[Any, int] = {}
+    start = at = 0
+    while at < len(parts):
+        before = seen.get(keys[at], -1)
+        period = at - before
+        if before >= start and keys[before:at] == keys[at : at + period]:
+            if before > start:
+                yield _joined(parts[start:before])
+            start = before
+            while keys[start : start + period] == keys[before:at]:
+                yield _joined(parts[start : start + period])
+                start += period
+            at = start
+            continue
+        seen[keys[at]] = at
+        at += 1
+    if start < len(parts):
+        yield _joined(parts[start:])
+
+
+def _instructions(run: Run) -> Iterator[Run]:
+    """What one instruction of the user's wrote, in libraries that it calls too, each time that it did."""
+    for _, group in itertools.groupby(run, _instruction):
+        written = list(group)
+        n = len(written)
+        operations = [e.operation for e in written]
+        once = next(k for k in range(1, n + 1) if n % k == 0 and operations[k:] == operations[: n - k])
+        yield from (written[i : i + once] for i in range(0, n, once))
+
+
+def _instruction(equation: Equation) -> Any:
+    return _lines(call_stack(equation.source))
+
+
+def _written(equation: Equation) -> Any:
+    """What equations have in common that one instruction wrote, at different times."""
+    return _instruction(equation), equation.operation
+
+
+def _joined(parts: Iterable[Run]) -> Run:
+    return list(itertools.chain.from_iterable(parts))

@@ -1,0 +1,1 @@
+"""What is alive over a gradient's time, step by step."""

@@ -1,0 +1,370 @@
+"""The usual causes of NaNs and infinities, recognised by the operation and by what it read, each with what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.features.nans.advice import ALIASES, DOMAINS, REMEDIES, Domain, edge, epsilon, large
+from jaxviz.ir import compat
+from jaxviz.report.tables import type_text
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What an equation read or made.
+
+    Args:
+      type: such as `f32[8,4]`.
+      size: number of elements.
+      n_nan, n_inf, n_zero: how many of them are that.
+      low, high: of those that are finite; None where none is.
+      value: the element from which, or as which, what is not finite was made; None where elements do not correspond.
+      name: the argument it is, or ''.
+    """
+
+    type: str
+    size: int
+    n_nan: int
+    n_inf: int
+    n_zero: int
+    low: float | None
+    high: float | None
+    value: Any = None
+    name: str = ""
+
+    @property
+    def is_finite(self) -> bool:
+        return self.n_nan == 0 and self.n_inf == 0
+
+    def __str__(self) -> str:
+        what = f"{self.name}:{self.type}" if self.name else self.type
+        if self.value is not None and self.size == 1:
+            return f"{what} = {_number(self.value)}"
+        parts = [f"{_number(self.low)} to {_number(self.high)}"] if self.low is not None else []
+        counts = ((self.n_nan, "NaN"), (self.n_inf, "infinite"), (self.n_zero, "zero"))
+        parts += [f"{n:,} of {self.size:,} {kind}" for n, kind in counts if n]
+        parts += [f"there {_number(self.value)}"] if self.value is not None else []
+        return f"{what} ({', '.join(parts)})" if parts else what
+
+
+def _number(x: Any) -> str:
+    return f"{x:.6g}" if isinstance(x, (int, float)) else str(x)
+
+
+def on_host(x: Any) -> np.ndarray[Any, Any]:
+    """An array in a type that NumPy knows infinities of."""
+    host = np.asarray(x)
+    return host if host.dtype.kind in "iuc" else host.astype(np.float64)
+
+
+def operand(x: Any, index: tuple[int, ...] | None = None, name: str = "") -> Operand:
+    """Describes an array; `index` is the element that matters."""
+    aval = compat.aval_of(x)
+    if not jnp.issubdtype(aval.dtype, jnp.number):
+        value = None
+        if index is not None and aval.dtype == bool and index in np.ndindex(aval.shape):
+            value = bool(np.asarray(x[index]))
+        return Operand(type_text(aval), aval.size, 0, 0, 0, None, None, value, name)
+    wide = on_host(x)
+    magnitude = np.abs(wide) if wide.dtype.kind == "c" else wide
+    finite = magnitude[np.isfinite(magnitude)]
+    at = (
+        index
+        if index is not None and len(index) == wide.ndim and all(i < n for i, n in zip(index, wide.shape, strict=True))
+        else None
+    )
+    if at is None and wide.size == 1:
+        at = (0,) * wide.ndim
+    value = None if at is None else wide[at].item()
+    return Operand(
+        type_text(aval), wide.size, int(np.isnan(magnitude).sum()), int(np.isinf(magnitude).sum()), int((wide == 0).sum()),
+        float(finite.min()) if finite.size else None, float(finite.max()) if finite.size else None, value, name,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an equation makes what is not finite.
+
+    Args:
+      id: such as 'log-of-zero'.
+      text: what happened.
+      advice: the name of what helps, in `REMEDIES`; '' where that is not known.
+      parts: what is put into that.
+    """
+
+    id: str
+    text: str
+    advice: str = ""
+    parts: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def remedy(self) -> str:
+        """What helps, with the code to write."""
+        return REMEDIES[self.advice].format(**dict(self.parts)) if self.advice else ""
+
+
+def advised(id: str, text: str, advice: str, **parts: Any) -> Cause:
+    """A cause with advice."""
+    return Cause(id, text, advice, tuple(parts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a cause is recognised by.
+
+    Args:
+      primitive, params: of the equation.
+      operation: what the user called, such as 'log'.
+      of: the primitive that this is, or is the derivative of.
+      is_derivative: whether the equation belongs to the derivative of that.
+      inputs, outputs: what it read and made.
+      dtype: of what it made.
+      behind_where: whether what the user's operation gives goes into a `where`, which may not take it.
+      matrix: what it read first, if that is a matrix.
+    """
+
+    primitive: str
+    params: Any
+    operation: str
+    of: str
+    is_derivative: bool
+    inputs: Sequence[Operand]
+    outputs: Sequence[Operand]
+    dtype: Any
+    behind_where: bool
+    matrix: Any = None
+
+    def reads(self, k: int, test: Callable[[float], bool]) -> bool:
+        """Whether an operand is such where it matters; where that is not known, whether it may be."""
+        if k >= len(self.inputs):
+            return False
+        x = self.inputs[k]
+        if x.value is not None:
+            value = x.value.real if isinstance(x.value, complex) and x.value.imag == 0 else x.value
+            return isinstance(value, (int, float)) and test(value)
+        ends = [v for v in (x.low, x.high, 0.0 if x.n_zero else None) if v is not None]
+        return any(test(v) for v in ends)
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude among the finite numbers that it read; at least 1."""
+        ends = [abs(v) for x in self.inputs for v in (x.low, x.high) if v is not None]
+        return max([1.0, *ends])
+
+
+is_zero = lambda v: v == 0
+is_negative = lambda v: v < 0
+
+
+def cause_of(case: Case) -> Cause:
+    """The first of the usual causes that a case is one of; else what the equation did, in plain words."""
+    finite = all(x.is_finite for x in case.inputs)
+    first = (_of_library, _of_derivative, _of_primitive, _of_overflow) if finite else (_of_library, _of_infinities)
+    for recognise in (*first, _of_primitive):
+        found: Cause | None = recognise(case)
+        if found is not None:
+            return found
+    inputs = "finite numbers" if finite else "what it read"
+    made = "NaN" if any(o.n_nan for o in case.outputs) else "infinity"
+    return Cause("other", f"`{case.primitive}` makes {made} of {inputs}.")
+
+
+def is_slope(operation: str, primitive: str) -> bool:
+    """Whether an equation on the line of an operation can only belong to the derivative of that, by its primitive."""
+    own = ALIASES.get(operation, operation)
+    return (own in DOMAINS and primitive != own) or operation in ("norm", "std", "eigh", "svd")
+
+
+def _of_domain(case: Case, domain: Domain, id: str, text: str) -> Cause:
+    """An argument at or beyond the edge of where an operation is finite, with a `where` after it or without."""
+    if case.operation not in (case.of, case.primitive) and ALIASES.get(case.operation) not in (case.of, case.primitive):
+        return Cause(id, f"{text[0].upper()}{text[1:]}; it is in {case.operation}.")  # of which the user writes no line
+    if case.behind_where:
+        why = (
+            f"`where` computes and differentiates both sides, and here {text}; the side that is not taken sends back a cotangent of "
+            "0, and zero times infinity, or NaN, is NaN."
+        )
+        inside, call = domain.inside, domain.of("x_safe")
+        return advised("unsafe-where", why, "safe before where", inside=inside, safe=domain.safe, call_safe=call)
+    kept = domain.kept.format(eps=epsilon(case.dtype), edge=edge(case.dtype))
+    return advised(id, f"{text[0].upper()}{text[1:]}.", "keep inside", call_kept=domain.of(kept))
+
+
+def _of_derivative(case: Case) -> Cause | None:
+    if not case.is_derivative:
+        return None
+    name = case.operation
+    if name in ("norm", "std"):
+        what, when = (
+            ("The norm of a vector", "for a zero vector")
+            if name == "norm"
+            else ("jnp.std", "where all values are equal")
+        )
+        text = f"{what} is the root of a sum, and the slope of a root is infinite at 0, {when}."
+        advice = f"constant under the root of a {'norm' if name == 'norm' else 'deviation'}"
+        return advised(f"slope-of-{name}-at-zero", text, advice, eps=epsilon(case.dtype))
+    if name in ("eigh", "svd"):
+        values = "singular values" if name == "svd" else "eigenvalues"
+        text = f"The slope of {name} divides by the differences of its {values}, and two of them are equal."
+        shift = 1e-3 * (1.0 if case.matrix is None else max(1.0, float(np.abs(on_host(case.matrix)).max())))
+        return advised(f"repeated-values-of-{name}", text, f"break the tie of {name}", shift=shift)
+    known = next((n for n in (ALIASES.get(name, name), case.of) if n in DOMAINS), None)
+    if known is None:
+        return None
+    return _of_domain(case, DOMAINS[known], f"slope-of-{_NAMES.get(known, known)}", DOMAINS[known].edge)
+
+
+_NAMES = {
+    "acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "atan2": "arctan2", "erf_inv": "erfinv",
+    "div": "division", "integer_pow": "power", "pow": "power",
+}  # fmt: skip
+
+
+def _of_library(case: Case) -> Cause | None:
+    """By what the user called."""
+    masks = case.operation in ("logsumexp", "softmax", "log_softmax") and case.primitive == "sub"
+    all_masked = f"All that {case.operation} reads along an axis is -inf (all masked)"
+    if masks and all(x.n_inf for x in case.inputs):
+        return advised("all-masked", f"{all_masked}, and -inf - (-inf) is NaN.", "mask with a finite number")
+    if case.operation == "logsumexp" and case.primitive == "log" and case.reads(0, is_zero):
+        return advised("all-masked", f"{all_masked}: the sum is 0, and its log is -inf.", "mask with a finite number")
+    sums = case.operation in ("logsumexp", "softmax", "log_softmax") and case.is_derivative and case.primitive == "div"
+    if sums and case.reads(1, is_zero):
+        return advised(
+            "all-masked", f"{all_masked}: the sum that its slope divides by is 0.", "mask with a finite number"
+        )
+    if case.primitive == "shard_map":
+        text = "It happens on a device, inside of the shard_map, which is a single step where equations are run one by one."
+        return Cause("inside-shard-map", text)
+    if case.primitive == "cholesky" or case.operation in ("cholesky", "cho_factor"):
+        text = "cholesky gives NaN where the matrix is not positive definite."
+        if case.primitive != "cholesky" or case.matrix is None or not all(x.is_finite for x in case.inputs):
+            return Cause("not-positive-definite", text)
+        least = float(np.linalg.eigvalsh(on_host(case.matrix)).min())
+        shift = max(-1.1 * least, 1e-3 * case.largest)
+        return advised("not-positive-definite", text, "shift to positive definite", least=least, shift=shift)
+    solves = case.primitive in ("custom_linear_solve", "triangular_solve")
+    factors = case.operation in ("solve", "inv", "lu", "lu_solve", "triangular_solve", "det", "slogdet")
+    by_zero = case.primitive in ("div", "lu") or (case.primitive == "log" and case.reads(0, is_zero))
+    if all(x.is_finite for x in case.inputs) and (solves or (factors and by_zero)):
+        name = case.operation.replace("custom_linear_solve", "The solver")
+        whose = f"The slope of {name}" if case.is_derivative and not factors else name
+        does = "takes the log of" if case.primitive == "log" else "divides by"
+        text = f"{whose} {does} a pivot that is 0: the matrix is singular."
+        return advised("singular-matrix", text, "shift off singular", shift=1e-3 * case.largest)
+    return None
+
+
+def _of_primitive(case: Case) -> Cause | None:
+    name, reads = case.primitive, case.reads
+    domain = DOMAINS.get(name)
+    if domain is None:
+        return None
+    met = partial(_of_domain, case, domain)
+    if name == "div" and reads(1, is_zero):
+        return (
+            met("zero-by-zero", "0 / 0 is NaN")
+            if reads(0, is_zero)
+            else met("division-by-zero", "a number is divided by 0")
+        )
+    if name in ("log", "sqrt", "rsqrt") and reads(0, is_negative):
+        is_plain = name == "log" or case.behind_where
+        why = "" if is_plain else ". A sum of squares that is computed as a difference can come out slightly below 0"
+        return met(f"{name}-of-negative", domain.outside + why)
+    if name in ("log", "rsqrt") and reads(0, is_zero):
+        return met(f"{name}-of-zero", "log(0) is -inf" if name == "log" else "rsqrt(0) is infinite")
+    if name == "log1p" and reads(0, lambda v: v <= -1):
+        return met("log1p-edge", "log1p is -inf at -1 and NaN below")
+    if name == "pow":
+        if reads(0, is_negative) and not reads(1, lambda v: float(v).is_integer()):
+            return met("power-of-negative", domain.outside)
+        if reads(0, is_zero) and reads(1, is_negative):
+            return met("negative-power-of-zero", "0 to a negative power is infinite")
+    if name == "integer_pow" and case.params.get("y", 1) < 0 and reads(0, is_zero):
+        return met("negative-power-of-zero", f"0 ** {case.params['y']} is infinite")
+    if name in ("asin", "acos", "acosh"):
+        return met("outside-of-domain", f"{domain.outside}; rounding can bring its argument there")
+    if name in ("atanh", "erf_inv"):
+        return met(
+            "outside-of-domain",
+            f"{_NAMES[name]} is not finite at -1 and 1, and beyond; rounding can bring its argument there",
+        )
+    if name in ("lgamma", "digamma", "polygamma", "igamma", "regularized_incomplete_beta"):
+        return met("outside-of-domain", domain.outside)
+    return None
+
+
+_SUMS = ("dot_general", "reduce_sum", "conv_general_dilated", "cumsum", "psum", "psum_invariant")
+_EXPONENTIALS = ("exp", "exp2", "expm1", "sinh", "cosh")
+
+
+def _of_overflow(case: Case) -> Cause | None:
+    """Infinity of finite numbers, by an operation that has none of its own; or the NaN that infinities of both signs add up to."""
+    is_bad = any(o.n_inf or (case.primitive in _SUMS and o.n_nan) for o in case.outputs)
+    if not all(x.is_finite for x in case.inputs) or not is_bad:
+        return None
+    limit = float(jnp.finfo(case.dtype).max)
+    kind = jnp.dtype(case.dtype).name
+    narrow = jnp.dtype(case.dtype).itemsize <= 2
+    if case.primitive in _EXPONENTIALS:
+        last = float(np.log2(limit) if case.primitive == "exp2" else np.log(limit))
+        clip = "jnp.minimum(x, {})" if case.primitive in ("exp", "exp2", "expm1") else "jnp.clip(x, -{0}, {0})"
+        call = f"jnp.{case.primitive}({clip.format(np.floor(last / 2))})"
+        return advised(
+            "overflow-of-exp",
+            f"{case.primitive} overflows {kind} from {last:.4g} on.",
+            "clip before exp",
+            call_clipped=call,
+        )
+    if case.primitive == "convert_element_type":
+        text = f"The number is larger than {kind} holds ({limit:.3g})."
+        fits = narrow and case.largest < float(jnp.finfo(jnp.bfloat16).max)
+        if fits and kind != "bfloat16":
+            return advised("overflow-of-cast", text, "cast to bfloat16")
+        return advised("overflow-of-cast", text, "clip before a cast", large=large(case.dtype))
+    what = {
+        "reduce_sum": "The sum", "psum": "The sum over devices", "psum_invariant": "The sum over devices",
+        "dot_general": "The product of matrices", "cumsum": "The running sum",
+    }.get(case.primitive, "The result")  # fmt: skip
+    if case.primitive not in _GROWING:
+        return None
+    text = f"{what} is larger than {kind} holds ({limit:.3g})."
+    if narrow and kind != "bfloat16":
+        return advised(f"overflow-of-{kind}", text, "compute in float32")
+    if case.primitive == "div":
+        return advised("overflow", text, "divide by no less", eps=epsilon(case.dtype))
+    text += " A rate of learning that is too high and a loop that diverges make numbers grow."
+    if case.of in ("reduce_prod", "cumprod"):  # of how many numbers is not known here
+        return Cause("overflow", text)
+    size = max(x.size for x in case.inputs)
+    factors = {"mul": 2, "square": 2, "dot_general": 2, "conv_general_dilated": 2, "integer_pow": case.params.get("y", 1),
+        "pow": case.inputs[-1].high or 1}  # fmt: skip
+    n_factors = int(np.ceil(max(factors.get(case.primitive, 1), factors.get(case.of, 1))))
+    return advised("overflow", text, "clip before", large=large(case.dtype, n_factors, size))
+
+
+_GROWING = frozenset(
+    "mul add add_any sub reduce_sum psum psum_invariant dot_general integer_pow square div pow cumsum cumprod reduce_prod "
+    "conv_general_dilated scatter-add neg".split()
+)
+
+
+def _of_infinities(case: Case) -> Cause | None:
+    """NaN of infinities that came in."""
+    if not any(x.n_inf for x in case.inputs):
+        return None
+    finite = partial(advised, advice="a finite number for infinity", large=large(case.dtype))
+    if case.primitive in ("mul", "dot_general") and any(x.n_zero for x in case.inputs):
+        return finite("zero-times-infinity", "Zero times infinity is NaN.")
+    if case.primitive in ("sub", "add", "add_any", "reduce_sum", "dot_general", "psum", "psum_invariant"):
+        return finite("infinity-minus-infinity", "Infinity minus infinity is NaN.")
+    if case.primitive == "div":
+        return finite("infinity-by-infinity", "Infinity divided by infinity is NaN.")
+    return None

@@ -1,0 +1,285 @@
+"""Looking closely: what the equations found read and made, in the step in which they did, and whose equations they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.features.nans.capture import values_at
+from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, operand
+from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
+from jaxviz.features.nans.run import Run, kinds_of_all
+from jaxviz.features.nans.search import Birth, Level, Search, made_by
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework, locate
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.report.tables import short_location, type_text
+from jaxviz.transforms.flags import INFINITE, NAN, decides
+
+
+def kinds_of(x: Any) -> tuple[bool, bool]:
+    """Whether an array holds what is not finite, and a NaN."""
+    return kinds_of_all([x])[0]
+
+
+def events_of(
+    program: Program, inputs: Sequence[Any], births: Sequence[Birth], run: Run, hidden: bool
+) -> dict[Birth, Event]:
+    """Takes the values that the equations which may have made each read and made, in the step in which they did.
+
+    Args:
+      hidden: whether what is not finite in the forward pass may show in the gradient alone.
+    """
+    wanted = [_values(b.equations) for b in births]
+
+    def capture(*inputs: Any) -> list[list[Any]]:
+        return [
+            values_at(program, inputs, b.level.path, b.steps, atoms) for b, atoms in zip(births, wanted, strict=True)
+        ]
+
+    given = run.once(capture)(*inputs)
+    events: dict[Birth, Event] = {}
+    for b, atoms, values in reversed(list(zip(births, wanted, given, strict=True))):
+        events[b] = _event(b, dict(zip(atoms, values, strict=True)), next(iter(events.values()), None), hidden)
+    return events
+
+
+def _values(equations: Sequence[Equation]) -> list[Var]:
+    """What equations read and make."""
+    atoms = (a for e in equations for a in (*e.invars, *e.outvars))
+    return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
+
+
+def _event(birth: Birth, env: dict[Atom, Any], later: Event | None, hidden: bool) -> Event:
+    read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
+    bad = lambda xs: any(kinds_of(x)[birth.kind] for x in xs)
+    for e in birth.equations:
+        ins, outs = read(e.invars), read(e.outvars)
+        if bad(outs) and not bad(ins):
+            return described(birth, e, ins, outs, later, hidden)
+    e = birth.equations[-1]
+    return described(birth, e, read(e.invars), read(e.outvars), later, hidden, is_exact=False)
+
+
+def described(
+    birth: Birth,
+    e: Equation,
+    ins: Sequence[Any],
+    outs: Sequence[Any],
+    later: Event | None,
+    hidden: bool,
+    is_exact: bool = True,
+) -> Event:
+    index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
+    operands = tuple(operand(x, index) for x in ins)
+    results = tuple(operand(x, index) for x in outs)
+    operation, of, is_derivative = _own_operation(birth.level, e)
+    dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
+    zero = _reads_zero_cotangent(birth.level, e, operands)
+    meets_zero = zero or (later is not None and later.zero_cotangent)
+    hides = meets_zero if is_derivative else hidden
+    behind = hides and _goes_into_where(birth.level, e, operation, is_derivative)
+    matrix = next((x for x in ins if getattr(x, "ndim", 0) >= 2), None)
+    case = Case(e.primitive.name, e.params, operation, of, is_derivative, operands, results, dtype, behind, matrix)
+    iterations, devices, branches = _steps(birth)
+    return Event(
+        _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
+        branches, operands, results, index, cause_of(case), is_exact, zero, devices,
+    )  # fmt: skip
+
+
+def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]) -> bool:
+    """Whether an equation of the backward pass multiplies or divides a cotangent that is 0 where it matters."""
+    if e.primitive.name not in ("mul", "div") or _phase(level, e) == "forward":
+        return False
+    for a, o in zip(e.invars, operands, strict=True):
+        is_zero = o.value == 0 or (o.value is None and o.n_zero > 0)
+        if is_zero and any(_phase(at, m) == "backward" and not _is_residual(m) for at, m in made_by(level, a)):
+            return True
+    return False
+
+
+def _is_residual(e: Equation) -> bool:
+    """Whether it computes anew, in the backward pass, what the forward pass has computed."""
+    return e.origin is not None and e.origin.role in ("recomputation", "residual", "primal")
+
+
+def first_bad(x: Any, kind: int) -> tuple[int, ...] | None:
+    """The index of the first element that is not finite, or a NaN."""
+    if not jnp.issubdtype(compat.aval_of(x).dtype, jnp.inexact):
+        return None
+    host = np.asarray(x)
+    bad = np.isnan(host) if kind == NAN else ~np.isfinite(host)
+    return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
+
+
+def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
+    """What the user called that an equation belongs to, its primitive, and whether the equation belongs to the derivative of that."""
+    if e.origin is not None:
+        own = next(reversed([e, *ancestors(e)]))
+        called = compat.library_call(e.source) or compat.library_call(own.source)
+        operation = called or own.primitive.name
+        is_derivative = e.origin.role != "primal" and not operation.startswith("custom_")  # that is the user's own rule
+        return operation, own.primitive.name, is_derivative
+    if compat.is_of_custom_rule(e.source):
+        return "custom_vjp_call", e.primitive.name, False
+    # JAX's own gradient says of an equation that it was differentiated, and of some that they were transposed, but not what from:
+    # that is an equation on the same line that reads or makes what this one reads, and has a slope like this.
+    around = (e, *(outer for outer, _ in level.path))
+    if any(compat.is_differentiated(x.source) for x in around):
+        line, read = _user_line(e.source), {a for a in e.invars if isinstance(a, Var)}
+        for other in level.program.equations:
+            near = read.intersection((*other.invars, *other.outvars))
+            # What is not transposed yet reads nothing but that: a quotient of something else and a root is no slope of the root.
+            enough = bool(near) if compat.is_transposed(e.source) else near == read and bool(read)
+            if other is e or not enough or _user_line(other.source) != line:
+                continue
+            for name in (compat.library_call(other.source), other.primitive.name):
+                if is_slope(name, e.primitive.name) and not compat.is_transposed(other.source):
+                    return name, other.primitive.name, True
+    called = compat.library_call(e.source) or e.primitive.name
+    return called, e.primitive.name, _phase(level, e) == "backward"
+
+
+def _phase(level: Level, e: Equation) -> str:
+    around = (e, *(outer for outer, _ in level.path))
+    back = any(
+        (x.origin is not None and x.origin.transform == "transpose") or compat.is_transposed(x.source) for x in around
+    )
+    return "backward" if back else "forward"
+
+
+def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: bool) -> bool:
+    """Whether what the user's operation gives goes into a `where`, which may not take it.
+
+    Of a derivative the operation is any with its name on the line, in whichever program of the run.
+    """
+    if not is_derivative:
+        return _reaches_where(level, e.outvars)
+    line = _user_line(e.source)
+    is_own = lambda other: (
+        other is not e and _user_line(other.source) == line and not compat.is_transposed(other.source)
+        and operation in (compat.library_call(other.source), other.primitive.name)
+    )  # fmt: skip
+    own = ((at, other) for at in level.outermost.walk() for other in at.program.equations if is_own(other))
+    return any(_reaches_where(at, other.outvars) for at, other in own)
+
+
+def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
+    """Whether a `where` chooses between a value and others, here or outside of the program."""
+    reached: set[Atom] = set(values)
+    for e in level.program.equations:
+        if e.primitive.name == "select_n" and reached.intersection(e.invars[1:]):
+            return True
+        if reached.intersection(e.invars):
+            reached.update(e.outvars)
+    if level.outer is None:
+        return False
+    around, _ = level.path[-1]
+    given = [v for v, result in zip(around.outvars, level.program.outvars, strict=False) if result in reached]
+    return bool(given) and _reaches_where(level.outer, given)
+
+
+def _user_line(source: Any) -> Location | None:
+    """The line of the user's, not one of a library that models are written with, if there is another."""
+    here = locate(source)
+    if here is None or not is_framework(here.file):
+        return here
+    return next((line for line in call_stack(source) if not is_framework(line.file)), here)
+
+
+def _line_of(level: Level, e: Equation) -> Location | None:
+    """The line of an equation; of one that has none, since a library's function was handed over as it is, the line that did."""
+    lines = (_user_line(x.source) for x in (e, *(outer for outer, _ in reversed(level.path))))
+    return next((line for line in lines if line is not None), None)
+
+
+def _text(e: Equation) -> str:
+    ins = [str(np.asarray(a.val)[()]) if isinstance(a, Literal) else type_text(a.aval) for a in e.invars]
+    outs = [type_text(a) for a in e.operation.out_avals]
+    return f"{e.primitive.name} {' '.join(ins)} -> {', '.join(outs)}"
+
+
+def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tuple[str, ...]]:
+    """The loops, the shard_maps and the branches around it."""
+    iterations, devices, branches = [], [], []
+    steps = iter(enumerate(birth.steps))
+    for e, place in birth.level.path:
+        where = _user_line(e.source)
+        at = f" at {short_location(where)}" if where is not None else ""
+        if e.primitive is compat.scan_p:
+            (_, step), length = next(steps), int(e.params["length"])
+            iterations.append(Iteration(f"scan{at}", length - 1 - step if e.params["reverse"] else step, length))
+        elif e.primitive is compat.while_p:
+            iterations.append(Iteration(f"while loop{at}", next(steps)[1], None))
+        elif e.primitive is compat.shard_map_p:
+            k, device = next(steps)
+            axes = tuple((str(name), size) for name, size in compat.devices_of(e.operation).items())
+            index = lambda n, axes=axes: tuple(map(int, np.unravel_index(n, tuple(size for _, size in axes))))
+            alike = dict.fromkeys(other[k] for other in birth.alike if other[k] != device)
+            devices.append(Devices(f"shard_map{at}", axes, index(device), tuple(map(index, alike))))
+        elif e.primitive is compat.cond_p:
+            which = ("False", "True")[place] if len(e.programs) == 2 else str(place)
+            branches.append(f"in branch {which} of the cond{at}")
+    return tuple(iterations), tuple(devices), tuple(branches)
+
+
+def chain_of(birth: Birth) -> tuple[Passed, ...]:
+    """The lines from a birth to a result, each once in a row."""
+    found: list[Passed] = []
+    for level, value in birth.chain:
+        place = level.makers.get(value)
+        if place is None:
+            continue
+        e = level.program.equations[place]
+        line, phase, name = _line_of(level, e), _phase(level, e), e.primitive.name
+        if found and (found[-1].location, found[-1].phase) == (line, phase):
+            if name not in found[-1].operations:
+                found[-1] = Passed(line, (*found[-1].operations, name), phase)
+        else:
+            found.append(Passed(line, (name,), phase))
+    return tuple(found)
+
+
+def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
+    """What is not finite and leads to no result by value."""
+    seen: set[Any] = set()
+    for k in bad:
+        search.births_of_result(k, INFINITE, seen)
+    found: dict[Any, Passed] = {}
+    for level, value in search.raised_values():
+        for birth in search.births(level, value, INFINITE, seen):
+            if birth.equations:
+                e = birth.equations[-1]
+                decided = _decided(search, birth)
+                p = Passed(_line_of(birth.level, e), (e.primitive.name,), _phase(birth.level, e), decided)
+                key = (p.location, p.operations, p.phase)
+                if key not in found or birth.chain[-1][0].is_condition:
+                    found[key] = p
+    return tuple(found.values())
+
+
+_FALSE_FOR_NAN = ("lt", "le", "gt", "ge", "eq")
+
+
+def _decided(search: Search, birth: Birth) -> str:
+    """What is decided by the last value of a chain, if all that reads it compares it."""
+    level, value = birth.chain[-1]
+    readers = [e for e in level.program.equations if value in e.invars]
+    if not readers or value in level.program.outvars or not all(decides(e.operation) for e in readers):
+        return ""
+    e = readers[0]
+    name, line = e.primitive.name, _line_of(level, e)
+    what = f"`{name}` reads it" + (f" at {short_location(line)}" if line is not None else "")
+    is_nan = search.first(level, value, NAN) is not None
+    if is_nan and name in _FALSE_FOR_NAN:
+        what += " and gives False, as any comparison with NaN does"
+    if not level.is_condition:
+        return what
+    steps = search.first(level, value, NAN if is_nan else INFINITE) or birth.steps
+    loop = _user_line(level.path[-1][0].source)
+    at = f" at {short_location(loop)}" if loop is not None else ""
+    return f"{what}; by it the while loop{at} goes on or ends, first before iteration {steps[-1]:,}"

@@ -1,0 +1,427 @@
+"""Where a NaN or an infinity is born: the first equation, forward or backward, in whatever iteration, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
+from jaxviz.features.nans.capture import evaluate_equation, steps_of, values_at
+from jaxviz.features.nans.causes import operand
+from jaxviz.features.nans.events import chain_of, described, events_of, first_bad, harmless_in, kinds_of
+from jaxviz.features.nans.report import NanReport, Passed
+from jaxviz.features.nans.run import Run, kinds_of_all, run_program, without_nans
+from jaxviz.features.nans.search import Birth, Level, Search, Steps
+from jaxviz.higher_order.mapped_loops import with_one_predicate
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import EquationError, NoArrayError, NoRuleError
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.progress import counting
+from jaxviz.report.tables import type_text
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import Builder, located, select, with_results
+from jaxviz.transforms.flags import INFINITE, NAN, flag_program, flag_rules
+from jaxviz.transforms.inline import called_program, inlined
+from jaxviz.transforms.unopened import find_unopened, unopened_note
+
+_CALLS = (compat.jit_p, compat.closed_call_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p)
+
+
+# --- the function ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """What is run: a function, or a loss and then its gradient.
+
+    Args:
+      traced: as it was traced.
+      inputs: its inputs.
+      names: of its inputs.
+      results: names of its results.
+      function: its name.
+      note: what was left out.
+    """
+
+    traced: Program
+    inputs: tuple[Any, ...]
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+    function: str
+    note: str = ""
+
+    @cached_property
+    def program(self) -> Program:
+        """With its calls written out."""
+        return with_one_predicate(inlined(self.traced, _CALLS))
+
+    @cached_property
+    def run(self) -> Run:
+        """Compiled as it was traced, with its calls and without flags, and run once."""
+        return run_program(self.traced, self.inputs)
+
+    @cached_property
+    def values(self) -> dict[Var, Any]:
+        """Of its inputs and constants."""
+        program = self.program
+        return dict(zip((*program.invars, *program.constvars), (*self.inputs, *program.consts), strict=True))
+
+
+@api_boundary
+@counting("looking for NaNs")
+def find_nan(
+    f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, gradient: bool | None = None,
+    harmless: bool = False, **kwargs: Any,
+) -> NanReport | None:  # fmt: skip
+    """The first equation, forward or backward, that makes a NaN or an infinity which reaches a result.
+
+    The program is compiled and run once. Only where a result is not finite it is compiled once more, with flags, which tell where, in
+    which iteration of which loops and in which branch; then the equation found is looked at closely, on the values that it read.
+
+    >>> print(jaxviz.find_nan(lambda x: jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0)), jnp.array([1.0, 0.0])))
+    <lambda>: the gradient in x is not finite; the first infinity is born at ...
+
+    Args:
+      f: a loss, of which its forward pass and then its gradient are searched; or any other function, such as `jax.grad(loss)` or a
+        jitted training step.
+      *args, **kwargs: what to call it with.
+      argnums: what a loss is differentiated in.
+      gradient: whether `f` is a loss; by default it is one if it gives one real number and is no gradient itself.
+      harmless: whether to list what is not finite and reaches no result too.
+
+    Returns:
+      the report; None where every result is finite, and nothing harmless is to be listed.
+
+    Raises:
+      TypeError: an argument is not an array, or `gradient=True` and `f` gives no real number.
+      NotImplementedError: the program reads or writes a mutable reference.
+    """
+    compat.check_callable(f)
+    with compat.nan_checks_off():
+        subject = _subject(f, args, kwargs, argnums, gradient)
+        bad = [k for k, (infinite, _) in enumerate(subject.run.kinds) if infinite]
+        others = _harmless(subject, bad) if harmless else ()
+        if bad:
+            found = replace(_find(subject, bad), harmless=others)
+        elif others:
+            found = NanReport(subject.function, (), None, (), None, (), others, subject.note)
+        else:
+            return None
+    notes = filter(None, [found.note, *unopened_note(find_unopened([subject.program]))])
+    return replace(found, note=" ".join(notes))
+
+
+def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
+    names = tuple(subject.results[k] for k in bad)
+    found = _find_by_flags(subject, bad)
+    if found is None:
+        note = f"{_OTHERWISE} Run equation by equation it gave finite results too."
+        found = _find_by_stepping(subject) or NanReport(subject.function, names, None, (), None, (), note=note)
+    return replace(found, results=names)
+
+
+def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> Search:
+    flagged = flag_program(program, deciding=deciding)
+    n_results = len(program.outvars)
+    raised = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
+    return Search(
+        program,
+        flagged.watches,
+        raised,
+        partial(_is_bad_input, subject, {}),
+        partial(_kinds_in, subject, program),
+        partial(_branch_in, subject, program),
+    )
+
+
+def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
+    search = _flagged_run(subject, subject.program, deciding=True)
+    return harmless_in(search, [k for k in bad if search.is_bad_result(k, INFINITE)])
+
+
+def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
+    """By a run with flags; None where it shows nothing."""
+    program = _loss_alone(subject.program) if _loss_explains(subject, bad) else subject.program
+    search = _flagged_run(subject, program)
+    shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
+    if not shown:
+        return None
+    first, nan = (search.earliest(shown, kind) for kind in (INFINITE, NAN))
+    assert first is not None
+    blamed = _argument_to_blame(subject, search, shown, bad)
+    if blamed is not None:
+        first = blamed
+    elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
+        first = nan  # an infinity that was put there on purpose, as a mask is, and becomes a NaN
+    births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
+    events = events_of(program, subject.inputs, births, subject.run, _may_hide(subject, bad))
+    born = events.get(first)
+    became = events.get(nan) if nan is not None and nan is not first else None
+    if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
+        became = None
+    given = () if first.equations else (_given(subject, first),)
+    return NanReport(subject.function, (), born, given, became, chain_of(first), note=subject.note)
+
+
+def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
+    """The argument that holds NaNs, if with other numbers in their place every result is finite.
+
+    Else what was made first counts: a NaN in an argument may stand for a missing value, and reach no result.
+    """
+    given = search.given_nans(shown)
+    if not given:
+        return None
+    inputs = list(subject.inputs)
+    for birth in given:
+        k = search.top.program.invars.index(birth.value)  # type: ignore[arg-type]
+        inputs[k] = without_nans(inputs[k])
+    kinds = kinds_of_all(subject.run.compiled(*inputs))
+    return None if any(kinds[k][INFINITE] for k in bad) else given[0]
+
+
+def _loss_explains(subject: _Subject, bad: Sequence[int]) -> bool:
+    """Whether it is enough to search the forward pass: the loss is as bad as its gradient."""
+    kinds = subject.run.kinds
+    return subject.results[0] == _LOSS and bad[0] == 0 and (kinds[0][NAN] or not any(kinds[k][NAN] for k in bad))
+
+
+def _may_hide(subject: _Subject, bad: Sequence[int]) -> bool:
+    """Whether what is not finite in the forward pass may show in a gradient alone, as what a `where` does not take."""
+    if subject.results[0] == _LOSS:
+        return bad[0] != 0
+    return any(e.origin is not None or compat.is_differentiated(e.source) for _, e in subject.traced.walk())
+
+
+def _loss_alone(program: Program) -> Program:
+    loss = replace(program, outvars=program.outvars[:1], debug_info=None, closed=True)
+    return dce_program(loss, keep_inputs=[True] * len(program.invars))[0]
+
+
+_LOSS = "the loss"
+
+
+def _subject(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Any, gradient: bool | None
+) -> _Subject:
+    argnums = compat.index_or_indices(argnums)
+    by_default = argnums == 0 and not args and not gradient  # called with keywords alone, or with nothing
+    wanted = () if by_default else in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
+    try:
+        d = derive(f, *args, argnums=wanted, **kwargs)
+    except NoArrayError:
+        return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
+    except TypeError:
+        if gradient:
+            raise
+        wanted = ()
+        try:
+            d = derive(f, *args, argnums=wanted, **kwargs)
+        except NoArrayError:
+            return _subject(_arrays_of(f), args, kwargs, argnums, gradient)
+    leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
+    inputs = tuple(x for x, given in zip(leaves, is_input, strict=True) if given)
+    primal = d.primal
+    _refuse_references(primal)
+    names = tuple(name or f"argument {k}" for k, name in enumerate(primal.arg_names))
+    is_loss = _is_real_number(primal) and any(d.nonzeros)
+    if gradient and not is_loss:
+        raise TypeError(
+            f"find_nan(gradient=True) needs a function that gives one real number; {primal.name} gives "
+            f"{', '.join(type_text(a) for a in primal.out_avals) or 'nothing'}"
+        )
+    note = ""
+    if by_default and kwargs and _is_real_number(primal):
+        note = "Its gradient was not searched: give what it is differentiated in by position."
+    if is_loss and (gradient or (gradient is None and not _is_derived(primal))):
+        try:
+            program, reached = _with_gradient(d)
+        except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and what jax's rules raise
+            if gradient:
+                raise
+            note = f"Its gradient was not searched: {error}"
+        else:
+            results = (_LOSS, *(f"the gradient in {name}" for name in select(reached, names)))
+            return _Subject(program, inputs, names, results, primal.name)
+    results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
+    return _Subject(primal, inputs, names, results, primal.name, note)
+
+
+def _refuse_references(program: Program) -> None:
+    """Raises where what flags would be put into reads or writes a mutable reference."""
+    for index, e in enumerate(program.equations):
+        if any(isinstance(a, jax.ref.AbstractRef) for a in (*e.operation.in_avals, *e.operation.out_avals)):
+            error = NoRuleError(
+                f"find_nan does not follow values through mutable references, as `{e.primitive.name}` here. Write x = x.at[i].set(y) "
+                "for r[i] = y, or search the functions that are called between."
+            )
+            located(error, e, index)
+            raise error
+        if e.primitive in flag_rules.registered or e.primitive in _CALLS:
+            for _, inner in e.programs:
+                _refuse_references(inner)
+
+
+def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function without those of its results that are no arrays, such as the functions in a model of equinox."""
+
+    @wraps(f)
+    def arrays(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree.map(lambda x: x if compat.is_array_like(x) else None, f(*args, **kwargs))
+
+    return arrays
+
+
+def _is_real_number(program: Program) -> bool:
+    avals = program.out_avals
+    return len(avals) == 1 and avals[0].shape == () and jnp.issubdtype(avals[0].dtype, jnp.floating)
+
+
+def _is_derived(program: Program) -> bool:
+    """Whether the first result of a program is made by differentiation, and is not a loss in which a gradient is used."""
+    result = program.outvars[0]
+    for e in program.equations:
+        if result in e.outvars:
+            if e.primitive in _CALLS:
+                return _is_derived(
+                    with_results(
+                        called_program(e.operation), [called_program(e.operation).outvars[e.outvars.index(result)]]
+                    )
+                )
+            return e.origin is not None or compat.is_differentiated(e.source)
+    return False
+
+
+def _with_gradient(d: Derivation) -> tuple[Program, tuple[bool, ...]]:
+    """Inputs → the loss, its gradient; and for each input whether it has one: it is zero by structure of one that the loss does not hang on."""
+    builder = Builder()
+    invars = [Var(a) for a in d.forward.in_avals]
+    loss, *residuals = builder.inline(d.forward, invars)
+    if not d.linear.outvars:
+        return builder.program(invars, [loss], like=d.primal), (False,) * len(invars)
+    one = Literal(np.ones((), loss.aval.dtype), compat.cotangent_type(loss.aval))
+    gradient = builder.inline(d.backward, [*residuals, one])
+    by_input = iter(d.transposed.nonzeros_out)
+    reached = tuple(nz and next(by_input) for nz in d.nonzeros)
+    return builder.program(invars, [loss, *gradient], like=d.primal), reached
+
+
+def _result_paths(tree: Any, n: int) -> list[str]:
+    if tree is None:
+        return [f" {k}" for k in range(n)]
+    leaves = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(n)))
+    return [jax.tree_util.keystr(path) for path, _ in leaves]
+
+
+def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var, kind: int) -> bool:
+    if v not in known:
+        known[v] = kinds_of(subject.values[v]) if v in subject.values else (False, False)
+    return known[v][kind]
+
+
+def _kinds_in(
+    subject: _Subject, program: Program, level: Level, steps: Steps, atoms: Sequence[Atom]
+) -> list[tuple[bool, bool]]:
+    """Whether values are not finite, and hold a NaN, in one step: the program is run once more, up to there."""
+    return [kinds_of(x) for x in _values_in(subject, program, level, steps, atoms)]
+
+
+def _branch_in(subject: _Subject, program: Program, level: Level, cond: Equation, steps: Steps) -> int:
+    index = cond.invars[0]
+    (value,) = [index.val] if isinstance(index, Literal) else _values_in(subject, program, level, steps, [index])
+    return int(np.clip(value, 0, len(cond.programs) - 1))
+
+
+def _values_in(subject: _Subject, program: Program, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[Any]:
+    capture = lambda *xs: values_at(program, xs, level.path, steps, atoms)
+    values: list[Any] = subject.run.once(capture)(*subject.inputs)
+    return values
+
+
+def _given(subject: _Subject, birth: Birth) -> str:
+    value = birth.value
+    if isinstance(value, Literal):
+        return f"the number {np.asarray(value.val)[()]}"
+    names = dict(zip(subject.program.invars, subject.names, strict=True))
+    held = f"the argument {names[value]}" if value in names else "a constant that is closed over"
+    x = subject.values.get(value)
+    if x is None:
+        return held
+    what = "infinity" if birth.kind == INFINITE and not kinds_of(x)[NAN] else "NaN"
+    index = first_bad(x, INFINITE if what == "infinity" else NAN)
+    return f"{held} ({operand(x)}" + (f", the first {what} at {list(index)})" if index else ")")
+
+
+# --- where the flags show nothing --------------------------------------------------------------------------------------
+
+
+_OTHERWISE = (
+    "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise."
+)
+
+
+def _find_by_stepping(subject: _Subject) -> NanReport | None:
+    """The same, equation by equation: exact, and slow."""
+    tries = (_step_through(Level(subject.program), subject.inputs, (), kind) for kind in (INFINITE, NAN))
+    found = next((t for t in tries if t is not None), None)
+    if found is None:
+        return None
+    birth, ins, outs, results = found
+    note = f"{_OTHERWISE} It was found by running equation by equation."
+    names = tuple(subject.results[k] for k in results)
+    if not birth.equations:
+        return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)
+    born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results))
+    return NanReport(subject.function, names, born, (), None, chain_of(birth), note=note)
+
+
+def _step_through(
+    level: Level, inputs: Sequence[Any], steps: tuple[int, ...], kind: int
+) -> tuple[Birth, list[Any], list[Any], list[int]] | None:
+    """Runs a program equation by equation, and goes into the first that makes what is not finite and reaches a result."""
+    program = level.program
+    env: dict[Atom, Any] = dict(zip((*program.constvars, *program.invars), (*program.consts, *inputs), strict=True))
+    read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
+    bad = lambda x: kinds_of(x)[kind]
+    for e in program.equations:
+        env.update(zip(e.outvars, evaluate_equation(e, read(e.invars)), strict=True))
+    last = read(program.outvars)
+    results = [k for k, x in enumerate(last) if kinds_of(x)[INFINITE]]
+    reaching = {a for a, x in zip(program.outvars, last, strict=True) if bad(x)}
+    found: Equation | None = None
+    for e in reversed(program.equations):
+        if reaching.intersection(e.outvars) and any(bad(x) for x in read(e.outvars)):
+            reaching.update(a for a in e.invars if isinstance(a, Var) and bad(env[a]))
+            found = e if not any(bad(x) for x in read(e.invars)) else found
+    if found is None:
+        given = next((v for v in (*program.invars, *program.constvars) if v in reaching), None)
+        return None if given is None else (Birth(level, steps, (), given, kind, ()), [], [], results)
+    ins, outs = read(found.invars), read(found.outvars)
+    for place, step, operands in _runs_of(found, ins, bad):
+        deeper = _step_through(level.within(found, place), operands, (*steps, *step), kind)
+        if deeper is not None:
+            return *deeper[:3], results
+    value = next(v for v, x in zip(found.outvars, outs, strict=True) if bad(x))
+    return Birth(level, steps, (found,), value, kind, ((level, value),)), ins, outs, results
+
+
+def _runs_of(
+    e: Equation, ins: Sequence[Any], bad: Callable[[Any], bool]
+) -> Iterator[tuple[int, tuple[int, ...], list[Any]]]:
+    """The runs of the programs in an equation that give what is not finite: place of the program, step of a loop, inputs."""
+    if e.primitive is compat.cond_p:
+        place = int(np.clip(ins[0], 0, len(e.programs) - 1))
+        yield place, (), list(ins[1:])
+    elif e.primitive is compat.remat_p:
+        yield 0, (), list(ins)
+    elif e.primitive in (compat.scan_p, compat.while_p):
+        for step, place, operands, outs in steps_of(e, ins):
+            if any(map(bad, outs)):
+                yield place, (step,), operands

@@ -1,0 +1,103 @@
+"""Running a program once: compiled well where that is what is asked about, and quickly where it only helps to look."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.ir import compat
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Program
+from jaxviz.report.tables import nbytes
+
+Kinds = tuple[bool, bool]
+"""Whether an array holds what is not finite, and a NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A program that was compiled and run.
+
+    Args:
+      kinds: of its results.
+      is_short: whether it ran in so little time, beside that of compiling it, that it may be ten times slower.
+      compiled: from the program's inputs to its results.
+    """
+
+    kinds: tuple[Kinds, ...]
+    is_short: bool
+    compiled: Callable[..., Sequence[Any]]
+
+    def once(self, fun: Callable[..., Any]) -> Callable[..., Any]:
+        """`jax.jit` of a part of it that is run a single time: where it ran in a moment, compiling it well takes longer than that spares."""
+        quickly = self.is_short and jax.default_backend() == "cpu"
+        made: Callable[..., Any] = jax.jit(fun, compiler_options=_quick_options() if quickly else None)
+        return made
+
+
+@functools.cache
+def _quick_options() -> dict[str, Any]:
+    """What has XLA compile for the CPU in about half of the time. Not every version knows all of it."""
+    least = {"xla_backend_optimization_level": 0}
+    options = {**least, "xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda x: x, compiler_options=options)(np.float32(0))
+    except jax.errors.JaxRuntimeError:
+        return least
+    return options
+
+
+_SHARE = 0.2
+
+
+def run_program(program: Program, inputs: Sequence[Any]) -> Run:
+    """Compiles a program as `jax.jit` does and runs it once."""
+    start = time.perf_counter()
+    compiled = jax.jit(as_function(program)).lower(*inputs).compile()
+    compiling = time.perf_counter() - start
+    outs = jax.block_until_ready(compiled(*inputs))
+    running = time.perf_counter() - start - compiling
+    return Run(tuple(kinds_of_all(outs)), running < _SHARE * compiling, compiled)
+
+
+_SMALL = 1 << 20
+"""An array of so many bytes is looked at here; of larger ones the device tells, of all at once."""
+
+
+def kinds_of_all(values: Sequence[Any]) -> list[Kinds]:
+    """For each of some arrays whether it holds what is not finite, and a NaN."""
+    on_cpu = jax.default_backend() == "cpu"
+    large = [k for k, x in enumerate(values) if _is_inexact(x) and not on_cpu and nbytes(compat.aval_of(x)) > _SMALL]
+    told = dict(zip(large, _kinds_on_device([values[k] for k in large]) if large else (), strict=True))
+    return [(bool(told[k][0]), bool(told[k][1])) if k in told else _kinds_here(x) for k, x in enumerate(values)]
+
+
+def _is_inexact(x: Any) -> bool:
+    return bool(jnp.issubdtype(compat.aval_of(x).dtype, jnp.inexact))
+
+
+def _kinds_here(x: Any) -> Kinds:
+    if not _is_inexact(x):
+        return False, False
+    host = np.asarray(x)
+    if np.isfinite(host).all():
+        return False, False
+    return True, bool(np.isnan(host).any())
+
+
+def _kinds_on_device(values: list[Any]) -> list[tuple[Any, Any]]:
+    told: list[tuple[Any, Any]] = jax.jit(lambda xs: [(~jnp.isfinite(x).all(), jnp.isnan(x).any()) for x in xs])(values)
+    return told
+
+
+def without_nans(x: Any) -> Any:
+    """An array with its first finite number in the place of those that are not."""
+    finite = jnp.isfinite(x)
+    return jnp.where(finite, x, jnp.where(finite.any(), x.ravel()[jnp.argmax(finite)], 1).astype(x.dtype))

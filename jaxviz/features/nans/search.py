@@ -1,0 +1,476 @@
+"""From flags to births: the equations that make a value that is not finite of finite ones, where that value reaches a result."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from jaxviz.features.nans.capture import Path
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.transforms.axes import named_axes
+from jaxviz.transforms.flags import INFINITE, NAN, Watch, flag_rules, is_watchable, told_inside
+
+Steps = tuple[int, ...]
+"""For each loop around a program the step, from 0 in the order of execution, and for each `shard_map` the number of the device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A program in a program.
+
+    Args:
+      program: itself.
+      path: the equations that hold it.
+      outer: the program that holds the last of those; None for the outermost.
+    """
+
+    program: Program
+    path: Path = ()
+    outer: Level | None = None
+    inner: dict[tuple[int, int], Level] = field(default_factory=dict)
+
+    @cached_property
+    def makers(self) -> dict[Atom, int]:
+        """For each value the place of the equation that makes it."""
+        return {v: k for k, e in enumerate(self.program.equations) for v in e.outvars}
+
+    @cached_property
+    def told(self) -> dict[Var, tuple[tuple[int, Var], ...]]:
+        return {v: inside for e in self.program.equations for v, inside in told_inside(e).items()}
+
+    @cached_property
+    def devices(self) -> tuple[dict[Any, int] | None, ...]:
+        """For each of `Steps` None, if it is a loop's, or the axes that a `shard_map` maps over, with their sizes."""
+        around = (e for e, _ in self.path if has_steps(e))
+        return tuple(None if is_loop(e) else compat.devices_of(e.operation) for e in around)
+
+    def steps_of_all(self) -> Iterator[Steps]:
+        """On each device, in the order in which flags tell of devices; for loops 0."""
+        counts = [1 if axes is None else math.prod(axes.values()) for axes in self.devices]
+        return itertools.product(*map(range, counts))
+
+    def elsewhere(self, steps: Steps, axes: frozenset[Any]) -> Iterator[Steps]:
+        """The same step on the other devices along these axes."""
+        choices = []
+        for step, sizes in zip(steps, self.devices, strict=True):
+            if sizes is None:
+                choices.append([step])
+                continue
+            mine = np.unravel_index(step, tuple(sizes.values()))
+            ranges = [range(n) if a in axes else (int(i),) for (a, n), i in zip(sizes.items(), mine, strict=True)]
+            choices.append([int(np.ravel_multi_index(at, tuple(sizes.values()))) for at in itertools.product(*ranges)])
+        return (other for other in itertools.product(*choices) if other != steps)
+
+    def in_time(self, steps: Steps) -> tuple[Steps, Steps]:
+        """Compares as the order of execution: the steps of loops, then the devices, which run side by side."""
+        apart = [
+            tuple(s for s, axes in zip(steps, self.devices, strict=False) if (axes is None) is loops)
+            for loops in (True, False)
+        ]
+        return apart[0], apart[1]
+
+    @property
+    def outermost(self) -> Level:
+        return self if self.outer is None else self.outer.outermost
+
+    def walk(self) -> Iterator[Level]:
+        """Itself and the programs in it that flags are put into."""
+        yield self
+        for e in self.program.equations:
+            if e.primitive in flag_rules.registered:
+                for place in range(len(e.programs)):
+                    yield from self.within(e, place).walk()
+
+    @property
+    def is_condition(self) -> bool:
+        """Whether it is the condition of a while loop."""
+        return bool(self.path) and self.path[-1][0].programs[self.path[-1][1]][0] == "cond_jaxpr"
+
+    @property
+    def body(self) -> Level:
+        """The level of the body, of a loop's condition; else itself."""
+        if not self.is_condition or self.outer is None:
+            return self
+        equation = self.path[-1][0]
+        return self.outer.within(equation, [label for label, _ in equation.programs].index("body_jaxpr"))
+
+    def within(self, equation: Equation, place: int) -> Level:
+        """The level of a program that an equation of this one holds."""
+        key = (id(equation), place)
+        if key not in self.inner:
+            self.inner[key] = Level(equation.programs[place][1], (*self.path, (equation, place)), self)
+        return self.inner[key]
+
+
+def is_loop(equation: Equation) -> bool:
+    return equation.primitive in (compat.scan_p, compat.while_p)
+
+
+def has_steps(equation: Equation) -> bool:
+    return is_loop(equation) or equation.primitive is compat.shard_map_p
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Birth:
+    """Where a value that is not finite is made of finite ones, or comes in.
+
+    Args:
+      level, steps: in which program, and in which step of the loops around it and on which device.
+      equations: one of these makes it, in order of evaluation; none where `value` is an input or a constant.
+      value: the watched value that is not finite for it, or the input.
+      kind: NAN, or INFINITE.
+      chain: the values that it goes through from here to a result, each with its level.
+      alike: the other devices on which it is not finite in that step of the loops, as `steps`.
+    """
+
+    level: Level
+    steps: Steps
+    equations: tuple[Equation, ...]
+    value: Atom
+    kind: int
+    chain: tuple[tuple[Level, Atom], ...]
+    alike: tuple[Steps, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Compares as the order of execution."""
+        places: list[int] = []
+        steps = iter(self.steps)
+        level: Level | None = self.level
+        levels = []
+        while level is not None and level.outer is not None:
+            levels.append(level)
+            level = level.outer
+        for inner in reversed(levels):
+            equation, _ = inner.path[-1]
+            assert inner.outer is not None
+            places.append(inner.outer.makers.get(equation.outvars[0], 0) if equation.outvars else 0)
+            if has_steps(equation):
+                step = next(steps)
+                places += [step] if is_loop(equation) else []
+        return (*places, self.level.makers.get(self.value, -1))
+
+
+class Search:
+    """Goes back from values that are not finite to where they were made.
+
+    Args:
+      program: that ran.
+      watches, flags: what `transforms.flags` watched in it, and what became of it.
+      is_bad: whether one of the program's inputs, by its place, or one of its constants is not finite; by kind.
+      kinds_in: whether values of a program are not finite, and hold a NaN, in one step: of a loop the flags tell of the first alone, and
+        what was harmless in that need not be in a later one.
+      branch_in: which branch a cond in a program takes in one step.
+    """
+
+    def __init__(
+        self, program: Program, watches: Sequence[Watch], flags: Sequence[Any], is_bad: Callable[[Var, int], bool],
+        kinds_in: Callable[[Level, Steps, Sequence[Atom]], Sequence[tuple[bool, bool]]],
+        branch_in: Callable[[Level, Equation, Steps], int],
+    ):  # fmt: skip
+        self.top = Level(program)
+        self.kinds_in = kinds_in
+        self.branch_in = branch_in
+        self.known: dict[Any, tuple[bool, bool]] = {}
+        self.is_bad_input = is_bad
+        self.watches = tuple(watches)
+        self.raised: dict[Any, np.ndarray] = {}
+        for watch, of_watch in zip(watches, flags, strict=True):
+            columns = np.asarray(of_watch).reshape(2, -1, len(watch.values), watch.n_loops or 1)
+            for k, v in enumerate(watch.values):
+                self.raised[_key(watch.path, v)] = columns[:, :, k]
+
+    def first(self, level: Level, value: Atom, kind: int, at: Steps = ()) -> Steps | None:
+        """When a value, watched or told of by those of an inner program, was first not finite; None if it never was or is not known.
+
+        Args:
+          level, value, kind: which.
+          at: for the outer ones of the shard_maps around it the device to look at, where `Steps` has it.
+        """
+        row = self.raised.get(_key(level.path, value))
+        if row is not None:
+            found = (
+                self._first_on(level, numbers, on) for numbers, on in zip(row[kind], level.steps_of_all(), strict=True)
+            )
+            there = (
+                s
+                for s in found
+                if s is not None and all(a == b for a, b, axes in zip(s, at, level.devices, strict=False) if axes)
+            )
+            return min(there, key=level.in_time, default=None)
+        inside = level.told.get(value, ()) if isinstance(value, Var) else ()
+        equation = level.program.equations[level.makers[value]] if inside else None
+        firsts = [self.first(level.within(equation, place), v, kind, at) for place, v in inside] if equation else []
+        own = (f[: len(level.devices)] for f in firsts if f is not None)
+        return min(own, key=level.in_time, default=None)
+
+    @staticmethod
+    def _first_on(level: Level, numbers: np.ndarray[Any, Any], on: Steps) -> Steps | None:
+        """Of the flag of one device, which has the steps of the loops."""
+        if numbers.dtype == bool:
+            return on if numbers[0] else None
+        loops = iter(map(int, numbers))
+        return (
+            tuple(next(loops) if axes is None else d for d, axes in zip(on, level.devices, strict=True))
+            if numbers[0] >= 0
+            else None
+        )
+
+    def is_bad_result(self, k: int, kind: int) -> bool:
+        """Whether a result of the whole program is not finite, or holds a NaN."""
+        return self._when(self.top, self.top.program.outvars[k], (), kind) is not None
+
+    def births_of_result(self, k: int, kind: int, seen: set[Any]) -> list[Birth]:
+        """Where what is not finite in a result comes from."""
+        value = self.top.program.outvars[k]
+        when = self._when(self.top, value, (), kind)
+        return [] if when is None else list(self._from(self.top, value, when, kind, (), seen))
+
+    def earliest(self, results: Sequence[int], kind: int) -> Birth | None:
+        """Of all that these results are not finite for, what was made first; what was given only where nothing was made.
+
+        A number that the program says comes last, as in `jnp.where(n > 0, x, jnp.nan)`: it is there on purpose.
+        """
+        found = self.births_of_results(results, kind)
+        return min(found, key=lambda b: (not b.equations, isinstance(b.value, Literal), b.order), default=None)
+
+    def births_of_results(self, results: Sequence[int], kind: int) -> list[Birth]:
+        seen: set[Any] = set()
+        return [b for k in results for b in self.births_of_result(k, kind, seen)]
+
+    def given_nans(self, results: Sequence[int]) -> list[Birth]:
+        """The inputs of the program in which these results' NaNs, or what they become, may lie."""
+        given = {
+            b.value: b for kind in (NAN, INFINITE) for b in self.births_of_results(results, kind) if not b.equations
+        }
+        return [b for v, b in given.items() if v in self.top.program.invars and self.is_bad_input(v, NAN)]  # type: ignore[arg-type]
+
+    def raised_values(self) -> Iterator[tuple[Level, Var]]:
+        """The watched values that were not finite, in any step."""
+        for watch in self.watches:
+            level = self.top
+            for equation, place in watch.path:
+                level = level.within(equation, place)
+            for v in watch.values:
+                if self.first(level, v, INFINITE) is not None:
+                    yield level, v
+
+    def births(self, level: Level, value: Atom, kind: int, seen: set[Any] | None = None) -> list[Birth]:
+        """Where a value that is not finite comes from."""
+        steps = self.first(level, value, kind)
+        if steps is None:
+            return []
+        return list(self._from(level, value, steps, kind, (), set() if seen is None else seen))
+
+    def _from(
+        self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
+    ) -> Iterator[Birth]:
+        """Of a value that is known to be bad in a step."""
+        key = _key(level.path, value)
+        if key in seen:
+            return
+        seen.add(key)
+        chain = ((level, value), *chain)
+        if value not in level.makers:
+            yield from self._from_input(level, value, steps, kind, chain, seen)
+            return
+        equation = level.program.equations[level.makers[value]]
+        inner = list(self._inside(level, equation, value, steps, kind))
+        if inner:
+            for inner_level, v, first in inner:
+                yield from self._from(inner_level, v, first, kind, chain, seen)
+            return
+        equations, frontier = self._made_of(level, value)
+        around = self._exchanged(level, value, steps)
+        whens = (
+            (a, next((w for at in around if (w := self._when(level, a, at, kind)) is not None), None)) for a in frontier
+        )
+        bad = [(a, when) for a, when in whens if when is not None]
+        for a, when in bad:
+            yield from self._from(level, a, when, kind, chain, seen)
+        if not bad:
+            yield Birth(level, steps, equations, value, kind, chain, self._alike(level, value, steps, kind))
+
+    def _exchanged(self, level: Level, value: Atom, steps: Steps) -> list[Steps]:
+        """Where the operands of what makes a value come from: here, and from other devices where it exchanges values with them."""
+        equation = level.program.equations[level.makers[value]]
+        axes = named_axes(equation.operation) if compat.exchanges(equation.primitive) else frozenset()
+        return [steps, *(level.elsewhere(steps, axes) if axes else ())]
+
+    def _alike(self, level: Level, value: Atom, steps: Steps, kind: int) -> tuple[Steps, ...]:
+        every = frozenset(name for axes in level.devices for name in axes or ())
+        others = level.elsewhere(steps, every) if every else ()
+        return tuple(at for at in others if self.first(level, value, kind, at) == at)
+
+    def _inside(
+        self, level: Level, equation: Equation, value: Atom, steps: Steps, kind: int
+    ) -> Iterator[tuple[Level, Atom, Steps]]:
+        """What a result of an equation that holds programs is in those."""
+        if equation.primitive not in flag_rules.registered:
+            return
+        k = equation.outvars.index(value)  # type: ignore[arg-type]
+        carry = _carry(equation)
+        for place, (label, program) in enumerate(equation.programs):
+            if label == "cond_jaxpr":
+                continue
+            inner, result = level.within(equation, place), program.outvars[k]
+            if carry is not None and result in program.invars:
+                # What a step hands on as it came in: the carry, as the step before left it.
+                at = program.invars.index(result) - carry[0]  # type: ignore[arg-type]
+                result = program.outvars[at] if 0 <= at < carry[1] else result
+            first = self.first(inner, result, kind, steps)
+            if first is not None and first[: len(steps)] < steps and not has_steps(equation):
+                first = steps if self._is_bad_within(inner, result, steps, kind) else None
+            if first is not None and first[: len(steps)] <= steps:
+                yield inner, result, first
+            elif result in program.invars:
+                operand = equation.invars[_operand_of(equation, program.invars.index(result))]  # type: ignore[arg-type]
+                when = self._when(level, operand, steps, kind)
+                if when is not None:
+                    yield level, operand, when
+
+    def _made_of(self, level: Level, value: Atom) -> tuple[tuple[Equation, ...], list[Atom]]:
+        """The equations that make a value of watched ones and inputs, through values that are not watched; and what those are."""
+        found: set[int] = set()
+        frontier: dict[Atom, None] = {}
+        todo = [level.makers[value]]
+        while todo:
+            k = todo.pop()
+            if k in found:
+                continue
+            found.add(k)
+            for a in level.program.equations[k].invars:
+                if not is_watchable(a.aval):
+                    continue
+                is_known = _key(level.path, a) in self.raised or a in level.told
+                if isinstance(a, Literal) or a not in level.makers or is_known:
+                    frontier[a] = None
+                else:
+                    todo.append(level.makers[a])
+        return tuple(level.program.equations[k] for k in sorted(found)), list(frontier)
+
+    def _when(self, level: Level, a: Atom, steps: Steps, kind: int) -> Steps | None:
+        """The step in which a value that others are made of in one is bad; None if it is not."""
+        if isinstance(a, Literal):
+            return steps if _is_bad(a.val, kind) else None
+        if a in level.makers or _key(level.path, a) in self.raised:
+            return steps if self._is_bad_in(level, a, steps, kind) else None
+        return steps if any(True for _ in self._outside(level, a, steps, kind)) else None
+
+    def _is_bad_in(self, level: Level, a: Atom, steps: Steps, kind: int) -> bool:
+        """Of a value that is watched or told of: whether it is bad in one step."""
+        first = self.first(level, a, kind, steps)
+        if first is None or first >= steps:
+            return first == steps
+        key = (_key(level.path, a), steps)
+        if key not in self.known:
+            asked = [a, *(v for v in self._doubtful(level, steps) if v is not a)]
+            self.known.update(
+                ((_key(level.path, v), steps), kinds)
+                for v, kinds in zip(asked, self.kinds_in(level, steps, asked), strict=True)
+            )
+        return self.known[key][kind]
+
+    def _is_bad_within(self, inner: Level, a: Atom, steps: Steps, kind: int) -> bool:
+        """The same of a value of a branch, or of a checkpoint: a branch that was not taken gives nothing."""
+        (*_, (equation, place)), outer = inner.path, inner.outer
+        assert outer is not None
+        if equation.primitive is compat.cond_p and self.branch_in(outer, equation, steps) != place:
+            return False
+        return self._is_bad_in(inner, a, steps, kind)
+
+    def _doubtful(self, level: Level, steps: Steps) -> list[Var]:
+        """The watched values of a program that were bad in an earlier step, and so may be in this one, or not."""
+        here = (v for w in self.watches if w.path == level.path for v in w.values)
+        return [v for v in here if (f := self.first(level, v, INFINITE, steps)) is not None and f < steps]
+
+    def _from_input(
+        self, level: Level, value: Atom, steps: Steps, kind: int, chain: tuple[Any, ...], seen: set[Any]
+    ) -> Iterator[Birth]:
+        if level.outer is None or isinstance(value, Literal) or value in level.program.constvars:
+            yield Birth(level, steps, (), value, kind, chain)
+            return
+        for where, a, when in self._outside(level, value, steps, kind):
+            yield from self._from(where, a, when, kind, chain, seen)
+
+    def _outside(self, level: Level, value: Atom, steps: Steps, kind: int) -> Iterator[tuple[Level, Atom, Steps]]:
+        """What an input of a nested program, or a constant, is outside of it, or in the step before, where that is bad."""
+        if level.outer is None or value in level.program.constvars:
+            if self.is_bad_input(value, kind):  # type: ignore[arg-type]
+                yield level, value, steps
+            return
+        equation, _ = level.path[-1]
+        k = level.program.invars.index(value)  # type: ignore[arg-type]
+        sizes = _carry(equation, level.is_condition)
+        before = steps[:-1] if has_steps(equation) else steps
+        operand = equation.invars[_operand_of(equation, k, level.is_condition)]
+        if sizes is not None and sizes[0] <= k < sizes[0] + sizes[1] and steps[-1] > 0:
+            body = level.body
+            result = body.program.outvars[k - sizes[0]]
+            last = (*before, steps[-1] - 1)
+            when = self._when(body, result, last, kind) if result is not value else None
+            if when is not None:
+                # What goes round is followed to the step in which it began, and not step by step.
+                first = self.first(body, result, kind, last) if result in body.makers else None
+                yield body, result, when if first is None else min(first, when)
+                return
+            if result is not value:
+                return
+        when = self._when(level.outer, operand, before, kind)
+        if when is not None:
+            yield level.outer, operand, when
+
+
+def _carry(equation: Equation, is_condition: bool = False) -> tuple[int, int] | None:
+    """Where the carry stands among the inputs of a loop's body, or of its condition, and how many values it has."""
+    if equation.primitive is compat.scan_p:
+        n_consts, n_carry = compat.scan_sizes(equation.params)
+        return n_consts, n_carry
+    if equation.primitive is compat.while_p:
+        return equation.params["cond_nconsts" if is_condition else "body_nconsts"], len(equation.outvars)
+    return None
+
+
+def _operand_of(equation: Equation, k: int, is_condition: bool = False) -> int:
+    """The operand that is the k-th input of a program in an equation."""
+    if equation.primitive is compat.cond_p:
+        return k + 1
+    if equation.primitive is not compat.while_p:
+        return k
+    n_condition, n_consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+    if is_condition:
+        return k if k < n_condition else k + n_consts
+    return int(k + n_condition)
+
+
+def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
+    """The equations that make a value, each in its program: of an input of a nested program those outside, and of the step before."""
+    if value in level.makers:
+        yield level, level.program.equations[level.makers[value]]
+    elif level.outer is not None and value in level.program.invars:
+        around, _ = level.path[-1]
+        k = level.program.invars.index(value)  # type: ignore[arg-type]
+        carry = _carry(around, level.is_condition)
+        if carry is not None and 0 <= k - carry[0] < carry[1]:
+            result = level.body.program.outvars[k - carry[0]]
+            if result in level.body.makers:
+                yield level.body, level.body.program.equations[level.body.makers[result]]
+        yield from made_by(level.outer, around.invars[_operand_of(around, k, level.is_condition)])
+
+
+def _is_bad(x: Any, kind: int) -> bool:
+    x = np.asarray(x)
+    if x.dtype.kind not in "fc":
+        x = x.astype(np.float32)
+    return bool((~np.isfinite(x)).any() if kind == INFINITE else np.isnan(x).any())
+
+
+def _key(path: Path, value: Atom) -> tuple[Any, ...]:
+    return (*((id(e), place) for e, place in path), id(value))

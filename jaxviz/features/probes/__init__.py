@@ -1,0 +1,1 @@
+"""Values recorded while a program runs."""

@@ -1,0 +1,183 @@
+"""Probes put into a program from outside: after what a line of source makes, and, where the program has probes, with their iterations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.features.probes.probes import Site, Spec, link_p, next_place, report_p
+from jaxviz.higher_order.observing import Observer, joined, observed_program, walk_observed
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.origin import Location, definition, is_own_code, locate
+from jaxviz.ir.syntax import Atom, DropVar, Equation, Program, Var
+from jaxviz.transforms.driver import Builder
+
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of source, as it was asked for.
+
+    Args:
+      file: the end of its file's path; '' for the file of the function that is watched.
+      number: from 1.
+    """
+
+    file: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.file or 'line'}:{self.number}"
+
+    def is_at(self, location: Location, own_file: str) -> bool:
+        if location.line != self.number:
+            return False
+        file = self.file or own_file
+        return location.file == file or location.file.endswith(os.sep + file)
+
+
+def parse_line(line: Any) -> Line:
+    """`'model.py:41'`, or a number for a line of the function's own file.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    if isinstance(line, int) and not isinstance(line, bool):
+        return Line("", line)
+    file, _, number = str(line).rpartition(":")
+    if not file or not number.isdigit():
+        raise ValueError(
+            f"{line!r} is no line of source. Write it as 'model.py:41', or as 41 for the file of the function."
+        )
+    return Line(file, int(number))
+
+
+def with_probes(program: Program, lines: Sequence[Line], spec: Spec) -> Program:
+    """The program with what these lines make reported, and told where in which loop it is; see `observed_program`.
+
+    Raises:
+      ValueError: a line makes nothing that can be reported; the message says which lines do.
+    """
+    chosen = chosen_values(program, lines)
+    places = {v: next_place() for v in chosen}
+
+    def observe(builder: Builder, v: Var, e: Equation, loop: Atom) -> Atom:
+        site = Site(chosen[v], "value", spec, places[v])
+        params = {"site": site, "axes": 0, "has_step": True}
+        avals, context = (v.aval, loop.aval), e.operation.context
+        told = make_operation(report_p, params, avals, (), frozenset([compat.report_effect]), context)
+        builder.equations.append(Equation(told, (v, loop), (), e.source))
+        if not spec.cotangents or not jnp.issubdtype(v.aval.dtype, jnp.inexact):
+            return v
+        params = {**params, "site": replace(site, kind="cotangent")}
+        linked = Var(v.aval)
+        link = make_operation(link_p, params, avals, (v.aval,), frozenset(), context)
+        builder.equations.append(Equation(link, (v, loop), (linked,), e.source))
+        return linked
+
+    def has_use(e: Equation) -> bool:
+        return e.primitive in (report_p, link_p) and e.params["site"].spec == spec and not e.params["has_step"]
+
+    def extend(builder: Builder, e: Equation, loop: Atom) -> None:
+        x, *index = e.invars
+        if index and len(index[0].aval.shape) > 1:  # one for each example
+            builder.equations.append(e)
+            return
+        where = joined(builder, loop, index[0]) if index else loop
+        op = e.operation
+        made = make_operation(
+            op.primitive, {**op.params, "has_step": True}, (x.aval, where.aval), op.out_avals, op.effects, op.context
+        )
+        builder.equations.append(Equation(made, (x, where), e.outvars, e.source, e.origin))
+
+    return observed_program(program, Observer(chosen, observe, has_use, extend))
+
+
+def chosen_values(program: Program, lines: Sequence[Line]) -> dict[Var, str]:
+    """The values that leave each line, since another one reads them or they are results, with the names that they are told of by."""
+    own = definition(program.debug_info)
+    own_file = own.file if own is not None else ""
+    found: dict[Line, list[tuple[Var, str]]] = {line: [] for line in lines}
+    there: set[str] = set()
+    for nested in walk_observed(program):
+        at = {e: _line_of(e) for e in nested.equations}
+        there |= {str(place) for place in at.values() if place is not None}
+        for line in lines:
+            of_line = [e for e, place in at.items() if place is not None and line.is_at(place, own_file)]
+            for e, v in _leaving(nested, of_line):
+                found[line].append((v, str(e.params.get("name") or e.primitive.name)))
+    for line, values in found.items():
+        if not values:
+            raise ValueError(_nothing_at(line, program, there))
+    chosen: dict[Var, str] = {}
+    for line, values in found.items():
+        many = len({kind for _, kind in values}) > 1
+        chosen.update((v, f"{line.name} {kind}" if many else line.name) for v, kind in values)
+    return chosen
+
+
+def _line_of(e: Equation) -> Location | None:
+    """Where the user wrote it; None for what differentiation inside the program wrote."""
+    return None if compat.is_differentiated(e.source) else locate(e.source)
+
+
+def _leaving(program: Program, equations: Sequence[Equation]) -> list[tuple[Equation, Var]]:
+    """The values that leave a line, each time that it is run."""
+    if not equations:
+        return []
+    readers: dict[Atom, list[Equation | None]] = {a: [None] for a in program.outvars}
+    for e in program.equations:
+        for a in e.invars:
+            readers.setdefault(a, []).append(e)
+    made = []
+    for run in _runs(equations):
+        inside = set(run)
+        made += [
+            (e, v) for e in run for v in e.outvars if _is_told(v) and any(r not in inside for r in readers.get(v, ()))
+        ]
+    return made
+
+
+def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
+    """The equations of a line, for each time that Python ran it: it was called from elsewhere, or it was where it had been before."""
+    runs: list[list[Equation]] = []
+    caller: Any = None
+    been: set[Any] = set()
+    for e in equations:
+        frames = compat.frames_of(e.source)
+        user = next((i for i, (code, _) in enumerate(frames) if _is_users(code.co_filename)), 0)
+        outer, whole = tuple(frames[user + 1 :]), tuple(frames)
+        if not runs or outer != caller or whole in been:
+            runs.append([])
+            been = set()
+        caller = outer
+        been.add(whole)
+        runs[-1].append(e)
+    return runs
+
+
+def _is_users(file: str) -> bool:
+    return compat.is_user_file(file) and not is_own_code(file)
+
+
+def _is_told(v: Var) -> bool:
+    dtype = getattr(v.aval, "dtype", None)
+    return not isinstance(v, DropVar) and isinstance(dtype, np.dtype) and not compat.is_float0(v.aval)
+
+
+def _nothing_at(line: Line, program: Program, there: set[str]) -> str:
+    of_file = sorted((int(place.rpartition(":")[2]), place) for place in there if not line.file or line.file in place)
+    near = [place for _, place in sorted(of_file, key=lambda p: abs(p[0] - line.number))[:MOST_NAMED]]
+    hint = f"Lines that do, near it: {', '.join(near)}." if near else "No line of that file does."
+    return (
+        f"{line.name} makes no value of {program.name} that can be watched. {hint} Inside a function with a rule of its own, or where the "
+        "function differentiates, watch the function that is called there."
+    )

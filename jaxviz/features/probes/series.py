@@ -1,0 +1,246 @@
+"""`Series`: what a watch has been told of one name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxviz.features.probes import probes
+from jaxviz.features.probes.probes import STATISTICS, Kind, Report, What
+from jaxviz.report.tables import printable
+
+if TYPE_CHECKING:
+    pass
+
+Array = np.ndarray[Any, Any]
+
+MOST_BYTES = 64 * 2**20
+"""How much a series of whole values keeps."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Record:
+    """One value, as it was told.
+
+    Args:
+      step: its step: see `Watch.step`; where none is marked, how many came before it.
+      place: the number of the place in the program that told of it, in the order in which places were traced.
+      position: how many came before it in the same step from the same place, on the same device.
+      index: the integers that the program gave with it, such as iterations of loops, outermost first; None where it gave none.
+      device: in a `shard_map`, the number of the device in its mesh.
+      axes: how many of the leading dimensions are examples that `vmap` maps over.
+      size: how many elements the value has, for one example.
+      values: the value, or its statistics as they travel.
+    """
+
+    step: int
+    place: int
+    position: int
+    index: tuple[int, ...] | Array | None
+    device: int | None
+    axes: int
+    size: int
+    values: Array
+
+
+class Series:
+    """What was told of one name: the values, or else their cotangents. Records stand in the order in which they were told.
+
+    >>> w["hidden"].norm
+    array([5.31, 5.29, 5.24], dtype=float32)
+    >>> w["hidden"].cotangents.norm
+    array([0.12, 0.11, 0.11], dtype=float32)
+
+    Only so many records are kept: when there are too many, every second step of those kept goes. `count` counts all.
+
+    Args:
+      name: of the probe.
+      kind: 'value' or 'cotangent'.
+      what: 'summary' or 'value'.
+      every: which steps are asked for.
+      keep: how many records at most.
+    """
+
+    def __init__(self, name: str, kind: Kind, what: What, every: int, keep: int):
+        self.name, self.kind, self.what = name, kind, what
+        self.count = 0
+        self.last: Record | None = None
+        self._every, self._keep = every, keep
+        self._stride = self._within = 1
+        self._records: list[Record] = []
+        self._nbytes = 0
+        self._begun: dict[tuple[int, int | None], tuple[int, int]] = {}
+        self._cotangents: Series | None = None
+
+    def _add(self, report: Report, step: int | None) -> None:
+        number = self.count if step is None else step
+        at = report.site.place, report.device
+        before, n = self._begun.get(at, (number, 0))
+        position = n if before == number else 0
+        self._begun[at] = number, position + 1
+        self.count += 1
+        if step is None and number % self._every:
+            return
+        index: Any = report.index
+        if index is not None:
+            index = tuple(map(int, index)) if index.ndim == 1 else index
+        self.last = Record(
+            number,
+            report.site.place,
+            position,
+            index if report.index is not None and len(report.index) else None,
+            report.device,
+            report.axes,
+            report.size,
+            report.values,
+        )
+        if self._keeps(self.last):
+            self._records.append(self.last)
+            self._nbytes += self.last.values.nbytes
+            while len(self._records) > self._keep or (self._nbytes > MOST_BYTES and len(self._records) > 1):
+                self._thin()
+
+    def _keeps(self, record: Record) -> bool:
+        return record.step // self._every % self._stride == 0 and record.position % self._within == 0
+
+    def _thin(self) -> None:
+        if len({r.step for r in self._records}) > 1:
+            self._stride *= 2
+        else:  # all of one step, as of a long loop
+            self._within *= 2
+        self._records = [r for r in self._records if self._keeps(r)]
+        self._nbytes = sum(r.values.nbytes for r in self._records)
+
+    @property
+    def cotangents(self) -> Series:
+        """The cotangents of the same name; empty where nothing was differentiated."""
+        if self._cotangents is None:
+            raise AttributeError(f"{self!r} is of cotangents itself")
+        return self._cotangents
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        return tuple(self._records)
+
+    @property
+    def steps(self) -> Array:
+        return np.array([r.step for r in self.records], int)
+
+    @property
+    def positions(self) -> Array:
+        """How many records came before it in the same step from the same place: in a scan the iteration, for cotangents from the last one."""
+        return np.array([r.position for r in self.records], int)
+
+    @property
+    def places(self) -> Array:
+        """Which of the places that share the name it is from: 0 for the first that was traced. Which of them XLA runs first is XLA's choice."""
+        return np.unique([r.place for r in self.records], return_inverse=True)[1]
+
+    @property
+    def index(self) -> Any:
+        """The integers that the program gave with each record, as an array where there are equally many; None where it gave none."""
+        found = [r.index for r in self.records]
+        return _stacked([np.asarray(i) for i in found]) if found and all(i is not None for i in found) else None
+
+    @property
+    def devices(self) -> tuple[int | None, ...]:
+        return tuple(r.device for r in self.records)
+
+    @property
+    def values(self) -> Any:
+        """The values, one after the other along the first dimension; a list where their shapes differ.
+
+        Raises:
+          AttributeError: only summaries are collected.
+        """
+        if self.what != "value":
+            raise AttributeError(
+                f"of {self.name!r} summaries are collected: {', '.join(STATISTICS)}. Watch it with what='value'."
+            )
+        return _stacked([r.values for r in self.records])
+
+    def statistic(self, name: str) -> Any:
+        """One of 'norm', 'mean', 'min', 'max', 'nans' and 'infs' for each record, and along further dimensions for each example."""
+        return _stacked([statistics_of(r, self.what)[name] for r in self.records])
+
+    @property
+    def norm(self) -> Any:
+        return self.statistic("norm")
+
+    @property
+    def mean(self) -> Any:
+        return self.statistic("mean")
+
+    @property
+    def min(self) -> Any:
+        return self.statistic("min")
+
+    @property
+    def max(self) -> Any:
+        return self.statistic("max")
+
+    @property
+    def nans(self) -> Any:
+        return self.statistic("nans")
+
+    @property
+    def infs(self) -> Any:
+        return self.statistic("infs")
+
+    def line(self) -> tuple[Array, Array, str]:
+        """What a plot of it shows: steps, with fractions for several records of a step; what is drawn; and its name.
+
+        A number is drawn as it is, anything larger as its norm; examples are averaged.
+        """
+        records = sorted(self.records, key=lambda r: (r.step, r.place, r.position, r.device or 0))
+        statistic = "mean" if all(r.size == 1 for r in records) else "norm"
+        xs: list[float] = []
+        for step, group in itertools.groupby(r.step for r in records):
+            n = len(list(group))
+            xs += [step + i / n for i in range(n)]
+        ys = [float(np.mean(statistics_of(r, self.what)[statistic])) for r in records]
+        return np.array(xs), np.array(ys), "value" if statistic == "mean" else "norm"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def to_dict(self) -> dict[str, Any]:
+        """NumPy arrays by name, for a data frame or a file: steps, positions, and the statistics or the values."""
+        found = {"steps": self.steps, "places": self.places, "positions": self.positions}
+        if self.index is not None:
+            found["index"] = self.index
+        names = STATISTICS if self.what == "summary" else ()
+        return {**found, **{n: self.statistic(n) for n in names}, **({"values": self.values} if not names else {})}
+
+    def __repr__(self) -> str:
+        return f"Series({printable(self.name, 60)!r}, {self.kind}, {self.count:,} record{'s' * (self.count != 1)})"
+
+
+def _stacked(arrays: Sequence[Array]) -> Any:
+    return np.stack(arrays) if len({a.shape for a in arrays}) == 1 else (np.empty(0) if not arrays else list(arrays))
+
+
+def statistics_of(record: Record, what: What) -> Mapping[str, Array]:
+    if what == "summary":
+        return probes.statistics(record.values)
+    x = np.reshape(record.values, (*record.values.shape[: record.axes], record.size))
+    is_inexact = jax.numpy.issubdtype(x.dtype, np.inexact)
+    bad = (
+        {"nans": np.isnan(x).sum(-1), "infs": np.isinf(x).sum(-1)}
+        if is_inexact
+        else {n: np.zeros(x.shape[:-1], int) for n in STATISTICS[4:]}
+    )
+    x = np.abs(x) if np.iscomplexobj(x) else x
+    x = x.astype(np.promote_types(np.float32, x.dtype) if x.dtype.kind in "fiub" else np.float32)
+    nan = np.full(x.shape[:-1], np.nan)
+    ends = (
+        {"mean": x.mean(-1), "min": x.min(-1), "max": x.max(-1)}
+        if record.size
+        else {"mean": nan, "min": nan, "max": nan}
+    )
+    return {"norm": np.sqrt((x * x).sum(-1)), **ends, **bad}

@@ -1,0 +1,375 @@
+"""`watch`: what probes tell while a program runs, as series by name."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import numpy as np
+
+from jaxviz.displays import display
+from jaxviz.features.probes import probes
+from jaxviz.features.probes.probe_lines import parse_line, with_probes
+from jaxviz.features.probes.probes import STATISTICS, Report, Spec, What
+from jaxviz.features.probes.series import Series, statistics_of
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Program
+from jaxviz.ir.trace import trace_call
+from jaxviz.report.tables import format_bytes, html_table, printable, text_table
+from jaxviz.runtime.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
+
+KEEP = 2000
+"""How many records a series keeps, unless a watch says otherwise."""
+
+_owners = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchCost:
+    """What watching has taken in Python; on the device the summaries come to it, which this does not measure.
+
+    Args:
+      reports: how many have arrived.
+      seconds: spent on them in callbacks, during which what reports is held up.
+      nbytes: that came from the device with them.
+    """
+
+    reports: int
+    seconds: float
+    nbytes: int
+
+    def __str__(self) -> str:
+        each = f", {self.seconds / self.reports * 1e6:,.0f} µs each" if self.reports else ""
+        return f"{self.reports:,} reports took {self.seconds * 1e3:,.1f} ms in Python{each}, and moved {format_bytes(self.nbytes)}"
+
+    __repr__ = __str__
+
+
+class Watch:
+    """Collects what probes tell. Made by `watch`.
+
+    >>> with jaxviz.watch("loss", "layer1.*") as w:
+    ...     for batch in w.steps(batches):
+    ...         params = train_step(params, batch)
+    >>> w["loss"].mean
+
+    As a mapping it has a `Series` for each name, and it may be read while the program runs. Shown in a notebook it is a plot that goes on
+    as the program runs; see `live`.
+    """
+
+    def __init__(self, names: Sequence[str], what: What, every: int, keep: int, cotangents: bool, owner: int = 0):
+        self.spec = Spec(tuple(names), what, cotangents, owner)
+        self.every, self.keep = every, keep
+        self.errors: list[Exception] = []
+        """What went wrong in collecting; the program that is watched does not hear of it."""
+        self.is_open = False
+        self._is_listening = False
+        self._step: int | None = None
+        self._series: dict[str, Series] = {}
+        self._lock = threading.RLock()
+        self._reports = self._nbytes = 0
+        self._seconds = 0.0
+        self._listens: list[Callable[[bool], None]] = []
+
+    # --- as a context
+
+    def __enter__(self) -> Watch:
+        if self.is_open:
+            raise RuntimeError("this watch is open already; make another one for what is within")
+        self.is_open = True
+        self._listen(True)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        try:
+            if error is None:
+                jax.effects_barrier()
+            elif isinstance(error, Exception):
+                with contextlib.suppress(Exception):  # the error under way is the one to see
+                    jax.effects_barrier()
+        finally:
+            self._listen(False)
+            self.is_open = False
+            self._tell(is_over=True)
+
+    def step(self, number: int | None = None) -> int:
+        """Begins the next step, or the one of this number; returns the number. What arrives before the next begins belongs to it.
+
+        It waits until all that is under way has reported. Only every n-th step is watched, if the watch says so; in between the program is
+        the one that it is when nothing is watched.
+        """
+        jax.effects_barrier()
+        self._step = number if number is not None else 0 if self._step is None else self._step + 1
+        if self.is_open:
+            self._listen(self._step % self.every == 0)
+        return self._step
+
+    def _listen(self, listens: bool) -> None:
+        if listens != self._is_listening:
+            self._is_listening = listens
+            (probes.begin if listens else probes.end)(self)
+
+    def steps(self, items: Iterable[T]) -> Iterator[T]:
+        """The items, with a step begun before each: `for batch in w.steps(batches): ...`."""
+        for item in items:
+            self.step()
+            yield item
+
+    # --- as what reports are handed to
+
+    def receive(self, report: Report) -> None:
+        """Called by the threads that run the program; see `probes.Receiver`."""
+        began = time.perf_counter()
+        with self._lock:
+            series = self._of(report.site.name)
+            of_kind = series if report.site.kind == "value" else series.cotangents
+            of_kind._add(report, report.step if report.step is not None else self._step)
+            self._reports += 1
+            self._nbytes += report.values.nbytes
+            self._seconds += report.seconds + time.perf_counter() - began
+        self._tell()
+
+    def fail(self, error: Exception) -> None:
+        if len(self.errors) < 10:
+            self.errors.append(error)
+
+    def _of(self, name: str) -> Series:
+        if name not in self._series:
+            series = Series(name, "value", self.spec.what, self.every, self.keep)
+            series._cotangents = Series(name, "cotangent", self.spec.what, self.every, self.keep)
+            self._series[name] = series
+        return self._series[name]
+
+    def _tell(self, is_over: bool = False) -> None:
+        for listen in self._listens:
+            listen(is_over)
+
+    # --- as a report
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What has been told of, by name: layer2 before layer10."""
+        return tuple(
+            sorted(
+                self._series,
+                key=lambda name: [(len(n), n) if n.isdigit() else (0, n) for n in re.split(r"(\d+)", name)],
+            )
+        )
+
+    def __getitem__(self, name: str) -> Series:
+        try:
+            return self._series[name]
+        except KeyError:
+            told = (
+                ", ".join(self.names) or "none yet; what is compiled ahead of time, or has no such probe, tells nothing"
+            )
+            raise KeyError(f"nothing was told of {name!r}. Names told of: {told}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._series
+
+    @property
+    def cost(self) -> WatchCost:
+        """What watching has taken so far, as far as it can be told from within."""
+        return WatchCost(self._reports, self._seconds, self._nbytes)
+
+    def lines(self) -> list[Series]:
+        """All series that have something in them, values first."""
+        with self._lock:
+            both = [s for name in self.names for s in (self._series[name], self._series[name].cotangents)]
+        return [s for s in both if s.count]
+
+    def to_dict(self) -> dict[str, Any]:
+        """NumPy arrays by name and kind, and the cost."""
+        found: dict[str, Any] = {}
+        for s in self.lines():
+            found.setdefault(s.name, {})[s.kind] = s.to_dict()
+        return {"series": found, "cost": asdict(self.cost)}
+
+    def plot(self, ax: Axes | None = None, log: bool = False) -> Figure:
+        """A figure: numbers as they are, arrays as their norms, over the steps; cotangents are dashed.
+
+        Args:
+          ax: where to draw, else in a figure of its own.
+          log: whether the axis of values is logarithmic.
+        """
+        from jaxviz.features.probes.plot import plot_series
+
+        return plot_series(self.lines(), ax, log)
+
+    def live(self) -> Any:
+        """A widget that plots what is told as the program runs, in the cell that is running too, and that stays in the notebook that is saved.
+
+        It is what a notebook shows of the watch itself: `display(w)` before the training begins.
+        """
+        return display("plot of a watch")(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        shown = self.live()._repr_mimebundle_(**kwargs)
+        if shown is not None:
+            (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = str(self)
+        return shown
+
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Has a function called after each report, by the thread that brought it, and at the end, with True. It must be quick and not raise."""
+        self._listens.append(listener)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows = []
+        for s in self.lines():
+            if s.last is None:
+                continue
+            last = {n: np.asarray(v) for n, v in statistics_of(s.last, s.what).items()}
+            steps = s.steps
+            span = f"{steps[0]:,}–{steps[-1]:,}" if len(steps) > 1 else str(s.last.step)
+            numbers = (f"{float(np.mean(last[n])):.4g}" for n in STATISTICS[:4])
+            bad = (f"{int(last[n].sum()):,}" for n in STATISTICS[4:])
+            rows.append((printable(s.name, 60), s.kind, f"{s.count:,}", span, *numbers, *bad))
+        return rows
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        if not rows:
+            return f"nothing told of {', '.join(self.spec.names) or 'its lines'} yet"
+        return "\n".join([text_table(_HEADS, rows, _ALIGN), "", *self._notes()])
+
+    def _notes(self) -> list[str]:
+        errors = [f"{len(self.errors)} reports could not be taken: {self.errors[0]}"] if self.errors else []
+        return [f"{self.cost}.", *errors]
+
+    def __repr__(self) -> str:
+        return f"Watch({', '.join(map(repr, self.spec.names))}: {len(self)} told of, {self._reports:,} reports)"
+
+    def _repr_html_(self) -> str:
+        table = html_table("What was told, with the last values", _HEADS, self._rows(), [a == ">" for a in _ALIGN])
+        return table + "".join(f"<p>{printable(note)}</p>" for note in self._notes())
+
+
+class WatchedFunction(Watch):
+    """A function that is watched, and what it tells. Made by `watch(f, ...)`; it stands for `f`, also under jax's transforms.
+
+    It is traced as `jax.jit` traces: once for the types of its arguments. Each call is a step, and what is in a scan or a while loop tells of
+    the iterations in its `index`. Called by a program that is compiled, as under `jax.jit`, it does not hear of calls; steps are then
+    those marked by `step`, or else records are counted.
+    """
+
+    def __init__(self, fun: Callable[..., Any], lines: Sequence[Any], **options: Any):
+        super().__init__(**options, owner=next(_owners))
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._lines = tuple(map(parse_line, lines))
+        self._calls = itertools.count()
+        self._programs: dict[Any, tuple[Program, Any]] = {}
+        probes.own(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        is_staged = compat.is_staged()
+        call = -1 if is_staged else self._step if self._step is not None else next(self._calls)
+        if call >= 0 and call % self.every:
+            return self._fun(*args, **kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        program, out_tree = self._program(args, kwargs, leaves, tree)
+        outs = evaluate(program, [*leaves, np.array([call], np.int32)])
+        return jax.tree.unflatten(out_tree, outs)
+
+    def _program(self, args: Any, kwargs: Any, leaves: Sequence[Any], tree: Any) -> tuple[Program, Any]:
+        try:
+            key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), probes.asked()
+            if key in self._programs:
+                return self._programs[key]
+        except TypeError:  # an argument is no array: tracing says which
+            key = None
+        with probes.asking(self.spec):
+            traced = trace_call(self._fun, args, kwargs)
+        made = with_probes(traced.program, self._lines, self.spec), traced.out_tree
+        if key is not None and not traced.program.is_path:  # a path holds for these values alone
+            self._programs[key] = made
+        return made
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+_HEADS = ("name", "of", "records", "steps", "norm", "mean", "min", "max", "NaNs", "infs")
+_ALIGN = "<<>>>>>>>>"
+
+
+def watch(
+    *names: Any,
+    lines: Sequence[str | int] = (),
+    what: What = "summary",
+    every: int = 1,
+    keep: int = KEEP,
+    cotangents: bool = True,
+) -> Any:
+    """Watches values while a program runs, or summaries of them, and their cotangents: those of probes, or those that a line makes.
+
+    >>> with jaxviz.watch("loss", "layer1.*") as w:
+    ...     for batch in w.steps(batches):
+    ...         params = train_step(params, batch)
+    >>> w["loss"].mean, w["layer1.h"].norm, w["layer1.h"].cotangents.max
+    >>> w.plot()
+
+    Within it, functions that are jitted are traced once more, with what is watched in them. Watches that ask for the same share what is
+    compiled, so to enter one again costs nothing; and outside, the programs are what they were.
+
+    Given a function first, it returns one that stands for it, whose source need have no probes:
+
+    >>> loss = jaxviz.watch(loss, lines=["model.py:41"])
+    >>> step = jax.jit(jax.value_and_grad(loss))
+    >>> loss["model.py:41"].cotangents.norm
+
+    Args:
+      *names: of probes, or patterns such as 'layer?.*'; without any, all. Before them, it may be the function to watch.
+      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. What is told of is each value of that line
+        which another line reads, or which is a result.
+      what: 'summary' (norm, mean, min, max, and the number of NaNs and infinities, computed on the device) or 'value'.
+      every: of which steps: see `Watch.step`. Where no steps are marked, of which records.
+      keep: how many records a series keeps.
+      cotangents: whether cotangents are reported too, where the program is differentiated.
+
+    Returns:
+      a `Watch`, which collects within a `with`; or with a function a `WatchedFunction`, which collects whenever it runs.
+
+    Raises:
+      ValueError, TypeError: an argument that means nothing. For a line that makes nothing, the call of the function raises it.
+    """
+    fun = names[0] if names and callable(names[0]) else None
+    names = names[fun is not None :]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"watch takes names of probes, as str; got {type(name).__name__}")
+    if what not in ("summary", "value"):
+        raise ValueError(f"what={what!r}; it may be 'summary' or 'value'")
+    if every < 1 or keep < 2:
+        raise ValueError(f"every={every}, keep={keep}; at least every=1 and keep=2 make sense")
+    if fun is None and lines:
+        raise ValueError(
+            f"lines={list(lines)} need the function that has them: write watch(f, lines=...), and call what it returns"
+        )
+    options: dict[str, Any] = {"what": what, "every": every, "keep": keep, "cotangents": cotangents}
+    if fun is None:
+        return Watch(names or ("*",), **options)
+    return WatchedFunction(
+        fun, [lines] if isinstance(lines, str) else lines, names=names or (() if lines else ("*",)), **options
+    )

@@ -1,0 +1,137 @@
+"""The plot of a watch, which follows it while training runs in the kernel.
+
+The cell that trains keeps the kernel busy, but what the kernel sends gets through: a thread of the plot's own sends what has come, at most ten
+times a second, and ends when nothing has come for some time. All that is drawn is one trait, so it is saved with the notebook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import numpy as np
+import traitlets
+
+from jaxviz.features.probes.series import Series
+from jaxviz.features.probes.watching import Watch
+from jaxviz.page.bundle import MISSING_BUNDLE
+from jaxviz.report.tables import printable
+
+_SCRIPT = Path(__file__).parents[2] / "static" / "live.js"
+_BETWEEN = 0.1
+_IDLE = 2.0
+"""Seconds without a report after which the sending thread ends; the next report begins another."""
+
+MOST_LINES = 16
+MOST_POINTS = 400
+
+
+class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
+    """Shows the series of a watch as lines, with their last values in words. Made by `Watch.live`.
+
+    Traits:
+      shown: what is drawn, as JSON; see `widgets/src/live.ts`.
+    """
+
+    shown = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, watch: Watch):
+        try:
+            self._esm = _SCRIPT.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise FileNotFoundError(MISSING_BUNDLE) from None
+        self._watch = watch
+        self._has_news = threading.Event()
+        self._sender: threading.Thread | None = None
+        self._lock, self._sends = threading.Lock(), threading.Lock()
+        super().__init__(shown=shown_of(watch))
+        held = weakref.ref(self)
+
+        def listen(is_over: bool) -> None:
+            plot = held()
+            if plot is not None:
+                (plot.update if is_over else plot.tell)()
+
+        watch.listen(listen)
+
+    def tell(self) -> None:
+        """Has what is new sent soon. Called by any thread."""
+        self._has_news.set()
+        if self._sender is None:
+            with self._lock:
+                if self._sender is None:
+                    self._sender = threading.Thread(target=_send, args=(weakref.ref(self),), daemon=True)
+                    self._sender.start()
+
+    def update(self) -> None:
+        """Sends what there is now."""
+        with self._sends:
+            self._has_news.clear()
+            self.shown = shown_of(self._watch)
+
+
+def _send(held: Any) -> None:
+    """Sends for a plot as long as there is news, and as long as it is there."""
+    quiet = time.monotonic() + _IDLE
+    while True:
+        plot = held()
+        if plot is None:
+            return
+        if plot._has_news.is_set():
+            # A kernel that goes down takes its connection with it.
+            with contextlib.suppress(Exception):
+                plot.update()
+            quiet = time.monotonic() + _IDLE
+        elif time.monotonic() > quiet:
+            with plot._lock:
+                if not plot._has_news.is_set():
+                    plot._sender = None
+                    return
+        del plot
+        time.sleep(_BETWEEN)
+
+
+def shown_of(watch: Watch) -> str:
+    """What a plot of the watch draws, as JSON."""
+    series = watch.lines()
+    return json.dumps(
+        {
+            "lines": [_line(s) for s in series[:MOST_LINES]],
+            "more": max(0, len(series) - MOST_LINES),
+            "note": " ".join(printable(note, 300) for note in watch._notes()) if series else "",
+            "isRunning": watch.is_open or watch.spec.owner != 0,
+        }
+    )
+
+
+def _line(series: Series) -> dict[str, Any]:
+    xs, ys, drawn = series.line()
+    keep = thinned(ys, MOST_POINTS)
+    return {
+        "name": printable(series.name, 60),
+        "kind": series.kind,
+        "drawn": drawn,
+        "x": [round(float(x), 4) for x in xs[keep]],
+        "y": [float(f"{y:.6g}") if math.isfinite(y) else None for y in ys[keep]],
+        "count": series.count,
+        "last": f"{ys[-1]:.4g} at step {int(xs[-1]):,}" if len(ys) else "",
+    }
+
+
+def thinned(ys: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
+    """Which points to draw so that no more than `most` are: of each stretch its least and its greatest, and any that is not finite."""
+    if len(ys) <= most:
+        return np.arange(len(ys))
+    keep = {0, len(ys) - 1}
+    for stretch in np.array_split(np.arange(len(ys)), max(1, most // 2 - 1)):
+        part = ys[stretch]
+        bad = stretch[~np.isfinite(part)]
+        keep |= {int(bad[0])} if len(bad) else {int(stretch[part.argmin()]), int(stretch[part.argmax()])}
+    return np.array(sorted(keep))

@@ -1,0 +1,202 @@
+"""Flame graphs: where time went, as bars that lie on what they are part of; in a notebook, and with matplotlib."""
+
+from __future__ import annotations
+
+import html
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+from jaxviz.report.tables import format_seconds, printable
+
+COLOURS = {
+    "phase": "#c7cdd4",
+    "user": "#f0a35e",
+    "jax": "#8fb8de",
+    "derivation": "#b89bd9",
+    "xla": "#8cc5a0",
+    "other": "#dddddd",
+}
+"""What made a bar -> its colour."""
+
+NAMES = {
+    "phase": "phase",
+    "user": "your lines",
+    "jax": "jax",
+    "derivation": "derivation",
+    "xla": "XLA",
+    "other": "else",
+}
+
+Path = tuple[tuple[str, str], ...]
+"""Name and kind of each bar, from the bottom up."""
+
+_LEAST = 0.002
+"""The share of the whole from which on a bar is drawn."""
+
+
+@dataclass(frozen=True)
+class Flame:
+    """A bar, with what lies on it.
+
+    Args:
+      name: what it says.
+      kind: of `COLOURS`.
+      seconds: its width, with those of its parts.
+      parts: the bars on it, in the order that they were met.
+    """
+
+    name: str
+    kind: str
+    seconds: float
+    parts: tuple[Flame, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "seconds": self.seconds,
+            "parts": [p.to_dict() for p in self.parts],
+        }
+
+    def placed(self, left: float = 0.0, depth: int = 0, least: float = 0.0) -> Iterator[tuple[Flame, float, int]]:
+        """Each bar with its left end in seconds and its depth, those shorter than `least` left out."""
+        yield self, left, depth
+        for part in self.parts:
+            if part.seconds >= least:
+                yield from part.placed(left, depth + 1, least)
+            left += part.seconds
+
+
+def flame_of(
+    paths: Iterable[tuple[Path, float]], name: str, kind: str = "phase", seconds: float | None = None
+) -> Flame:
+    """The bars of paths with the time each took; what is alike is one.
+
+    Args:
+      paths: what lies on the bar.
+      name, kind: of the bar itself.
+      seconds: of the whole, to which the paths are scaled; the sum of theirs by default.
+    """
+    paths = list(paths)
+    total = sum(s for _, s in paths)
+    scale = 1.0 if seconds is None or not total else seconds / total
+    return Flame(name, kind, total if seconds is None else seconds, _parts([(p, s * scale) for p, s in paths]))
+
+
+def _parts(paths: Sequence[tuple[Path, float]]) -> tuple[Flame, ...]:
+    groups: dict[tuple[str, str], list[tuple[Path, float]]] = {}
+    for path, seconds in paths:
+        if path:
+            groups.setdefault(path[0], []).append((path[1:], seconds))
+    return tuple(Flame(*key, sum(s for _, s in group), _parts(group)) for key, group in groups.items())
+
+
+_ids = itertools.count()
+_ROW = 19
+
+
+def flame_html(flame: Flame) -> str:
+    """The bars for a notebook: each tells its time where the mouse is, and a click, or Enter, makes it as wide as the whole."""
+    name = f"jaxviz-flame-{next(_ids)}"
+    bars = list(flame.placed(least=_LEAST * flame.seconds))
+    whole = flame.seconds or 1.0
+    height = _ROW * (1 + max(depth for _, _, depth in bars))
+    drawn = "".join(_bar(bar, left / whole, bar.seconds / whole, depth) for bar, left, depth in bars)
+    legend = " ".join(
+        f'<span style="background:{COLOURS[k]};color:#222;padding:0 .4em">{NAMES[k]}</span>'
+        for k in COLOURS
+        if k != "phase"
+    )
+    return (
+        f'<div style="font:12px sans-serif;margin:.3em 0">{legend}</div>'
+        f'<div id="{name}" style="position:relative;height:{height}px;font:11px sans-serif;overflow:hidden">{drawn}</div>'
+        f"<script>{_SCRIPT.replace('NAME', name)}</script>"
+    )
+
+
+def _bar(bar: Flame, left: float, width: float, depth: int) -> str:
+    text = html.escape(printable(bar.name, 160))
+    style = (
+        f"position:absolute;box-sizing:border-box;left:{100 * left:.3f}%;width:{100 * width:.3f}%;top:{_ROW * depth}px;height:{_ROW - 1}px;"
+        f"background:{COLOURS[bar.kind]};color:#222;border-right:1px solid #fff;overflow:hidden;white-space:nowrap;padding:1px 3px;cursor:pointer"
+    )
+    told = f"{text}: {format_seconds(bar.seconds)}, {100 * width:.1f} %"
+    return f'<div tabindex="0" role="button" title="{told}" aria-label="{told}" data-l="{left:.6f}" data-w="{width:.6f}" style="{style}">{text}</div>'
+
+
+_SCRIPT = """(() => {
+  const root = document.getElementById("NAME");
+  if (!root) return;
+  const zoom = (bar) => {
+    const left = +bar.dataset.l, width = +bar.dataset.w;
+    for (const b of root.children) {
+      const l = +b.dataset.l, w = +b.dataset.w, end = l + w;
+      const holds = l <= left + 1e-9 && end >= left + width - 1e-9;
+      const from = holds ? 0 : (l - left) / width, to = holds ? 1 : (end - left) / width;
+      b.style.display = to <= 0 || from >= 1 ? "none" : "";
+      b.style.left = 100 * from + "%";
+      b.style.width = 100 * (to - from) + "%";
+    }
+  };
+  root.addEventListener("click", (e) => e.target.dataset.w && zoom(e.target));
+  root.addEventListener("keydown", (e) => {
+    if ((e.key === "Enter" || e.key === " ") && e.target.dataset.w) { e.preventDefault(); e.stopPropagation(); zoom(e.target); }
+  });
+})();"""
+
+
+def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
+    """The bars as a figure, from the whole at the top down."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle  # slow to import, and not wanted by who only looks
+
+    from jaxviz.report.figures import Picture
+
+    bars = list(flame.placed(least=_LEAST * flame.seconds))
+    rows = 1 + max(depth for _, _, depth in bars)
+    if axes is None:
+        axes = Picture(figsize=(10, 0.8 + 0.24 * rows), layout="constrained", facecolor="white").subplots()
+    whole = flame.seconds or 1.0
+    axes.set_xlim(0, 1e3 * whole)
+    axes.set_ylim(rows, 0)
+    characters = axes.get_window_extent().width / 5.2
+    for bar, left, depth in bars:
+        axes.add_patch(
+            Rectangle(
+                (1e3 * left, depth),
+                1e3 * bar.seconds,
+                0.94,
+                facecolor=COLOURS[bar.kind],
+                edgecolor="white",
+                linewidth=0.5,
+            )
+        )
+        room = int(characters * bar.seconds / whole) - 1
+        if room > 2:
+            axes.text(
+                1e3 * (left + 0.002 * whole), depth + 0.5, printable(bar.name, room), va="center", fontsize=7, color="#222222",
+                parse_math=False, clip_on=True,
+            )  # fmt: skip
+    axes.set_yticks([])
+    axes.set_xlabel("ms")
+    axes.set_title(title, loc="left", fontsize=10, parse_math=False)
+    kinds = [k for k in COLOURS if k != "phase" and any(bar.kind == k for bar, _, _ in bars)]
+    axes.legend(
+        handles=[Patch(color=COLOURS[k], label=NAMES[k]) for k in kinds],
+        loc="lower right",
+        fontsize=7,
+        frameon=False,
+        ncols=max(1, len(kinds)),
+    )
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    return figure

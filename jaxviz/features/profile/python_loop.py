@@ -1,0 +1,241 @@
+"""A function of Python that calls jitted ones, as one jitted function, measured; and the function that it calls most, in `jax.lax.scan`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.ir import compat
+from jaxviz.ir.origin import is_own_code
+from jaxviz.report.tables import format_seconds
+from jaxviz.runtime.cache import function_name
+from jaxviz.runtime.compilations import definition_of
+from jaxviz.runtime.donated import calls_heard
+
+_MOST_EQUATIONS = 2000
+"""How many a function may have to be compiled as a whole."""
+
+_MOST_STEPS = 1000
+
+_BUDGET = 2.0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What a function of Python costs in calls of jitted functions, and would as one.
+
+    Args:
+      run: seconds of a call, as it is.
+      calls: of jitted functions and single operations in it.
+      busy: seconds in which the device computes; None where nothing tells.
+      whole: seconds of a call of the whole in one `jit`, measured; None where it could not be.
+      compiling: seconds that took to compile.
+      reason: why it could not be.
+      body: the name of the jitted function that is called most, where its results can be its next arguments; '' where there is none.
+      body_calls: how often it is called.
+      step: seconds of one of its calls, in a loop in Python.
+      scanned: seconds of one in `jax.lax.scan`, inside of jit.
+    """
+
+    run: float
+    calls: float
+    busy: float | None
+    whole: float | None
+    compiling: float
+    reason: str
+    body: str = ""
+    body_calls: int = 0
+    step: float = 0.0
+    scanned: float = 0.0
+
+    @property
+    def saving(self) -> float | None:
+        """Seconds of a call that one `jit` around the whole, or else a scan of its body, saves, as measured; None where nothing was."""
+        if self.whole is not None:
+            return max(0.0, self.run - self.whole)
+        return max(0.0, self.body_calls * (self.step - self.scanned)) if self.body else None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Sentences of it."""
+        run = format_seconds(self.run)
+        found = []
+        if self.whole is not None:
+            found.append(
+                f"Measured: the whole in one jax.jit takes {format_seconds(self.whole)} a call, where it takes {run} now with "
+                f"{self.calls:,.0f} dispatches; compiled in {format_seconds(self.compiling)}."
+            )
+        else:
+            found.append(f"It is not measured as one jax.jit: {self.reason}")
+        if self.body:
+            found.append(
+                f"Measured: {self.body}, called {self.body_calls:,} times, takes {format_seconds(self.step)} a call in a Python loop and "
+                f"{format_seconds(self.scanned)} a step in jax.lax.scan inside jit: {format_seconds(self.body_calls * self.step)} and "
+                f"{format_seconds(self.body_calls * self.scanned)} in all."
+            )
+        if self.whole is None and not self.body and self.busy is not None:
+            bound = format_seconds(max(0.0, self.run - self.busy))
+            found.append(
+                f"The device computes for {format_seconds(self.busy)} of {run}, so that no more than {bound} can be saved, if the kernels stay."
+            )
+        return tuple(found)
+
+
+def look_for_loop(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], busy: float | None, calls: float
+) -> Loop | None:
+    """What one `jit` would save; None of a function that makes but one call or none.
+
+    Arrays and floats are arguments of the jitted whole, all else is a constant of it. What is compared is timed in turns.
+    """
+    if calls < 2:
+        return None
+    now = lambda: f(*args, **kwargs)
+    whole, compiling, reason = _whole(f, args, kwargs)
+    run, measured = _in_turns(now, whole) if whole is not None else (_in_turns(now, now)[0], None)
+    found = Loop(run, calls, busy, measured, compiling, reason)
+    body = _body(f, args, kwargs)
+    if body is None:
+        return found
+    fun, given, n, carried = body
+    steps = min(n, _MOST_STEPS)
+    step, scanned = _in_turns(*_loops(fun, given, carried, steps))
+    return replace(found, body=function_name(fun), body_calls=n, step=step / steps, scanned=scanned / steps)
+
+
+def _whole(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[[], Any] | None, float, str]:
+    """The whole as one jitted function, compiled, and the seconds that took; or why not."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    at = [i for i, x in enumerate(leaves) if isinstance(x, (jax.Array, np.ndarray, float, complex))]
+
+    def whole(*arrays: Any) -> Any:
+        filled = list(leaves)
+        for i, x in zip(at, arrays, strict=True):
+            filled[i] = x
+        a, k = jax.tree.unflatten(tree, filled)
+        return f(*a, **k)
+
+    given, jitted = [leaves[i] for i in at], jax.jit(whole)
+    started = time.perf_counter()
+    try:
+        n = len(jitted.trace(*given).jaxpr.eqns)
+        if n > _MOST_EQUATIONS:
+            reason = (
+                f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each turn of a Python loop is traced."
+            )
+            return None, 0.0, reason
+        jax.block_until_ready(jitted(*given))
+    except Exception as error:  # whatever it does that cannot be traced
+        text = str(error).strip()
+        return None, 0.0, f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    return (lambda: jitted(*given)), time.perf_counter() - started, ""
+
+
+def _body(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], int, dict[int, int]] | None:
+    """The jitted function that is called most, with the arguments of a call, the number of its calls, and which result is which next argument."""
+    counts: Counter[int] = Counter()
+    last: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def hear(fun: Any, given: tuple[Any, ...], named: dict[str, Any], _: Any) -> None:
+        jitted = compat.jitted_function(fun)
+        if jitted is None or named or not _is_users(jitted[0]) or any(map(compat.is_tracer, jax.tree.leaves(given))):
+            return
+        counts[id(fun)] += 1
+        last[id(fun)] = fun, given
+
+    with calls_heard(hear):
+        jax.block_until_ready(f(*args, **kwargs))
+    for key, n in counts.most_common(3):
+        fun, given = last[key]
+        if n < 2 or any(x.is_deleted() for x in jax.tree.leaves(given) if isinstance(x, jax.Array)):
+            continue
+        carried = _carried(fun, given)
+        if carried:
+            return fun, given, n, carried
+    return None
+
+
+def _is_users(fun: Any) -> bool:
+    at = None if compat.is_primitive_call(fun) else definition_of(fun)
+    return at is not None and compat.is_user_file(at.file) and not is_own_code(at.file)
+
+
+def _carried(fun: Any, given: tuple[Any, ...]) -> dict[int, int]:
+    """Which argument each result can be in the next call: of one result place 0. Those that are none are stacked, as a scan does."""
+    out = jax.eval_shape(fun, *given)
+    results = list(out) if isinstance(out, tuple) and not hasattr(out, "_fields") else [out]
+    kinds = [_kind(x) for x in given]
+    carried: dict[int, int] = {}
+    for k, result in enumerate(results):
+        i = next((i for i, kind in enumerate(kinds) if kind == _kind(result) and i not in carried.values()), None)
+        if i is not None:
+            carried[k] = i
+    return carried
+
+
+def _kind(tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((np.shape(x), str(jax.numpy.result_type(x))) for x in leaves)
+
+
+def _loops(
+    fun: Any, given: tuple[Any, ...], carried: dict[int, int], n: int
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The same function on the same values, n times, in a Python loop and in a scan."""
+
+    def turn(state: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        out = fun(*state)
+        results = out if isinstance(out, tuple) and not hasattr(out, "_fields") else (out,)
+        new = list(state)
+        for k, i in carried.items():
+            new[i] = results[k]
+        return tuple(new), tuple(r for k, r in enumerate(results) if k not in carried)
+
+    def in_python() -> Any:
+        state = given
+        rest: Any = None
+        for _ in range(n):
+            state, rest = turn(state)
+        return state, rest
+
+    moving = sorted(carried.values())
+
+    def scanned(start: tuple[Any, ...], fixed: tuple[Any, ...]) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            state = list(fixed)
+            for i, x in zip(moving, carry, strict=True):
+                state[i] = x
+            new, rest = turn(tuple(state))
+            return tuple(new[i] for i in moving), rest
+
+        return jax.lax.scan(body, start, None, length=n)
+
+    still = tuple(None if i in moving else x for i, x in enumerate(given))
+    whole = jax.jit(lambda start: scanned(start, still))
+    start = tuple(jax.tree.map(jax.numpy.asarray, given[i]) for i in moving)
+    return in_python, lambda: whole(start)
+
+
+def _in_turns(one: Callable[[], Any], other: Callable[[], Any], n: int = 9) -> tuple[float, float]:
+    """The medians of the seconds that two take, run in turns, so that what else the machine does is shared."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for run in (one, other):
+        jax.block_until_ready(run())
+    until = time.perf_counter() + _BUDGET
+    while len(times[0]) < 3 or (len(times[0]) < n and time.perf_counter() < until):
+        for run, found in zip((one, other), times, strict=True):
+            started = time.perf_counter()
+            jax.block_until_ready(run())
+            found.append(time.perf_counter() - started)
+    return statistics.median(times[0]), statistics.median(times[1])

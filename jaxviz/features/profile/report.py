@@ -1,0 +1,600 @@
+"""Where the time of a call goes: dispatch, tracing, derivation, lowering, compilation, execution; by line, by kernel; and what a loop in Python costs."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxviz.analysis.lowering import Tags
+from jaxviz.analysis.walk import location_of
+from jaxviz.features.profile.device_trace import DeviceTrace, device_trace
+from jaxviz.features.profile.flame import Flame, Path, flame_html, flame_of, plot_flame
+from jaxviz.features.profile.python_loop import Loop, look_for_loop
+from jaxviz.features.profile.sampling import Samples, Stack, sampled
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.origin import Location, is_own_code
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.ir.trace import noting_arguments
+from jaxviz.report.tables import format_seconds, html_table, short_location, text_table, wrapped
+from jaxviz.runtime import compilations
+from jaxviz.runtime.cache import function_name, jitted_of
+from jaxviz.transforms.unopened import find_unopened, unopened_note
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ENOUGH = 0.3
+"""Seconds for which Python is looked at."""
+
+_BUDGET = 1.0
+"""Seconds that runs are repeated for."""
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the time of a call.
+
+    Args:
+      name: 'tracing', 'derivation', 'lowering', 'compilation', 'dispatch' or 'execution'; of a function of Python 'python' in place of
+        'dispatch'.
+      seconds: of it.
+      once: whether it is of the first call for these types only, or of each.
+      note: how it was measured.
+    """
+
+    name: str
+    seconds: float
+    once: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What the device ran as one: an instruction of XLA's, with the equations that it was made from.
+
+    Args:
+      name: of the instruction, such as `dot.1`; with its module, where there are several.
+      seconds: of one run, on all of the device's threads together.
+      times: how often it ran in one.
+      equations: the primitives that it was made from, such as `add, tanh`; '' where it is not known.
+      locations: the user's lines of those.
+    """
+
+    name: str
+    seconds: float
+    times: float
+    equations: str
+    locations: tuple[Location, ...] = ()
+
+    @property
+    def lines(self) -> str:
+        """`model.py:12, model.py:14`."""
+        names = list(dict.fromkeys(map(short_location, self.locations)))
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Calls of one jitted function, or of one operation by itself, in one run.
+
+    Args:
+      name: of it.
+      calls: how many.
+      seconds: of the host, of all of them.
+    """
+
+    name: str
+    calls: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Where the time of a call goes.
+
+    Args:
+      function: its name.
+      backend: what it ran on.
+      phases: see `Phase`.
+      run: seconds of one call until its results are there, the median.
+      spread: the shortest and the longest of those.
+      repeats: how many calls were timed.
+      busy: seconds of one in which the device computed, by the share that jax.profiler recorded; None where it tells of nothing.
+      kernels: what the device ran, that which took longest first.
+      dispatches: the calls of jitted functions in one call of a function of Python.
+      loop: what it would be inside of one jitted function; None of a jitted one.
+      flame: all of it as bars.
+      notes: what else there is to say.
+    """
+
+    function: str
+    backend: str
+    phases: tuple[Phase, ...]
+    run: float
+    spread: tuple[float, float]
+    repeats: int
+    busy: float | None
+    kernels: tuple[Kernel, ...]
+    dispatches: tuple[Dispatch, ...]
+    loop: Loop | None
+    flame: Flame
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, phase: str) -> float:
+        """Seconds of a phase.
+
+        Raises:
+          KeyError: there is none of that name.
+        """
+        found = [p.seconds for p in self.phases if p.name == phase]
+        if not found:
+            raise KeyError(f"no phase {phase!r}; there are {', '.join(p.name for p in self.phases)}")
+        return found[0]
+
+    @property
+    def summary(self) -> str:
+        """`profile of step on cpu: 1.24 ms a call (5 calls, 1.2 to 1.4 ms), 61 % of it on the device; 0.41 s before the first`."""
+        first = sum(p.seconds for p in self.phases if p.once)
+        low, high = map(format_seconds, self.spread)
+        on = ""
+        if self.busy is not None and self.run:
+            on = f", {100 * min(1.0, self.busy / self.run):.0f} % of it on the device"
+        n = f"{self.repeats} call{'s' * (self.repeats != 1)}, {low} to {high}"
+        return f"profile of {self.function} on {self.backend}: {format_seconds(self.run)} a call ({n}){on}; {format_seconds(first)} before the first"
+
+    def _phase_rows(self) -> list[tuple[str, ...]]:
+        return [(p.name, format_seconds(p.seconds), "once" if p.once else "each call", p.note) for p in self.phases]
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether kernels are told apart by equation."""
+        return any(k.equations for k in self.kernels)
+
+    def _kernel_rows(self) -> list[tuple[str, ...]]:
+        total = sum(k.seconds for k in self.kernels) or 1.0
+        shown = [(k, format_seconds(k.seconds), f"{100 * k.seconds / total:.0f}%") for k in self.kernels[:_SHOWN]]
+        rows: list[tuple[str, ...]] = [(*times, f"{k.times:,.0f}", k.name, k.lines, k.equations) for k, *times in shown]
+        return rows if self._is_told else [row[:4] for row in rows]
+
+    def _dispatch_rows(self) -> list[tuple[str, ...]]:
+        return [
+            (d.name, f"{d.calls:,.0f}", format_seconds(d.seconds / d.calls), format_seconds(d.seconds))
+            for d in self.dispatches[:_SHOWN]
+        ]
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        return (*self.notes, *([] if self.loop is None else self.loop.texts))
+
+    def __str__(self) -> str:
+        parts = [wrapped(self.summary), text_table(_PHASE_HEADS, self._phase_rows(), "<><<")]
+        if self.dispatches:
+            parts.append(text_table(_DISPATCH_HEADS, self._dispatch_rows(), "<>>>"))
+        if self.kernels:
+            n = 6 if self._is_told else 4
+            parts.append(text_table(_KERNEL_HEADS[:n], self._kernel_rows(), ">>><<<"[:n]))
+        return "\n\n".join([*parts, *(wrapped(f"- {text}") for text in self._texts)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [
+            html_table(self.summary, _PHASE_HEADS, self._phase_rows(), (False, True, False, False)),
+            flame_html(self.flame),
+        ]
+        if self.dispatches:
+            parts.append(
+                html_table(
+                    "calls of jitted functions", _DISPATCH_HEADS, self._dispatch_rows(), (False, True, True, True)
+                )
+            )
+        if self.kernels:
+            n = 6 if self._is_told else 4
+            numeric = (True, True, True, False, False, False)[:n]
+            parts.append(html_table("on the device", _KERNEL_HEADS[:n], self._kernel_rows(), numeric))
+        return "".join([*parts, *(f"<p>{html.escape(text)}</p>" for text in self._texts)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {
+            "function": self.function, "backend": self.backend, "phases": [asdict(p) for p in self.phases], "run": self.run,
+            "spread": list(self.spread), "repeats": self.repeats, "busy": self.busy,
+            "kernels": [
+                {
+                    "name": k.name, "seconds": k.seconds, "times": k.times, "equations": k.equations,
+                    "lines": [{"file": at.file, "line": at.line} for at in k.locations],
+                }
+                for k in self.kernels
+            ],
+            "dispatches": [asdict(d) for d in self.dispatches], "loop": None if self.loop is None else asdict(self.loop),
+            "flame": self.flame.to_dict(), "notes": list(self.notes),
+        }  # fmt: skip
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The flame graph as a figure of matplotlib.
+
+        Args:
+          ax: axes to draw in; a figure of its own by default.
+        """
+        return plot_flame(self.flame, f"{self.function} on {self.backend}", ax)
+
+
+_PHASE_HEADS = ("phase", "time", "", "")
+_DISPATCH_HEADS = ("jitted function", "calls", "a call, on the host", "together")
+_KERNEL_HEADS = ("time", "", "times", "on the device", "lines", "equations")
+
+
+@api_boundary
+def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **kwargs: Any) -> Profile:
+    """Says where the time of a call goes: tracing, derivation, lowering, compilation, dispatch and execution, and which lines take it.
+
+    >>> jaxviz.profile(step, params, batch)
+
+    A jitted function is traced, lowered and compiled anew, so that it does not matter what was kept of it; inner functions that JAX has traced
+    before are not traced again. Any other function runs as it is; of one that calls jitted ones, in a loop for example, the report says how
+    much of it is Python and dispatch, and measures what it takes inside of one jitted function. It runs several times, with the effects that
+    it has. Donated arguments are copied before.
+
+    Args:
+      f: a function of `jax.jit` or `jaxviz.jit`, or any other.
+      *args, **kwargs: its arguments, with values.
+      repeat: how many calls to time; as many as take a second by default, and at least three.
+
+    Raises:
+      what f raises.
+    """
+    compat.check_callable(f)
+    jitted = compat.jitted_function(jitted_of(f))
+    with noting_arguments(f, args, kwargs):
+        return _profile_jitted(f, *jitted, args, kwargs, repeat) if jitted else _profile_python(f, args, kwargs, repeat)
+
+
+# --- a jitted function ------------------------------------------------------------------------------------------------
+
+
+def _profile_jitted(
+    f: Any, fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None
+) -> Profile:
+    with compilations.unwatched():
+        anew = lambda: compat.jitted_anew(fun, info).trace(*args, **kwargs)
+        traced, tracing, stacks = _sampled_stage(anew)
+        lowered, lowering, lower_stacks = _sampled_stage(lambda: anew().lower, call=True)
+        _, positional, named = compat.static_arguments(fun, info, args, kwargs)
+        leaves = jax.tree.leaves((tuple(positional.values()), named))
+        numbered, compiling, notes = _numbered(traced, leaves)
+        if numbered is None:
+            _, compiling = _clocked(lowered.compile)
+    name = function_name(fun)
+
+    copied = info.donate_argnums or info.donate_argnames
+    fresh = (lambda: jax.tree.map(_copy, (args, kwargs))) if copied else lambda: (args, kwargs)
+    run, spread, n, returned = _timed(lambda a: f(*a[0], **a[1]), fresh, repeat)
+    recorded = device_trace(lambda: _run_all(lambda a: f(*a[0], **a[1]), [fresh() for _ in range(min(n, 10))]))
+    busy = None if recorded is None or not recorded.instructions else run * recorded.share
+    kernels: tuple[Kernel, ...] = ()
+    if numbered is not None:
+        kernels, notes = _kernels_of(numbered, leaves)
+        notes = (*unopened_note(find_unopened([numbered.program])), *notes)
+
+    derivation = tracing * _share(stacks, "derivation")
+    waiting = returned if busy is None else max(0.0, run - busy)
+    how = "until the call returns"
+    if busy is not None:
+        how = "the rest of a call, in which the device does nothing: Python, arguments, waiting"
+    phases = [
+        Phase("tracing", tracing - derivation, True, "your function runs on tracers"),
+        Phase("derivation", derivation, True, "jax's and jaxviz's transforms, while it is traced"),
+        Phase("lowering", lowering, True, "to StableHLO"),
+        Phase("compilation", compiling, True, "by XLA"),
+        Phase("dispatch", waiting, False, how),
+        Phase(
+            "execution",
+            run - waiting,
+            False,
+            "the device computes" if busy is not None else "from then on until the results are there",
+        ),
+    ]
+    parts = (
+        flame_of(_paths(stacks), "tracing", seconds=tracing),
+        flame_of(_paths(lower_stacks), "lowering", seconds=lowering),
+        Flame("compilation by XLA", "xla", compiling),
+        Flame("dispatch", "jax", waiting),
+        flame_of(_kernel_paths(kernels), "execution", seconds=run - waiting),
+    )
+    flame = Flame(name, "phase", sum(p.seconds for p in parts), parts)
+    return Profile(name, jax.default_backend(), tuple(phases), run, spread, n, busy, kernels, (), None, flame, notes)
+
+
+def _copy(x: Any) -> Any:
+    return x.copy() if isinstance(x, jax.Array) and not compat.is_tracer(x) else x
+
+
+def _sampled_stage(make: Callable[[], Any], call: bool = False) -> tuple[Any, float, list[tuple[Stack, float]]]:
+    """Does something several times while Python is looked at: what it gave first, the median of its time, and the stacks.
+
+    Args:
+      make: does it; or makes, unseen, what does.
+      call: whether it makes what does it.
+    """
+    first: Any = None
+    times: list[float] = []
+    stacks: list[tuple[Stack, float]] = []
+    while not times or (sum(times) < _ENOUGH and len(times) < 20):
+        do = make() if call else make
+        with sampled() as seen:
+            made = do()
+        first = made if first is None else first
+        times.append(seen.seconds)
+        stacks += seen.stacks
+    return first, statistics.median(times), stacks
+
+
+def _timed(
+    call: Callable[[Any], Any], fresh: Callable[[], Any], repeat: int | None
+) -> tuple[float, tuple[float, float], int, float]:
+    """The median of the time until results are there, the least and the most, the number of calls, and the median until the call returns."""
+    jax.block_until_ready(call(fresh()))  # compiles it, where it is not
+    given = jax.block_until_ready(fresh())
+    started = time.perf_counter()
+    jax.block_until_ready(call(given))
+    once = time.perf_counter() - started
+    n = repeat if repeat is not None else max(3, min(50, int(_BUDGET / max(once, 1e-9))))
+    ready, returned = [], []
+    for _ in range(max(1, n)):
+        given = jax.block_until_ready(fresh())
+        started = time.perf_counter()
+        out = call(given)
+        returned.append(time.perf_counter() - started)
+        jax.block_until_ready(out)
+        ready.append(time.perf_counter() - started)
+    return statistics.median(ready), (min(ready), max(ready)), len(ready), statistics.median(returned)
+
+
+def _run_all(call: Callable[[Any], Any], given: Sequence[Any]) -> None:
+    for arguments in given:
+        jax.block_until_ready(call(arguments))
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([^\s=]+) = .*?(?:^|\s)([a-z][a-z0-9-]*)\(")
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([^\s(]+) \(.*\{$")
+_PATH = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_HOLDS = re.compile(r"\b(?:calls|to_apply|called_computations)=\{?%?([^\s,}]+)")
+_RUNS_OTHERS = ("while", "conditional", "call", "async-start", "async-done")
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A program compiled with the number of each equation as its scope, so that instructions say which they came from."""
+
+    program: Program
+    tags: Tags
+    compiled: Any
+
+
+def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, float, tuple[str, ...]]:
+    """The program of a traced call with numbers, the seconds that XLA took to compile it, or why there is none."""
+    try:
+        program = read_jaxpr(traced.jaxpr)
+        tags = Tags((program,))
+        lowered = jax.jit(as_function(tags.programs[0])).lower(*leaves)
+        compiled, seconds = _clocked(lowered.compile)
+    except (JaxvizError, TypeError, ValueError, NotImplementedError) as error:
+        return None, 0.0, (f"What the device does is not told apart by equation: {str(error).splitlines()[0]}",)
+    return _Numbered(program, tags, compiled), seconds, ()
+
+
+def _clocked(do: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    made = do()
+    return made, time.perf_counter() - started
+
+
+def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
+    """Runs the program with numbers, and reads which instructions took how long."""
+    call, runs = (lambda _: numbered.compiled(*leaves)), 10
+    _run_all(call, [None])
+    recorded = device_trace(lambda: _run_all(call, [None] * runs))
+    unknown = "What the device does is not told apart: jax.profiler"
+    if recorded is None:
+        return (), (f"{unknown} is recording something else.",)
+    text = str(numbered.compiled.as_text() or "")
+    made_from, module = _equations(text, numbered.tags), text.partition("HloModule ")[2].partition(",")[0]
+    places = list(_with_holders(numbered.program))
+    kernels = []
+    for (of, name), (seconds, times) in recorded.instructions.items():
+        opcode, numbers = made_from.get(name, ("", ()))
+        if opcode in _RUNS_OTHERS or of != module:
+            continue
+        equations = [places[n] for n in numbers]
+        counts = Counter(e.operation.primitive.name for e, _ in equations)
+        primitives = ", ".join(f"{p} × {n}" if n > 1 else p for p, n in counts.most_common(5))
+        locations = [at for e, within in equations if (at := location_of(e, within)) is not None]
+        kernels.append(Kernel(name, seconds / runs, times / runs, primitives, tuple(dict.fromkeys(locations))))
+    if not kernels:
+        return (), (f"{unknown} gives no instructions of {jax.default_backend()}.",)
+    return tuple(sorted(kernels, key=lambda k: -k.seconds)), ()
+
+
+def _with_holders(
+    program: Program, within: tuple[Equation, ...] = ()
+) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
+    """The equations in the order of their numbers in `Tags`, with those that hold them."""
+    for e in program.equations:
+        yield e, within
+        for _, nested in e.programs:
+            yield from _with_holders(nested, (*within, e))
+
+
+def _equations(text: str, tags: Tags) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """For each instruction its opcode and the numbers of the equations that it was made from, with what is fused into it."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    inside: dict[str, dict[int, None]] = {}
+    within = ""
+    for line in text.split("\n"):
+        if opening := _COMPUTATION.match(line):
+            within = opening[1]
+        elif instruction := _INSTRUCTION.match(line):
+            path = _PATH.search(line)
+            numbers = dict.fromkeys(tags.named(path[1]) if path else ())
+            if instruction[2] in ("fusion", "custom-call", "reduce", "sort", "scatter", "map", "reduce-window"):
+                for other in _HOLDS.findall(line):
+                    numbers.update(inside.get(other, {}))
+            inside.setdefault(within, {}).update(numbers)
+            found[instruction[1]] = instruction[2], tuple(numbers)
+    return found
+
+
+def _kernel_paths(kernels: Sequence[Kernel]) -> list[tuple[Path, float]]:
+    paths: list[tuple[Path, float]] = []
+    for k in kernels:
+        module, _, name = k.name.rpartition(": ")
+        below = (k.lines, "user") if k.lines else (module or "no line", "jax")
+        paths.append(((below, (f"{name}: {k.equations}" if k.equations else name, "xla")), k.seconds))
+    return paths
+
+
+# --- a function of Python ---------------------------------------------------------------------------------------------
+
+
+def _profile_python(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], repeat: int | None
+) -> Profile:
+    call = lambda _: f(*args, **kwargs)
+    with compilations.watched() as cold:
+        started = time.perf_counter()
+        jax.block_until_ready(call(None))
+        first = time.perf_counter() - started
+    run, spread, n, _ = _timed(call, lambda: None, repeat)
+    samples = _sampled_runs(call, run)
+    runs = min(n, 10)
+    recorded = device_trace(lambda: _run_all(call, [None] * runs))
+    told = recorded is not None and bool(recorded.instructions)
+    busy = run * recorded.share if recorded is not None and told else None
+    kernels = _by_module(recorded, runs) if recorded is not None and told else ()
+    dispatches = () if recorded is None else tuple(
+        sorted((Dispatch(name, times / runs, s / runs) for name, (s, times) in recorded.calls.items()), key=lambda d: -d.seconds)
+    )  # fmt: skip
+    seconds = {phase: sum(c.seconds.get(phase, 0.0) for c in cold) for phase in ("trace", "lower", "compile")}
+    derivation = run * _share(samples.stacks, "derivation")
+    computing = busy or 0.0
+    python = max(0.0, run - computing - derivation)
+    n_programs = sum(c.is_compiled for c in cold)
+    kept = "" if n_programs else "; all was kept from before"
+    phases = [
+        Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{kept}"),
+        Phase("lowering", seconds["lower"], True),
+        Phase("compilation", seconds["compile"], True, f"of {n_programs:,} program{'s' if n_programs != 1 else ''}"),
+        Phase("python", python, False, "Python and dispatch: the rest of a call, in which the device does nothing"),
+        Phase("derivation", derivation, False, "transforms that run in each call, outside of jit"),
+        Phase(
+            "execution",
+            computing,
+            False,
+            "the device computes" if told else "not told by jax.profiler: it is part of python here",
+        ),
+    ]
+    name, total_once = function_name(f), sum(seconds.values())
+    parts = (
+        *(Flame(p.name, "xla" if p.name == "compilation" else "jax", p.seconds) for p in phases[:3]),
+        Flame("other, before the first", "other", max(0.0, first - total_once - run)),
+        flame_of(_paths(samples.stacks), "a call, in Python", seconds=python + derivation),
+        flame_of(_kernel_paths(kernels), "a call, on the device", seconds=computing),
+    )
+    flame = Flame(name, "phase", sum(p.seconds for p in parts), tuple(p for p in parts if p.seconds))
+    with compilations.unwatched():
+        loop = look_for_loop(f, args, kwargs, busy, sum(d.calls for d in dispatches))
+    return Profile(name, jax.default_backend(), tuple(phases), run, spread, n, busy, kernels, dispatches, loop, flame)
+
+
+def _sampled_runs(call: Callable[[Any], Any], run: float) -> Samples:
+    with sampled() as seen:
+        for _ in range(max(1, min(1000, int(_ENOUGH / max(run, 1e-9))))):
+            jax.block_until_ready(call(None))
+    return seen
+
+
+def _by_module(recorded: DeviceTrace, runs: int) -> tuple[Kernel, ...]:
+    named = re.compile(r"(while|conditional|call)(\.\d+)*$")
+    found = [
+        Kernel(f"{module.removeprefix('jit_')}: {name}", seconds / runs, times / runs, "")
+        for (module, name), (seconds, times) in recorded.instructions.items()
+        if not named.match(name)
+    ]
+    return tuple(sorted(found, key=lambda k: -k.seconds))
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=65536)
+def _bar(file: str, function: str, line: int) -> tuple[str, str] | None:
+    part = compat.part_of_jax(file)
+    if part:
+        return None if part == "wrapper" else (compat.name_in_jax(file, function), part)
+    if is_own_code(file):
+        inside = file.rpartition("jaxviz/")[2].removesuffix(".py").replace("/", ".")
+        derives = inside.startswith(("transforms", "rules", "derivation"))
+        return (f"jaxviz.{inside}.{function}", "derivation") if derives else None
+    if compat.is_user_file(file):
+        return f"{function} ({short_location(Location(file, line, function))})", "user"
+    return None
+
+
+def _paths(stacks: Sequence[tuple[Stack, float]]) -> list[tuple[Path, float]]:
+    """Stacks as bars: the user's lines, and of what they call of jax's the first function and the last."""
+    return [(_path(stack), seconds) for stack, seconds in stacks]
+
+
+def _path(stack: Stack) -> Path:
+    bars: list[tuple[str, str]] = []
+    inner: list[tuple[str, str]] = []
+    for code, line in stack:
+        bar = _bar(code.co_filename, getattr(code, "co_qualname", code.co_name), line)
+        if bar is None:
+            continue
+        if bar[1] == "user":
+            bars += _shortened(inner)
+            inner = []
+            bars.append(bar)
+        else:
+            inner.append(bar)
+    return (*bars, *_shortened(inner))
+
+
+def _shortened(run: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of functions of jax's that call one another the first and the last, and what derives between them."""
+    if len(run) < 3:
+        return run
+    between = next((b for b in run[1:-1] if b[1] == "derivation"), None)
+    return [run[0], *([between] if between is not None else []), run[-1]]
+
+
+def _share(stacks: Sequence[tuple[Stack, float]], kind: str) -> float:
+    """What share of the time is spent in code of a kind: where it is that, or is called by that with no line of the user's between."""
+    total = sum(s for _, s in stacks)
+    of_it = 0.0
+    for stack, seconds in stacks:
+        for code, line in reversed(stack):
+            bar = _bar(code.co_filename, getattr(code, "co_qualname", code.co_name), line)
+            if bar is not None and bar[1] in (kind, "user"):
+                of_it += seconds if bar[1] == kind else 0.0
+                break
+    return of_it / total if total else 0.0

@@ -1,0 +1,500 @@
+"""What a plan of what to save chooses from, and how it is solved.
+
+What JAX computes again in a checkpoint that saves values by name is decided on the very program that JAX would differentiate: the
+function with a name after each value that could be saved. A value can be had in the backward pass if it is an input, or is saved by its
+name, or is computed again from operands that can be had. Each value that the linear program takes must be. The cheapest choice is an
+integer program, solved by HiGHS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.analysis.walk import location_of
+from jaxviz.derivation import Derivation, derive
+from jaxviz.features.cost.parts import cost_of
+from jaxviz.features.remat.solver import Problem
+from jaxviz.ir import compat
+from jaxviz.ir.convert import map_programs
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.report.tables import nbytes
+from jaxviz.transforms.dce import dce_rules
+from jaxviz.transforms.driver import select
+from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variables
+
+_PREFIX = "jaxviz_save_"
+_OPENED = (compat.jit_p, compat.remat_p)
+"""Calls that are opened, so that what is inside them can be saved; checkpoints that are there already give way to the plan."""
+_BODIES = (compat.scan_p, compat.shard_map_p)
+"""Equations whose bodies are planned with all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A value that a plan saves.
+
+    Args:
+      name: given to it by `jax.ad_checkpoint.checkpoint_name`.
+      expression: the operation that makes it.
+      type: its type.
+      nbytes: its size in bytes.
+      location: the user's line.
+    """
+
+    name: str
+    expression: str
+    type: str
+    nbytes: int
+    location: Location | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One way to trade bytes for work.
+
+    Args:
+      nbytes: of all residuals, arguments and constants included.
+      flops: of forward and backward together, beyond those of the function without checkpoints; but not the rounding of what is
+        saved, which JAX adds for each.
+    """
+
+    nbytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Solution:
+    saved: tuple[Saved, ...]
+    point: Point
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Node:
+    """An equation of the forward program, or of the body of a scan or a `shard_map` in it.
+
+    Args:
+      equation: what is computed.
+      where: how often, and on what devices.
+      name: if it only names a value that could be saved, the name.
+      reads: for each result the operands that it takes, where results differ in that: JAX drops what makes the others.
+      nbytes: that saving its result takes in each iteration, on all devices together.
+    """
+
+    equation: Equation
+    where: _Where
+    name: str = ""
+    reads: dict[Atom, tuple[Atom, ...]] | None = None
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Where:
+    """The body that equations stand in.
+
+    Args:
+      times: how many iterations of loops run it.
+      devices: how many devices do.
+      shard_map: the innermost one that holds it.
+      results: what its results are outside of that.
+      loop: the outermost scan that holds it.
+    """
+
+    times: int = 1
+    devices: int = 1
+    shard_map: Operation | None = None
+    results: Mapping[Atom, Var] = field(default_factory=dict)
+    loop: Equation | None = None
+
+    def nbytes(self, v: Var) -> int:
+        """Of one value as it leaves the `shard_map`: side by side with those of the devices where it differs, or as the result it is."""
+        if self.shard_map is None:
+            return nbytes(v.aval)
+        if v in self.results:
+            return nbytes(self.results[v].aval)
+        with compat.inside_shard_map(self.shard_map) as names:
+            spec = compat.residual_spec(v.aval, names, self.shard_map.params)
+        axes = [a for part in spec if part is not None for a in (part if isinstance(part, tuple) else (part,))]
+        copies: int = math.prod(self.shard_map.params["mesh"].shape[a] for a in axes)
+        return nbytes(v.aval) * copies
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What an iteration of a scan gets from the one before: it can be had if the first one's and the one before's can."""
+
+    first: Atom
+    before: Atom
+
+
+class Graph:
+    """What could be saved of a function, and what has to be had in its backward pass.
+
+    Args:
+      derivation: of the function.
+      recompute_collectives: whether values that devices exchange may be exchanged again.
+    """
+
+    def __init__(self, derivation: Derivation, recompute_collectives: bool):
+        self.copies: dict[Var, Var] = {}
+        """A value of a function that was called -> the value there, which all its calls share."""
+        flat = inlined(derivation.primal, _OPENED, self.copies)
+        self.has_checkpoints = any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
+        self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
+        self.all_nbytes = sum(nbytes(a.aval) for a in _distinct(self.plain.linearized.residuals))
+        self.flat = numbers_in_place(flat)
+        self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
+        self.recompute_collectives = recompute_collectives
+        given = {*self.flat.invars, *self.flat.constvars}
+        self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(_worth_a_name(self.flat, given))})
+
+    def restricted(self, candidates: Mapping[str, Sequence[Var]], recompute_collectives: bool) -> Graph:
+        """The same function where only these can be saved: by name, each with the values that get it, all saved or none.
+
+        Raises:
+          ValueError: what devices exchange is not among them, and may not be exchanged again.
+        """
+        other = copy(self)
+        other.recompute_collectives = recompute_collectives
+        other._choose_from(candidates)
+        return other
+
+    def _choose_from(self, candidates: Mapping[str, Sequence[Var]]) -> None:
+        self.candidates = candidates
+        # One name for all, by which rules are found once for each type; which one is meant is known by the equation.
+        marked: dict[Equation, str] = {}
+        self.whole = whole = derive_like(
+            self._with_names({v: (n, _PREFIX) for n in candidates for v in candidates[n]}, marked), self.plain
+        )
+        self.nodes: list[_Node] = []
+        self.same: dict[Atom, Atom] = {}
+        """A value in the body of a scan -> the one outside that it is, and a result of a scan -> the one inside."""
+        self.carried: dict[Atom, _Carried] = {}
+        self.inputs: list[Var] = [*whole.forward.invars, *whole.forward.constvars]
+        self._bound: set[Var] = set()
+        self._add(whole.forward, _Where(), frozenset(), marked)
+        self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
+        # A checkpoint repeats effects, such as a `jax.debug.print`, in the backward pass.
+        repeated = [a for n in self.nodes if compat.has_effects(n.equation.effects) for a in n.equation.invars]
+        self.needed = [a for a in _distinct([*whole.linearized.residuals, *repeated]) if isinstance(a, Var)]
+        n_results = len(whole.forward.outvars) - whole.n_residuals
+        self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
+        each: dict[Operation, int] = {}
+        self.flops = [0] * len(self.nodes)
+        """Of computing each node again; what only residuals need costs nothing, since it leaves the forward pass."""
+        for i in self.in_forward:
+            self.flops[i] = (
+                _flops(self.nodes[i].equation, each) * self.nodes[i].where.times * self.nodes[i].where.devices
+            )
+        self.fixed = [
+            any(compat.is_real_effect(x) for x in n.equation.effects)
+            or (not self.recompute_collectives and _exchanges(n.equation))
+            for n in self.nodes
+        ]
+        self.named_sizes = dict.fromkeys(candidates, 0)
+        """Bytes that saving each name takes: a scan stacks its value up."""
+        for n in self.nodes:
+            if n.name:
+                self.named_sizes[n.name] += n.where.times * n.nbytes
+        self._refuse_what_no_name_saves()
+        self.problem = self._constraints()
+        self._least: int | None = None
+
+    def named(self, names: Sequence[str]) -> Program:
+        """The function with these names, each after the values that it stands for, in the bodies of scans too."""
+        return self._with_names({v: (n, n) for n in names for v in self.candidates[n]}, {})
+
+    def _with_names(self, wanted: Mapping[Var, tuple[str, str]], marked: dict[Equation, str]) -> Program:
+        """The function with a name after each of these values.
+
+        Args:
+          wanted: for each value which candidate it is, and the name that it gets.
+          marked: where the equations that give the names are entered, with the candidates.
+        """
+
+        def program(of: Program) -> Program:
+            renamed: dict[Atom, Atom] = {}
+            equations: list[Equation] = []
+            for e in of.equations:
+                op = e.operation
+                if e.primitive in _BODIES:
+                    params = map_programs(op.params, program)
+                    op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+                invars = tuple([renamed.get(a, a) for a in e.invars])
+                equations.append(Equation(op, invars, e.outvars, e.source, e.origin))
+                for v in e.outvars:
+                    if v in wanted:
+                        candidate, name = wanted[v]
+                        out = renamed[v] = Var(v.aval)
+                        made = make_operation(
+                            compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), op.context
+                        )
+                        equations.append(Equation(made, (v,), (out,), e.source))
+                        marked[equations[-1]] = candidate
+            return replace(of, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in of.outvars]))
+
+        return program(self.flat)
+
+    def _add(self, program: Program, where: _Where, varying: frozenset[Atom], marked: Mapping[Equation, str]) -> None:
+        """Adds the nodes of a program; `varying` are those of its inputs that are not the same in each iteration."""
+        differs = set(varying)
+        for e in program.equations:
+            differs_here = not differs.isdisjoint(e.invars)
+            if differs_here:
+                differs.update(e.outvars)
+            here = where if differs_here or not varying else replace(where, times=1)
+            if e.primitive not in _BODIES:
+                if e.primitive is not compat.name_p:
+                    self.nodes.append(_Node(e, here, reads=_reads(e)))
+                else:
+                    name = next((marked[a] for a in (e, *ancestors(e)) if a in marked), "")
+                    self.nodes.append(_Node(e, here, name, nbytes=here.nbytes(e.outvars[0])))
+                continue
+            body: Program = e.params["jaxpr"]
+            bound = {*body.invars, *(v for inner in body.equations for v in inner.outvars)}
+            if not bound.isdisjoint(self._bound):  # two loops may have one body, whose values are others each time
+                body = with_own_variables(body)
+            self._bound |= bound
+            self.inputs += body.constvars
+            self.same.update(zip(e.outvars, body.outvars, strict=True))
+            inner = frozenset(v for v, a in zip(body.invars, e.invars, strict=True) if a in differs)
+            if e.primitive is compat.shard_map_p:
+                self.same.update(zip(body.invars, e.invars, strict=True))
+                results = dict(zip(body.outvars, e.outvars, strict=True))
+                inside = _Where(here.times, here.devices * _devices(e.operation), e.operation, results, here.loop)
+                self._add(body, inside, inner, marked)
+                continue
+            n_consts, n_carry = compat.scan_sizes(e.params)
+            for k, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
+                if n_consts <= k < n_consts + n_carry:
+                    self.carried[v] = _Carried(a, body.outvars[k - n_consts])
+                else:
+                    self.same[v] = a
+            times = here.times * int(e.params["length"])
+            inside = replace(here, times=times, loop=here.loop or e)
+            self._add(body, inside, inner | frozenset(body.invars[n_consts:]), marked)
+
+    def resolved(self, atom: Atom) -> Atom:
+        while atom in self.same:
+            atom = self.same[atom]
+        return atom
+
+    def reached(self, atoms: Sequence[Atom], saved: frozenset[str]) -> tuple[set[int], set[Atom]]:
+        """The nodes that have to be computed for some values, given what is saved, and the inputs that are read."""
+        pending = [*atoms]
+        seen: set[Atom] = set()
+        nodes: set[int] = set()
+        while pending:
+            a = self.resolved(pending.pop())
+            if isinstance(a, Literal) or a in seen:
+                continue
+            seen.add(a)
+            if a in self.carried:
+                pending += [self.carried[a].first, self.carried[a].before]
+                continue
+            i = self.producer.get(a)
+            if i is None:
+                continue
+            nodes.add(i)
+            node = self.nodes[i]
+            if not node.name or node.name not in saved:
+                pending += node.equation.invars if node.reads is None else node.reads[a]
+        return nodes, seen.intersection(self.inputs)
+
+    def _refuse_what_no_name_saves(self) -> None:
+        """What may not be computed again, and is all the same with all names saved, as inside of a cond.
+
+        Raises:
+          ValueError: devices would exchange values again.
+        """
+        reached, _ = self.reached(self.needed, frozenset(self.candidates))
+        for i in sorted(reached):
+            if self.fixed[i] and not self.nodes[i].name:
+                if not self.recompute_collectives and _exchanges(self.nodes[i].equation):
+                    raise ValueError(
+                        f"devices exchange values inside of {describe_equation(self.nodes[i].equation)}, where nothing can be saved by a "
+                        "name, so that a checkpoint would exchange them again; recompute_collectives=True allows it."
+                    )
+                self.fixed[i] = False
+
+    def _constraints(self) -> Problem:
+        """The choices: each node computed again or not; each name saved or not; and what can be had, by place of a name, by input, by what
+        is carried, and by result where an equation makes several of different operands.
+
+        What is had at a name's place is computed again or saved, and what is saved stands once in that.
+        """
+        counter = itertools.count(len(self.nodes))
+        self.name_at = {name: next(counter) for name in self.candidates}
+        named = [(i, next(counter)) for i, n in enumerate(self.nodes) if n.name]
+        input_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
+        carry_at: dict[Atom, int] = {v: next(counter) for v in self.carried}
+        result_at: dict[Atom, int] = {v: next(counter) for n in self.nodes if n.reads is not None for v in n.reads}
+        size = next(counter)
+        place: dict[Atom, int] = {v: i for v, i in self.producer.items() if not self.nodes[i].name}
+        place |= {self.nodes[i].equation.outvars[0]: at for i, at in named}
+        place |= {**input_at, **carry_at, **result_at}
+        rows: list[tuple[int, tuple[int, ...]]] = []
+
+        def places(atoms: Sequence[Atom]) -> list[int]:
+            found = dict.fromkeys(self.resolved(a) for a in atoms)
+            return [place[a] for a in found if isinstance(a, Var)]
+
+        for i, n in enumerate(self.nodes):
+            if n.reads is not None:
+                rows += [(result_at[v], (y,)) for v, atoms in n.reads.items() for y in (i, *places(atoms))]
+            elif not n.name:
+                rows += [(i, (y,)) for y in places(n.equation.invars)]
+        for i, at in named:
+            rows.append((at, (self.name_at[self.nodes[i].name], *places(self.nodes[i].equation.invars))))
+        for v, carried in self.carried.items():
+            rows += [(carry_at[v], (y,)) for y in places((carried.first, carried.before))]
+        lower, upper = np.zeros(size), np.ones(size)
+        lower[places(self.needed)] = 1
+        upper[np.flatnonzero(self.fixed)] = 0
+        self.sizes = np.zeros(size)
+        for name, at in self.name_at.items():
+            self.sizes[at] = self.named_sizes[name]
+        for v, at in input_at.items():
+            self.sizes[at] = nbytes(v.aval)
+        self.work = np.zeros(size)
+        self.work[: len(self.nodes)] = self.flops
+        return Problem.of(rows, lower, upper)
+
+    @property
+    def least(self) -> int:
+        """The fewest bytes that a plan can come to."""
+        if self._least is None:
+            self._least = self._outcome_of(self.problem.least(_scaled(self.sizes))).point.nbytes
+        return self._least
+
+    def solve(self, budget: int) -> Solution:
+        """The plan of the fewest FLOPs within a budget of bytes, of as few bytes as that work allows."""
+        found = self.problem.within(_scaled(self.work) + 1e-6 * _scaled(self.sizes), self.sizes, budget)
+        solution = self._outcome_of(found)
+        if solution.point.nbytes > budget:
+            return solution
+        # What it does not compute again stays so; with that the fewest bytes are a problem without a limit.
+        settled = np.where((found < 0.5) & (self.work > 0), 0.0, self.problem.upper)
+        fewest = self._outcome_of(
+            replace(self.problem, upper=settled).least(_scaled(self.sizes) + 1e-6 * _scaled(self.work))
+        )
+        fitting = [s for s in (solution, fewest) if s.point.nbytes <= budget]
+        return min(fitting, key=lambda s: (s.point.flops, s.point.nbytes))
+
+    def solve_for_bytes(self, flops: int) -> Solution:
+        """The plan of the fewest bytes that computes no more FLOPs again than this."""
+        return self._outcome_of(self.problem.within(_scaled(self.sizes) + 1e-6 * _scaled(self.work), self.work, flops))
+
+    def _outcome_of(self, chosen: np.ndarray) -> Solution:
+        return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
+
+    def outcome(self, saved: Sequence[str]) -> Solution:
+        """What comes of saving these names: those of them that are read, and what is computed again."""
+        nodes, inputs = self.reached(self.needed, frozenset(saved))
+        used = {self.nodes[i].name for i in nodes}.intersection(saved)
+        size = sum(n.where.times * n.nbytes for n in map(self.nodes.__getitem__, nodes) if n.name in used)
+        size += sum(nbytes(v.aval) for v in inputs)
+        in_order = tuple(self.described(name) for name in self.candidates if name in used)
+        return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
+
+    def described(self, name: str) -> Saved:
+        v = self.candidates[name][0]
+        made_by, size = self.makers[v], self.named_sizes[name]
+        often = size // max(nbytes(v.aval), 1)
+        kind = v.aval.str_short(short_dtypes=True)
+        return Saved(
+            name, made_by.primitive.name, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by)
+        )
+
+    def times(self, name: str) -> int:
+        """How many values get a name in a call of the function: one in each iteration of a loop."""
+        return sum(n.where.times for n in self.nodes if n.name == name)
+
+
+def _reads(equation: Equation) -> dict[Atom, tuple[Atom, ...]] | None:
+    """What each result of an equation is made of; None where all are made of all operands."""
+    if len(equation.outvars) < 2 or equation.primitive not in dce_rules.registered:
+        return None
+    n = len(equation.outvars)
+    masks = [dce_rules(equation.operation, tuple(i == k for i in range(n)))[0] for k in range(n)]
+    if all(all(mask) for mask in masks):
+        return None
+    return {v: select(mask, equation.invars) for v, mask in zip(equation.outvars, masks, strict=True)}
+
+
+def _devices(shard_map: Operation) -> int:
+    mesh = shard_map.params["mesh"]
+    return math.prod(mesh.shape[a] for a in shard_map.params["newly_manual_axes"])
+
+
+def _exchanges(equation: Equation) -> bool:
+    """Whether devices exchange values in an equation, or inside of it."""
+    here = bool(compat.axis_names(equation.params)) and compat.exchanges(equation.primitive)
+    return here or any(_exchanges(e) for _, program in equation.programs for e in program.equations)
+
+
+def derive_like(program: Program, other: Derivation) -> Derivation:
+    """A program derived in the inputs that another derivation is derived in."""
+    return derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
+
+
+def _distinct(atoms: Sequence[Atom]) -> list[Atom]:
+    return [a for a in dict.fromkeys(atoms) if not (isinstance(a, Literal) and not a.held)]
+
+
+def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
+    """Values that could be saved: arrays that an equation makes and something reads, in the bodies of scans too.
+
+    Not those that cost nothing to make again of one that can be had and takes no more bytes. `given` are the inputs that can be had.
+    """
+    read = {a for e in program.equations for a in e.invars}.union(program.outvars)
+    found: dict[Var, None] = {}
+    free: set[Atom] = set(given)
+    each: dict[Operation, int] = {}
+    for e in program.equations:
+        if e.primitive in _BODIES:
+            found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
+        worth = [v for v in e.outvars if v in read and _can_be_saved(v.aval)]
+        if len(e.outvars) == 1 and _is_free(e, free, each):
+            free.update(e.outvars)
+            continue
+        free.update(worth)
+        found |= dict.fromkeys(worth)
+    return list(found)
+
+
+def _is_free(equation: Equation, given: Collection[Atom], each: dict[Operation, int]) -> bool:
+    """Whether an equation has one operand at most, no larger than its result, which can be had, and costs nothing."""
+    operands = {a for a in equation.invars if isinstance(a, Var)}
+    if len(operands) > 1 or equation.effects or equation.programs:
+        return False
+    size = nbytes(equation.outvars[0].aval)
+    return all(a in given and nbytes(a.aval) <= size for a in operands) and _flops(equation, each) == 0
+
+
+def _flops(equation: Equation, each: dict[Operation, int]) -> int:
+    """Of one equation; equations of one operation cost the same, and are counted once."""
+    if equation.operation not in each:
+        each[equation.operation] = cost_of(equation).flops
+    return each[equation.operation]
+
+
+def _scaled(amounts: np.ndarray) -> np.ndarray:
+    """Amounts whose usual size is about one, well above the solver's tolerance."""
+    some = amounts[amounts > 0]
+    return amounts / np.median(some) if len(some) else amounts
+
+
+def _can_be_saved(aval: Any) -> bool:
+    """Whether it is an array, and of a type that JAX's checkpoint saves: it rounds what it saves, and complex values cannot be."""
+    return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)

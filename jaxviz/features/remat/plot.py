@@ -1,0 +1,67 @@
+"""Pictures of the trade between bytes saved and work done again: checkpoint policies beside plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxviz.features.remat.graph import Point
+from jaxviz.report.figures import INK, Picture, shortened
+
+if TYPE_CHECKING:
+    from jaxviz.features.remat.plan import RematPlan
+    from jaxviz.features.remat.policy_comparison import PolicyComparison
+
+
+def plot_policies(found: PolicyComparison, front: Sequence[Point], axes: Axes | None = None) -> Figure:
+    """See `PolicyComparison.plot`."""
+    places: dict[Point, list[str]] = {}
+    for o in (found.without, *found.outcomes):
+        name = "no checkpoints" if o.derivation is found.without.derivation else o.name
+        names = places.setdefault(Point(o.nbytes, o.flops), [])
+        names += [name] if name not in names else []
+    marks = {point: ", ".join(names) for point, names in places.items()}
+    return _draw_trades(marks, front, f"checkpoint policies of {found.function}", axes)
+
+
+def plot_plan(plan: RematPlan, axes: Axes | None = None) -> Figure:
+    """See `RematPlan.plot`."""
+    marks = {plan.everything: "no checkpoints", Point(plan.nbytes, plan.flops): "this plan"}
+    front = sorted({*plan.front, Point(plan.nbytes, plan.flops)}, key=lambda p: (p.nbytes, p.flops))
+    best = [p for i, p in enumerate(front) if all(p.flops < q.flops for q in front[:i])]
+    return _draw_trades(marks, best, f"plans for {plan.function}", axes)
+
+
+def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str, axes: Axes | None) -> Figure:
+    """Bytes kept against FLOPs computed again: points with names, and the best plans as a line."""
+    if axes is None:
+        axes = Picture(figsize=(8, 4.5), layout="constrained", facecolor="white").subplots()
+    figure = cast("Figure", axes.figure)
+    largest = max([*(p.nbytes for p in (*marks, *front)), 1])
+    unit, size = next((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)) if largest >= s)
+    most = max([*(p.flops for p in (*marks, *front)), 1])
+    flop, scale = next((u, s) for u, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1)) if most >= s)
+    if front:
+        axes.step(
+            [p.nbytes / size for p in front], [p.flops / scale for p in front], "-o", where="post", color="#8a9099",
+            linewidth=1.2, markersize=3, label="the best plans (plan_remat)",
+        )  # fmt: skip
+        axes.legend(loc="best", frameon=False, fontsize=9, labelcolor=INK)
+    for point, name in marks.items():
+        x, y = point.nbytes / size, point.flops / scale
+        axes.plot(x, y, "o", color="#d9822b", markersize=8)
+        to_left = point.nbytes > 0.6 * largest
+        axes.annotate(
+            shortened(name, 44), (x, y), xytext=(-8 if to_left else 8, 6), textcoords="offset points",
+            ha="right" if to_left else "left", fontsize=9, color=INK, parse_math=False,
+        )  # fmt: skip
+    axes.set_xlim(0, 1.05 * largest / size)
+    axes.set_ylim(-0.04 * most / scale, 1.15 * most / scale)
+    axes.set_xlabel(f"{unit} kept between the two passes")
+    axes.set_ylabel(f"{flop}FLOP computed again")
+    axes.set_title(title, loc="left", fontsize=11, color=INK, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,0 +1,516 @@
+"""A function under several checkpoint policies, side by side: what it keeps, computes again, and peaks at."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxviz.analysis.checkpoints import (
+    FATES,
+    CheckpointReport,
+    Decided,
+    described,
+    looks_through,
+    report_checkpoints,
+    times,
+)
+from jaxviz.analysis.walk import Tracer, defined_at, location_of
+from jaxviz.derivation import Derivation, derive
+from jaxviz.features.cost.report import cost, format_flops
+from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
+from jaxviz.features.remat.graph import Point
+from jaxviz.features.remat.plan import RematPlan, plan_remat
+from jaxviz.features.remat.policies import counted, of_type, paragraph
+from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
+from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.progress import each
+from jaxviz.report.tables import format_bytes, html_table, nbytes, notes_html, short_location, text_table, wrapped
+from jaxviz.transforms.unopened import unopened_note
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROWS = 15
+"""How many differing values a table shows as text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a function comes to under one policy.
+
+    Args:
+      name: of the policy.
+      derivation: of the function with it.
+      all_flops: of forward and backward, but for the rounding of what is saved, which JAX adds for each.
+      flops: of these, what the function without checkpoints does not take.
+      timeline: its modelled memory over time.
+    """
+
+    name: str
+    derivation: Derivation = field(repr=False)
+    all_flops: int
+    flops: int
+    timeline: MemoryTimeline = field(repr=False)
+
+    @property
+    def residuals(self) -> ResidualSet:
+        """What its gradient keeps."""
+        found: ResidualSet = self.derivation.residuals
+        return found
+
+    @cached_property
+    def checkpoints(self) -> tuple[CheckpointReport, ...]:
+        """What the policy decided."""
+        return report_checkpoints(self.derivation)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the residuals, arguments included."""
+        return self.residuals.nbytes
+
+    @property
+    def nbytes_without_arguments(self) -> int:
+        return self.residuals.nbytes_without_arguments
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The modelled peak; see `jaxviz.memory`."""
+        return self.timeline.peak_nbytes
+
+    @cached_property
+    def decided(self) -> Mapping[Key, Counter[str]]:
+        """For values that one line makes in one way, how many are saved, computed again and so on; those not needed are left out."""
+        kept = Counter(_kept(self.derivation))
+        found: dict[Key, Counter[str]] = {}
+        for c in self.checkpoints:
+            for v in c.values:
+                if v.equation is not None:
+                    found.setdefault(_key(c, v), Counter())[v.fate] += 1
+        for key, n in kept.items():
+            fates = found.get(key)
+            if fates is None:
+                found[key] = Counter({"saved": n})  # outside of any checkpoint
+            elif n > fates["saved"] + fates["offloaded"]:
+                # What a checkpoint does not save may be kept all the same, as what the next one starts from.
+                fates["already an input"] += n - fates["saved"] - fates["offloaded"]
+        return {
+            key: Counter({f: n for f, n in fates.items() if n and f != "not needed"}) for key, fates in found.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {
+            "policy": self.name, "nbytes": self.nbytes, "nbytes_without_arguments": self.nbytes_without_arguments,
+            "values": len(self.residuals), "flops": self.flops, "peak_nbytes": self.peak_nbytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Values that are told apart by no more than their place in the program.
+
+    Args:
+      location: the user's line.
+      expression: the operation that makes them.
+      type: of each.
+      nbytes: of each.
+    """
+
+    location: Location | None
+    expression: str
+    type: str
+    nbytes: int
+
+
+def _key(report: CheckpointReport, v: Decided) -> Key:
+    return Key(v.location, v.expression, times(report.lengths, v.type), report.runs * v.nbytes)
+
+
+def _kept(derivation: Derivation) -> Iterable[Key]:
+    """What the residuals of a derivation are, but for arguments and constants, and dummies of conds."""
+    trace = Tracer(derivation.forward, looks_through)
+    for atom in dict.fromkeys(derivation.linearized.residuals):
+        for source in trace(atom):
+            e = source.equation
+            if e is not None and not source.is_dummy:
+                aval = next(v.aval for v in e.outvars if v is source.atom)
+                kind = times(source.lengths, aval.str_short(short_dtypes=True))
+                size = math.prod(source.lengths) * nbytes(aval)
+                yield Key(location_of(e, source.within), described(e), kind, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Values of which the policies do not decide the same.
+
+    Args:
+      key: what they are.
+      decisions: for each policy how many are saved, offloaded, recomputed or kept as an input; the others are not needed.
+    """
+
+    key: Key
+    decisions: tuple[Counter[str], ...]
+
+    @property
+    def count(self) -> int:
+        return max(sum(d.values()) for d in self.decisions)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """For each policy the bytes of those that are kept between the two passes."""
+        return tuple(self.key.nbytes * (sum(d.values()) - d["recomputed"]) for d in self.decisions)
+
+    @property
+    def at_stake(self) -> int:
+        return max(self.kept) - min(self.kept)
+
+    def texts(self) -> list[str]:
+        """For each policy `saved`, or `8 saved, 4 recomputed`."""
+        return [self._text(d) for d in self.decisions]
+
+    def _text(self, decisions: Counter[str]) -> str:
+        if not decisions:
+            return "not needed"
+        return ", ".join(f if n == self.count else f"{n} {f}" for f in FATES if (n := decisions[f]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        at = self.key.location
+        return {
+            "value": self.key.expression, "type": self.key.type, "nbytes": self.key.nbytes, "count": self.count,
+            "file": at.file if at else None, "line": at.line if at else None,
+            "decisions": [dict(d) for d in self.decisions],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyComparison:
+    """A function under several checkpoint policies. See `compare_policies`.
+
+    Args:
+      function: its name.
+      checkpoints: what has the policies, such as '12 checkpoints of layer (model.py:12)'.
+      without: what the function comes to without checkpoints.
+      outcomes: what it comes to under each policy.
+    """
+
+    function: str
+    checkpoints: str
+    without: Outcome
+    outcomes: tuple[Outcome, ...]
+    _plan: Callable[[int | float], RematPlan] = field(repr=False)
+    _compiles: bool = field(repr=False, default=False)
+
+    def __getitem__(self, policy: str) -> Outcome:
+        return next(o for o in self.outcomes if o.name == policy)
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """The values that differ, those for which most bytes are at stake first."""
+        decided = [o.decided for o in self.outcomes]
+        none: Counter[str] = Counter()
+        keys = dict.fromkeys(key for found in decided for key in found)
+        made = (Difference(key, tuple(found.get(key, none) for found in decided)) for key in keys)
+        differ = [d for d in made if any(x != d.decisions[0] for x in d.decisions)]
+        return tuple(sorted(differ, key=lambda d: (-d.at_stake, -d.key.nbytes * d.count)))
+
+    @cached_property
+    def xla(self) -> tuple[XlaMemory, ...]:
+        """XLA's figures under each policy, on the default backend; each is compiled, when first asked for.
+
+        Raises:
+          what compiling raises.
+        """
+
+        def of(o: Outcome) -> XlaMemory:
+            if o.derivation is self.without.derivation or not has_checkpoints(o.derivation.primal):
+                return self.without.timeline.xla
+            plain = self.without.timeline.xla.temporaries
+            return replace(xla_memory(o.derivation, o.timeline.donated), temporaries_without_checkpoints=plain)
+
+        return tuple(each(of, self.outcomes, "compiling"))
+
+    @cached_property
+    def plans(self) -> tuple[RematPlan | None, ...]:
+        """For each policy the plan that keeps no more bytes than it; None where there is none. See `jaxviz.plan_remat`."""
+        return tuple(each(lambda o: self._planned(o.nbytes), self.outcomes, "plans"))
+
+    def _planned(self, budget: int | float) -> RematPlan | None:
+        try:
+            return self._plan(budget)
+        except (ValueError, TypeError, JaxvizError):
+            return None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the policies are not set in."""
+        plain = self.without.derivation
+        return (*no_gradient_note(plain), *unopened_note(plain.unopened))
+
+    @property
+    def summary(self) -> str:
+        """`policies of loss on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB kept in 463 values, …`."""
+        w = self.without
+        return (
+            f"policies of {self.function} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} kept in "
+            f"{counted(len(w.residuals))}, {format_bytes(w.nbytes_without_arguments)} of it no arguments, "
+            f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
+        )
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        w = self.without
+        return [
+            (
+                o.name, f"{format_bytes(o.nbytes)} {_change(o.nbytes, w.nbytes)}".strip(),
+                format_bytes(o.nbytes_without_arguments), f"{len(o.residuals):,}",
+                f"{number(o.flops)} {_change(o.all_flops, w.all_flops)}".strip(), format_bytes(o.peak_nbytes),
+            )
+            for o in self.outcomes
+        ]  # fmt: skip
+
+    def _values(self, shown: Sequence[Difference]) -> list[tuple[str, ...]]:
+        return [
+            (
+                d.key.expression, of_type(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
+                short_location(d.key.location) if d.key.location else "", *d.texts(),
+            )
+            for d in shown
+        ]  # fmt: skip
+
+    def _more(self, rest: Sequence[Difference]) -> str:
+        """What a table leaves out."""
+        kept, again = [d for d in rest if d.at_stake], sum(d.count for d in rest if not d.at_stake)
+        parts = []
+        if kept:
+            parts.append(f"{sum(d.count for d in kept):,} more, {format_bytes(sum(d.at_stake for d in kept))}")
+        if again:
+            parts.append(
+                f"{counted(again)} {'are' if again > 1 else 'is'} kept by none or by all, but computed again under one and not needed "
+                "under another"
+            )
+        return f"and {'; '.join(parts)}" if parts else ""
+
+    def __str__(self) -> str:
+        shown = [d for d in self.differences if d.at_stake][:ROWS]
+        names = [o.name for o in self.outcomes]
+        values = [(cut(r[0], 26), *r[1:]) for r in self._values(shown)]
+        is_wide = width_of((*_VALUES, *names), values) > 100
+        rows = [(f"{i + 1} " * is_wide + cut(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
+        lines = [wrapped(self.summary), text_table(_HEADS, rows, "<>>>>>")]
+        if self._is_compiled:
+            lines += ["", wrapped(self.compare())]
+        if shown:
+            heads = (*_VALUES, *(["under"] if is_wide else names))
+            cells = [(*r[:4], _by_decision(r[4:])) for r in values] if is_wide else values
+            lines += [
+                "",
+                "where they differ, by what is at stake:",
+                text_table(heads, cells, "<<><" + "<" * len(names)),
+            ]
+        elif len(names) > 1:
+            lines += ["", "They keep the same values."]
+        rest = self._more([d for d in self.differences if d not in shown])
+        return "\n".join(
+            [*lines, *([wrapped(rest)] if rest else []), *([""] * bool(self.notes)), *map(wrapped, self.notes)]
+        )
+
+    @property
+    def _is_compiled(self) -> bool:
+        return self._compiles or "xla" in vars(self)
+
+    __repr__ = __str__
+
+    def compare(self) -> str:
+        """What XLA makes of them, in a few sentences; compiles as `xla` does."""
+        plain = self.without.timeline.xla
+        parts = [f"without checkpoints {format_bytes(plain.temporaries)}"]
+        undone = []
+        for o, found in zip(self.outcomes, self.xla, strict=True):
+            if found.temporaries_without_checkpoints is None:
+                continue
+            parts.append(f"{o.name} {format_bytes(found.temporaries)}")
+            if found.temporaries > 0.95 * found.temporaries_without_checkpoints:
+                undone.append(o.name)
+        text = f"Temporaries of the gradient compiled by XLA for {plain.backend}, whatever the model says: {', '.join(parts)}."
+        if undone:
+            text += f" XLA undoes the checkpoints of {' and '.join(undone)}: they save next to nothing here."
+        return text
+
+    def _repr_html_(self) -> str:
+        page = html_table(self.summary, _HEADS, self._rows(), (False, *[True] * 5))
+        if self._is_compiled:
+            page += paragraph(self.compare())
+        if self.differences:
+            heads = (*_VALUES, *(o.name for o in self.outcomes))
+            numeric = [False, False, True, *[False] * (len(heads) - 3)]
+            page += html_table("where they differ, by what is at stake", heads, self._values(self.differences), numeric)
+        return page + notes_html(self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        xla = self.xla if self._is_compiled else ()
+        return {
+            "function": self.function,
+            "notes": list(self.notes),
+            "without": self.without.to_dict(),
+            "policies": [o.to_dict() for o in self.outcomes],
+            "differences": [d.to_dict() for d in self.differences],
+            "xla_temporaries": [found.temporaries for found in xla],
+        }
+
+    def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:
+        """The policies as points, bytes kept against FLOPs computed again; and what the best plans come to, as a line.
+
+        Args:
+          plans: whether to draw that line, for which some plans are made; it is left out where the function cannot be planned.
+          ax: axes of a figure of your own to draw in.
+        """
+        from jaxviz.features.remat.plot import plot_policies  # matplotlib takes a while to import
+
+        plan = self._planned(1.0) if plans else None
+        points = {*plan.front, *(p.point for p in self.plans if p is not None)} if plan is not None else set()
+        return plot_policies(self, best_trades(points), ax)
+
+
+_VALUES = ("value", "type", "bytes", "line")
+_HEADS = ("policy", "kept", "beside args", "values", "extra FLOPs", "model peak")
+
+
+@api_boundary
+@deep_stack
+def compare_policies(
+    f: Any,
+    *args: Any,
+    policies: Any = ("dots_saveable", "nothing_saveable"),
+    argnums: int | Sequence[int] = 0,
+    xla: bool = False,
+    **kwargs: Any,
+) -> PolicyComparison:
+    """What a function's gradient keeps, computes again and peaks at under several checkpoint policies.
+
+    A policy takes the place of that of each checkpoint in the function, those inside of others too. A function that has none gets one
+    around all of it. The figures are those that JAX comes to where the policy is written there.
+
+    >>> print(jaxviz.compare_policies(loss, params, x, policies=["as it is", "everything", "dots_saveable"]))
+
+    Args:
+      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
+      *args, **kwargs: what to call it with, as for `derive`.
+      policies: names in `jax.checkpoint_policies`, policies, 'as it is' for the function's own, 'everything' for no checkpoints.
+      argnums: the positional arguments to differentiate in.
+      xla: whether to compile each, for what XLA takes; otherwise `PolicyComparison.xla` does when asked.
+
+    Raises:
+      ValueError: no policy has such a name; or JAX would not let a checkpoint be put around the function; the message says why.
+      what `derive` raises.
+    """
+    asked = [policies] if isinstance(policies, (str, type(None))) or callable(policies) else list(policies)
+    if not asked:
+        raise ValueError(
+            "compare_policies takes one policy or more, such as policies=('dots_saveable', 'nothing_saveable')"
+        )
+    settings = _told_apart([setting(p) for p in asked])
+    own = derive(f, *args, argnums=argnums, **kwargs)
+    plain = derive_under(own, Setting(NO_CHECKPOINTS))
+    all_flops = _flops(plain)
+    without = Outcome(NO_CHECKPOINTS, plain, all_flops, 0, memory(plain))
+
+    def outcome(name: str, to: Setting) -> Outcome:
+        d = derive_under(own, to)
+        if d is plain or to.name == NO_CHECKPOINTS:
+            return replace(without, name=name)
+        n = _flops(d)
+        return Outcome(name, d, n, n - all_flops, memory(d))
+
+    def plan(budget: int | float) -> RematPlan:
+        if isinstance(f, Derivation) or not callable(f):
+            avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in own.primal.in_avals]
+            nums = tuple(i for i, nz in enumerate(own.nonzeros) if nz)
+            return plan_remat(as_function(own.primal), *avals, budget=budget, argnums=nums)
+        return plan_remat(f, *args, budget=budget, argnums=argnums, **kwargs)
+
+    outcomes = tuple(each(lambda s: outcome(*s), settings, "policies"))
+    return PolicyComparison(own.primal.name, checkpoints_of(own.primal), without, outcomes, plan, xla)
+
+
+def _told_apart(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:
+    """Each with a name of its own: two lambdas have the same."""
+    seen: Counter[str] = Counter()
+    named = []
+    for s in settings:
+        seen[s.name] += 1
+        named.append((s.name if seen[s.name] == 1 else f"{s.name} ({seen[s.name]})", s))
+    return named
+
+
+def checkpoints_of(primal: Program) -> str:
+    """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is put where there is none."""
+    found = Counter(
+        (p.name, defined_at(p)) for _, e in primal.walk() if e.primitive is compat.remat_p for _, p in e.programs
+    )
+    if not found:
+        return "one checkpoint around the whole function, which has none"
+    parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in found.most_common(3)]
+    more = [f"{len(found) - 3} other functions"] if len(found) > 3 else []
+    return f"its checkpoints, {' and '.join([*parts, *more])}"
+
+
+def _flops(derivation: Derivation) -> int:
+    return sum(r.cost.flops for r in cost(derivation).rows if not _rounds(r.equation))
+
+
+def _rounds(equation: Equation) -> bool:
+    """Whether an equation is there for what a checkpoint saves to be rounded to its own type."""
+    return equation.primitive is compat.reduce_precision_p and any(
+        e.origin is not None and e.origin.role == "residual" for e in (equation, *ancestors(equation))
+    )
+
+
+def width_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, c)) + 2 for c in zip(heads, *rows, strict=True)) - 2
+
+
+def _by_decision(texts: Sequence[str]) -> str:
+    """`saved: 1, 3; recomputed: 2`, by the numbers of the policies."""
+    found: dict[str, list[str]] = {}
+    for i, text in enumerate(texts):
+        found.setdefault(text, []).append(str(i + 1))
+    return "; ".join(f"{text}: {', '.join(under)}" for text, under in found.items())
+
+
+def best_trades(points: Iterable[Point]) -> list[Point]:
+    """Those of which none is better in bytes and in FLOPs, the fewest bytes first."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
+        if not best or point.flops < best[-1].flops:
+            best.append(point)
+    return best
+
+
+def number(flops: int) -> str:
+    """`1.2 M`."""
+    return format_flops(flops).removesuffix("FLOP").strip()
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _change(n: int, of: int) -> str:
+    """`-53%`, or `+2%`; '' where there is nothing to compare with or no change."""
+    return f"{100 * (n - of) / of:+.0f}%" if of and n != of else ""

@@ -1,0 +1,162 @@
+"""A function under another checkpoint policy: what JAX would derive if that policy had been written."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.checkpoints import policy_name
+from jaxviz.derivation import Derivation, derive
+from jaxviz.higher_order.checkpoint import apply_remat
+from jaxviz.ir import compat
+from jaxviz.ir.convert import map_programs
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.syntax import Equation, Operation, Program
+from jaxviz.ir.trace import trace
+from jaxviz.transforms.inline import inlined, numbers_in_place
+
+AS_IT_IS = "as it is"
+NO_CHECKPOINTS = "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What checkpoints a function is to be derived with.
+
+    Args:
+      name: of the policy, or 'as it is' for the function's own, or 'everything' for no checkpoints.
+      policy: what `jax.checkpoint` takes; None for its default, and for the two others.
+    """
+
+    name: str
+    policy: Callable[..., Any] | None = None
+
+    @property
+    def sets_policy(self) -> bool:
+        return self.name not in (AS_IT_IS, NO_CHECKPOINTS)
+
+
+def setting(policy: Any) -> Setting:
+    """Reads a policy as people give it: a name in `jax.checkpoint_policies`, a policy, 'as it is', or 'everything'; or a Setting.
+
+    Raises:
+      ValueError: no policy has that name, or it is that of a function that makes policies; the message says what to write.
+      TypeError: it is no policy.
+    """
+    if isinstance(policy, Setting):
+        return policy
+    if policy in (AS_IT_IS, NO_CHECKPOINTS):
+        return Setting(policy)
+    if policy is None:
+        return Setting(policy_name(None))
+    if isinstance(policy, str):
+        found = vars(jax.checkpoint_policies).get(policy)
+        if found is None:
+            raise ValueError(_no_such_policy(policy))
+        return Setting(policy, _checked(found))
+    if not callable(policy):
+        raise TypeError(f"a policy is a name in jax.checkpoint_policies or a function, not {policy!r}")
+    return Setting(policy_name(_checked(policy)), policy)
+
+
+def _checked(policy: Callable[..., Any]) -> Callable[..., Any]:
+    for name, maker in vars(jax.checkpoint_policies).items():
+        if maker is policy and not _takes_params(maker):
+            asked = ", ".join(p.name if p.kind != p.VAR_POSITIONAL else "'a', 'b'" for p in _parameters(maker))
+            raise ValueError(f"{name} makes a policy and is none itself: jax.checkpoint_policies.{name}({asked})")
+    return policy
+
+
+def _parameters(f: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(f).parameters.values())
+
+
+def _takes_params(f: Callable[..., Any]) -> bool:
+    """Whether a function takes the params of any primitive, as policies have to."""
+    return any(p.kind == p.VAR_KEYWORD for p in _parameters(f))
+
+
+def _no_such_policy(name: str) -> str:
+    known = [n for n, p in vars(jax.checkpoint_policies).items() if callable(p)]
+    close = difflib.get_close_matches(name, [*known, AS_IT_IS, NO_CHECKPOINTS], n=3, cutoff=0.5)
+    if close:
+        return f"jax.checkpoint_policies has no {name!r}; did you mean {' or '.join(map(repr, close))}?"
+    return f"jax.checkpoint_policies has no {name!r}; it has {', '.join(known)}"
+
+
+def derive_under(derivation: Derivation, to: Setting) -> Derivation:
+    """The function derived as if each of its checkpoints, those inside of others too, had been written with this policy.
+
+    Where it has none, one goes around the whole function. Without checkpoints ('everything') the numbers that JAX would hold as arrays
+    where a checkpoint stood are left in place, which is a few bytes each.
+
+    Raises:
+      ValueError: there is no checkpoint, and JAX would not let one be put around the function; the message says why.
+    """
+    primal = derivation.primal
+    if to.name == AS_IT_IS or (not to.sets_policy and not has_checkpoints(primal)):
+        return derivation
+    if not to.sets_policy:
+        program = inlined(primal, (compat.remat_p,))
+    elif has_checkpoints(primal):
+        program = _with_policy(primal, to.policy)
+    else:
+        program = _checkpointed(primal, to.policy)
+    again = derive(
+        program, argnums=[i for i, nz in enumerate(derivation.nonzeros) if nz], cond_residuals=derivation.cond_residuals
+    )
+    return replace(again, placed=derivation.placed)
+
+
+def has_checkpoints(program: Program) -> bool:
+    return any(e.primitive is compat.remat_p for _, e in program.walk())
+
+
+def _with_policy(program: Program, policy: Any) -> Program:
+    """The program with this policy in each remat of it. What is not changed is the same object."""
+    done: dict[Program, Program] = {}
+
+    def change(p: Program) -> Program:
+        if p not in done:
+            equations = tuple([replace(e, operation=operation(e.operation)) if e.programs else e for e in p.equations])
+            same = all(a.operation is b.operation for a, b in zip(equations, p.equations, strict=True))
+            done[p] = p if same else replace(p, equations=equations)
+        return done[p]
+
+    def operation(op: Operation) -> Operation:
+        params = map_programs(op.params, change)
+        if op.primitive is compat.remat_p:
+            params["policy"] = policy
+        elif all(change(inner) is inner for _, inner in op.programs):
+            return op
+        return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+
+    return change(program)
+
+
+def _checkpointed(program: Program, policy: Any) -> Program:
+    """The program in one checkpoint, as tracing `jax.checkpoint(f, policy=policy)` gives it."""
+    if program.is_path:
+        at = next((b.location for b in program.branches if b.location is not None), None)
+        raise ValueError(
+            f"{program.name} has no checkpoint, and JAX would not take one around it: Python asks for a value{f' at {at}' if at else ''}. "
+            "Put jax.checkpoint around the parts that do without."
+        )
+    for i, e in enumerate(program.equations):
+        if compat.refused_in_remat(e.effects):
+            raise ValueError(
+                f"{program.name} has no checkpoint, and JAX would not take one around it, because of an effect of "
+                f"{describe_equation(e, i)}. Put jax.checkpoint around the parts without it."
+            )
+    like = _remat_of_nothing(policy).operation
+    return replace(apply_remat(like, numbers_in_place(program), True), debug_info=program.debug_info)
+
+
+def _remat_of_nothing(policy: Any) -> Equation:
+    return trace(jax.checkpoint(lambda x: x, policy=policy))(1.0).equations[0]

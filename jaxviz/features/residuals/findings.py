@@ -1,0 +1,330 @@
+"""What of the memory that a gradient keeps could be done without: values kept twice, over and over, or for a jit's sake alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from jaxviz.analysis.walk import Body, Site, Source, Tracer, bodies, location_of
+from jaxviz.derivation import Derivation
+from jaxviz.higher_order.devices import only_passes_a_scalar
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.report.tables import format_bytes, nbytes, short_location, type_text
+from jaxviz.transforms.inline import inlined, numbers_in_place
+
+if TYPE_CHECKING:
+    from jaxviz.features.residuals.residual_set import Residual
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Finding:
+    """Something about one residual, or about some that belong together.
+
+    Args:
+      residuals: which.
+      nbytes: the bytes at stake.
+      text: which values they are, with the user's lines.
+    """
+
+    residuals: tuple[Residual, ...]
+    nbytes: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.text}, {format_bytes(self.nbytes)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return {"residuals": [r.name for r in self.residuals], "nbytes": self.nbytes, "text": self.text}
+
+
+def finding(residual: Residual, size: int) -> Finding:
+    """A finding about one residual."""
+    times = f"{residual.type} " if residual.lengths else ""
+    return Finding((residual,), size, f"{times}`{residual.expression}` ({short_location(residual.location)})")
+
+
+def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda f: -f.nbytes))
+
+
+# --- values kept twice ------------------------------------------------------------------------------------------------
+
+_LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
+"""Operations whose result holds the same numbers as their operand, in another shape, order or number, or rounded."""
+
+_CALLS = (
+    compat.jit_p, compat.closed_call_p, compat.remat_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p,
+)  # fmt: skip
+
+
+def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+    """Residuals that are one value in several types or layouts. At stake is what could be made again from that value alone."""
+    alike: dict[Any, tuple[Source, list[Residual]]] = {}
+    producers = _Producers()
+    for r, atom in zip(residuals, atoms, strict=True):
+        root = None if r.dummies else _root(producers, site.derivation.forward, atom)
+        if root is not None:
+            alike.setdefault((root.atom, root.within), (root, []))[1].append(r)
+    made = []
+    for root, copies in alike.values():
+        size = nbytes(root.atom.aval) * math.prod(root.lengths)
+        at_stake = sum(r.nbytes for r in copies) - size
+        if len(copies) > 1 and at_stake > 0:
+            made.append(Finding(tuple(copies), at_stake, _kept_as(root, copies, site)))
+    return largest_first(made)
+
+
+def _kept_as(root: Source, copies: Sequence[Residual], site: Site) -> str:
+    where = location_of(root.equation, root.within) if root.equation is not None else None
+    line = f" ({short_location(where)})" if where is not None else ""
+    types = " and ".join(
+        f"{n} times as {t}" if n > 1 else f"as {t}" for t, n in Counter(r.type for r in copies).items()
+    )
+    lines = dict.fromkeys(
+        short_location(r.location) for r in copies if r.location != where and r.kind == "intermediate"
+    )
+    made_at = f" from {', '.join(lines)}" if lines else ""
+    return f"`{site.expression(root)}`{line} {types}{made_at}"
+
+
+class _Producers:
+    """For each program which equation makes a value, and as which of its results."""
+
+    def __init__(self) -> None:
+        self.of: dict[Program, dict[Atom, tuple[Equation, int]]] = {}
+
+    def __call__(self, program: Program, atom: Atom) -> tuple[Equation, int] | None:
+        if program not in self.of:
+            self.of[program] = {v: (e, i) for e in program.equations for i, v in enumerate(e.outvars)}
+        return self.of[program].get(atom)
+
+
+def _never(_: Equation) -> bool:
+    return False
+
+
+def _root(
+    producers: _Producers, program: Program, atom: Atom, stops: Callable[[Equation], bool] = _never
+) -> Source | None:
+    """The value that another is a copy of, as far as no operation changes its numbers; None for a number in the source.
+
+    With `stops` it goes no further than the first equation that that is true of.
+    """
+    outside: list[tuple[Program, Equation]] = []  # the programs on the way in, and the equations entered there
+    lengths: tuple[int, ...] = ()
+    while not isinstance(atom, Literal):
+        within = tuple(e for _, e in outside)
+        made = producers(program, atom)
+        if made is None:
+            place = program.invars.index(atom) if atom in program.invars else None
+            if place is None or not outside or outside[-1][1].primitive is compat.scan_p:
+                return Source(None, atom, within, lengths)
+            program, holder = outside.pop()
+            atom = holder.invars[place]
+            continue
+        equation, place = made
+        if stops(equation):
+            return Source(equation, atom, within, lengths)
+        if _keeps_numbers(equation) or only_passes_a_scalar(equation):
+            atom = equation.invars[0]
+            continue
+        is_stacked = equation.primitive is compat.scan_p and place >= compat.scan_sizes(equation.params)[1]
+        if not is_stacked and equation.primitive not in _CALLS:
+            return Source(equation, atom, within, lengths)
+        if is_stacked:
+            lengths += (int(equation.params["length"]),)
+        outside.append((program, equation))
+        program = _body(equation).program
+        atom = program.outvars[place]
+    return None
+
+
+def _body(equation: Equation) -> Body:
+    (body,) = bodies(equation)
+    return body
+
+
+def _keeps_numbers(equation: Equation) -> bool:
+    name = equation.primitive.name
+    if name != "convert_element_type":
+        return name in _LAYS_OUT
+    old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
+    # A floating number made an integer loses its fraction, a complex one made real half of it.
+    if all(jnp.issubdtype(t, jnp.floating) for t in (old, new)):
+        return True
+    try:
+        return bool(jnp.result_type(old, new) == new)
+    except ValueError:  # JAX promotes no numbers of 4 bits to others
+        return False
+
+
+# --- values kept in a wider type than they have -----------------------------------------------------------------------
+
+
+def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+    """Residuals that hold numbers of a narrower floating type. At stake is what keeping them in that type alone would save."""
+    program, producers = site.derivation.forward, _Producers()
+    alike: dict[Any, list[tuple[Residual, Source | None]]] = {}
+    for r, atom in zip(residuals, atoms, strict=True):
+        root = None if r.dummies else _root(producers, program, atom)
+        if root is not None:
+            alike.setdefault((root.atom, root.within), []).append((r, _root(producers, program, atom, _widens)))
+    made = []
+    for copies in alike.values():
+        wide = [(r, s) for r, s in copies if s is not None and s.equation is not None and _widens(s.equation)]
+        if not wide:
+            continue
+        first, source = wide[0]
+        assert source.equation is not None
+        narrow = source.equation.invars[0].aval
+        has_narrow = any(r.aval.dtype == narrow.dtype for r, _ in copies)
+        at_stake = sum(r.nbytes for r, _ in wide) - (0 if has_narrow else nbytes(narrow) * math.prod(source.lengths))
+        if at_stake > 0:
+            also = ", which is kept too" if has_narrow else ""
+            text = f"{first.type} of {type_text(narrow)}{also} ({short_location(first.location)})"
+            made.append(Finding(tuple(r for r, _ in wide), at_stake, text))
+    return largest_first(made)
+
+
+def _widens(equation: Equation) -> bool:
+    if equation.primitive.name != "convert_element_type":
+        return False
+    old, new = (jnp.dtype(a.dtype) for a in (equation.invars[0].aval, equation.outvars[0].aval))
+    return all(jnp.issubdtype(t, jnp.floating) for t in (old, new)) and old.itemsize < new.itemsize
+
+
+# --- values that a scan stacks though each iteration makes the same ---------------------------------------------------
+
+
+def find_invariants(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
+    """Residuals that a scan stacks though they depend neither on its carry nor on its xs. At stake are all copies but one."""
+    producers, dependence = _Producers(), _Dependence()
+    made = []
+    for r, atom in zip(residuals, atoms, strict=True):
+        times = math.prod(_times_alike(producers, dependence, program, atom)) if r.lengths and not r.dummies else 1
+        if times > 1:
+            made.append(finding(r, r.nbytes - r.nbytes // times))
+    return largest_first(made)
+
+
+def _times_alike(producers: _Producers, dependence: _Dependence, program: Program, atom: Atom) -> Iterator[int]:
+    """The trip counts of the scans in each of whose iterations a value is the same."""
+    varying: list[
+        tuple[int, set[Atom]]
+    ] = []  # for each scan entered, its length and what differs between its iterations
+    made = producers(program, atom)
+    while made is not None and made[0].primitive in (*_CALLS, compat.scan_p):
+        equation, place = made
+        body = _body(equation).program
+        # What a call or an inner scan gets that differs; an inner scan may bring it into its carry.
+        inner = [(n, dependence.dependents(body, dependence.differing_in(equation, v))) for n, v in varying]
+        if equation.primitive is compat.scan_p:
+            n_consts, n_carry = compat.scan_sizes(equation.params)
+            if place < n_carry:
+                break
+            passed_on = zip(body.invars[n_consts : n_consts + n_carry], body.outvars[:n_carry], strict=True)
+            differs = [
+                *[False] * n_consts,
+                *(new is not old for old, new in passed_on),
+                *[True] * (len(body.invars) - n_consts - n_carry),
+            ]
+            inner.append((int(equation.params["length"]), dependence.dependents(body, differs)))
+        varying, program, atom = inner, body, body.outvars[place]
+        made = producers(program, atom)
+    yield from (n for n, v in varying if atom not in v)
+
+
+class _Dependence:
+    """Which values depend on which inputs of a program. Each program is looked through once for each choice of them."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Program, tuple[bool, ...]], set[Atom]] = {}
+
+    def dependents(self, program: Program, differs: Sequence[bool]) -> set[Atom]:
+        """The values of a program that depend on some of its inputs."""
+        key = program, tuple(differs)
+        if key not in self.known:
+            self.known[key] = self._dependents(*key)
+        return self.known[key]
+
+    def _dependents(self, program: Program, differs: Sequence[bool]) -> set[Atom]:
+        found: set[Atom] = {v for v, d in zip(program.invars, differs, strict=True) if d}
+        for e in program.equations:
+            if e.effects:
+                found.update(e.outvars)
+            elif not found.isdisjoint(e.invars):
+                if e.primitive in (*_CALLS, compat.scan_p):
+                    body = _body(e).program
+                    inside = self.dependents(body, self.differing_in(e, found))
+                    found.update(v for v, a in zip(e.outvars, body.outvars, strict=True) if a in inside)
+                else:
+                    found.update(e.outvars)
+        return found
+
+    def differing_in(self, equation: Equation, differing: set[Atom]) -> list[bool]:
+        """Which inputs of an equation's body depend on some values outside: what a scan's carry depends on, it has from then on."""
+        body = _body(equation).program
+        differs = [a in differing for a in equation.invars]
+        if equation.primitive is compat.scan_p:
+            n_consts, n_carry = compat.scan_sizes(equation.params)
+            grew = True
+            while grew:
+                inside = self.dependents(body, differs)
+                now = [a in inside for a in body.outvars[:n_carry]]
+                grew = any(new and not old for new, old in zip(now, differs[n_consts:], strict=False))
+                for i, new in enumerate(now):
+                    differs[n_consts + i] |= new
+        return differs
+
+
+# --- what the boundary of a jit forces to be kept ---------------------------------------------------------------------
+
+
+def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
+    """Residuals that are gone where the program is derived with its jitted functions written out in place of their calls."""
+    derivation = site.derivation
+    if not any(e.primitive is compat.jit_p for _, e in derivation.primal.walk()) and all(
+        r.kind != "literal" for r in residuals
+    ):
+        return ()
+    program = numbers_in_place(inlined(derivation.primal, (compat.jit_p,)))
+    other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
+    others = other.linearized.residuals
+    had, has = (Counter(_type(a) for a in of) for of in (atoms, others))
+    excess = had - has
+    if not excess or has - had:  # nothing gone, or something come in its place
+        return ()
+    there = replace(site, sources=Tracer(other.forward), derivation=other)
+    kept = Counter(made_at(a, there) for a in others)
+    # Of those of one type the ones come first that no residual is left for of the same line and operation.
+    unmatched: list[tuple[Residual, Any]] = []
+    matched: list[tuple[Residual, Any]] = []
+    for r, a in zip(residuals, atoms, strict=True):
+        key = made_at(a, site)
+        kept[key] -= 1
+        (unmatched if kept[key] < 0 else matched).append((r, _type(a)))
+    made = []
+    for r, t in (*unmatched, *matched):
+        if excess[t] > 0:
+            excess[t] -= 1
+            made.append(finding(r, r.nbytes))
+    return largest_first(made)
+
+
+def _type(atom: Atom) -> tuple[Any, Any]:
+    return getattr(atom.aval, "shape", None), getattr(atom.aval, "dtype", atom.aval)
+
+
+def made_at(atom: Atom, site: Site) -> tuple[Any, ...]:
+    """What tells residuals of two derivations of one function apart: the type, the operation and the line."""
+    source = site.sources(atom)[0]
+    if source.equation is None:
+        return (_type(atom), isinstance(atom, Literal), source.atom in site.constants)
+    return (_type(atom), source.equation.primitive, location_of(source.equation, source.within))

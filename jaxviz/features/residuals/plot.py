@@ -1,0 +1,191 @@
+"""A picture of what a gradient keeps: a treemap of its modules and residuals, and the lines that keep most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from jaxviz.report.figures import INK, Picture, shortened
+from jaxviz.report.tables import format_bytes
+
+if TYPE_CHECKING:
+    from jaxviz.features.residuals.residual_set import Residual, ResidualSet
+
+Box = tuple[float, float, float, float]
+"""Left, top, width and height, downwards from the top."""
+
+_COLOURS = {
+    "intermediate": "#4c78a8", "argument": "#9ecae9", "constant": "#f2cf5b", "literal": "#bab0ac", "dummy": "#e45756",
+}  # fmt: skip
+_LIGHT = frozenset(("argument", "constant", "literal"))
+_MAX_LINES = 12
+_POINT = 1 / 72
+_SMALLEST = 0.5 * _POINT  # of what is drawn by itself, in inches
+_FONT = 7.5
+_CHARACTER = 0.63 * _POINT
+"""The width of a character of a font of size 1; of most of them, that is, in the font that matplotlib brings."""
+_LINE = 1.25 * _FONT * _POINT
+
+
+def plot_residuals(found: ResidualSet, width: float) -> Figure:
+    """See `ResidualSet.plot`."""
+    lines = found.by_line()
+    bars = lines[:_MAX_LINES]
+    map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.nbytes else (0.0, 0.0)
+    height = 0.75 + (map_height + bar_height + 0.5 if found.nbytes else 0.0)
+    figure = Picture(figsize=(width, height), facecolor="white")
+    left = 0.02 * width
+
+    def axes(top: float, tall: float, from_left: float = left) -> Axes:
+        """A place in inches."""
+        made: Axes = figure.add_axes(
+            (from_left / width, 1 - (top + tall) / height, (width - left - from_left) / width, tall / height),
+            facecolor="white",
+        )
+        return made
+
+    figure.text(
+        left / width,
+        1 - 0.12 / height,
+        found.summary.split(":")[0],
+        fontsize=12,
+        va="top",
+        color=INK,
+        parse_math=False,
+    )
+    if not found.nbytes:
+        return figure
+    _draw_map(axes(0.7, map_height), found, width - 2 * left, map_height)
+    kinds = [k for k in _COLOURS if any(r.kind == k for r in found)]
+    figure.legend(
+        handles=[Patch(color=_COLOURS[k], label=_of_kind(found, k)) for k in kinds], loc="upper left", frameon=False,
+        bbox_to_anchor=(left / width, 1 - 0.36 / height), ncols=max(1, len(kinds)), fontsize=9, borderpad=0,
+        handlelength=1.0, handleheight=1.0, columnspacing=1.5, labelcolor=INK, borderaxespad=0,
+    )  # fmt: skip
+    names = [f"{shortened(_own_name(t.location.function), 28)}  {t.name}" for t in bars]
+    label_room = max(map(len, names)) * 8.5 * _CHARACTER + 0.25
+    below = axes(0.7 + map_height + 0.25, bar_height, label_room)
+    _draw_bars(below, [t.nbytes for t in bars], names)
+    if len(lines) > len(bars):
+        rest = lines[len(bars) :]
+        text = f"and {len(rest):,} more line{'s' if len(rest) > 1 else ''}, {format_bytes(sum(t.nbytes for t in rest))}"
+        below.annotate(text, (1, 0), xycoords="axes fraction", ha="right", va="top", fontsize=8.5, color="#666666")
+    return figure
+
+
+def _of_kind(found: Sequence[Residual], kind: str) -> str:
+    return f"{kind} {format_bytes(sum(r.nbytes for r in found if r.kind == kind))}"
+
+
+def _draw_bars(axes: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
+    axes.barh(range(len(sizes)), sizes, color="#72797f", height=0.72)
+    axes.set_yticks(range(len(sizes)), names, fontsize=8.5, color=INK)
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.set_xlim(0, max([*sizes, 1]) * 1.12)
+    axes.tick_params(length=0)
+    for side in ("top", "right", "bottom", "left"):
+        axes.spines[side].set_visible(False)
+    for i, n in enumerate(sizes):
+        axes.annotate(
+            format_bytes(n), (n, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK
+        )
+
+
+def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> None:
+    """Modules, and in each its residuals; lengths in inches, so that what is written can be held against its room."""
+    axes.set_xlim(0, width)
+    axes.set_ylim(height, 0)
+    axes.axis("off")
+    modules: dict[str, list[Residual]] = {}
+    for r in found:
+        if r.nbytes:
+            modules.setdefault(r.module, []).append(r)
+    sizes = {name: sum(r.nbytes for r in group) for name, group in modules.items()}
+    ordered = sorted(sizes, key=lambda name: -sizes[name])
+    for name, box in zip(ordered, squarify([sizes[n] for n in ordered], (0, 0, width, height)), strict=True):
+        _draw_module(axes, name, sizes[name], sorted(modules[name], key=lambda r: -r.nbytes), box)
+
+
+def _draw_module(axes: Axes, name: str, size: int, group: Sequence[Residual], box: Box) -> None:
+    x, y, w, h = box
+    gap = min(0.02, 0.1 * w, 0.1 * h)
+    head = 0.17 if h > 0.5 and w > 0.5 else 0.0
+    room = _room(w, _FONT) - len(format_bytes(size)) - 2
+    if head and room >= min(6, len(_own_name(name))):
+        # The end of a module's path is what tells it from its siblings.
+        _write(axes, f"{shortened(_own_name(name), room, from_left='/' in name)}  {format_bytes(size)}", x, y, INK)
+    inner = (x + gap, y + head + gap, w - 2 * gap, h - head - 2 * gap)
+    for r, (left, top, wide, tall) in zip(group, squarify([r.nbytes for r in group], inner), strict=True):
+        # The white line between two boxes is left out where it would hide them.
+        line = 0.6 if min(wide, tall) > 6 * _SMALLEST else 0.0
+        axes.add_patch(
+            Rectangle((left, top), wide, tall, facecolor=_COLOURS[r.kind], edgecolor="white", linewidth=line)
+        )
+        colour = INK if r.kind in _LIGHT else "white"
+        for i, text in enumerate(_labels(r, _room(wide, _FONT), int((tall - 0.06) / _LINE))):
+            _write(axes, text, left, top + i * _LINE, colour)
+
+
+def _labels(r: Residual, columns: int, rows: int) -> list[str]:
+    """What is written on a residual, in the room there is; a type or a size that does not fit is left out, and not cut off."""
+    path = r.kind == "argument"
+    name = re.search(r"\w+(?=\W*$)" if path else r"^[^ (]+", r.expression)  # 'up' of params['up'], 'mul' of mul(a, b)
+    full = shortened(r.expression, columns, from_left=path)
+    label = full if columns >= min(12, len(r.expression)) or name is None else name[0]
+    if len(label) > columns:
+        return []
+    labels = [label]
+    labels += [text for text in (r.type, format_bytes(r.nbytes)) if len(text) <= columns]
+    return labels[: max(0, rows)]
+
+
+def _write(axes: Axes, text: str, x: float, y: float, colour: str) -> None:
+    """A line of text in a box, whose left and top edges these are."""
+    axes.text(x + 0.04, y + 0.03, text, fontsize=_FONT, color=colour, va="top", parse_math=False)
+
+
+def _room(width: float, size: float) -> int:
+    """How many characters of a font size there is room for."""
+    return int((width - 0.08) / (size * _CHARACTER))
+
+
+def _own_name(function: str) -> str:
+    """`Block.__call__` of `make.<locals>.Block.__call__`."""
+    return function.rsplit("<locals>.", 1)[-1]
+
+
+def squarify(sizes: Sequence[float], box: Box) -> list[Box]:
+    """A box for each size, largest first, that fill a box, as near to squares as may be (Bruls, Huizing and van Wijk)."""
+    x, y, w, h = box
+    total = sum(sizes)
+    areas = [s * w * h / total for s in sizes] if total else []
+    made: list[Box] = []
+    start = 0
+    while start < len(areas):
+        side = min(w, h)
+        end = start + 1
+        while end < len(areas) and _worst(areas[start : end + 1], side) <= _worst(areas[start:end], side):
+            end += 1
+        row = areas[start:end]
+        thick = sum(row) / side if side else 0.0
+        along = y if w >= h else x
+        for area in row:
+            long = area / thick if thick else 0.0
+            made.append((x, along, thick, long) if w >= h else (along, y, long, thick))
+            along += long
+        x, y, w, h = (x + thick, y, w - thick, h) if w >= h else (x, y + thick, w, h - thick)
+        w, h = max(w, 0.0), max(h, 0.0)
+        start = end
+    return made
+
+
+def _worst(row: Sequence[float], side: float) -> float:
+    """How far from a square the box of a row along a side is that is farthest from it."""
+    thick = sum(row) / side if side else 0.0
+    return max(max(thick * thick / a, a / (thick * thick)) if a and thick else float("inf") for a in row)

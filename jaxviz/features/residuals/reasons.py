@@ -1,0 +1,132 @@
+"""Why a residual is kept, as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxviz.analysis.walk import Reader, Site, location_of, primal_equation
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, ancestors
+from jaxviz.ir.syntax import Equation, Var
+from jaxviz.report.tables import line_beside
+
+_USES = {
+    "mul": "multiplies the tangent by it",
+    "div": "divides the tangent by it",
+    "dot_general": "contracts the tangent with it",
+    "conv_general_dilated": "convolves the tangent with it",
+    "select_n": "chooses by it which tangent passes",
+    "gather": "gathers the tangent at these indices",
+    "scatter": "scatters the tangent to these indices",
+    "scatter-add": "adds the tangent at these indices",
+    "scatter-mul": "scatters the tangent to these indices",
+    "dynamic_slice": "slices the tangent at this place",
+    "dynamic_update_slice": "writes the tangent at this place",
+    "triangular_solve": "solves with it for the tangent",
+    "cumsum": "sums the tangent along it",
+    "cond": "chooses by it which branch's tangent is taken",
+}
+"""What a linear equation does with a residual, by primitive."""
+
+_USES_OF_OPERAND = {
+    ("select_n", 1): "takes it where no tangent passes",
+    ("select_n", 2): "takes it where no tangent passes",
+    ("scatter", 0): "scatters the tangent into it",
+    ("scatter", 2): "writes it into the tangent",
+    ("scatter-add", 0): "adds the tangent to it",
+    ("scatter-add", 2): "adds it to the tangent",
+    ("dynamic_update_slice", 0): "writes the tangent into it",
+    ("dynamic_update_slice", 1): "writes it into the tangent",
+}
+"""The same for operands that it does something else with: most of them zeros, in the place of a tangent that there is not."""
+
+
+def explain(
+    kind: str,
+    expression: str,
+    location: Location,
+    linear: Sequence[Reader],
+    backward: Sequence[Reader] | None,
+    site: Site,
+    lengths: Sequence[int] = (),
+    dummy_branches: Sequence[str] = (),
+) -> str:
+    """The sentence for one residual.
+
+    Args:
+      kind, expression, location: of the residual.
+      linear, backward: the equations of the linear and the backward program that read it; None if there is no backward one.
+      site: the forward program.
+      lengths: trip counts of the scans that stack it up.
+      dummy_branches: the branches that fill its place with a dummy.
+    """
+    what = {
+        "argument": f"the argument `{expression}`",
+        "constant": f"the constant `{expression}`, closed over,",
+        "literal": f"the number {expression}, which JAX passes to a jitted function as an array,",
+    }.get(kind, f"`{expression}` from line {location.line}")
+    if lengths:
+        what += f", once for each of {' × '.join(f'{n:,}' for n in lengths)} iterations,"
+    filled = f"; {' and '.join(dummy_branches)} fill{'s' if len(dummy_branches) == 1 else ''} its place with a dummy"
+    filled = filled if dummy_branches else ""
+    if not linear:
+        return f"{what} is kept, though no equation of the linear program reads it{filled}"
+    first = linear[0]
+    more = len({r.equation for r in linear}) - 1
+    because = _because(first, kind, location)
+    others = f" (and {more} other use{'s' if more > 1 else ''})" if more else ""
+    return f"{what} is saved because {because}{others}{_read_by(backward, location, site)}{filled}"
+
+
+def _because(reader: Reader, kind: str, location: Location) -> str:
+    origin, primitive = reader.equation.origin, reader.equation.primitive
+    if primitive is compat.custom_lin_p and origin is not None:
+        return f"the {origin.rule} gives it to its backward function"
+    if origin is not None and origin.rule.startswith("brought back"):
+        return f"the checkpoint policy has it offloaded, to be {origin.rule}"
+    source = primal_equation(reader.equation)
+    at = location_of(reader.equation, reader.within)
+    line = f" at {line_beside(at, location)}" if at is not None else ""
+    if at is not None and kind == "intermediate" and (at.file, at.line) == (location.file, location.line):
+        line = ""
+    if origin is not None and origin.role == "recomputation":
+        return f"`{primitive.name}`{line} is computed again from it in the backward pass"
+    name = primitive.name
+    use = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name, f"reads it in `{name}`")
+    return f"{_derivative(reader.equation, source)}{line} {use}"
+
+
+def _derivative(equation: Equation, source: Equation) -> str:
+    """The rule that a derived equation came by, named after the user's equation, or after the function that has a rule of its own."""
+    if source.primitive is compat.custom_jvp_call_p:
+        rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
+        named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)
+        if named is not None:
+            return f"the {named}"
+    return f"{source.primitive.name}'s derivative"
+
+
+def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) -> str:
+    if backward is None:
+        return "; there is no backward program to read it"
+    if not backward:
+        return "; no equation of the backward program reads it"
+    equation = backward[0].equation
+    whose = _cotangent_of(backward[0], location, site)
+    more = len({r.equation for r in backward}) - 1
+    others = f" and by {more} more" if more else ""
+    return f"; read by the `{equation.primitive.name}` that forms {whose} cotangent{others}"
+
+
+def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
+    """Whose cotangent a backward equation forms: that of the value whose tangent its linear equation read."""
+    origin = reader.equation.origin
+    linear = origin.equation if origin is not None else None
+    tangent_of = site.derivation.linearized.tangent_of
+    for a in linear.invars if linear is not None else ():
+        if isinstance(a, Var) and a in tangent_of:
+            value = tangent_of[a]
+            if isinstance(value, Var):
+                return f"`{site.operand(value)}`'s"
+    at = location_of(reader.equation, reader.within)
+    return f"{line_beside(at, location)}'s" if at is not None else "a"

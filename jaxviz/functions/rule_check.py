@@ -1,0 +1,409 @@
+"""`check_rule`: a custom rule's derivatives, beside numerical differences and those of the function that it replaces."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from jaxviz.functions.custom_rules import argument_names, function_name
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.convert import map_programs
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Atom, Program
+from jaxviz.ir.trace import noting_arguments, trace
+from jaxviz.report.tables import text_table, wrapped
+from jaxviz.transforms.driver import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class LeafCheck:
+    """One leaf: the cotangent of an argument, or the tangent of a result.
+
+    Args:
+      path: such as `x['w']`, or `output['y']`.
+      kind: 'cotangent' or 'tangent'.
+      rule, numerical, replaced: one derivative where it is farthest off, by the rule, by central differences, and by the function
+        that the rule replaces (None where that cannot be differentiated): for the sum of the results, along all ones, or where
+        only that shows it, for and along random numbers.
+      element: which element of the leaf that is, such as `[2]`; '' for the leaf as a whole.
+      error, replaced_error: the largest absolute error of the rule in all that was tried, against either.
+      verdict: 'right', 'wrong', or 'not differentiable' at this point, as one-sided differences show.
+    """
+
+    path: str
+    kind: str
+    rule: float
+    numerical: float
+    replaced: float | None
+    element: str
+    error: float
+    replaced_error: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, eq=False)
+class RuleCheck:
+    """How a custom rule compares with numerical differences and with the derivative of the function that it replaces.
+
+    Args:
+      function: its name.
+      leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for each such
+        leaf of the results, if there is a forward mode.
+      notes: what was left out, and why.
+    """
+
+    function: str
+    leaves: tuple[LeafCheck, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no leaf is wrong; one at which the function is not differentiable is neither right nor wrong."""
+        return all(leaf.verdict != "wrong" for leaf in self.leaves)
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+    def __str__(self) -> str:
+        heads = ("derivative", "rule", "differences", "replaced", "error", "to replaced", "verdict")
+        rows = [
+            (_cut(f"{x.kind} of {x.path}{x.element}", 36), *map(_number, (x.rule, x.numerical, x.replaced)),
+             _short_number(x.error), _short_number(x.replaced_error), x.verdict)
+            for x in self.leaves
+        ]  # fmt: skip
+        return "\n".join([wrapped(self._headline()), text_table(heads, rows, "<>>>>><"), *map(wrapped, self.notes)])
+
+    __repr__ = __str__
+
+    def _headline(self) -> str:
+        for x in self.leaves:
+            if x.verdict == "wrong":
+                return (
+                    f"rule of {self.function} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where numerical "
+                    f"differences give {x.numerical:.6g}"
+                )
+        if all(x.verdict == "not differentiable" for x in self.leaves):
+            return f"rule of {self.function} was held against nothing: the function is not differentiable here"
+        return f"rule of {self.function} agrees with numerical differences"
+
+
+def _number(x: float | None) -> str:
+    return "" if x is None else f"{x:.6g}"
+
+
+def _short_number(x: float | None) -> str:
+    return "" if x is None else f"{x:.1e}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width // 2]}…{text[1 - width // 2 :]}"
+
+
+@api_boundary
+def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
+    """Holds a custom rule against numerical differences, and against the derivative of the function that it replaces.
+
+    >>> print(jaxviz.check_rule(log1pexp, 3.0))
+    rule of log1pexp agrees with numerical differences
+    ...
+
+    The derivative is taken in 64 bits, along all ones and along random directions. A rule that is meant to differ, as a
+    straight-through estimator does, comes out as wrong: that is what it is, numerically.
+
+    Args:
+      f: a function with a custom JVP or VJP rule, or one that calls such.
+      *args, **kwargs: the point, whose floating-point leaves are looked at, but for those in `nondiff_argnums`.
+      tol: how far apart two derivatives may be, relative to the larger; by default what the precision allows, 1e-4 in 64 bits
+        and 2e-2 where the function computes in 32 whatever it is given.
+
+    Raises:
+      TypeError: no argument is of floating point.
+      Whatever the rule raises.
+    """
+    compat.check_callable(f)
+    leaves, tree = tree_flatten_with_path((args, kwargs))
+    paths, values = [p for p, _ in leaves], [x for _, x in leaves]
+    names = _leaf_names(f, args, kwargs, paths)
+    fixed = _nondiff_arguments(f)
+    is_fixed = [p[1].idx in fixed[0] if p[0].idx == 0 else p[1].key in fixed[1] for p in paths]
+    active = [i for i, x in enumerate(values) if _is_float(x) and not is_fixed[i]]
+    if not active:
+        raise TypeError(
+            f"check_rule: no argument of {function_name(f)} is of floating point, so there is nothing to differentiate in"
+        )
+
+    def flat(*moved: Any) -> list[Any]:
+        given = dict(zip(active, moved, strict=True))
+        a, k = jax.tree.unflatten(tree, [given.get(i, x) for i, x in enumerate(values)])
+        results = tree_flatten_with_path(f(*a, **k))[0]
+        outputs[:] = [f"output{keystr(p)}" for p, y in results if _is_float(y)]
+        return [y for _, y in results if _is_float(y)]
+
+    outputs: list[str] = []
+    notes = [
+        f"{names[i]} was left alone: it is {'in nondiff_argnums' if is_fixed[i] else 'not of floating point'}."
+        for i in range(len(values))
+        if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], (int, complex))
+    ]
+    inputs = [names[i] for i in active]
+    try:
+        with jax.enable_x64(True):
+            point = tuple(jnp.asarray(values[i], jnp.float64) for i in active)
+            checked, more = _check_point(flat, point, inputs, outputs, tol)
+    except Exception as error:
+        with noting_arguments(f, args, kwargs):
+            checked, more = _check_point(flat, tuple(jnp.asarray(values[i]) for i in active), inputs, outputs, tol)
+        notes.append(f"In the types given: in 64 bits it raises {type(error).__name__}.")
+    return RuleCheck(function_name(f), checked, (*notes, *more))
+
+
+def _is_float(x: Any) -> bool:
+    return (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)) or isinstance(x, float)
+
+
+def _leaf_names(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], paths: list[Any]) -> list[str]:
+    names = compat.function_debug_info(f, args, kwargs).arg_names
+    if names is not None and len(names) == len(paths) and all(names):
+        return [str(n) for n in names]
+    name = argument_names(f)
+    return [f"{name(p[1].idx) if p[0].idx == 0 else p[1].key}{keystr(p[2:])}" for p in paths]
+
+
+def _nondiff_arguments(f: Any) -> tuple[set[int], set[str]]:
+    """Positions and names of the arguments that a function with a custom rule is not differentiated in."""
+    n_bound = 0
+    while isinstance(f, functools.partial):
+        n_bound += len(f.args)
+        f = f.func
+    if not isinstance(f, (jax.custom_jvp, jax.custom_vjp)):
+        return set(), set()
+    name = argument_names(f.fun)
+    return {i - n_bound for i in f.nondiff_argnums if i >= n_bound}, {name(i) for i in f.nondiff_argnums}
+
+
+Reverse = Callable[[list[Any]], Sequence[Any]]
+"""From cotangents of the results to cotangents of the arguments."""
+Forward = Callable[[tuple[Any, ...]], Sequence[Any]]
+"""From tangents of the arguments to tangents of the results."""
+
+
+def _check_point(
+    fun: Callable[..., list[Any]], point: tuple[Any, ...], inputs: list[str], outputs: list[str], tol: float | None
+) -> tuple[tuple[LeafCheck, ...], list[str]]:
+    """Compares along all ones and two random directions: the cotangent of each input, the tangent of each output."""
+    results = fun(*point)
+    notes = []
+    forward, reverse, problem = _modes(fun, point, results)
+    notes += [problem] if problem else []
+    short = {x.dtype for x in (*point, *results)}
+    plain_forward: Forward | None = None
+    plain_reverse: Reverse | None = None
+    try:
+        program = trace(fun)(*point)
+        short |= {v.aval.dtype for _, e in program.walk() for v in e.outvars if _is_float(v.aval)}
+        plain_forward, plain_reverse, problem = _modes(as_function(without_rules(program)), point, results)
+    except Exception as error:
+        problem = _first_line(error)
+    if problem:
+        notes.append(f"The function that the rule replaces was not differentiated in full: {problem}")
+    eps = max(float(jnp.finfo(dtype).eps) for dtype in short)
+    differences = _Differences(fun, point, eps, tol)
+    rows: list[LeafCheck] = []
+    if reverse is not None:
+        rows += [differences.cotangent(i, inputs[i], reverse, plain_reverse) for i in range(len(point))]
+    if forward is not None:
+        rows += [differences.tangent(k, outputs[k], forward, plain_forward) for k in range(len(results))]
+    wrong = [x for x in rows if x.verdict == "wrong"]
+    if wrong and all(x.numerical == 0 and x.rule != 0 for x in wrong):
+        notes.append(
+            "The function is flat where the rule says otherwise. A straight-through estimator is like that, and means to be."
+        )
+    return tuple(rows), [*notes, *differences.notes]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _modes(
+    fun: Callable[..., list[Any]], point: tuple[Any, ...], results: list[Any]
+) -> tuple[Forward | None, Reverse | None, str]:
+    """The function's derivatives in forward and in reverse mode, None where it has none; and why it has no reverse mode."""
+    forward: Forward = lambda tangents: jax.jvp(fun, point, tangents)[1]
+    try:
+        forward(tuple(map(jnp.zeros_like, point)))
+    except (TypeError, NotImplementedError) as error:
+        if "custom_vjp" not in str(error) and "custom_lin" not in str(error):
+            raise
+        _, pull = jax.vjp(fun, *point)
+        return None, pull, ""
+    try:
+        _, pull = jax.vjp(fun, *point)
+        pull([jnp.zeros_like(y) for y in results])
+    except Exception as error:
+        return forward, None, f"There is no reverse mode: {_first_line(error)}"
+    return forward, pull, ""
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Derivatives along some directions, arrays of one shape.
+
+    Args:
+      rule, numerical, replaced: as a LeafCheck has them.
+      slack: how far off the differences may be, as a shorter step and the precision tell.
+      jump: how far apart one-sided differences are, where that does not shrink with the step; else 0.
+    """
+
+    rule: Any
+    numerical: Any
+    replaced: Any
+    slack: Any
+    jump: Any
+
+    @property
+    def gap(self) -> Any:
+        return np.nan_to_num(np.abs(self.rule - self.numerical), nan=np.inf)
+
+    def verdicts(self, tol: float) -> Any:
+        scale = np.maximum(np.abs(self.rule), np.abs(self.numerical))
+        agrees = np.abs(self.rule - self.numerical) <= tol * scale + self.slack  # NaN does not
+        is_rough = ~np.isfinite(self.numerical) | (
+            (self.jump > 0) & (np.nan_to_num(self.gap, posinf=0) <= 10 * self.jump)
+        )
+        return np.where(agrees, "right", np.where(is_rough, "not differentiable", "wrong"))
+
+
+class _Differences:
+    """Compares derivatives with central differences at one point."""
+
+    def __init__(self, fun: Callable[..., list[Any]], point: tuple[Any, ...], eps: float, tol: float | None):
+        self.fun, self.point, self.eps = fun, point, eps
+        self.tol = tol if tol is not None else 1e-4 if eps < 1e-12 else 2e-2 if eps < 1e-5 else 0.2
+        self.here = self._results(0, point[0])
+        self.notes: list[str] = []
+        random = np.random.default_rng(0)
+        draws: list[Callable[..., Any]] = [np.ones, random.standard_normal, random.standard_normal]
+        self.weights = [[np.asarray(draw(y.shape)) for y in self.here] for draw in draws]
+        self.directions = [[np.asarray(draw(x.shape)) for x in point] for draw in draws]
+        self.along = functools.cache(lambda draw, i: self._central(i, self.directions[draw][i]))
+
+    def _results(self, i: int, x: Any) -> list[Any]:
+        moved = tuple(jnp.asarray(x, y.dtype) if j == i else y for j, y in enumerate(self.point))
+        return [np.asarray(y, np.float64) for y in self.fun(*moved)]
+
+    def _central(self, i: int, direction: Any) -> list[tuple[Any, Any, Any]]:
+        """For each result its derivative along a direction of one argument, the slack of that, and the jump."""
+        x = np.asarray(self.point[i], np.float64)
+        size = np.sqrt(np.mean(x**2)) if x.size and x.any() else 1.0
+        step = self.eps ** (1 / 3) * np.clip(size, 1e-3, 1.0)
+        for h in (step, step * 1e-3, step * 1e-6):  # a domain may end close by
+            up, down, near_up, near_down = (self._results(i, x + t * direction) for t in (h, -h, h / 2, -h / 2))
+            if all(np.isfinite(y).all() for y in (*up, *down)):
+                break
+        rounding = 4 * float(jnp.finfo(self.point[i].dtype).eps) * np.max(np.abs(x), initial=0.0) / h
+        made = []
+        for u, d, nu, nd, y in zip(up, down, near_up, near_down, self.here, strict=True):
+            wide, near = (u - d) / (2 * h), (nu - nd) / h
+            noise = 8 * self.eps * np.max(np.abs(y), initial=0.0) / h
+            wide_jump, jump = np.abs(u - 2 * y + d) / h, np.abs(nu - 2 * y + nd) / (h / 2)
+            stays = (jump > 0.75 * wide_jump) & (jump > 2 * noise + 1e-3 * np.abs(near))
+            made.append((near, 2 * np.abs(near - wide) + noise + rounding * np.abs(near), np.where(stays, jump, 0.0)))
+        return made
+
+    def cotangent(self, i: int, path: str, reverse: Reverse, plain: Reverse | None) -> LeafCheck:
+        x = self.point[i]
+        tried = []
+        for draw, weights in enumerate(self.weights):
+            cts = [jnp.asarray(w, y.dtype) for w, y in zip(weights, self.fun(*self.point), strict=True)]
+            pulled = [None if pull is None else np.asarray(pull(cts)[i], np.float64) for pull in (reverse, plain)]
+
+            def along(direction: Any, central: Any, weights: Any = weights, pulled: Any = pulled) -> list[Any]:
+                rule, replaced = (None if ct is None else np.vdot(ct, direction) for ct in pulled)
+                numerical, slack, jump = (
+                    sum((np.vdot(w, c) for w, c in zip(weigh, part, strict=True)), 0.0)
+                    for weigh, part in zip((weights, map(np.abs, weights), map(np.abs, weights)), zip(*central, strict=True),
+                                           strict=True)
+                )  # fmt: skip
+                return [rule, numerical, replaced, slack, jump]
+
+            whole = _Tried(*map(_array, along(self.directions[draw][i], self.along(draw, i))))
+            tried.append(whole)
+            if whole.verdicts(self.tol) != "right" and 1 < x.size <= 32:  # find the element
+                units = [np.reshape(row, x.shape) for row in np.eye(x.size)]
+                columns = zip(*(along(d, self._central(i, d)) for d in units), strict=True)
+                tried.insert(0, _Tried(*(None if c[0] is None else np.reshape(c, x.shape) for c in columns)))
+                break
+        return self._leaf("cotangent", path, tried)
+
+    def tangent(self, k: int, path: str, forward: Forward, plain: Forward | None) -> LeafCheck:
+        tried = []
+        for draw, directions in enumerate(self.directions):
+            for i in range(len(self.point)):
+                tangents = tuple(
+                    jnp.asarray(d, x.dtype) if j == i else jnp.zeros_like(x)
+                    for j, (d, x) in enumerate(zip(directions, self.point, strict=True))
+                )
+                rule, replaced = (None if push is None else _array(push(tangents)[k]) for push in (forward, plain))
+                numerical, slack, jump = self.along(draw, i)[k]
+                tried.append(_Tried(rule, numerical, replaced, slack, jump))
+        return self._leaf("tangent", path, tried)
+
+    def _leaf(self, kind: str, path: str, tried: list[_Tried]) -> LeafCheck:
+        """The first of what was tried that shows the verdict is the easiest to read; in it, the element that is farthest off."""
+        verdict, shown = next((v, t) for v in VERDICTS for t in tried if v in t.verdicts(self.tol) or v == VERDICTS[-1])
+        gap = np.where(shown.verdicts(self.tol) == verdict, shown.gap, -1.0)
+        at = np.unravel_index(np.argmax(gap), gap.shape) if gap.size else ()
+        value = lambda x: None if x is None else float(x[at]) if x.size else 0.0
+        element = f"[{', '.join(map(str, at))}]" if gap.size > 1 else ""
+        numerical, jump = value(shown.numerical) or 0.0, value(shown.jump) or 0.0
+        if verdict == "not differentiable":
+            sides = f"{numerical - jump / 2:.6g} on one side and {numerical + jump / 2:.6g} on the other"
+            given = sides if np.isfinite(numerical) else f"{numerical}"
+            self.notes.append(
+                f"The function is not differentiable here: differences for the {kind} of {path}{element} give {given}."
+            )
+        error = max(float(np.max(t.gap, initial=0.0)) for t in tried)
+        off = [np.max(np.abs(t.rule - t.replaced), initial=0.0) for t in tried if t.replaced is not None]
+        return LeafCheck(
+            path, kind, value(shown.rule) or 0.0, numerical, value(shown.replaced), element, error,
+            float(max(off)) if off else None, verdict,
+        )  # fmt: skip
+
+
+VERDICTS = ("wrong", "not differentiable", "right")
+"""What there is to say of a leaf, what to say first, first."""
+
+
+def _array(x: Any) -> Any:
+    return None if x is None else np.asarray(x, np.float64)
+
+
+def without_rules(program: Program) -> Program:
+    """The program with every function that has a custom rule replaced by what it computes, in bodies too.
+
+    Rules inside such a function stay: they belong to what it computes with.
+    """
+    rules = (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
+    builder = Builder(program.constvars, program.consts)
+    env: dict[Atom, Atom] = {}
+    for equation in program.equations:
+        ins = [env.get(a, a) for a in equation.invars]
+        if equation.primitive in rules:
+            outs = builder.inline(equation.params["call_jaxpr"], ins)
+            env.update(zip(equation.outvars, outs, strict=True))
+            continue
+        operation = equation.operation
+        if operation.programs:
+            operation = replace(operation, params=map_programs(operation.params, without_rules), rules={})
+        builder.equations.append(replace(equation, operation=operation, invars=tuple(ins)))
+    made = builder.program(program.invars, [env.get(a, a) for a in program.outvars], program.debug_info, like=program)
+    return replace(made, closed=program.closed)

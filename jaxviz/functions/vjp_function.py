@@ -1,0 +1,213 @@
+"""The function that `vjp` returns: from a cotangent of the value to the cotangents of the arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax.tree_util import Partial, register_pytree_node
+
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.syntax import Atom, Program
+from jaxviz.ir.trace import Traced, are_concrete
+from jaxviz.runtime.donated import is_deleted
+from jaxviz.runtime.evaluate import evaluate
+from jaxviz.transforms.axes import Summing
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import Mask
+from jaxviz.transforms.linearize import Linearized
+from jaxviz.transforms.transpose import Transposed, transpose_program
+
+
+class Transposable:
+    """What a `VJP` knows beside its residuals; it transposes when it is first called.
+
+    Args:
+      traced: the call that was differentiated.
+      parts: its linearization.
+      nonzeros: which of its flat arguments carry a tangent.
+      summing: the named axes that cotangents are summed over.
+    """
+
+    def __init__(self, traced: Traced, parts: Linearized, nonzeros: Sequence[bool], summing: Summing | None):
+        self.name = traced.program.name
+        self.primal_jaxpr = lambda: traced.program.jaxpr.jaxpr
+        self.in_avals = [v.aval for v in traced.program.invars]
+        self.out_avals = [v.aval for v in traced.program.outvars[: traced.n_results]]
+        self.linear = parts.linear
+        self.nonzeros_in = tuple(nonzeros)
+        self.nonzeros_out = parts.nonzeros_out
+        self.n_residuals = len(parts.residuals)
+        self.summing = summing
+        places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
+        self.from_argument = tuple(places.get(a) for a in parts.residuals)
+        self._found: dict[tuple[Mask, Mask], Transposed] = {}
+
+    def transposed(self, given: Mask, wanted: Mask) -> Transposed:
+        """The backward program for the results that a cotangent is given for, and the cotangents of arguments that are wanted."""
+        found = self._found.get((given, wanted))
+        if found is None:
+            found = self.transposed_at(given, None)
+            if not all(wanted):
+                used = [w for w, nonzero in zip(wanted, found.nonzeros_out, strict=True) if nonzero]
+                keep = [True] * len(found.backward.invars)
+                found = Transposed(
+                    dce_program(found.backward, used, keep)[0],
+                    tuple(w and nonzero for w, nonzero in zip(wanted, found.nonzeros_out, strict=True)),
+                )
+            self._found[given, wanted] = found
+        return found
+
+    def transposed_at(self, given: Mask, at: Sequence[Any] | None) -> Transposed:
+        """The backward program, at these values of the residuals and the cotangents that are given, where a rule's Python looks at them."""
+        linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
+        return transpose_program(self.linear, linear, given, summing=self.summing, at=at)
+
+
+@dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
+class VJP:
+    """The function that `vjp` returns, as JAX's: a pytree whose leaves are its residuals.
+
+    Args:
+      known: all of it but its residuals.
+      in_tree, out_tree: of the arguments and of the value.
+      args_res: the arguments that are residuals, nested as the arguments are; `NotNeeded` for the others. They may be taken out and
+        put back before it is called.
+      opaque_residuals: the residuals that are not arguments.
+      structured_residuals: none; JAX since 0.11.1 has here what its own rules hold as one tree.
+    """
+
+    known: Transposable
+    in_tree: Any
+    out_tree: Any
+    args_res: list[Any]
+    opaque_residuals: list[Any]
+    structured_residuals: list[Any] = dataclasses.field(default_factory=list)
+    want_logs: bool = False
+
+    @property
+    def with_logs(self) -> VJP:
+        """The function that returns a pair: the cotangents, and a dict of what backward rules log, which JAX has since 0.11.1.
+
+        Raises:
+          NotImplementedError: when it is called, if a rule logs something. jaxviz does not collect that yet.
+        """
+        return dataclasses.replace(self, want_logs=True)
+
+    @property
+    def out_nzs(self) -> Any:
+        """For each result, nested as the value is, whether a cotangent of it is used."""
+        return compat.nested_like(self.out_tree, self.known.nonzeros_out)
+
+    replace = dataclasses.replace
+
+    @property
+    def jaxpr(self) -> Any:
+        """The linear program that is transposed, as a jaxpr from residuals and tangents."""
+        return self.known.linear.jaxpr.jaxpr
+
+    @api_boundary
+    def __call__(self, out_ct: Any, *more: Any) -> Any:
+        if more:
+            raise TypeError(compat.too_many_cotangents(self.known.name, len(more) + 1))
+        return self._applied([compat.GRAD_VALUE] * self.in_tree.num_leaves, False)(out_ct)
+
+    @api_boundary
+    def with_refs(self, *refs: Any) -> Any:
+        """The function that adds the cotangent of an argument to a reference, where one is given in its place.
+
+        Args:
+          *refs: for each argument a tree of its structure: a reference to add to, `jax.ad.GradValue()` for a cotangent that is
+            returned, `jax.ad.DontWant()` for one that is not formed.
+        """
+        leaves, tree = jax.tree.flatten(refs)
+        if tree != self.in_tree:
+            raise ValueError(f"with_refs takes one tree for each argument: expected {self.in_tree}, got {tree}")
+        return self._applied(leaves, True)
+
+    def _applied(self, wanted: list[Any], explicit: bool) -> Any:
+        arguments = compat.restored_arguments(self.args_res, self.known.primal_jaxpr, self.in_tree)
+        opaque = iter(self.opaque_residuals)
+        residuals = [next(opaque) if i is None else arguments[i] for i in self.known.from_argument]
+        accumulators = compat.accumulators(wanted, self.known.in_avals, explicit, self.known.primal_jaxpr, self.in_tree)
+        pull = partial(_pull_back, self.known, self.in_tree, self.out_tree, self.want_logs)
+        return Partial(pull, residuals, accumulators)
+
+
+def _unflatten(meta: tuple[Any, ...], residuals: Sequence[Any]) -> VJP:
+    known, in_tree, out_tree, want_logs = meta
+    args_res, opaque, structured = residuals
+    return VJP(known, in_tree, out_tree, args_res, opaque, structured, want_logs)
+
+
+register_pytree_node(
+    VJP,
+    lambda f: (
+        (f.args_res, f.opaque_residuals, f.structured_residuals),
+        (f.known, f.in_tree, f.out_tree, f.want_logs),
+    ),
+    _unflatten,
+)
+
+
+def vjp_function(
+    traced: Traced, parts: Linearized, nonzeros: Sequence[bool], in_tree: Any, residuals: Sequence[Any],
+    summing: Summing | None, saveable: Sequence[bool],
+) -> VJP:  # fmt: skip
+    """The `VJP` with these values of its residuals, and of its arguments those that are `saveable`."""
+    known = Transposable(traced, parts, nonzeros, summing)
+    saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
+    arguments = [
+        saved[i] if i in saved and kept else compat.not_saveable() if i in saved else compat.NOT_NEEDED
+        for i, kept in enumerate(saveable)
+    ]
+    opaque = [x for i, x in zip(known.from_argument, residuals, strict=True) if i is None]
+    return VJP(known, in_tree, traced.out_tree, list(compat.nested_like(in_tree, arguments)), opaque)
+
+
+@api_boundary
+def _pull_back(
+    known: Transposable, in_tree: Any, out_tree: Any, want_logs: bool, residuals: list[Any], accumulators: list[Any],
+    out_ct: Any,
+) -> Any:  # fmt: skip
+    cts, tree = jax.tree.flatten(out_ct, is_leaf=compat.is_zero)
+    if tree != out_tree:
+        compat.raise_cotangent_tree_error(known.primal_jaxpr(), out_tree, tree)
+    cts = [ct if compat.is_zero(ct) else compat.canonicalize(ct) for ct in cts]
+    compat.check_cotangent_types(cts, known.out_avals)
+    cts = [ct for ct, nonzero in zip(cts, known.nonzeros_out, strict=True) if nonzero]
+    given = tuple([not compat.is_zero(ct) for ct in cts])
+    nonzeros = [x for x, nonzero in zip(accumulators, known.nonzeros_in, strict=True) if nonzero]
+    wanted = tuple([not compat.is_unwanted(x) for x in nonzeros])
+    inputs = [*residuals, *(ct for ct, g in zip(cts, given, strict=True) if g)]
+    try:
+        backward = known.transposed(given, wanted)
+    except compat.ConcretizationTypeErrors:
+        if not are_concrete(inputs):
+            raise
+        backward = known.transposed_at(given, list(map(compat.concrete_value, inputs)))
+    outs = iter(_evaluate(backward.backward, inputs))
+    for x, nonzero in zip(nonzeros, backward.nonzeros_out, strict=True):
+        if nonzero:
+            x.accum(next(outs))
+    result = jax.tree.unflatten(in_tree, list(map(compat.accumulated, accumulators)))
+    if want_logs and any(compat.has_logged(e.params) for _, e in known.linear.walk()):
+        raise NotImplementedError("A backward rule logs something, which jaxviz does not collect yet; jax.vjp does.")
+    return (result, {}) if want_logs else result
+
+
+def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:
+    try:
+        return evaluate(backward, inputs)
+    except RuntimeError as error:
+        gone = [jax.typeof(r).str_short(short_dtypes=True) for r in inputs if is_deleted(r)]
+        if gone:
+            error.add_note(
+                f"The gradient keeps arrays that a jitted function with donated arguments has taken: {', '.join(gone)}. Donate only what no "
+                "gradient keeps; jaxviz.residuals lists what it does."
+            )
+        raise

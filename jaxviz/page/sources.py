@@ -1,0 +1,131 @@
+"""The user's source files that equations point into, cut to the functions concerned."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import re
+import sysconfig
+
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, is_cell, is_own_code
+from jaxviz.page.schema import Excerpt, SourceFile
+
+_AROUND = 4
+"""Lines shown before and after one that stands in no function."""
+
+_LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")})
+
+
+class SourceTable:
+    """Numbers for files, and the lines of each that are pointed at.
+
+    Args:
+      embed: whether to hand out source text.
+    """
+
+    def __init__(self, embed: bool = True):
+        self.embed = embed
+        self.lines: dict[str, set[int]] = {}
+        self.numbers: dict[str, int] = {}
+
+    def number(self, location: Location) -> int:
+        """The number of the location's file; its line is noted."""
+        self.lines.setdefault(location.file, set()).add(location.line)
+        return self.numbers.setdefault(location.file, len(self.numbers))
+
+    def files(self) -> tuple[SourceFile, ...]:
+        return tuple(self._file(path, lines) for path, lines in self.lines.items())
+
+    def _file(self, path: str, lines: set[int]) -> SourceFile:
+        is_user = is_user_source(path)
+        excerpts = excerpts_of(path, lines) if is_user and self.embed else ()
+        shown = short_path(path) if self.embed else file_label(path)
+        return SourceFile(file_label(path), shown, is_user, excerpts)
+
+
+def is_user_source(path: str) -> bool:
+    """Whether a file is the user's own: neither installed, nor part of Python, jax or jaxviz."""
+    return compat.is_user_file(path) and not is_own_code(path) and not path.startswith(_LIBRARIES)
+
+
+def excerpts_of(path: str, lines: set[int]) -> tuple[Excerpt, ...]:
+    """The functions that hold the given lines, whole; lines outside any, with a few around them."""
+    text = linecache.getlines(path)
+    if not text:
+        return ()
+    functions = _functions(text)
+    ranges = sorted({_range_around(line, functions, len(text)) for line in lines if 1 <= line <= len(text)})
+    merged: list[list[int]] = []
+    for first, last in ranges:
+        if merged and first <= merged[-1][1] + 2:
+            merged[-1][1] = max(merged[-1][1], last)
+        else:
+            merged.append([first, last])
+    return tuple(Excerpt(first, tuple(line.rstrip("\n") for line in text[first - 1 : last])) for first, last in merged)
+
+
+def _functions(text: list[str]) -> list[tuple[int, int]]:
+    """First and last lines of the outermost functions and classes."""
+    try:
+        tree = ast.parse("".join(text))
+    except SyntaxError:
+        return []
+    found = []
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            found.append((first, node.end_lineno or node.lineno))
+    return found
+
+
+def _range_around(line: int, functions: list[tuple[int, int]], n: int) -> tuple[int, int]:
+    for first, last in functions:
+        if first <= line <= last:
+            return first, last
+    return max(1, line - _AROUND), min(n, line + _AROUND)
+
+
+def short_path(path: str) -> str:
+    """The path from the working or the home directory, where the file is below one of them."""
+    for base, prefix in ((os.getcwd(), ""), (os.path.expanduser("~"), "~/")):
+        if path.startswith(base + os.sep):
+            return prefix + path[len(base) + 1 :]
+    return path
+
+
+_ROOT = re.compile(r"(?:^|(?<=[\s'\"`(\[=,]))~?/(?=[^\s/])")
+_PLAIN = re.compile(r"~?/(?:[^\s/:]+/)*")
+
+
+def without_folders(text: str) -> str:
+    """A text with the files that it names by their names alone; addresses stay as they are.
+
+    >>> without_folders("reached at `sin` (equation 3, /home/me/model.py:12)")
+    'reached at `sin` (equation 3, model.py:12)'
+    """
+    kept, done = [], 0
+    for found in _ROOT.finditer(text):
+        if found.start() >= done:
+            kept.append(text[done : found.start()])
+            done = found.start() + _length_of_folders(text[found.start() :])
+    return "".join([*kept, text[done:]])
+
+
+def _length_of_folders(text: str) -> int:
+    """How much of a text that begins like a path is folders: those that are there, else what has no space in it; 0 for `/x`."""
+    length = 0
+    for slash in re.finditer("/", text):
+        if not os.path.isdir(os.path.expanduser(text[: slash.end()])):
+            break
+        length = slash.end()
+    plain = _PLAIN.match(text)
+    return length if length > 2 else plain.end() if plain and plain[0].count("/") > 1 else 0
+
+
+def file_label(path: str) -> str:
+    """The name of the file alone."""
+    if is_cell(path):
+        return "cell"
+    return path.rsplit("/", 1)[-1]

@@ -1,0 +1,40 @@
+"""Texts from programs and of errors, made fit to be shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jaxviz.page.sources import without_folders
+from jaxviz.report.tables import printable
+
+_LONGEST = 2000
+"""The most characters of a line, so that a name does not fill the page."""
+
+
+def fit(value: Any, limit: int = _LONGEST) -> Any:
+    """The value with control characters, and those that turn text around, spelt out in its texts; very long lines are cut.
+
+    >>> fit({"name": "a\\u202eb"})
+    {'name': 'a<U+202E>b'}
+
+    Args:
+      value: dicts, lists, tuples, texts and numbers. Lines and tabs stay; keys are not looked at.
+      limit: the most characters of a line.
+    """
+    if isinstance(value, str):
+        if len(value) <= limit and value.isprintable():  # as nearly all are
+            return value
+        return "".join(part if part in "\n\t" else printable(part, limit) for part in re.split(r"([\n\t])", value))
+    if isinstance(value, dict):
+        return {key: fit(inner, limit) for key, inner in value.items()}
+    return [fit(inner, limit) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def first_line(error: BaseException) -> str:
+    """`NoRuleError: ...`, the first paragraph of the message, on one line; of the files that it names the names alone."""
+    if isinstance(error, RecursionError):
+        return "RecursionError: programs are nested too deep here for Python's recursion limit; sys.setrecursionlimit raises it"
+    message = str(error).strip().split("\n\n")[0].replace("\n", " ")
+    text: str = fit(f"{type(error).__name__}: {without_folders(message)}")
+    return text

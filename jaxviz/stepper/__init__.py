@@ -1,1 +1,0 @@
-"""`step`: a function's forward and backward program, run equation by equation."""

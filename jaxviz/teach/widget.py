@@ -1,0 +1,92 @@
+"""The form of an exercise in a notebook: boxes, a line or a choice; buttons; and below them what came of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as widgets
+
+from jaxviz.report.tables import code_html
+
+
+def exercise_form(exercise: Any) -> widgets.VBox:
+    """A form for an exercise: what is ticked, chosen or typed goes to `exercise.answer`, and the verdict is shown below.
+
+    All of it is reached with Tab; Space ticks and presses, Enter in a line checks what it says.
+
+    Args:
+      exercise: a `teach.Exercise`.
+    """
+    fields, given, at_enter = _FIELDS[exercise.form.kind](exercise.form)
+    said = widgets.HTML(layout=_fit())
+
+    def say(act: Callable[[], Any]) -> None:
+        said.value = act()._repr_html_()
+
+    is_warned = False
+
+    def check() -> Any:
+        nonlocal is_warned
+        answer = given()
+        # Nothing marked may be an answer, and may be a key pressed too soon: the first time it is not taken for one.
+        is_missing = answer is ... or (answer == [] and not is_warned)
+        is_warned = answer == []
+        return exercise.blank() if is_missing else exercise.answer(answer)
+
+    acts = {"Check": check, "Hint": exercise.hint, "Reveal": exercise.reveal}
+    if exercise.form.kind == "code":
+        del acts["Check"]
+    if not exercise.hints:
+        del acts["Hint"]
+    buttons = []
+    for name, act in acts.items():
+        style = "primary" if name == "Check" else ""
+        button = widgets.Button(description=name, button_style=style, layout=widgets.Layout(width="auto"))
+        button.on_click(lambda _, act=act: say(act))
+        buttons.append(button)
+    if at_enter is not None:
+        at_enter.observe(lambda _: say(check), "value")
+    question = widgets.HTML(f"<b>{code_html(exercise.question)}</b>", layout=_fit())
+    return widgets.VBox([question, *fields, widgets.HBox(buttons), said], layout=widgets.Layout(padding="4px 0"))
+
+
+def _fit(margin: str = "") -> widgets.Layout:
+    return widgets.Layout(width="auto", max_width="100%", margin=margin or None)
+
+
+_Fields = tuple[list[widgets.Widget], Callable[[], Any], widgets.Widget | None]
+"""What is shown, what gives the answer, and the line that is checked at Enter."""
+
+
+def _marks(form: Any) -> _Fields:
+    boxes, fields = [], []
+    for heading, options in form.groups:
+        fields.append(widgets.HTML(code_html(heading), layout=_fit()))
+        for key, label in options:
+            box = widgets.Checkbox(
+                description=code_html(label), description_allow_html=True, indent=False, layout=_fit("0 2px 0 16px")
+            )
+            boxes.append((key, box))
+            fields.append(box)
+    return fields, lambda: [key for key, box in boxes if box.value], None
+
+
+def _choice(form: Any) -> _Fields:
+    options = [(str(label), key) for _, of_group in form.groups for key, label in of_group]
+    choice = widgets.RadioButtons(options=options, value=None, layout=_fit())
+    return [choice], lambda: ... if choice.index is None else choice.value, None
+
+
+def _line(form: Any) -> _Fields:
+    # Its value is sent at Enter and when it is left, not with each letter.
+    line = widgets.Text(placeholder=form.placeholder, continuous_update=False, layout=widgets.Layout(width="24em"))
+    return [line], lambda: line.value.strip() or ..., line
+
+
+_FIELDS: dict[str, Callable[[Any], _Fields]] = {
+    "marks": _marks,
+    "choice": _choice,
+    "line": _line,
+    "code": lambda form: ([], lambda: ..., None),
+}

@@ -1,0 +1,427 @@
+"""What gradients cost: each operation counted by hand and by XLA, loops and devices, totals, the report, the measured time."""
+
+import inspect
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import Primitive
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from benchmarks import models
+from jaxviz import Cost, cost_of
+from jaxviz.features.cost import counts
+from jaxviz.features.cost.counts import COUNTS
+from jaxviz.features.cost.parts import flops_of
+
+LINE = Mesh(np.array(jax.devices()[:8]), ("i",))
+F = 4
+"""Bytes of a float32."""
+
+X = jax.device_put(np.linspace(0.1, 0.9, 1000, dtype=np.float32))
+I = jnp.array([[2], [0], [1]])
+ROWS = lax.GatherDimensionNumbers((1,), (0,), (0,))
+TO_ROWS = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+
+def shaped(*shape):
+    return jax.device_put(np.ones(shape, np.float32))
+
+
+M = shaped(32, 48)
+
+
+def total(fun, *args):
+    return sum((cost_of(e) for e in jaxviz.trace(fun)(*args).equations), Cost())
+
+
+def xla(fun, *args):
+    """What XLA counts before it optimizes, when each operation still stands by itself."""
+    return jax.jit(fun).lower(*args).cost_analysis()
+
+
+def conv(stride=(1, 1), padding="VALID", **options):
+    return lambda x, k: lax.conv_general_dilated(x, k, stride, padding, **options)
+
+
+OPERATIONS = {
+    # name: function, arguments, FLOPs, transcendentals, bytes read, bytes written
+    "add": (lax.add, (X, X), 1000, 0, 2000 * F, 1000 * F),
+    "integers": (lambda n: n + n, (jnp.arange(10),), 10, 0, 20 * F, 10 * F),
+    "comparison": (lax.lt, (X, X), 1000, 0, 2000 * F, 1000),
+    "exp": (lax.exp, (X,), 0, 1000, 1000 * F, 1000 * F),
+    "pow": (lax.pow, (X, X), 0, 1000, 2000 * F, 1000 * F),
+    "logistic": (lax.logistic, (X,), 3000, 1000, 1000 * F, 1000 * F),
+    "cube": (lambda x: lax.integer_pow(x, 3), (X,), 2000, 0, 1000 * F, 1000 * F),
+    "inverse square": (lambda x: lax.integer_pow(x, -2), (X,), 2000, 0, 1000 * F, 1000 * F),
+    "15th power": (lambda x: lax.integer_pow(x, 15), (X,), 6000, 0, 1000 * F, 1000 * F),
+    "select": (lax.select_n, (X > 0.5, X, X), 1000, 0, 1000 + 2000 * F, 1000 * F),
+    "dot": (jnp.dot, (M, shaped(48, 16)), 2 * 32 * 16 * 48, 0, (32 + 16) * 48 * F, 32 * 16 * F),
+    "dot of batches": (
+        lambda a, b: lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,)))), (shaped(5, 4, 3), shaped(5, 3, 2)),
+        2 * 5 * 4 * 2 * 3, 0, 5 * (12 + 6) * F, 5 * 8 * F,
+    ),
+    "conv": (conv(), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 7**2 * 9, 0, (2 * 243 + 108) * F, 2 * 4 * 49 * F),
+    "padded conv": (  # of 9 places with 3 elements each, the first and the last meet one of the padding
+        conv(padding="SAME"), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 25**2, 0, (2 * 243 + 108) * F, 2 * 4 * 81 * F,
+    ),
+    "grouped conv": (
+        conv(feature_group_count=2), (shaped(2, 6, 9, 9), shaped(4, 3, 3, 3)), 2 * 2 * 4 * 3 * 21**2, 0,
+        (2 * 6 * 81 + 108) * F, 2 * 4 * 49 * F,
+    ),
+    "conv of batch groups": (
+        conv(batch_group_count=2), (shaped(2, 3, 9, 9), shaped(4, 3, 3, 3)), 2 * 4 * 3 * 21**2, 0, (2 * 243 + 108) * F, 4 * 49 * F,
+    ),
+    "strided conv": (
+        conv((2, 3)), (shaped(1, 1, 9, 9), shaped(1, 1, 3, 3)), 2 * (4 * 3) * (3 * 3), 0, (81 + 9) * F, 12 * F,
+    ),
+    "dilated kernel": (
+        conv(rhs_dilation=(2, 1)), (shaped(1, 1, 9, 9), shaped(1, 1, 3, 3)), 2 * (5 * 3) * (7 * 3), 0, (81 + 9) * F, 35 * F,
+    ),
+    "dilated input": (  # 3 elements two apart, 5 in all, padded by 2: of 7 places with 3 elements each 9 meet an element
+        conv(padding=((2, 2), (0, 0)), lhs_dilation=(2, 1)), (shaped(1, 1, 3, 3), shaped(1, 1, 3, 3)), 2 * 9 * 3, 0,
+        (9 + 9) * F, 7 * F,
+    ),
+    "sum": (lambda x: lax.reduce_sum_p.bind(x, axes=(0,), out_sharding=None), (M,), 31 * 48, 0, 32 * 48 * F, 48 * F),
+    "max": (lambda x: jnp.max(x, 1), (M,), 32 * 47, 0, 32 * 48 * F, 32 * F),
+    "argmax": (lambda x: lax.argmax(x, 1, np.int32), (M,), 9 * 32 * 47, 0, 32 * 48 * F, 32 * F),
+    "pooling": (
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID"), (shaped(8, 8),), 16 * 3, 0, 64 * F, 16 * F,
+    ),
+    "gather": (
+        lambda x, i: lax.gather(x, i, ROWS, (1, 48), mode="clip"), (M, I), 0, 0, 3 * 48 * F + 3 * F, 3 * 48 * F,
+    ),
+    "scatter": (
+        lambda x, i, u: lax.scatter(x, i, u, TO_ROWS, mode="promise_in_bounds"), (M, I, shaped(3, 48)), 0, 0,
+        2 * 3 * 48 * F + 3 * F, 3 * 48 * F,
+    ),
+    "scatter-add": (
+        lambda x, i, u: lax.scatter_add(x, i, u, TO_ROWS, mode="promise_in_bounds"), (M, I, shaped(3, 48)), 3 * 48, 0,
+        2 * 3 * 48 * F + 3 * F, 3 * 48 * F,
+    ),
+    "slice": (lambda x: x[3:100], (X,), 0, 0, 97 * F, 97 * F),
+    "sort": (lax.sort, (X,), 1000 * 10, 0, 1000 * F, 1000 * F),
+    "fft": (lambda x: lax.fft(x, "fft", (64,)), (shaped(4, 64).astype(jnp.complex64),), 8 * 6 * 256, 0, 2048, 2048),
+    "broadcast": (lambda x: lax.broadcast(x, (10,)), (X,), 0, 0, 1000 * F, 10_000 * F),
+    "reshape": (lambda x: lax.reshape(x, (1536,)), (M,), 0, 0, 1536 * F, 1536 * F),
+    "concatenate": (lambda x: lax.concatenate([x, x], 0), (X,), 0, 0, 2000 * F, 2000 * F),
+}  # fmt: skip
+
+UNLIKE_XLA_BYTES = {"inverse square", "logistic", "cube", "15th power", "argmax", "integers", "pooling", "sum", "max"}
+"""Which JAX lowers to several operations, or which read a number to begin with; their FLOPs are XLA's all the same."""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_counts_by_hand_and_by_xla(name):
+    fun, args, flops, transcendentals, read, written = OPERATIONS[name]
+    found = total(fun, *args)
+    assert found == Cost(flops, read, written, transcendentals)
+    theirs = xla(fun, *args)
+    assert (theirs.get("flops", 0), theirs.get("transcendentals", 0)) == (flops, transcendentals)
+    if name not in UNLIKE_XLA_BYTES:
+        assert theirs["bytes accessed"] == found.nbytes
+
+
+def test_gradients_of_convolutions_as_xla_counts_them():
+    fun = lambda x, k: jnp.sum(conv((2, 1), "SAME", feature_group_count=2, rhs_dilation=(1, 2))(x, k))
+    args = shaped(2, 4, 12, 11), shaped(6, 2, 3, 3)
+    both = jax.value_and_grad(fun, (0, 1))
+    assert total(both, *args).flops == xla(both, *args)["flops"] > 0
+
+
+def test_dynamic_slices_move_the_slice_alone():
+    start = (jnp.int32(3), jnp.int32(0))
+    assert total(lambda x, i, j: lax.dynamic_slice_p.bind(x, i, j, slice_sizes=(4, 48)), M, *start) == Cost(
+        0, 192 * F + 2 * F, 192 * F
+    )
+    update = lambda x, u, i, j: lax.dynamic_update_slice_p.bind(x, u, i, j)
+    assert total(update, M, shaped(4, 48), *start) == Cost(0, 192 * F + 2 * F, 192 * F)
+
+
+def test_what_is_counted_otherwise_than_by_xla():
+    assert total(lambda x: x.astype(jnp.bfloat16), X) == Cost(0, 1000 * F, 1000 * 2)
+    assert total(lambda x: lax.cumsum(x, 0), M).flops == 31 * 48 < xla(lambda x: lax.cumsum(x, 0), M)["flops"]
+    outer = lambda x, y: lax.dot_general(x, y, (((), ()), ((), ())))
+    assert total(outer, X, X).flops == 1000**2
+    assert jax.jit(outer).lower(X, X).compile().cost_analysis()["flops"] == 1000**2
+    bits = total(lambda k: jax.random.bits(k, (1000,)), jax.random.key(0))
+    assert bits.flops == 1000 * (20 * 5 + 12 + 1)
+    assert total(lambda k: jax.random.bits(k, (1000,)), jax.random.key(0, impl="rbg")).transcendentals == 1000
+
+
+def test_costs_add_and_multiply():
+    cost = Cost(10, 3, 2, 1)
+    assert cost + cost == 2 * cost == cost * 2 == Cost(20, 6, 4, 2)
+    assert (cost.nbytes, cost.intensity, Cost().intensity) == (5, 2.0, 0.0)
+
+
+# --- programs inside programs -----------------------------------------------------------------------------------------
+
+
+def only(fun, *args):
+    [equation] = jaxviz.trace(fun)(*args).equations
+    return equation
+
+
+def test_a_scan_costs_its_body_times_its_length():
+    body = lambda c, x: (jnp.tanh(c * x), None)
+    scan = cost_of(only(lambda c, xs: lax.scan(body, c, xs)[0], X, shaped(7, 1000)))
+    assert scan == 7 * total(lambda c, x: jnp.tanh(c * x), X, X)
+    nested = lambda c: lax.fori_loop(0, 3, lambda _, c: lax.fori_loop(0, 5, lambda _, c: c * c, c), c)
+    assert jaxviz.cost(lambda x: nested(x).sum(), X).by_primitive["mul"].flops >= 15 * 1000
+
+
+def test_a_cond_costs_its_most_expensive_branch():
+    branches = [lambda x: x + x, lambda x: jnp.sin(x) * x * x, lambda x: x]
+    equations = jaxviz.trace(lambda i, x: lax.switch(i, branches, x))(1, X).equations
+    assert cost_of(equations[-1]) == total(branches[1], X)
+    report = jaxviz.cost(lambda i, x: lax.switch(i, branches, x), 1, X, argnums=1)
+    assert any("most expensive branch" in note for note in report.notes)
+
+
+def test_a_while_loop_counts_for_one_iteration():
+    loop = lambda x: lax.while_loop(lambda s: s[0] < 9.0, lambda s: (s[0] + 1.0, jnp.sin(s[1])), (0.0, x))[1]
+    report = jaxviz.cost(loop, X)
+    assert not report.has_backward
+    assert report.total == report.forward
+    assert report.by_primitive["sin"] == total(jnp.sin, X)
+    assert not any(r.trip_count_known for r in report.rows if r.primitive == "sin")
+    assert any("one iteration" in note for note in report.notes)
+    assert any("no backward program" in note for note in report.notes)
+    assert report.xla().transcendentals == 1000
+
+
+def test_calls_cost_what_they_hold():
+    inside = lambda x: jnp.sin(x) * x
+    cost = total(inside, X)
+    custom = jax.custom_jvp(inside)
+    custom.defjvp(lambda xs, ts: (inside(*xs), jnp.cos(xs[0]) * ts[0]))
+    custom_vjp = jax.custom_vjp(inside)
+    custom_vjp.defvjp(lambda x: (inside(x), x), lambda x, ct: (ct * x,))
+    for call in (jax.jit(inside), jax.checkpoint(inside), custom, custom_vjp):
+        assert total(call, X) == cost
+
+
+def test_a_shard_map_costs_what_its_devices_do_together():
+    fun = jax.shard_map(lambda x: lax.psum(jnp.sin(x) * x, "i"), mesh=LINE, in_specs=P("i"), out_specs=P())
+    found = total(fun, shaped(8, 1000))
+    assert (found.flops, found.transcendentals) == (8 * 2 * 1000, 8 * 1000)
+    assert found.bytes_sent == 8 * 1000 * F
+    shift = lambda x: lax.ppermute(x, "i", [(k, (k + 1) % 8) for k in range(8)])
+    fun = jax.shard_map(shift, mesh=LINE, in_specs=P("i"), out_specs=P("i"))
+    assert total(fun, shaped(8, 1000)) == 8 * Cost(0, 1000 * F, 1000 * F, bytes_sent=1000 * F)
+
+
+def test_one_device_is_held_against_xla():
+    fun = jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=LINE, in_specs=(P("i"), P()), out_specs=P("i"))
+    report = jaxviz.cost(lambda w, x: fun(x, w).sum(), shaped(32, 32), shaped(64, 32))
+    assert report.total.flops > 7 * report.as_compiled.flops
+    assert any("all devices" in note for note in report.notes)
+    assert report.as_compiled.flops == pytest.approx(report.xla().flops, rel=0.1)
+
+
+# --- whole programs against XLA ---------------------------------------------------------------------------------------
+
+
+def attention_loss(p, x):
+    return jnp.mean(models.attention(p, x) ** 2)
+
+
+def convolutional_loss(kernels, x):
+    for k in kernels:
+        x = jax.nn.relu(conv((2, 2), "SAME")(x, k))
+    return jnp.mean(x**2)
+
+
+def unrolled_loss(w, xs):
+    cell = lambda h, x: (jnp.tanh(h @ w + x), None)
+    return jnp.sum(lax.scan(cell, jnp.zeros_like(xs[0]), xs, unroll=len(xs))[0])
+
+
+PROGRAMS = {
+    "mlp": models.mlp(4),
+    "transformer": models.transformer(1),
+    "checkpointed transformer": models.remat_transformer(1),
+    "scan over layers": models.scan_transformer(2),
+    "attention": (attention_loss, ({k: shaped(32, 32) for k in "qkvo"}, shaped(32, 32))),
+    "convolutions": (convolutional_loss, ([shaped(8, 3, 3, 3), shaped(16, 8, 3, 3)], shaped(2, 3, 16, 16))),
+    "lstm": models.lstm(1),
+    "unrolled scan": (unrolled_loss, (shaped(32, 32), shaped(5, 8, 32))),
+}
+
+
+SLOW = ("checkpointed transformer", "scan over layers")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PROGRAMS])
+def test_gradients_cost_what_xla_says(name):
+    """XLA counts a loop's body once; `as_compiled` does too."""
+    fun, args = PROGRAMS[name]
+    report = jaxviz.cost(fun, *args)
+    compiled = jax.jit(jax.value_and_grad(fun)).lower(*args).compile().cost_analysis()
+    assert report.as_compiled.flops == pytest.approx(compiled["flops"], rel=0.1)
+    assert report.estimated == ()
+
+
+def test_layers_cost_what_xla_counts_before_it_optimizes():
+    """Compiled, it counts more the more layers there are: fusions compute elementwise values again rather than read them."""
+    report = jaxviz.cost(*_flat(models.transformer(3)))
+    assert report.total.flops == pytest.approx(report.xla(optimized=False).flops, rel=0.001)
+
+
+def _flat(program):
+    fun, args = program
+    return fun, *args
+
+
+def test_the_sentence_that_compares():
+    report = jaxviz.cost(*_flat(models.lstm(1)))
+    text = report.compare()
+    assert f"jaxviz counts {report.as_compiled.flops:,} FLOPs" in text
+    assert f"{report.xla().flops:,} in the compiled program" in text
+    assert f"all that runs is {report.total.flops:,}" in text
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def loss(params, x):
+    h = jnp.tanh(x @ params["w"])
+    return jnp.sum(h * h)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return jaxviz.cost(loss, {"w": shaped(4, 3)}, shaped(5, 4))
+
+
+def line_of(fun, text):
+    lines, start = inspect.getsourcelines(fun)
+    return start + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_totals_are_sums_of_rows(report):
+    costs = [r.cost for r in report.rows]
+    assert sum(costs, Cost()) == report.total == report.forward + report.backward
+    assert sum(report.by_line.values(), Cost()) == sum(report.by_primitive.values(), Cost()) == report.total
+    assert report.by_primitive["dot_general"].flops == 2 * (2 * 5 * 3 * 4)
+    whole = [cost_of(e) for p in (report.derivation.forward, report.derivation.backward) for e in p.equations]
+    assert sum(whole, Cost()) == report.total
+
+
+def test_every_row_has_a_line_of_the_users(report):
+    assert {r.location.file for r in report.rows} == {__file__}
+    assert {at.line for at in report.by_line} == {line_of(loss, "x @ params"), line_of(loss, "jnp.sum")}
+    dots = [r for r in report.rows if r.primitive == "dot_general"]
+    assert [(r.stage, r.location.line) for r in dots] == [(p, line_of(loss, "x @")) for p in ("forward", "backward")]
+    inside = jaxviz.cost(*_flat(models.lstm(1)))
+    assert all(r.location.file == models.__file__ for r in inside.rows)
+    assert any(r.place == "scan ×20" and r.part.times == 20 for r in inside.rows)
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_reports_fit_the_page(name):
+    report = jaxviz.cost(*_flat(PROGRAMS[name]))
+    assert max(map(len, str(report).split("\n"))) <= 100
+    assert "dot_general" in str(report)
+    assert "models.py:" in str(report)
+    page = report._repr_html_()
+    assert page.count("<table>") == 2
+    assert "dot_general" in page
+
+
+def test_long_names_of_files_are_cut(tmp_path):
+    path = tmp_path / f"{'a' * 80}.py"
+    source = "import jax.numpy as jnp\ndef f(x):\n    return jnp.sin(x)\n"
+    scope = {}
+    exec(compile(source, str(path), "exec"), scope)
+    text = str(jaxviz.cost(scope["f"], 1.0))
+    assert "aaa.py:3" in text
+    assert max(map(len, text.split("\n"))) <= 100
+
+
+def test_as_plain_data(report):
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["total"]["flops"] == report.total.flops
+    assert len(data["rows"]) == len(report.rows)
+    assert data["primitives"]["tanh"]["transcendentals"] == 15
+
+
+def test_what_a_cost_can_be_asked_of():
+    d = jaxviz.derive(loss, {"w": shaped(4, 3)}, shaped(5, 4))
+    program = jaxviz.trace(loss)({"w": shaped(4, 3)}, shaped(5, 4))
+    types = {"w": jax.ShapeDtypeStruct((4, 3), "float32")}, jax.ShapeDtypeStruct((5, 4), "float32")
+    found = [jaxviz.cost(d), jaxviz.cost(program), jaxviz.cost(program.jaxpr), jaxviz.cost(loss, *types)]
+    assert len({r.total for r in found}) == 1
+
+
+def test_unknown_primitives_are_estimated_and_listed():
+    unheard_of = Primitive("unheard_of")
+    unheard_of.def_abstract_eval(lambda x: x)
+    fun = lambda x: (unheard_of.bind(x), unheard_of.bind(jnp.arange(3)), jnp.sin(x))
+    report = jaxviz.cost(jaxviz.trace(fun)(X), argnums=())
+    assert report.estimated == ("unheard_of",)
+    assert report.by_primitive["unheard_of"].flops == 1000
+    assert "unheard_of" in report.notes[-1]
+    assert "unheard_of" not in COUNTS
+
+
+def test_special_functions_are_counted_as_jax_lowers_them():
+    for fun in (lax.lgamma, lax.erf_inv, lax.asinh, lax.bessel_i0e):
+        found, theirs = total(fun, X), xla(fun, X)
+        assert (found.flops, found.transcendentals) == (theirs["flops"], theirs.get("transcendentals", 0))
+        assert COUNTS[fun.__name__] is counts._as_lowered
+
+
+# --- measured ---------------------------------------------------------------------------------------------------------
+
+
+def test_measured_times(report):
+    timings = report.measure(repeat=2)
+    d = report.derivation
+    assert [t.equation for t in timings.rows] == [*d.forward.equations, *d.backward.equations]
+    assert all(t.seconds > 0 for t in timings.rows)
+    assert timings.seconds == sum(t.seconds for t in timings.rows)
+    assert {t.location.file for t in timings.rows} == {__file__}
+    assert max(map(len, str(timings).split("\n"))) <= 100
+    assert "dot_general" in str(timings)
+    assert "<table>" in timings._repr_html_()
+    assert len(timings.to_dict()["rows"]) == len(timings.rows)
+
+
+def test_measuring_runs_loops_constants_and_integers():
+    def fun(x, n):
+        y, _ = lax.scan(lambda c, k: (jnp.sin(c) * k, None), x, X[:3])
+        return jnp.sum(jnp.where(n > 1, y, 2.0) * X[:4])
+
+    report = jaxviz.cost(fun, jnp.ones(4), jnp.arange(4))
+    assert any(t.equation.primitive.name == "scan" for t in report.measure(repeat=1).rows)
+
+
+def test_measuring_takes_values():
+    with pytest.raises(TypeError, match="argument x is ShapeDtypeStruct"):
+        jaxviz.cost(lambda x: jnp.sin(x), jax.ShapeDtypeStruct((), "float32")).measure()
+    with pytest.raises(TypeError, match=r"call jaxviz\.cost with a function"):
+        jaxviz.cost(jaxviz.trace(jnp.sin)(1.0)).measure()
+    with pytest.raises(ValueError, match="at least 1"):
+        jaxviz.cost(jnp.sin, 1.0).measure(repeat=0)
+
+
+@pytest.mark.parametrize("model", [models.scan_transformer, models.remat_transformer, models.lstm])
+def test_flops_of_many_are_those_of_each(model):
+    f, args = model(2)
+    d, known = jaxviz.derive(f, *args), {}
+    equations = [e for program in (d.jvp, d.forward, d.backward) for _, e in program.walk()]
+    assert [flops_of(e, known) for e in equations] == [cost_of(e).flops for e in equations]
+    assert len(known) < len(equations)
+
+
+def test_flops_of_a_cond_are_those_of_its_dearest_branch():
+    f = lambda x: lax.cond(x.sum() > 0, jnp.sin, lambda x: x * x + x, x)
+    (cond,) = [e for e in jaxviz.trace(f)(X).equations if e.primitive.name == "cond"]
+    assert flops_of(cond, {}) == cost_of(cond).flops == 2000

@@ -1,0 +1,547 @@
+"""The stepper's widget, without a page: what it sends, what it does when it is asked, and what a notebook shows of a stepper."""
+
+import gc
+import gzip
+import json
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from jax import lax
+
+import jaxviz
+from jaxviz.features.debugger.columns import StepperView, named, printed
+
+X = jnp.linspace(-0.9, 0.9, 4)
+
+
+def loss(x):
+    def cell(h, x):
+        h = jnp.tanh(h * 1.5 + x)
+        h = lax.cond(h[0] > 0, lambda h: h * 2.0, jnp.sin, h)
+        return h, h.sum()
+
+    h, ys = lax.scan(cell, jnp.zeros(4), jnp.stack([x, x, -x]))
+    return jnp.sum(jax.jit(jnp.exp)(h)) + jnp.sum(ys)
+
+
+def started(*args, f=loss, **kwargs):
+    stepper = jaxviz.step(f, *(args or (X,)), **kwargs)
+    return stepper, stepper.widget()
+
+
+def ask(widget, do, **more):
+    """As a page asks; gives the stop."""
+    sent = []
+    widget.send = sent.append
+    widget._answer(widget, {"do": do, **more}, [])
+    assert sent == [{"begun": do, "can_stop": True}, {"done": do}]
+    return shown(widget)
+
+
+def shown(widget):
+    return json.loads(widget.stop)
+
+
+def failure(widget):
+    return json.loads(widget.failure) if widget.failure else None
+
+
+def programs(widget):
+    return json.loads(gzip.decompress(widget.payload))
+
+
+def program_at(made, stop):
+    """As `widgets/src/stepping/view.ts` finds it."""
+    number = next(s["program"] for s in made["stages"] if s["name"] == stop["stage"])
+    for level in stop["path"]:
+        number = made["programs"][number]["rows"][level["index"]]["n"][level["body"]]
+    return made["programs"][number]
+
+
+def recorded(x):
+    def cell(h, x):
+        h = lax.cond(x > 0.0, jnp.sin, jnp.cos, h * x)
+        return h, h
+
+    h, hs = lax.scan(cell, x, jnp.arange(3.0))
+    return h * jnp.sum(hs)
+
+
+def fixture():
+    """What a page is sent of a run, for the tests of both languages."""
+    s, w = started(jnp.float32(0.5), f=recorded)
+    found = {"programs": programs(w), "stops": {}}
+
+    def keep(name):
+        found["stops"][name] = shown(w)
+
+    keep("start")
+    s.break_at(primitive="cond")
+    s.run(primitive="scan")
+    keep("at the scan")
+    s.to(iteration=1).next()
+    s.break_at(equation=s.following)
+    keep("in the scan")
+    s.run().into()
+    keep("in the branch")
+    scan = s.machine.holders(s.position)[0]
+    ask(w, "look", stage="forward", name=s._texts["forward"].names[scan.outvars[0]])
+    ask(w, "end")
+    keep("end")
+    return found
+
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "stepper.json"
+
+
+def form(x):
+    """The names and the kinds of what there is; lists that are all of one form by that."""
+    if isinstance(x, dict):
+        return {k: form(v) for k, v in x.items()}
+    if isinstance(x, list):
+        forms = [form(v) for v in x]
+        return forms[:1] if all(f == forms[0] for f in forms) else forms
+    return type(x).__name__ if not isinstance(x, int) or isinstance(x, bool) else "float"
+
+
+# --- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def test_the_fixture_has_the_form_of_what_is_sent():
+    """Where it has not: `json.dumps(fixture())` is the new one."""
+    kept = json.loads(FIXTURE.read_text(encoding="utf-8"))
+    made = fixture()
+    assert form(kept["stops"]) == form(made["stops"])
+    assert kept["programs"]["programs"] == [
+        {**p, "rows": [{**row, "a": k["a"]} if "a" in k else row for row, k in zip(p["rows"], q["rows"], strict=True)]}
+        for p, q in zip(made["programs"]["programs"], kept["programs"]["programs"], strict=True)
+    ]
+
+
+def test_the_rows_are_the_equations_wherever_the_run_is():
+    s, w = started()
+    made = programs(w)
+    seen = set()
+    while not s.is_done:
+        s.into()
+        program = program_at(made, shown(w))
+        assert [row["p"] for row in program["rows"]] == [e.primitive.name for e in s.program.equations]
+        text = s._texts[s.stage]
+        for row, e in zip(program["rows"], s.program.equations, strict=True):
+            assert [o[0] for o in row["o"]] == [text.atom(v) for v in e.outvars]
+            assert row["i"] == [text.atom(a) for a in e.invars]
+        seen.add((s.stage, tuple(level.body for level in s.position.path)))
+    assert {stage for stage, _ in seen} == {"forward", "backward"}
+    assert any("branches" in body for _, path in seen for body in path)
+
+
+def test_lines_are_those_of_the_function():
+    _, w = started()
+    (file,) = programs(w)["files"]
+    lines = {e["first"] + i: text for e in file["excerpts"] for i, text in enumerate(e["lines"])}
+    assert any("h = jnp.tanh" in lines[n] for n in file["stops"])
+    assert not any("jaxviz.step" in text for text in lines.values())
+    (number,) = (n for n in file["stops"] if "jnp.tanh" in lines[n])
+    stop = ask(w, "run to", file=0, line=number)
+    assert stop["at"][0][:2] == [0, number]
+    assert stop["at"][0][2] == "loss.<locals>.cell"
+
+
+def test_values_are_those_of_the_stepper_with_what_is_known_of_them():
+    s, w = started()
+    s.run(primitive="scan").into().to(iteration=1).next(3)
+    stop = shown(w)
+    (card,) = stop["results"]
+    expected = s.shown[0].summary.to_dict()
+    assert {k: card["value"][k] for k in ("min", "max", "mean", "zeros", "histogram")} == {
+        k: expected[k] for k in ("min", "max", "mean", "zeros", "histogram")
+    }
+    assert [level["iteration"] for level in stop["path"]] == [1]
+    assert stop["path"][0]["length"] == 3
+
+
+def test_the_branch_that_a_cond_takes_is_told_before_and_after_it_runs():
+    s, w = started()
+    s.run(primitive="cond")
+    i = s.position.index
+    took = 1 if float(s.machine.frame("forward", s.position.path).env[s.following.invars[0]]) else 0
+    assert shown(w)["taken"] == {str(i): took}
+    assert ask(w, "next")["taken"] == {str(i): took}
+    assert ask(w, "back")["taken"] == {str(i): took}
+    assert ask(w, "into")["path"][-1]["body"] == f"branches[{took}]"
+
+
+def test_a_cotangent_stands_beside_its_value():
+    s, w = started()
+    s.run(primitive="scan").next()
+    name = s._texts["forward"].names[s.equation.outvars[0]]
+    stop = ask(w, "look", stage="forward", name=name)
+    assert "other" not in stop["looked"][0]
+    while s.stage == "forward":
+        s.next()
+    (looked,) = shown(w)["looked"]
+    assert "is not there yet" in looked["other"]
+    (looked,) = ask(w, "end")["looked"]
+    np.testing.assert_allclose(looked["other"]["mean"], float(s.cotangents[name].mean()), rtol=1e-6)
+    assert looked["isCotangent"]
+    # In the backward program it is the other way round.
+    while not (any("of" in card for card in shown(w)["results"]) and s.stage == "backward"):
+        ask(w, "back")
+    card = next(card for card in shown(w)["results"] if "of" in card)
+    of = card["of"].split(", ")[0]
+    assert card["other"]["type"] == s._value("forward", of, ()).aval.str_short(short_dtypes=True)
+
+
+def test_a_stop_is_small_whatever_the_values():
+    x = jax.random.normal(jax.random.key(0), (512, 512))
+    _, w = started(*(x,) * 12, f=lambda *xs: sum(jnp.sum(jnp.sin(x) * xs[0]) for x in xs))
+    for _ in range(3):
+        stop = ask(w, "next")
+        assert len(w.stop) < 50_000
+    ask(w, "restart")
+    assert len(shown(w)["results"]) == 8
+    assert len(shown(w)["more"][0]) == 4
+    assert len(w.stop) < 50_000
+    assert stop["results"][0]["value"]["picture"]["png"].startswith("data:image/png;base64,")
+
+
+def test_what_is_looked_at_follows_the_run_and_says_why_it_is_not_there():
+    s, w = started()
+    s.run(primitive="scan")
+    inside = s._texts["forward"].names[s.following.programs[0][1].equations[0].outvars[0]]
+    (looked,) = ask(w, "look", stage="forward", name=inside)["looked"]
+    assert "say of which iteration" in looked["error"]
+    ask(w, "unlook", stage="forward", name=inside)
+    ask(w, "out")
+    (looked,) = ask(w, "look", stage="forward", name=f"{inside}[2]")["looked"]
+    np.testing.assert_allclose(looked["value"]["max"], float(s.values[inside, 2].max()), rtol=1e-5)
+    (_, second) = ask(w, "look", stage="forward", name="zz")["looked"]
+    assert "has no variable `zz`" in second["error"]
+    assert len(ask(w, "unlook", stage="forward", name="zz")["looked"]) == 1
+    (*_, third) = ask(w, "look", stage="sideways", name="b")["looked"]
+    assert "only forward, backward" in third["error"]
+    for i in range(20):
+        ask(w, "look", stage="forward", name=f"v{i}")
+    assert len(shown(w)["looked"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (jnp.float32(2.5), "2.5"),
+        (jnp.array([[1.0], [2.0]]), "[1. 2.]"),
+        (jnp.array([True, False]), "[ True False]"),
+        (jnp.ones(3, jnp.bfloat16), "[1. 1. 1.]"),
+        (jnp.zeros(2, jnp.complex64), "[0.+0.j 0.+0.j]"),
+        (jnp.zeros(100), ""),
+        (jnp.zeros((0, 3)), ""),
+        (jax.random.key(0), ""),
+        (3.0, "3."),
+        (np.zeros(2, jax.dtypes.float0), ""),
+    ],
+)
+def test_small_arrays_are_written_out(value, text):
+    assert printed(value) == text
+
+
+def test_names_of_values_are_read():
+    assert named("h") == ("h", ())
+    assert named(" h[3, 7] ") == ("h", (3, 7))
+    with pytest.raises(jaxviz.SteppingError, match="named as in h, or h"):
+        named("h[x]")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        jnp.int32(3),
+        jnp.array([jnp.nan, jnp.inf, 3e38, -3e38]),
+        jnp.ones((2, 3), jnp.bfloat16),
+        jnp.ones(3, jnp.complex64),
+    ],
+    ids=str,
+)
+def test_whatever_the_values_the_stop_is_json(value):
+    f = lambda x: (x * x, jax.random.key(0), jnp.zeros((0, 2)))
+    s = jaxviz.step(f, value)
+    view = StepperView(s)
+    view.programs()
+    while not s.is_done:
+        s.next()
+        json.loads(json.dumps(view.stop(), allow_nan=False))
+
+
+def test_a_step_of_a_long_program_costs_little():
+    def long(x):
+        for _ in range(800):
+            x = jnp.sin(x) + 1.0
+        return jnp.sum(x)
+
+    s, w = started(f=long)
+    rows = programs(w)["programs"][0]["rows"]
+    assert len(rows) > 1600
+    s.next(20)
+    assert len(w.stop) < 6000  # nothing of the program is sent again
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_moves_are_those_of_the_stepper():
+    s, w = started()
+    other = jaxviz.step(loss, X)
+    for do, move in [
+        ("next", other.next),
+        ("into", other.into),
+        ("next", other.next),
+        ("out", other.out),
+        ("back", other.back),
+        ("back into", lambda: other.back(into=True)),
+        ("continue", other.run),
+        ("restart", other.restart),
+    ]:
+        ask(w, do)
+        move()
+        assert s.position == other.position
+    ask(w, "end")
+    assert s.is_done
+    np.testing.assert_allclose(s.gradient[0], jax.grad(loss)(X), rtol=1e-6)
+
+
+def test_positions_and_iterations_are_gone_to():
+    s, w = started()
+    s.run(primitive="scan")
+    stop = ask(w, "to", iteration=2)
+    assert stop["path"][0]["iteration"] == 2
+    path = [[level["index"], level["body"], level["iteration"]] for level in stop["path"]]
+    stop = ask(w, "goto", stage="forward", path=[[*path[0][:2], 0]], index=1)
+    assert (stop["path"][0]["iteration"], stop["index"]) == (0, 1)
+    ask(w, "to", iteration=3)
+    assert "has 3 iterations" in failure(w)["message"]
+    assert failure(w)["kind"] == ""
+    ask(w, "goto", stage="backward", path=[], index=0)
+    assert failure(w) is None
+    assert s.stage == "backward"
+
+
+def test_breakpoints_are_set_listed_hit_and_removed():
+    s, w = started()
+    (number,) = [n for n in programs(w)["files"][0]["stops"] if "jnp.tanh" in _line(w, n)]
+    ask(w, "break", file=0, line=number)
+    ask(w, "break", primitive="exp")
+    ask(w, "break", non_finite=True)
+    ask(w, "break", when="lambda v: abs(v).max() > 1.5")
+    stop = ask(w, "break", stage="forward", path=[], index=1)
+    assert [b.get("line") for b in stop["breakpoints"]] == [[0, number], None, None, None, None]
+    assert stop["breakpoints"][0]["text"] == f"line test_stepper_widget.py:{number}"
+    assert stop["breakpoints"][3]["text"] == "when lambda v: abs(v).max() > 1.5"
+    assert stop["breakpoints"][4]["row"][1] == 1
+    stop = ask(w, "continue")
+    assert stop["hit"] == stop["breakpoints"][4]["text"]
+    assert stop["breakpoints"][4]["isHit"]
+    assert s.position.index == 1
+    stop = ask(w, "continue")
+    assert stop["hit"].startswith("line test_stepper_widget.py")
+    ask(w, "unbreak", number=0)
+    ask(w, "unbreak", number=99)
+    assert len(s.breakpoints) == 4
+    assert "when" in ask(w, "continue")["hit"]
+    assert abs(s.value).max() > 1.5
+
+
+def _line(w, number):
+    (file,) = programs(w)["files"]
+    return next(e["lines"][number - e["first"]] for e in file["excerpts"] if 0 <= number - e["first"] < len(e["lines"]))
+
+
+def test_a_breakpoint_set_in_python_is_shown():
+    s, w = started()
+    s.break_at(primitive="tanh")
+    assert shown(w)["breakpoints"][0]["text"] == "primitive tanh"
+    s.run()
+    assert shown(w)["hit"] == "primitive tanh"
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ({"primitive": "conv"}, "there is no `conv`, only"),
+        ({"line": "99999"}, "No equation comes from line 99999"),
+        ({"line": "here"}, "A line is a number or a place"),
+        ({"name": "zz"}, "makes a variable `zz`"),
+        ({"when": "lambda v"}, "Not valid Python"),
+        ({"when": "3 + 4"}, "A predicate is a function"),
+        ({"when": "unknown_name"}, "unknown_name raised NameError"),
+        ({"stage": "forward", "path": [], "index": 999}, "no such equation"),
+        ({"stage": "sideways", "path": [], "index": 0}, "no such equation"),
+        ({}, "A breakpoint needs"),
+    ],
+)
+def test_a_breakpoint_that_cannot_be_says_why(condition, message):
+    s, w = started()
+    before = w.stop
+    ask(w, "break", **condition)
+    assert message in failure(w)["message"]
+    assert s.breakpoints == []
+    assert w.stop == before
+
+
+def test_a_predicate_that_raises_is_told_with_its_traceback_kept(monkeypatch):
+    for name in ("last_type", "last_value", "last_traceback"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    s, w = started()
+    ask(w, "break", when="lambda v: v.no_such_thing")
+    at = s.position
+    ask(w, "continue")
+    told = failure(w)
+    assert told["kind"] == "AttributeError"
+    assert "no_such_thing" in told["message"]
+    assert "predicate of a breakpoint" in told["message"]
+    assert isinstance(sys.last_value, AttributeError)
+    assert s.position.stage == at.stage
+    ask(w, "unbreak", number=0)
+    assert failure(w) is None
+    ask(w, "end")
+    assert s.is_done
+
+
+def test_an_error_of_the_program_is_told_and_the_run_stays():
+    def raises(x):
+        raise ValueError("no such layer")
+
+    def f(x):
+        y = jnp.sin(x)
+        jax.debug.callback(lambda v: None, y)
+        return jnp.sum(jax.pure_callback(raises, jax.ShapeDtypeStruct(x.shape, x.dtype), y))
+
+    s, w = started(f=f, backward=False)
+    ask(w, "end")
+    assert "no such layer" in failure(w)["message"]
+    assert not s.is_done
+    assert ask(w, "restart")["index"] == 0
+
+
+def test_an_interrupt_leaves_the_run_where_it_was(monkeypatch):
+    s, w = started()
+    ask(w, "next")
+    at = s.position
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(s.machine, "next", interrupted)
+    ask(w, "next")
+    assert failure(w)["kind"] == "Stopped"
+    assert s.position == at
+
+
+def test_what_is_not_known_is_not_done():
+    s, w = started()
+    sent = []
+    w.send = sent.append
+    for content in ("next", {"do": "__class__"}, {}, None, {"do": ["next"]}):
+        w._answer(w, content, [])
+    assert sent == []
+    assert s.position.index == 0
+
+
+# --- what a notebook shows --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell():
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def formats(shell, s):
+    return shell.display_formatter.format(s)[0]
+
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def test_a_notebook_shows_the_widget_and_of_a_later_move_the_stop(shell):
+    s = jaxviz.step(loss, X).next()
+    first = formats(shell, s)
+    assert first[VIEW]["model_id"] == s.widget().model_id
+    assert first["text/plain"] == str(s)
+    assert "<pre" in first["text/html"]
+    moved = formats(shell, s.next())
+    assert VIEW not in moved
+    assert "equation 2" in moved["text/plain"]
+    assert VIEW in formats(shell, s)  # which has not moved since
+    ask(s.widget(), "next")
+    assert VIEW in formats(shell, s)
+
+
+def test_a_terminal_shows_text(shell):
+    shell.display_formatter.active_types = ["text/plain"]
+    s = jaxviz.step(loss, X)
+    assert set(formats(shell, s)) == {"text/plain"}
+    assert s._widget is None
+
+
+def test_moving_in_python_moves_the_widget():
+    s, w = started()
+    told = []
+    w.observe(lambda change: told.append(json.loads(change.new)["index"]), "stop")
+    s.next()
+    s.next(2)
+    assert told == [1, 3]
+    w.close()
+    s.next()
+    assert told == [1, 3]
+    assert s.widget() is not w
+
+
+def test_a_saved_page_has_the_last_stop_and_runs_nothing(tmp_path):
+    s, w = started()
+    s.run(primitive="scan")
+    text = w.save_html(tmp_path / "page.html").read_text()
+    assert "Content-Security-Policy" in text
+    assert "jaxviz-state" in text
+
+
+def test_names_from_a_program_are_made_fit_to_be_shown():
+    def odd(x):
+        return jnp.sum(jax.named_call(jnp.sin, name="a\u202eb")(x))
+
+    odd.__name__ = "<script>\u202e"
+    _, w = started(f=odd)
+    assert "\u202e" not in json.dumps(programs(w), ensure_ascii=False)
+    assert "\u202e" not in w.stop.encode().decode("unicode_escape")
+
+
+def test_a_stepper_that_nobody_names_goes_when_others_are_shown():
+    s, w = started(f=lambda x: jnp.sum(x * x))
+    held = weakref.ref(s)
+    del s
+    gc.collect()
+    assert ask(w, "next")["index"] == 1
+    for _ in range(2):
+        started(f=lambda x: jnp.sum(x * x))
+    gc.collect()
+    assert held() is None
+    ask(w, "next")
+    assert "Run the cell again" in failure(w)["message"]
+
+
+def test_moves_of_several_threads_take_turns():
+    s, w = started()
+    threads = [threading.Thread(target=lambda: [s.next() for _ in range(5)]) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    other = jaxviz.step(loss, X).next(15)
+    assert s.position == other.position
+    assert s.moves == 15
+    assert shown(w)["index"] == s.position.index

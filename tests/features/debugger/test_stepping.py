@@ -1,0 +1,379 @@
+"""Stepping through programs, whichever way, comes to what running them at once comes to."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
+import numpy as np
+import pytest
+from jax import lax
+from programs import CASES, M, X, arange
+
+import jaxviz
+from jaxviz.features.debugger.positions import Level, Position, Stage, SteppingError
+from jaxviz.features.debugger.stepping import Machine
+from jaxviz.runtime.evaluate import evaluate
+
+QUICK = """mlp with_a_key trees nested_jit scan_rnn scan_reverse scan_of_length_zero cond_in_cond scan_in_cond four_deep remat
+    custom_jvp custom_vjp while_beside""".split()
+
+
+def machine(fun, *args, budget=1 << 30):
+    program = jaxviz.trace(fun)(*args)
+    leaves = jax.tree.leaves(args)
+    return Machine([Stage("primal", program, lambda _: leaves)], budget)
+
+
+def numbers(x):
+    if jax.dtypes.issubdtype(jax.typeof(x).dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x, np.complex128)
+
+
+def assert_close(got, wanted):
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(numbers(a), numbers(b), rtol=2e-5, atol=1e-5)
+
+
+def walk(m, seed, limit=120):
+    """Moves at random, then out of everything."""
+    rng = random.Random(seed)
+    for n in range(limit):
+        if m.is_done:
+            break
+        p = m.position
+        move = rng.choice(["next", "next", "into", "into", "out", "back", "goto"])
+        if move == "goto":
+            m.goto(Position(p.stage, p.path, rng.randrange(len(m.program_at(p).equations) + 1)))
+        elif move == "out" and not p.path and n < limit / 2:
+            m.into()
+        else:
+            getattr(m, move)()
+    while not m.is_done:
+        m.out()
+
+
+def check_walk(case, seed, budget):
+    wanted = evaluate(jaxviz.trace(case.fun)(*case.args), jax.tree.leaves(case.args))
+    m = machine(case.fun, *case.args, budget=budget)
+    walk(m, seed)
+    assert_close(m.results("primal"), wanted)
+    assert not m.notes
+
+
+@pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept", "nothing kept"])
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in QUICK], ids=str)
+def test_any_walk_comes_to_the_same_results(case, budget):
+    check_walk(case, len(case.name), budget)
+
+
+def mapped_while(x):
+    """Whose predicate differs between examples: those that have ended keep what they have."""
+
+    def until(x):
+        step = lambda s: (s[0] + 1.0, jnp.sin(s[1] - s[0]), ~s[2])
+        return lax.while_loop(lambda s: s[0] < x, step, (0.0, 2.0 * x, x > 1))
+
+    return jax.vmap(until)(x)
+
+
+@pytest.mark.parametrize("budget", [1 << 30, 0], ids=["kept", "nothing kept"])
+def test_a_mapped_while_loop_is_stepped_into(budget):
+    x = jnp.array([1.0, 4.5, -1.0])
+    for seed in range(4):
+        m = machine(mapped_while, x, budget=budget)
+        walk(m, seed)
+        assert_close(m.results("primal"), mapped_while(x))
+    m = machine(mapped_while, x)
+    while m.next_equation().primitive.name != "while":
+        m.next()
+    m.into()
+    for _ in range(5):  # through each iteration, equation by equation
+        assert m.position.path
+        while m.position.index < len(m.program_at(m.position).equations):
+            m.next()
+        m.next()
+    assert not m.position.path
+    assert_close(m.results("primal"), mapped_while(x))
+
+
+def test_what_is_no_position_is_refused():
+    with pytest.raises(SteppingError, match="3 is no position"):
+        machine(jnp.sin, X).goto(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_many_walks_come_to_the_same_results(case):
+    for seed, budget in enumerate((1 << 30, 0, 64, 1000)):
+        check_walk(case, seed, budget)
+
+
+def test_equation_by_equation_is_bitwise_what_jax_gives_outside_jit():
+    f = lambda w, x: jnp.sum(jnp.tanh(x @ w) / (1 + jnp.exp(x @ w)))
+    w, x = arange(3, 5), M
+    m = machine(f, w, x)
+    while not m.is_done:
+        m.next()
+    (got,) = m.results("primal")
+    (wanted,) = evaluate(jaxviz.trace(f)(w, x), [w, x])
+    assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
+
+
+def rnn(w, h, xs):
+    def cell(h, x):
+        h = jnp.tanh(w @ h + x)
+        return h, h * 2.0
+
+    return lax.scan(cell, h, xs)
+
+
+LONG = arange(50, 3)
+W = arange(3, 3) * 0.3
+
+
+def at_scan(reverse=False):
+    f = rnn if not reverse else lambda w, h, xs: lax.scan(lambda h, x: (jnp.tanh(w @ h + x), h), h, xs, reverse=True)
+    m = machine(f, W, X, LONG)
+    while m.next_equation().primitive.name != "scan":
+        m.next()
+    return m
+
+
+def carries(reverse=False):
+    """The carry at the start of each iteration, in the order of the run."""
+    h, found = X, []
+    for x in LONG[::-1] if reverse else LONG:
+        found.append(h)
+        h = jnp.tanh(W @ h + x)
+    return found
+
+
+@pytest.mark.parametrize("k", [0, 1, 6, 7, 8, 33, 49])
+def test_an_iteration_of_a_scan_reads_what_the_ones_before_made(k):
+    m = at_scan()
+    i = m.position.index
+    m.goto(Position("primal", (Level(i, "jaxpr", k),), 0))
+    body = m.program_at(m.position)
+    _, h, x = body.invars
+    np.testing.assert_allclose(m.value(m.position, h), carries()[k], rtol=1e-5)
+    np.testing.assert_array_equal(m.value(m.position, x), LONG[k])
+
+
+def test_a_scan_in_reverse_begins_with_the_last_iteration():
+    m = at_scan(reverse=True)
+    m.into()
+    assert m.position.path[-1].iteration == 49
+    while m.position.path[-1].iteration == 49:
+        m.next()
+    assert m.position.path[-1].iteration == 48
+    np.testing.assert_allclose(m.value(m.position, m.program_at(m.position).invars[1]), carries(True)[1], rtol=1e-5)
+
+
+def test_from_the_end_of_an_iteration_to_the_next_and_back():
+    m = at_scan()
+    m.into()
+    n = len(m.program_at(m.position).equations)
+    for _ in range(n):
+        m.next()
+    assert (m.position.path[-1].iteration, m.position.index) == (0, n)
+    m.next()
+    assert (m.position.path[-1].iteration, m.position.index) == (1, 0)
+    m.back()
+    assert (m.position.path[-1].iteration, m.position.index) == (0, n)
+
+
+def test_iterations_are_run_in_one_compiled_loop_whatever_their_number():
+    m = at_scan()
+    i = m.position.index
+    operation = m.next_equation().operation
+    for k in (3, 20, 49, 11):
+        m.goto(Position("primal", (Level(i, "jaxpr", k),), 0))
+    m.out()
+    (run,) = [r for r in operation.rules.values() if hasattr(r, "_cache_size")]
+    assert run._cache_size() == 1
+
+
+def test_an_iteration_that_is_not_there_says_how_many_there_are():
+    m = at_scan()
+    with pytest.raises(SteppingError, match=r"`scan` \(.*\) has 50 iterations, so there is no 50"):
+        m.goto(Position("primal", (Level(m.position.index, "jaxpr", 50),), 0))
+
+
+def collatz(x):
+    return lax.while_loop(lambda c: c[0] < 100.0, lambda c: (c[0] * c[1] + 1, c[1]), (x, 1.5))[0]
+
+
+def test_a_while_loop_is_stepped_by_count():
+    m = machine(collatz, 2.0)
+    while m.next_equation().primitive.name != "while":
+        m.next()
+    place = m.position
+    wanted = 2.0
+    for k in range(8):
+        m.goto(Position("primal", (Level(place.index, "body_jaxpr", k),), 0))
+        np.testing.assert_allclose(m.value(m.position, m.program_at(m.position).invars[-1]), wanted, rtol=1e-6)
+        wanted = wanted * 1.5 + 1
+    assert wanted >= 100.0
+    with pytest.raises(SteppingError, match=r"has 8 iterations, so there is no 8"):
+        m.goto(Position("primal", (Level(place.index, "body_jaxpr", 8),), 0))
+    m.out()
+    np.testing.assert_allclose(m.results("primal")[0], wanted, rtol=1e-6)
+
+
+def test_a_while_loop_that_does_not_begin_has_nothing_to_step_into():
+    m = machine(collatz, 200.0)
+    while not m.is_done:
+        m.into()
+        assert not m.position.path
+
+
+@pytest.mark.parametrize(("index", "branch"), [(-3, 0), (0, 0), (1, 1), (2, 2), (9, 2)])
+def test_a_cond_is_stepped_into_the_branch_that_is_taken(index, branch):
+    m = machine(lambda i, x: lax.switch(i, [jnp.sin, jnp.cos, jnp.exp], x), index, X)
+    while m.next_equation().primitive.name != "cond":
+        m.next()
+    place = m.position.index
+    m.into()
+    assert m.position.path[-1].body == f"branches[{branch}]"
+    other = (branch + 1) % 3
+    with pytest.raises(SteppingError, match=f"takes branch {branch}"):
+        m.goto(Position("primal", (Level(place, f"branches[{other}]"),), 0))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def deep(x):
+    for _ in range(60):
+        x = jnp.sin(x) + x
+    return x
+
+
+def test_values_beyond_the_budget_are_computed_again():
+    x = arange(1000)
+    every = machine(deep, x)
+    every.out()
+    budget = 20 * x.nbytes
+    m = machine(deep, x, budget=budget)
+    m.out()
+    assert m.kept.nbytes <= budget < every.kept.nbytes
+    pairs = zip(m.program_at(m.position).equations, every.program_at(every.position).equations, strict=True)
+    for i, (e, same) in enumerate(pairs):
+        p = Position("primal", (), i + 1)
+        np.testing.assert_array_equal(m.value(p, e.outvars[0]), every.value(p, same.outvars[0]))
+    m.back()
+    assert m.kept.nbytes <= budget
+    assert not m.notes
+
+
+def test_going_back_runs_no_more_than_the_equations_since_a_checkpoint():
+    x = arange(1000)
+    m = machine(deep, x, budget=30 * x.nbytes)
+    m.out()
+    ran = []
+    execute = m._execute
+    m._execute = lambda e, operands: ran.append(e) or execute(e, operands)
+    equations = m.program_at(m.position).equations
+    for i in range(0, len(equations), 17):
+        ran.clear()
+        m.value(Position("primal", (), i + 1), equations[i].outvars[0])
+        assert len(ran) <= 4 * 11 + 1  # 120 equations, 11 between checkpoints, which memory may make four times as many
+
+
+def test_where_memory_runs_out_history_is_freed_and_the_run_goes_on():
+    m = machine(deep, X)
+    for _ in range(40):
+        m.next()
+    kept, execute = m.kept.nbytes, m._functions
+    fails = iter([True])
+
+    class Full(dict):
+        def get(self, key):
+            found = execute.get(key)
+
+            def run(*operands):
+                if next(fails, False):
+                    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes.")
+                return found(*operands)
+
+            return run
+
+    m._functions = Full()
+    m.next()
+    assert m.kept.nbytes < kept / 4
+    m.out()
+    np.testing.assert_allclose(m.results("primal")[0], deep(X), rtol=1e-6)
+    assert "Memory ran out at `sin` (" in m.notes[0]
+    m.goto(Position("primal", (), 3))
+    assert len(m.notes) == 1
+
+
+def test_a_jitted_function_that_takes_its_argument_s_memory_leaves_it_here():
+    f = jax.jit(lambda x: x * 2.0, donate_argnums=0)
+    m = machine(lambda x: f(jnp.sin(x)), X)
+    m.out()
+    (_, e) = m.program_at(m.position).equations
+    p = Position("primal", (), 2)
+    np.testing.assert_allclose(m.value(p, e.invars[0]), jnp.sin(X))
+
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+
+
+def impure(x):
+    y = jnp.sin(x)
+    z = jax.pure_callback(lambda y: np.random.rand(*y.shape).astype(y.dtype), y, y)
+    return jnp.cos(z) + z * y
+
+
+def test_a_value_that_differs_when_it_is_computed_again_is_named():
+    m = machine(impure, X, budget=0)
+    m.out()
+    m.goto(Position("primal", (), 2))
+    m.value(m.position, m.program_at(m.position).equations[1].outvars[0])
+    (note,) = m.notes
+    assert note.startswith("`pure_callback` (")
+    assert "test_stepping.py" in note
+    assert "gave another value when it was run again" in note
+
+
+def test_a_body_that_differs_when_it_is_stepped_through_is_named():
+    m = machine(lambda x: lax.scan(lambda c, _: (impure(c), None), x, None, length=3)[0], X)
+    m.next()
+    m.back()
+    m.into()
+    m.out()
+    assert "`pure_callback` in it calls Python" in m.notes[0]
+
+
+def test_a_pure_callback_that_is_pure_is_not_named():
+    pure = lambda x: jax.pure_callback(lambda y: np.sin(y), x, x) * 2.0
+    m = machine(lambda x: lax.scan(lambda c, _: (pure(c), c), x, None, length=3), X, budget=0)
+    walk(m, 5)
+    assert not m.notes
+
+
+def test_an_effect_is_not_repeated():
+    said = []
+    f = lambda x: jnp.cos(jax.experimental.io_callback(lambda y: said.append(1) or y, x, jnp.sin(x)))
+    m = machine(f, X, budget=0)
+    m.out()
+    for i in range(len(m.program_at(m.position).equations)):
+        m.goto(Position("primal", (), i))
+        m.results("primal")
+    assert len(said) == 1
+
+
+def test_an_error_in_an_equation_says_which():
+    def fails(y):
+        raise RuntimeError("no")
+
+    m = machine(lambda x: jax.pure_callback(fails, x, jnp.sin(x)), X)
+    with pytest.raises(Exception, match="no") as caught:
+        m.out()
+    assert any(note.startswith("Raised while running `pure_callback` (") for note in caught.value.__notes__)

@@ -1,0 +1,158 @@
+"""Programs in the language of dot: what is drawn, and that nothing in a program gets out of its label."""
+
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import graphviz
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from jaxviz.features.draw.program_graph import graph_of
+from tests.features.draw.drawn_programs import (
+    EVIL,
+    HOSTILE_ARGS,
+    SQUARE,
+    chosen,
+    hostile,
+    layer_args,
+    layers,
+    scanned,
+    small,
+)
+
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="`make browser` installs graphviz")
+
+
+@pytest.fixture
+def without_dot(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_it_is_a_graphviz_source():
+    dot = jaxviz.to_dot(small, SQUARE, SQUARE)
+    assert isinstance(dot, graphviz.Source)
+    assert dot.source.startswith("digraph {")
+    assert dot.source.rstrip().endswith("}")
+
+
+def test_each_equation_is_a_box_in_the_frame_of_its_scope():
+    source = jaxviz.to_dot(small, SQUARE, SQUARE).source
+    for primitive in ("dot_general", "tanh", "mul", "sin", "add", "reduce_sum"):
+        assert source.count(f">{primitive}<") == 1
+    (scope,) = re.findall(r"subgraph cluster_\d+ \{\s*graph \[label=encoder.*?\n +\}", source, re.DOTALL)
+    assert ">tanh<" in scope
+    assert ">sin<" not in scope
+
+
+def test_a_tooltip_has_the_line_and_its_text_unless_that_is_not_wanted():
+    shown, hidden = (jaxviz.to_dot(small, SQUARE, SQUARE, source=s).source for s in (True, False))
+    assert "drawn_programs.py:" in hidden
+    assert "jnp.tanh(x @ w) * 2.0" in shown
+    assert "jnp.tanh" not in hidden
+    assert "URL=" not in hidden
+
+
+def test_more_bytes_are_a_thicker_line():
+    def f(x):
+        return jnp.sum(jnp.sin(x))
+
+    def thickest(n):
+        source = jaxviz.to_dot(f, jnp.ones(n)).source
+        return max(map(float, re.findall(r"penwidth=([\d.]+)", source)))
+
+    assert thickest(10) < thickest(1000) < thickest(100_000)
+
+
+def test_layers_are_drawn_once():
+    source = jaxviz.to_dot(layers, *layer_args(8)).source
+    assert source.count(">tanh<") == 1
+    assert "layers × 8" in source
+    assert "ws[0…7]" in source
+    assert "style=dashed" in source  # from one layer to the next
+
+
+def test_depth():
+    closed, opened = (jaxviz.to_dot(scanned, 1.0, jnp.ones(5), depth=d).source for d in (0, 1))
+    assert "scan × 5" in closed
+    assert "scan × 5" in opened
+    assert ">sin<" not in closed
+    assert ">sin<" in opened
+    assert "peripheries=2" in closed
+    assert "peripheries=2" not in opened
+
+
+def test_stages_of_a_derivation():
+    derivation = jaxviz.derive(small, SQUARE, SQUARE)
+    source = derivation.to_dot("forward+backward").source
+    assert ">cos(w)<" in source
+    assert "gradient of w" in source
+    assert "dir=back" in source
+    with pytest.raises(ValueError, match="'sideways' is not a stage; there are primal, jvp"):
+        derivation.to_dot("sideways")
+    with pytest.raises(ValueError, match="has no stages"):
+        graph_of(derivation.primal, "backward")
+
+
+def read_svg(text):
+    root = ElementTree.fromstring(text)
+    for element in root.iter():
+        assert element.tag.split("}")[-1] in {
+            "svg",
+            "g",
+            "a",
+            "path",
+            "polygon",
+            "polyline",
+            "ellipse",
+            "text",
+            "title",
+            "rect",
+        }
+        for name, value in element.attrib.items():
+            assert not name.lower().startswith("on")
+            assert "javascript:" not in value.lower()
+    return root
+
+
+@needs_dot
+@pytest.mark.parametrize("stage", ["primal", "forward+backward"])
+def test_dot_takes_what_is_written_and_nothing_hostile_comes_through(stage):
+    dot = jaxviz.to_dot(hostile, *HOSTILE_ARGS, stage=stage)
+    text = dot.pipe(format="svg", encoding="utf-8")
+    root = read_svg(text)
+    shown = "".join(root.itertext()) + "".join(v for e in root.iter() for v in e.attrib.values())
+    assert "<U+202E>" in shown
+    assert "onerror=alert(1)" in shown  # as text
+    assert "\\N\\l" in shown  # and not as what dot makes of it
+    for text in (dot.source, shown):
+        assert not set(text) & {"\u202e", "\u2066", "\x1b", "\x00"}
+    assert len(dot.source) < 40_000
+
+
+@needs_dot
+def test_dot_draws_it(tmp_path):
+    dot = jaxviz.to_dot(chosen, jnp.ones(3))
+    path = dot.render(tmp_path / "chosen", format="pdf")
+    assert Path(path).read_bytes()[:5] == b"%PDF-"
+    assert "image/svg+xml" in dot._repr_mimebundle_()
+    assert "graphviz" in dot.pipe(format="svg", encoding="utf-8")
+
+
+def test_without_dot_a_layout_of_our_own(without_dot, tmp_path):
+    dot = jaxviz.to_dot(chosen, jnp.ones(3))
+    assert dot._repr_mimebundle_()["image/svg+xml"] == dot._repr_svg_()
+    for text in (dot._repr_svg_(), dot.pipe(format="svg", encoding="utf-8"), dot.pipe(format="svg").decode()):
+        assert "branch 1" in "".join(read_svg(text).itertext())
+    for format, start in (("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF-")):
+        path = dot.render(tmp_path / "chosen", format=format)
+        assert path == str(tmp_path / f"chosen.{format}")
+        assert Path(path).read_bytes().startswith(start)
+    assert (tmp_path / "chosen").read_text() == dot.source
+    dot.render(outfile=tmp_path / "other.png", cleanup=True)
+    assert (tmp_path / "other.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(graphviz.ExecutableNotFound):
+        dot.pipe(format="ps")
+    assert EVIL not in dot.source

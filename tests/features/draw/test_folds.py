@@ -1,0 +1,92 @@
+"""Runs of repeated equations: found where the wiring repeats too, and only there."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from benchmarks.models import transformer
+from jaxviz.features.draw.folds import Fold, Kinds, find_folds
+
+
+def folds(f, *args):
+    return find_folds(jaxviz.trace(f)(*args).equations, Kinds())
+
+
+def step(x, i):
+    return jnp.sin(jnp.cos(x) * i) + x
+
+
+@pytest.mark.parametrize("n", [4, 5, 12])
+def test_a_loop_is_folded_whatever_the_numbers_in_it(n):
+    def f(x):
+        for i in range(n):
+            x = step(x, float(i))
+        return x
+
+    assert folds(f, jnp.ones(3)) == [Fold(0, 4, n)]
+
+
+def test_what_comes_before_and_after_is_left_out():
+    def f(x):
+        x = jnp.exp(x)
+        for i in range(6):
+            x = step(x, i)
+        return jnp.exp(x).sum()
+
+    assert folds(f, jnp.ones(3)) == [Fold(1, 4, 6)]
+
+
+def test_a_few_equations_are_not_worth_a_fold():
+    assert folds(lambda x: step(step(x, 1), 2), jnp.ones(3)) == []
+
+
+def test_the_same_primitives_wired_otherwise_are_no_repetition():
+    def f(x, y):
+        for i in range(8):
+            x = jnp.sin(jnp.cos(x) * 2.0) + (x if i % 2 else y)
+        return x
+
+    # Of two repetitions each the wiring is the same again, though not of one.
+    assert folds(f, jnp.ones(3), jnp.ones(3)) in ([Fold(0, 8, 4)], [Fold(4, 8, 3)])
+
+
+def test_what_reads_further_back_than_the_repetition_before_is_not_folded():
+    def f(x):
+        xs = [x, x, x]
+        for _ in range(8):
+            xs.append(jnp.sin(jnp.cos(xs[-1]) * 2.0) + xs[-3])
+        return xs[-1]
+
+    for fold in folds(f, jnp.ones(3)):
+        assert fold.length >= 8  # two steps or more in one repetition, which then reads the one before
+
+
+def test_other_types_are_other_layers():
+    def f(x):
+        for _ in range(5):
+            x = step(x, 1.0)
+        x = jnp.concatenate([x, x])
+        for _ in range(5):
+            x = step(x, 1.0)
+        return x
+
+    assert folds(f, jnp.ones(3)) == [Fold(0, 4, 5), Fold(21, 4, 5)]
+
+
+def test_nested_programs_are_compared_by_what_they_do():
+    def f(x, other):
+        for i in range(6):
+            x = jax.jit(lambda y: jnp.sin(jnp.exp(y)) * 2.0 if i != 3 or not other else jnp.cos(jnp.exp(y)) * 2.0)(x)
+        return x
+
+    assert folds(lambda x: f(x, False), jnp.ones(3)) == [Fold(0, 1, 6)]
+    assert folds(lambda x: f(x, True), jnp.ones(3)) == []
+
+
+def test_all_layers_of_a_transformer_are_found_in_each_stage():
+    f, args = transformer(6)
+    derivation = jaxviz.derive(f, *args)
+    for stage in ("primal", "forward", "backward"):
+        found = find_folds(getattr(derivation, stage).equations, Kinds())
+        assert [fold.count for fold in found] == [6]

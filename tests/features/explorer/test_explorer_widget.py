@@ -1,0 +1,352 @@
+"""The widget's Python side: its traits, when it derives, and what it saves."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import traitlets
+
+import jaxviz
+from jaxviz.features.explorer import widget as module
+from jaxviz.features.explorer.columns import view_of
+from jaxviz.page import bundle
+from jaxviz.page.schema import COLUMNS, decode, to_json
+
+STATIC = Path(jaxviz.__file__).parent / "static"
+
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w))  # a comment of mine
+
+
+@pytest.fixture
+def explorer():
+    return jaxviz.explore(loss, jnp.ones((3, 3)), jnp.ones((2, 3)))
+
+
+def test_nothing_is_derived_before_it_is_displayed(explorer):
+    assert explorer.payload == b""
+    assert "linearized" not in vars(explorer.derivation)
+    shown = explorer._repr_mimebundle_()
+    shown = shown[0] if isinstance(shown, tuple) else shown
+    assert "application/vnd.jupyter.widget-view+json" in shown
+    assert shown["text/plain"].startswith("Explorer of loss on cpu:0")
+    assert decode(explorer.payload).title == "loss"
+
+
+def test_the_browser_may_ask_for_the_payload(explorer):
+    explorer._answer(explorer, "fill", [])
+    assert decode(explorer.payload).title == "loss"
+
+
+def test_a_failure_reaches_the_browser(explorer, monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no luck\n\nmore")
+
+    monkeypatch.setattr(module, "ViewMaker", fails)
+    with pytest.raises(RuntimeError):
+        explorer._answer(explorer, "fill", [])
+    assert explorer.failure == "RuntimeError: no luck"
+
+
+def test_the_selected_equation_is_at_hand(explorer):
+    assert explorer.equation is None
+    explorer.selected = "backward:1"
+    assert explorer.equation is [e for _, e in explorer.derivation.backward.walk()][1]
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "message"),
+    [
+        ("selected", "backward:999", "backward has .*, numbered from 0"),
+        ("selected", "sideways:1", "write stage:number, such as 'backward:12'"),
+        ("selected", "backward", "write stage:number"),
+        ("stage", "sideways", "'sideways' is not a stage; there are primal, jvp, forward, linear, backward, compiled"),
+        ("beside", "forward+compiled", "'compiled' takes a pane to itself"),
+        ("stage", "", "one stage must be shown"),
+        ("beside", "forward+up", "'up' is not a stage"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_to_write(explorer, trait, value, message):
+    with pytest.raises(traitlets.TraitError, match=message):
+        setattr(explorer, trait, value)
+
+
+def test_a_page_holds_what_is_shown_and_what_is_selected(explorer, tmp_path):
+    explorer.stage, explorer.beside, explorer.selected = "forward", "linear+backward", "forward:0"
+    state = json.loads(packed(explorer.save_html(tmp_path / "loss.html"), "state"))
+    assert (state["stage"], state["beside"], state["selected"]) == ("forward", "linear+backward", "forward:0")
+    assert json.loads(state["what_if"])["function"] == "loss"
+
+
+def packed(page, name):
+    """What a saved page holds under a name."""
+    block = re.search(rf'id="jaxviz-{name}">"([^"]*)"', page.read_text()).group(1)
+    return gzip.decompress(base64.b64decode(block))
+
+
+def test_a_page_without_source_holds_none(explorer, tmp_path):
+    assert b"a comment of mine" in packed(explorer.save_html(tmp_path / "loss.html"), "payload")
+    page = explorer.save_html(tmp_path / "loss.html", source=False, compiled=True)
+    without = packed(page, "payload") + packed(page, "state")
+    assert b"a comment of mine" not in without
+    assert str(tmp_path.parent).encode() not in without
+    assert __file__.rsplit("/", 1)[0].encode() not in without
+
+
+def test_the_switches_are_made_when_they_are_asked_for(explorer):
+    assert explorer.what_if == ""
+    explorer._handle_custom_msg("what if", [])
+    table = json.loads(explorer.what_if)
+    assert table["present"]["nbytes"] == explorer.derivation.residuals.nbytes
+    while_loop = jaxviz.explore(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
+    while_loop._handle_custom_msg("what if", [])
+    assert "ReverseModeError" in json.loads(while_loop.what_if)["error"]
+
+
+def test_the_program_is_compiled_when_it_is_asked_for(explorer):
+    assert explorer.compiled == ""
+    explorer.stage, explorer.beside = "forward", "compiled"
+    assert explorer.compiled == ""
+    explorer._handle_custom_msg("compile", [])
+    made = json.loads(explorer.compiled)
+    assert "tanh" in made["stablehlo"]["text"]
+    assert "ENTRY" in made["hlo"]["text"]
+
+
+def test_a_program_that_cannot_be_lowered_says_why(monkeypatch):
+    failing = jaxviz.explore(lambda x: x * 2.0, 1.0)
+    monkeypatch.setattr(module, "compiled", lambda derivation: 1 / 0)
+    failing._handle_custom_msg("compile", [])
+    assert json.loads(failing.compiled) == {"error": "ZeroDivisionError: division by zero"}
+
+
+def test_a_page_has_the_compiled_program_where_it_is_asked_for_or_shown(explorer, tmp_path):
+    of = lambda **options: json.loads(
+        json.loads(packed(explorer.save_html(tmp_path / "loss.html", **options), "state"))["compiled"]
+    )
+    assert "save_html(path, compiled=True)" in of()["error"]
+    assert explorer.compiled == ""
+    explorer.beside = "compiled"
+    assert "tanh" in of()["hlo"]["text"]
+    again = jaxviz.explore(explorer.derivation)
+    assert "hlo" in json.loads(
+        json.loads(packed(again.save_html(tmp_path / "b.html", compiled=True), "state"))["compiled"]
+    )
+
+
+def test_explore_takes_what_derive_takes(explorer):
+    same = jaxviz.explore(explorer.derivation)
+    assert same.derivation is explorer.derivation
+    of_program = jaxviz.explore(jaxviz.trace(loss)(jnp.ones((3, 3)), jnp.ones((2, 3))))
+    assert of_program.derivation.nonzeros == (True, True)
+    of_jaxpr = jaxviz.explore(jax.make_jaxpr(jnp.sin)(1.0))
+    assert "cos" in of_jaxpr.text("forward")
+
+
+def test_the_text_of_a_stage_has_the_names_shown(explorer):
+    assert explorer.text("primal").startswith("lambda a:f32[3,3] b:f32[2,3] .\n  c:f32[2,3] = dot_general[")
+
+
+def test_a_missing_bundle_says_what_to_do(explorer, monkeypatch, tmp_path):
+    monkeypatch.setattr(bundle, "_STATIC", tmp_path)
+    with pytest.raises(FileNotFoundError, match="make lab"):
+        jaxviz.explore(explorer.derivation)
+
+
+def test_the_code_is_held_once(explorer):
+    other = jaxviz.explore(explorer.derivation)
+    assert other._code is explorer._code
+    state = explorer.get_state()
+    assert state["_code"] == f"IPY_MODEL_{explorer._code.model_id}"
+    assert "_css" not in state
+    assert len(state["_esm"]) < 2048
+    code = gzip.decompress(base64.b64decode(explorer._code.code)).decode()
+    assert code == (STATIC / "explorer.js").read_text(encoding="utf-8")
+    assert state["_build"] == explorer._code.build
+    assert (
+        gzip.decompress(base64.b64decode(explorer._code.parts["graph"])) == (STATIC / "parts" / "graph.js").read_bytes()
+    )
+
+
+def test_the_main_module_is_small_and_alone_has_the_editor():
+    assert len(bundle.packed(bundle.MAIN)) < 150_000
+    assert ".cm-lineWrapping" in bundle.script(bundle.MAIN)
+    for part in bundle.part_names():
+        assert ".cm-lineWrapping" not in bundle.script(part)
+        assert (len(bundle.packed(part)) < 64 * 1024) == (part != bundle.GRAPHVIZ)
+
+
+def test_a_bundle_that_was_closed_is_made_anew(explorer):
+    explorer._code.close()
+    other = jaxviz.explore(explorer.derivation)
+    assert other._code is not explorer._code
+    assert other._code.code
+
+
+def test_the_main_module_and_the_loader_keep_to_their_size():
+    assert len(gzip.compress((STATIC / "explorer.js").read_bytes())) <= 150_000
+    assert (STATIC / "loader.js").stat().st_size < 2048
+
+
+def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    shown = explorer._repr_mimebundle_()
+    shown = shown[0] if isinstance(shown, tuple) else shown
+    first = decode(explorer.payload)
+    assert "equations" in shown["text/plain"]
+    assert (first.is_whole, first.check, len(first.columns["step_row"])) == (False, None, 0)
+    explorer._handle_custom_msg("rest", [])
+    whole = decode(explorer.payload)
+    assert whole.is_whole
+    assert whole.check.status == "agrees"
+    assert whole.columns["step_row"].size
+    # What has been on the screen meanwhile holds: no number of a row or a string has changed.
+    assert whole.strings[: len(first.strings)] == first.strings
+    later = [n for n in COLUMNS if n.startswith(("buffer_", "step_")) or n == "residual_buffer"]
+    for name in set(COLUMNS) - set(later):
+        np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
+    assert to_json(whole) == to_json(view_of(explorer.derivation))
+    before = explorer.payload
+    explorer._handle_custom_msg("rest", [])
+    assert explorer.payload is before
+
+
+def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    explorer._fill()
+    assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
+    # It is worked out by now, so the browser gets it too.
+    explorer._handle_custom_msg("rest", [])
+    assert decode(explorer.payload).is_whole
+
+
+@pytest.fixture
+def sent(explorer, monkeypatch):
+    found = []
+    monkeypatch.setattr(explorer, "send", lambda content, buffers=(): found.append((content, list(buffers))))
+    return found
+
+
+@pytest.fixture
+def with_a_part(monkeypatch, tmp_path):
+    shutil.copytree(STATIC, tmp_path / "static")
+    (tmp_path / "static" / "parts").mkdir(exist_ok=True)
+    (tmp_path / "static" / "parts" / "small.js").write_text("export const answer = 42;")
+    monkeypatch.setattr(bundle, "_STATIC", tmp_path / "static")
+
+
+def test_a_part_is_sent_when_it_is_asked_for(explorer, sent, with_a_part):
+    explorer._handle_custom_msg({"part": "small"}, [])
+    ((content, (block,)),) = sent
+    assert content == {"part": "small"}
+    assert gzip.decompress(block) == b"export const answer = 42;"
+
+
+def test_the_main_module_is_sent_where_no_widget_holds_it(explorer, sent):
+    explorer._handle_custom_msg({"part": "explorer"}, [])
+    assert gzip.decompress(sent[0][1][0]) == (STATIC / "explorer.js").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["large", "../explorer", ""])
+def test_there_is_no_other_part(explorer, sent, with_a_part, name):
+    explorer._handle_custom_msg({"part": name}, [])
+    assert sent == [({"part": name, "error": f"the explorer has no part {name!r}"}, [])]
+
+
+def test_a_page_holds_the_parts(explorer, with_a_part, tmp_path):
+    assert packed(explorer.save_html(tmp_path / "loss.html"), "part-small") == b"export const answer = 42;"
+
+
+def test_a_page_holds_graphviz_where_it_is_asked_to(explorer, tmp_path):
+    assert "jaxviz-part-graphviz" not in explorer.save_html(tmp_path / "without.html").read_text(encoding="utf-8")
+    page = explorer.save_html(tmp_path / "with.html", graphviz=True)
+    assert packed(page, "part-graphviz") == (STATIC / "parts" / "graphviz.js").read_bytes()
+
+
+def test_a_notebook_does_not_hold_graphviz(explorer):
+    assert "graphviz" not in explorer._code.parts
+
+
+def other(w, x):
+    return jnp.sum(jnp.tanh(x @ w) + jnp.exp(x[0, 0]))
+
+
+def test_a_new_version_is_shown_in_place(explorer):
+    w, x = jnp.ones((3, 3)), jnp.ones((2, 3))
+    explorer._fill()
+    before = explorer.payload
+    names = [e.primitive.name for _, e in explorer.derivation.primal.walk()]
+    explorer.selected = f"primal:{names.index('reduce_sum')}"
+    explorer.what_if = "{}"
+    explorer.update(other, w, x)
+    assert explorer.before == before
+    assert explorer.equation.primitive.name == "reduce_sum"
+    assert explorer.what_if == ""
+    assert explorer.view.title == "other"
+    changes = json.loads(explorer.changes)
+    assert changes["functions"] == ["loss", "other"]
+    assert sum(n for _, n in changes["stages"]["primal"]["added"]) == len(explorer.derivation.primal.equations) - len(
+        names
+    )
+
+
+def test_a_version_that_fails_leaves_the_one_before(explorer):
+    explorer._fill()
+    before = explorer.payload
+    with pytest.raises(ValueError, match="no luck"):
+        explorer.update(lambda w, x: (_ for _ in ()).throw(ValueError("no luck")), jnp.ones((3, 3)), jnp.ones((2, 3)))
+    assert explorer.payload == before
+    assert explorer.derivation.primal.name == "loss"
+
+
+def test_a_comparison_is_explored_side_by_side(tmp_path):
+    args = jnp.ones((3, 3)), jnp.ones((2, 3))
+    explorer = jaxviz.explore(jaxviz.compare(loss, other, *args))
+    assert explorer.compared
+    explorer._fill()
+    assert explorer.before
+    assert explorer.before != explorer.payload
+    text = explorer.save_html(tmp_path / "page.html", source=False).read_text()
+    assert "a comment of mine" not in text
+    state = json.loads(
+        gzip.decompress(base64.b64decode(json.loads(re.search(r'id="jaxviz-state">(.*?)</script>', text)[1])))
+    )
+    assert state["compared"]
+    assert json.loads(state["changes"])["functions"] == ["loss", "other"]
+    assert b"a comment of mine" not in base64.b64decode(state["before"])
+
+
+def test_the_browser_is_told_how_far_the_work_is(explorer, monkeypatch):
+    sent = []
+    monkeypatch.setattr(explorer, "send", lambda content, buffers=None: sent.append(content))
+    explorer._handle_custom_msg("what if", [])
+    assert sent[0] == {"work": "what if", "what": "", "done": 0, "total": 0}
+    plans = [s for s in sent if s["what"] == "plans"]
+    assert [s["done"] for s in plans] == list(range(plans[0]["total"] + 1))
+    sent.clear()
+    explorer._handle_custom_msg("compile", [])
+    assert [s["what"] for s in sent] == ["", "compiling"]
+
+
+def test_an_interrupt_stops_what_the_browser_asked_for(explorer, monkeypatch):
+    sent = []
+    monkeypatch.setattr(explorer, "send", lambda content, buffers=None: sent.append(content))
+
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "what_if", stopped)
+        explorer._handle_custom_msg("what if", [])
+    assert sent[-1] == {"work": "what if", "stopped": True}
+    assert explorer.what_if == ""
+    explorer._handle_custom_msg("what if", [])
+    assert json.loads(explorer.what_if)["function"] == "loss"

@@ -1,0 +1,62 @@
+"""A view as text."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from jaxviz.features.explorer.columns import view_of
+from jaxviz.features.explorer.text import residual_summary, stage_text, summary
+
+
+@jax.jit
+def g(x):
+    return x * 2.0
+
+
+def f(x):
+    return g(jnp.sin(x))
+
+
+@pytest.fixture(scope="module")
+def view():
+    return view_of(jaxviz.derive(f, jnp.ones(3)))
+
+
+def test_a_stage_reads_as_a_jaxpr_with_nested_programs_indented(view):
+    assert stage_text(view, "primal") == (
+        "lambda a:f32[3] .\n"
+        "  b:f32[3] = sin a\n"
+        "  c:f32[3] = jit[name=g] b\n"
+        "    lambda b:f32[3] .\n"
+        "      c:f32[3] = mul b 2.0:f32[]\n"
+        "    in (c)\n"
+        "in (c)"
+    )
+
+
+def test_residual_names_are_the_same_in_two_stages(view):
+    assert "c:f32[3] = cos a" in stage_text(view, "forward")
+    assert "mul" in stage_text(view, "backward")
+    assert stage_text(view, "backward").splitlines()[0].startswith("lambda c:f32[3]")
+
+
+def test_the_summary_counts(view):
+    lines = summary(view).splitlines()
+    assert lines[0] == "Explorer of f on cpu:0, the default device"
+    assert lines[1] == "  f         3 equations"
+    assert lines[-2] == "  1 value, 12 B; 1 intermediate 12 B"
+    assert lines[-1].startswith("  residuals as in JAX")
+
+
+def test_an_unknown_stage_is_an_error_that_names_the_others(view):
+    with pytest.raises(KeyError, match="no stage 'sideways'; there are primal, jvp, forward, linear, backward"):
+        stage_text(view, "sideways")
+
+
+def test_the_totals_say_what_of_it_one_device_has(view):
+    spread = replace(view, columns={**view.columns, "residual_per_device": np.asarray([3.0])})
+    assert residual_summary(spread) == "1 value, 12 B · 3 B a device; 1 intermediate 12 B · 3 B a device"

@@ -1,0 +1,487 @@
+"""Advice: for each rule a program that there is advice on, what JAX holds once it is followed, and programs that there is none on."""
+
+import inspect
+import json
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxviz
+from benchmarks import models
+from benchmarks.remat import held
+from jaxviz.features.lint import checks as lint_checks
+
+POLICIES = jax.checkpoint_policies
+KEY = jax.random.key(0)
+X = jnp.linspace(-1.0, 1.0, 64 * 64).reshape(64, 64)
+W = X * 0.1
+H = jnp.bfloat16(X)
+BIG = np.ones((512, 512), np.float32)
+SMALL = np.ones((256, 512), np.float32)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def feed_forward(act, w, x):
+    return jnp.sum(act(x @ w) @ w)
+
+
+def dropout(key, x):
+    keep = jax.random.bernoulli(key, 0.5, x.shape)
+    return jnp.where(keep, x / 0.5, 0.0)
+
+
+def normalize(x):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / jnp.sqrt(variance + 1e-5)
+
+
+def softmax(scores):
+    scores = jnp.where(jnp.tril(jnp.ones((64, 64), bool)), scores * 0.5, -1e9)
+    weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def attend(weights_of, w, x):
+    scores = x @ w
+    return jnp.sum(weights_of(scores) @ w)
+
+
+def attend_inline(w, x):
+    scores = x @ w @ w
+    scores = jnp.where(jnp.tril(jnp.ones((64, 64), bool)), scores * 0.5, -1e9)
+    weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
+    weights = weights / weights.sum(-1, keepdims=True)
+    return jnp.sum(weights @ w)
+
+
+def clip(h):
+    return jnp.where((h > 0) & (h < 1), h, 0.0)
+
+
+def clipped_by(clip, w, x):
+    h = x @ w
+    return jnp.sum(h * clip(h) @ w)
+
+
+def masked(w, x, mask):
+    return jnp.sum(jnp.where(mask, x @ w, 0.0) @ w)
+
+
+def in_loop(act, w, x):
+    def cell(h, _):
+        return act(h @ w), None
+
+    return jnp.sum(lax.scan(cell, x, None, length=5)[0] @ w)
+
+
+def unrolled(act, w, x):
+    for _ in range(3):
+        x = act(x)
+        x = x @ w
+    return jnp.sum(x)
+
+
+def named(policy, w, x):
+    def f(w, x):
+        h = checkpoint_name(jnp.sin(x @ w), "hidden")
+        return jnp.sum(jnp.sin(h @ w))
+
+    return jax.checkpoint(f, policy=policy)(w, x)
+
+
+def named_outside(w, x):
+    h = checkpoint_name(jnp.sin(x @ w), "hidden")
+    f = jax.checkpoint(lambda w, h: jnp.sum(jnp.sin(h @ w)), policy=POLICIES.save_only_these_names("hidden"))
+    return f(w, h)
+
+
+def shared_policy(names, w, x):
+    policy = POLICIES.save_only_these_names(*names)
+    first = jax.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "a")), policy=policy)
+    second = jax.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "b")), policy=policy)
+    return jnp.sum(second(first(x)))
+
+
+def scaled(scale, s, x):
+    return jnp.sum(scale(s, jnp.sin(x)))
+
+
+def scaled_twice(scale, s, x):
+    h = jnp.sin(x)
+    return jnp.sum(scale(s, h)) + jnp.sum(h * s.astype(jnp.bfloat16)).astype(jnp.float32)
+
+
+def scaled_in_loop(scale, s, x):
+    def body(h, _):
+        return scale(s, h).astype(jnp.bfloat16), None
+
+    return jnp.sum(lax.scan(body, x, None, length=3)[0].astype(jnp.float32))
+
+
+def carried(w, x):
+    @jax.checkpoint
+    def body(carry, _):
+        x, w = carry
+        return (jnp.tanh(x * jnp.exp(w)), w), None
+
+    return jnp.sum(lax.scan(body, (x, w), None, length=5)[0][0])
+
+
+def changed(w, x):
+    @jax.checkpoint
+    def body(carry, _):
+        x, w = carry
+        return (jnp.tanh(x * jnp.exp(w)), w * 0.5), None
+
+    return jnp.sum(lax.scan(body, (x, w), None, length=5)[0][0])
+
+
+def closed_over(w, x):
+    @jax.checkpoint
+    def body(x, _):
+        return jnp.tanh(x * jnp.exp(w)), None
+
+    return jnp.sum(lax.scan(body, x, None, length=5)[0])
+
+
+def branching(other, w):
+    body = lambda x, i: (lax.cond(i > 1, lambda x: jnp.sin(x) * w, other, x), None)
+    return jnp.sum(lax.scan(body, w, jnp.arange(3))[0])
+
+
+def recomputed_branching(other, w):
+    choose = jax.checkpoint(lambda x, i: lax.cond(i > 1, lambda x: jnp.sin(x) * w, other, x))
+    return jnp.sum(lax.scan(lambda x, i: (choose(x, i), None), w, jnp.arange(3))[0])
+
+
+def alike(w):
+    body = lambda x, i: (lax.cond(i > 1, jnp.sin, jnp.cos, x), None)
+    return jnp.sum(lax.scan(body, w, jnp.arange(3))[0])
+
+
+def custom(fwd, bwd):
+    f = jax.custom_vjp(lambda x, y: jnp.sin(x) * y)
+    f.defvjp(fwd, bwd)
+    return lambda x: jnp.sum(f(x, X))
+
+
+def keeps_both(x, y):
+    return jnp.sin(x) * y, (jnp.cos(x), jnp.exp(y))
+
+
+def keeps_one(x, y):
+    return jnp.sin(x) * y, (jnp.cos(x),)
+
+
+def reads_first(saved, ct):
+    return saved[0] * ct, None
+
+
+def reads_both(saved, ct):
+    return saved[0] * ct * saved[1], None
+
+
+def gram(y):
+    return y @ y.T
+
+
+def two_results(x):
+    y = jnp.sin(x)
+    return y, y
+
+
+def squares(results, x):
+    y, z = results(x)
+    return jnp.sum(y * y + z * z)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What there is advice on by a rule, and the same with the advice followed, or otherwise as near, where there is none.
+
+    Args:
+      exact: whether the bytes at stake are those that JAX holds less with the advice followed; names and constants are about other
+        things, and the dummies of conds go together with more.
+      words: that the advice has.
+    """
+
+    rule: str
+    name: str
+    before: Callable[..., Any]
+    after: Callable[..., Any]
+    args: tuple[Any, ...]
+    exact: bool = True
+    words: tuple[str, ...] = ()
+
+    def __str__(self):
+        return f"{self.rule}-{self.name}"
+
+
+WX = (W, X)
+NARROW = (jnp.ones((64, 1)), H)
+cast_and_scale = lambda s, h: h.astype(jnp.float32) * s
+
+CASES = [
+    Case("cheap-recompute", "gelu", partial(feed_forward, jax.nn.gelu), partial(feed_forward, jax.checkpoint(jax.nn.gelu)), WX,
+         words=("`gelu`", "call `gelu` through jax.checkpoint")),
+    Case("cheap-recompute", "dropout", partial(feed_forward, partial(dropout, KEY)),
+         partial(feed_forward, jax.checkpoint(partial(dropout, KEY))), WX, words=("wrap dropout in jax.checkpoint",)),
+    Case("cheap-recompute", "function", partial(feed_forward, normalize), partial(feed_forward, jax.checkpoint(normalize)), WX,
+         words=("wrap normalize in jax.checkpoint",)),
+    Case("cheap-recompute", "lines", attend_inline, lambda w, x: attend(jax.checkpoint(softmax), w, x @ w), WX,
+         words=("into a function of their own", "dot_general")),
+    Case("cheap-recompute", "mask", lambda w, x: clipped_by(clip, w, x), lambda w, x: clipped_by(jax.checkpoint(clip), w, x), WX),
+    Case("cheap-recompute", "scan", partial(in_loop, normalize), partial(in_loop, jax.checkpoint(normalize)), WX),
+    Case("cheap-recompute", "python_loop", partial(unrolled, jax.nn.gelu), partial(unrolled, jax.checkpoint(jax.nn.gelu)), WX),
+    Case("checkpoint-without-effect", "product", jax.checkpoint(lambda w, x: jnp.sum(x @ w)), lambda w, x: jnp.sum(x @ w), WX,
+         words=("saves no bytes", "computes nothing again")),
+    Case("checkpoint-without-effect", "policy", jax.checkpoint(partial(feed_forward, jnp.sin), policy=POLICIES.everything_saveable),
+         partial(feed_forward, jnp.sin), WX, words=("everything_saveable",)),
+    Case("checkpoint-without-effect", "larger_inputs", lambda w, x: jnp.sum(jax.checkpoint(lambda a, b: jnp.sin(a + b))(x @ w, w @ x) @ w),
+         lambda w, x: jnp.sum(jnp.sin(x @ w + w @ x) @ w), WX, words=("16.0 KiB more than without it", "FLOP again")),
+    Case("unknown-name", "misspelt", partial(named, POLICIES.save_only_these_names("hiden")),
+         partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False, words=("'hiden'", "list 'hidden'")),
+    Case("unknown-name", "outside", named_outside, partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False,
+         words=("outside of the checkpoint",)),
+    Case("unknown-name", "of_several", partial(shared_policy, ["a", "b", "c"]), partial(shared_policy, ["a", "b"]), WX, exact=False,
+         words=("'c'", "given there: 'a', 'b'")),
+    Case("unused-name", "not_listed", partial(named, POLICIES.save_only_these_names("other")),
+         partial(named, POLICIES.save_only_these_names("hidden")), WX, exact=False, words=("'hidden'",)),
+    Case("unused-name", "one_of_two", partial(shared_policy, ["a"]), partial(shared_policy, ["a", "b"]), WX, exact=False, words=("'b'",)),
+    Case("upcast-kept", "alone", partial(scaled, cast_and_scale), partial(scaled, jax.checkpoint(cast_and_scale)), NARROW,
+         words=("f32[64,64] of bf16[64,64]",)),
+    Case("upcast-kept", "beside_the_narrow_one", partial(scaled_twice, cast_and_scale),
+         partial(scaled_twice, jax.checkpoint(cast_and_scale)), NARROW, words=("which is kept too",)),
+    Case("upcast-kept", "in_scan", partial(scaled_in_loop, cast_and_scale), partial(scaled_in_loop, jax.checkpoint(cast_and_scale)),
+         NARROW, words=("3 × f32[64,64] of bf16[64,64]",)),
+    Case("scan-stacks-invariant", "carried", carried, closed_over, WX),
+    Case("captured-constant", "large", lambda x: jnp.sum(x * BIG), lambda x: jnp.sum(x * x), (BIG,), exact=False, words=("f32[512,512]",)),
+    Case("cond-dummy", "in_scan", partial(branching, lambda x: x + 1.0), partial(recomputed_branching, lambda x: x + 1.0), (W,),
+         exact=False, words=("branch", "jax.checkpoint around the cond")),
+    Case("unread-residual", "custom", custom(keeps_both, reads_first), custom(keeps_one, reads_first), (X,), words=("exp",)),
+    Case("kept-twice", "transposed", lambda x: jnp.sum(gram(jnp.sin(x))), lambda x: jnp.sum(jax.checkpoint(gram)(jnp.sin(x))), (X,)),
+    Case("forced-by-jit", "results", partial(squares, jax.jit(two_results)), partial(squares, two_results), (X,)),
+]  # fmt: skip
+
+
+def advice(f, *args, rule):
+    return [a for a in jaxviz.lint(f, *args) if a.rule == rule]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_there_is_advice_and_following_it_is_worth_what_it_says(case):
+    (a,) = advice(case.before, *case.args, rule=case.rule)
+    assert not advice(case.after, *case.args, rule=case.rule)
+    for word in case.words:
+        assert word in f"{a.text} {a.fix}", str(a)
+    before, after = held(case.before, case.args), held(case.after, case.args)
+    if case.exact:
+        assert before - after == a.nbytes + a.unread_nbytes
+    assert a.location.file == __file__
+    assert all(r.location.file == __file__ for r in a.residuals)
+
+
+NONE = {
+    "cheap-recompute": [
+        ("output_kept_anyway", partial(feed_forward, jnp.exp), WX),
+        ("input_instead", partial(feed_forward, jnp.sin), WX),
+        ("costly", lambda w, x: jnp.sum((x @ w @ w @ w) ** 2 @ w), WX),
+        ("mask_given", masked, (W, X, X > 0)),
+        ("checkpointed", jax.checkpoint(partial(feed_forward, jax.nn.gelu)), WX),
+        ("argument", lambda x, w: jnp.sum(x * w), WX),
+        ("tanh_in_python_loop", partial(unrolled, jnp.exp), WX),
+    ],
+    "checkpoint-without-effect": [
+        ("saves", jax.checkpoint(partial(feed_forward, jax.nn.gelu)), WX),
+        ("in_another", jax.checkpoint(lambda w, x: jnp.sum(jnp.sin(jax.checkpoint(lambda a: jnp.sin(a @ w))(x)))), WX),
+        ("in_scan", partial(in_loop, jax.checkpoint(normalize)), WX),
+        ("one_of_its_calls", partial(unrolled, jax.checkpoint(jax.nn.gelu)), WX),
+    ],
+    "unknown-name": [("other_policies", jax.checkpoint(partial(feed_forward, jnp.sin), policy=POLICIES.dots_saveable), WX)],
+    "unused-name": [
+        ("no_names_policy", partial(named, POLICIES.dots_saveable), WX),
+        ("all_but", partial(named, POLICIES.save_any_names_but_these("other")), WX),
+        ("no_checkpoint", lambda w, x: jnp.sum(checkpoint_name(jnp.sin(x @ w), "hidden")), WX),
+    ],
+    "upcast-kept": [
+        ("wide", partial(scaled, cast_and_scale), (jnp.ones((64, 1)), X)),
+        ("converted_later", lambda s, h: jnp.sum((jnp.sin(h) * s).astype(jnp.float32)), (jnp.ones((64, 1), jnp.bfloat16), H)),
+        ("converted_down", lambda x: jnp.sum(jnp.sin(x).astype(jnp.bfloat16) ** 2), (X,)),
+    ],
+    "scan-stacks-invariant": [("changes", changed, WX)],
+    "captured-constant": [("small", lambda x: jnp.sum(x * SMALL), (SMALL,)), ("argument", lambda x, y: jnp.sum(x * y), (BIG, BIG))],
+    "cond-dummy": [("alike", alike, (W,))],
+    "unread-residual": [("read", custom(keeps_both, reads_both), (X,)), ("select", lambda x: jnp.sum(jnp.where(x > 0, x, 0.0)), (X,))],
+    "kept-twice": [("made_twice", lambda x: jnp.sum(jnp.sin(x) @ jnp.sin(x)), (X,)), ("slice", lambda x: jnp.sum(x[:32] @ x.T), (X,))],
+    "forced-by-jit": [("numbers", lambda x: jnp.sum(jnp.sin(x) * 2.0 * 3.0), (X,)), ("jit", jax.jit(partial(feed_forward, jnp.sin)), WX)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "f", "args"), [
+    pytest.param(rule, f, args, id=f"{rule}-{name}") for rule, cases in NONE.items() for name, f, args in cases
+])  # fmt: skip
+def test_there_is_none(rule, f, args):
+    assert not advice(f, *args, rule=rule)
+
+
+def test_the_dummies_of_a_cond_go_if_it_is_computed_again():
+    before, after = partial(branching, lambda x: x + 1.0), partial(recomputed_branching, lambda x: x + 1.0)
+    (a,) = advice(before, W, rule="cond-dummy")
+    assert a.nbytes == jaxviz.residuals(before, W).dummy_nbytes
+    assert held(before, (W,)) - held(after, (W,)) > 0
+    assert jaxviz.residuals(after, W).dummy_nbytes == 0
+
+
+def test_every_rule_is_found_by_something_documented_and_tested():
+    assert set(jaxviz.LINT_RULES) == set(lint_checks.FIND) == {c.rule for c in CASES} == set(NONE)
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "lint.md").read_text()
+    for rule in jaxviz.LINT_RULES.values():
+        assert f"\n## {rule.id}\n\n" in page
+        section = page.split(f"\n## {rule.id}\n\n")[1].split("\n## ")[0]
+        assert rule.summary.lower() in section.replace("`", "").lower()
+        assert "```python" in section
+        assert all(len(line) <= 100 for line in str(rule).splitlines())
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report():
+    return jaxviz.lint(models.transformer_loss, models.transformer_params(3), jnp.arange(16))
+
+
+def line_of(fun, text):
+    lines, start = inspect.getsourcelines(fun)
+    return start + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_a_transformer(report):
+    """What its three layers do on one line is one piece of advice."""
+    found = [(a.rule, a.location.line, a.count) for a in report]
+    assert found == [
+        ("cheap-recompute", line_of(models.layer, "gelu"), 3),
+        ("cheap-recompute", line_of(models.layer_norm, "mean ="), 6),
+        ("cheap-recompute", line_of(models.attention, "where"), 3),
+    ]
+    assert [a.nbytes for a in report] == sorted((a.nbytes for a in report), reverse=True)
+    assert {r.location.line for r in report[0].residuals} == {report[0].location.line}
+    assert sum(r.nbytes for r in report[0].residuals) == report[0].nbytes  # nothing is kept in their place
+    assert (
+        report.nbytes
+        == jaxviz.residuals(models.transformer_loss, models.transformer_params(3), jnp.arange(16), argnums=0).nbytes
+    )
+
+
+def test_following_all_of_it(report, monkeypatch):
+    """Where the pieces are about different lines, what they save adds up."""
+    params, tokens = args = models.transformer_params(3), jnp.arange(16)
+    before = held(models.transformer_loss, args)
+    monkeypatch.setattr(models, "layer_norm", jax.checkpoint(models.layer_norm))
+    monkeypatch.setattr(jax.nn, "gelu", jax.checkpoint(jax.nn.gelu))
+    after = held(models.transformer_loss, args)
+    assert before - after == report[0].nbytes + report[1].nbytes
+    left = jaxviz.lint(models.transformer_loss, params, tokens)
+    assert [a.location.line for a in left] == [report[2].location.line]
+
+
+def test_the_text(report):
+    text = str(report)
+    assert text.startswith("lint of transformer_loss: 3 pieces of advice (and ")
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert "1. cheap-recompute at models.py:" in text
+    assert ", 3 times" in text
+    assert "Instead: wrap layer_norm in jax.checkpoint" in text
+    assert str(report[0]).splitlines()[0] == report[0].head
+    page = report._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "wrap layer_norm" in page
+    assert json.loads(json.dumps(report.to_dict()))["advice"][0]["rule"] == "cheap-recompute"
+
+
+def test_nothing_to_advise():
+    found = jaxviz.lint(lambda x, y: jnp.sum(x * y), X, X)
+    assert str(found) == "lint of <lambda>: nothing to advise; its gradient keeps 1 residual, 16.0 KiB"
+    assert (len(found), list(found), bool(found)) == (0, [], False)
+    assert (
+        found._repr_html_()
+        == "<p>lint of &lt;lambda&gt;: nothing to advise; its gradient keeps 1 residual, 16.0 KiB</p>"
+    )
+
+
+def test_what_is_left_out():
+    small = jnp.ones((4, 4))
+    f = partial(feed_forward, jax.nn.gelu)
+    found = jaxviz.lint(f, small, small)
+    assert not found
+    assert "nothing to advise (and 1 for less than 1.0 KiB)" in str(found)
+    assert len(jaxviz.lint(f, small, small, min_nbytes=1)) == 1
+    assert [a.rule for a in jaxviz.lint(lambda x: x * np.ones(3), jnp.ones(3), min_nbytes=12)] == ["captured-constant"]
+
+
+def test_what_is_kept_last_does_not_lower_the_peak():
+    gelus = lambda w, x: jnp.sum(jax.nn.gelu(x @ w))
+    (last,) = advice(gelus, W, X, rule="cheap-recompute")
+    assert "hardly the peak" in last.text
+    (first,) = advice(partial(feed_forward, jax.nn.gelu), jnp.ones((64, 64)), X, rule="cheap-recompute")
+    (a,) = advice(lambda w, x: jnp.sum(jnp.sin(jnp.sin(jax.nn.gelu(x @ w) @ w) @ w) @ w), W, X, rule="cheap-recompute")
+    assert "hardly the peak" in first.text
+    assert "hardly the peak" not in a.text
+
+
+def test_what_the_backward_pass_does_not_read_is_told_apart():
+    """The zeros of a `where` are among JAX's residuals, and in no compiled gradient."""
+    (a,) = advice(partial(clipped_by, clip), W, X, rule="cheap-recompute")
+    unread = [r for r in a.residuals if not r.is_read]
+    assert a.unread_nbytes == sum(r.nbytes for r in unread) == X.nbytes
+    assert "The backward pass does not read 16.0 KiB of it" in a.text
+    assert not advice(masked, W, X, X > 0, rule="cheap-recompute")
+
+
+def test_explain(report):
+    assert report.explain() == str(jaxviz.LINT_RULES["cheap-recompute"])
+    assert report.explain("kept-twice").startswith("kept-twice: one value is kept in several types or layouts\n\n")
+    with pytest.raises(KeyError, match="no rule 'cheap'; there are cheap-recompute, "):
+        report.explain("cheap")
+
+
+def test_of_a_program_and_of_a_derivation():
+    f = partial(feed_forward, jax.nn.gelu)
+    (a,) = jaxviz.lint(jaxviz.trace(f)(W, X))
+    (b,) = jaxviz.lint(jaxviz.derive(f, W, X))
+    assert a.nbytes == b.nbytes > 0
+
+
+def test_what_cannot_be_derived_raises_what_residuals_raises():
+    f = lambda x: jax.pure_callback(np.sin, x, x)
+    for report in (jaxviz.residuals, jaxviz.lint):
+        with pytest.raises(ValueError, match="Pure callbacks do not support JVP"):
+            report(f, X)
+
+
+def test_a_loop_without_reverse_mode():
+    found = jaxviz.lint(lambda x: lax.while_loop(lambda c: c.sum() < 9.0, lambda c: jnp.sin(c) * 2.0, x), X)
+    assert not found
+
+
+def test_a_rule_that_fails_is_heard_of(monkeypatch):
+    def fails(subject):
+        raise ZeroDivisionError("a mistake")
+        yield
+
+    monkeypatch.setitem(lint_checks.FIND, "kept-twice", fails)
+    with pytest.raises(ZeroDivisionError, match="a mistake") as caught:
+        jaxviz.lint(lambda x: jnp.sum(jnp.sin(x)), X)
+    assert "in the rule 'kept-twice' of jaxviz.lint" in caught.value.__notes__

@@ -1,0 +1,304 @@
+"""The modelled memory timeline, counted by hand, and XLA's figures beside it."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_programs import LINE
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from jaxviz.features.memory.model import KINDS
+
+X = jnp.ones(1000)  # 4,000 bytes
+W = jnp.ones((50, 50))  # 10,000 bytes
+
+
+def of_kind(step, kind):
+    return step.nbytes[KINDS.index(kind)]
+
+
+def totals(timeline, kind):
+    return [of_kind(step, kind) for step in timeline.steps]
+
+
+def test_a_chain_counted_by_hand():
+    """sin, cos (kept), sum; then the cotangent broadcast where it is read, and one product."""
+    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
+    names = [(s.equation.primitive.name, s.is_backward) for s in timeline.steps]
+    assert names == [("sin", False), ("cos", False), ("reduce_sum", False), ("broadcast_in_dim", True), ("mul", True)]
+    assert totals(timeline, "argument") == [4000] * 5
+    # The cosine is there from the time it is made to the time it is read, when the gradient is written in its place.
+    assert totals(timeline, "residual") == [0, 4000, 4000, 4000, 0]
+    assert totals(timeline, "temporary") == [4000, 4000, 4000, 0, 0]
+    assert totals(timeline, "result") == [0, 0, 4, 4, 4004]
+    assert timeline.peak == 2
+    assert timeline.peak_nbytes == 12004
+
+
+def test_what_is_alive_at_the_peak_is_what_it_adds_up_to():
+    def loss(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x**2)
+
+    timeline = jaxviz.memory(loss, [W, W, W], jnp.ones((8, 50)))
+    assert sum(a.nbytes for a in timeline.alive) == timeline.peak_nbytes == max(s.total for s in timeline.steps)
+    arguments = [a for a in timeline.alive if a.kind == "argument"]
+    assert [(a.what, a.count, a.nbytes) for a in arguments] == [("params[…]", 3, 30_000), ("x", 1, 1600)]
+    residuals = [a for a in timeline.alive if a.kind == "residual"]
+    assert all(a.location.file == __file__ for a in residuals)
+
+
+def looped(w):
+    step = lambda c, _: (jnp.tanh(c @ w), None)
+    return jnp.sum(lax.cond(w[0, 0] > 0, jnp.sin, lambda w: w.T.reshape(50, 50) @ w, lax.scan(step, w, None, 3)[0]))
+
+
+@pytest.mark.parametrize(
+    "f", [lambda w: jnp.sum(jnp.sin(w)), looped, lambda w: jnp.sum(jax.checkpoint(looped)(w * 2.0))]
+)
+@pytest.mark.parametrize("donated", [(), 0])
+def test_steps_and_what_is_alive_follow_from_the_values(f, donated):
+    timeline = jaxviz.memory(f, W, donate_argnums=donated)
+    end = len(timeline.steps)
+    sums = np.zeros((end, len(KINDS)), int)
+    for v in timeline.values:
+        assert 0 <= v.born <= v.last <= end
+        assert v.equation is None or v.equation is timeline.steps[v.born].equation
+        sums[v.born : v.last + 1, KINDS.index(v.kind)] += v.nbytes
+    assert sums.tolist() == [list(step.nbytes) for step in timeline.steps]
+    assert timeline.alive == timeline.alive_at(timeline.peak)
+    for i, step in enumerate(timeline.steps):
+        alive = timeline.alive_at(i)
+        assert [sum(a.nbytes for a in alive if a.kind == kind) for kind in KINDS] == list(step.nbytes)
+        assert sum(a.count for a in alive) == sum(v.born <= i <= v.last for v in timeline.values)
+
+
+def test_values_of_a_chain_counted_by_hand():
+    timeline = jaxviz.memory(lambda x: jnp.sum(jnp.sin(x)), X)
+    found = [(v.what, v.kind, v.nbytes, v.born, v.last) for v in timeline.values]
+    assert found == [
+        ("x", "argument", 4000, 0, 5),
+        ("sin", "temporary", 4000, 0, 2),
+        ("cos", "residual", 4000, 1, 3),
+        ("reduce_sum", "result", 4, 2, 5),
+        ("the cotangent that comes in", "cotangent", 4, 3, 3),
+        ("mul", "result", 4000, 4, 5),
+    ]
+
+
+def test_values_name_the_residuals_that_they_hold():
+    """A value and a view of it, kept both: two residuals in one buffer."""
+
+    def f(x):
+        y = jnp.exp(x).reshape(10, 100)
+        return jnp.sum(y * jnp.sin(y))
+
+    timeline = jaxviz.memory(f, X)
+    kept = jaxviz.derive(f, X).residuals
+    holders = {i: v for v in timeline.values for i in v.residuals}
+    assert sorted(holders) == list(range(len(kept)))
+    assert all(holders[i].nbytes == r.nbytes for i, r in enumerate(kept))
+    assert len({id(v) for v in holders.values()}) < len(kept)
+
+
+@pytest.mark.parametrize(
+    "f", [lambda w: jnp.sum(jnp.tanh(jnp.tanh(w @ w) @ w)), lambda w: jnp.sum(jnp.exp(w) * jnp.sin(w))]
+)
+def test_between_the_passes_there_are_the_residuals(f):
+    timeline = jaxviz.memory(f, W)
+    kept = sum(r.nbytes for r in jaxviz.residuals(f, W) if r.kind not in ("argument", "literal"))
+    last = max(i for i, s in enumerate(timeline.steps) if not s.is_backward)
+    assert of_kind(timeline.steps[last], "residual") == kept
+
+
+def test_an_elementwise_operation_writes_into_what_dies_there():
+    chain = lambda x: ((((x + 1.0) * 2.0) - 3.0) * 4.0).sum()
+    assert max(totals(jaxviz.memory(chain, X), "temporary")) == 4000
+    twice = lambda x: ((y := x + 1.0) * 2.0 + y).sum()  # y is read once more
+    assert max(totals(jaxviz.memory(twice, X), "temporary")) == 8000
+
+
+def test_what_is_computed_again_is_put_off_until_it_is_read():
+    def chain(x):
+        for _ in range(8):
+            x = jnp.sin(jnp.cos(x) * 2.0)
+        return jnp.sum(x)
+
+    timeline = jaxviz.memory(jax.checkpoint(chain), X)
+    backward = [s.equation for s in timeline.steps if s.is_backward]
+    again = [i for i, e in enumerate(backward) if e.origin.role == "recomputation"]
+    # The last of it, the cosine of the last sine, stands right before the product that reads it.
+    assert again != list(range(len(again)))
+    for i in again:
+        read_at = min(j for j, e in enumerate(backward) if set(backward[i].outvars) & set(e.invars))
+        assert all(j in again for j in range(i + 1, read_at))
+    body = [e for _, e in jaxviz.derive(jax.checkpoint(chain), X).backward.walk() if not e.programs]
+    assert len(body) == len(backward)
+    # What is read is there: each step's operands stand before it.
+    made = {v for s in timeline.steps for v in s.equation.outvars}
+    seen = set()
+    for s in timeline.steps:
+        assert all(a in seen for a in s.equation.invars if a in made)
+        seen.update(s.equation.outvars)
+    assert timeline.peak_nbytes < jaxviz.memory(chain, X).peak_nbytes
+
+
+def test_an_update_is_written_in_place():
+    def f(x):
+        y = x + 1.0
+        return y.at[3].set(0.0).sum()
+
+    forward = [s for s in jaxviz.memory(f, X).steps if not s.is_backward]
+    assert max(of_kind(s, "temporary") for s in forward) < 4100
+
+
+def test_views_and_broadcasts_have_no_memory():
+    f = lambda x: jnp.sum((x + 1.0).reshape(10, 100)[None].reshape(1000) * jnp.broadcast_to(jnp.float32(2.0), (1000,)))
+    assert max(totals(jaxviz.memory(f, X), "temporary")) == 4000
+
+
+def test_donated_arguments_are_freed_after_their_last_use():
+    f = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
+    held, given = jaxviz.memory(f, X, X), jaxviz.memory(f, X, X, donate_argnums=1)
+    assert set(totals(held, "argument")) == {8000}
+    assert totals(given, "argument")[-1] == 4000
+    assert given.peak_nbytes < held.peak_nbytes
+    assert given.donated == (False, True)
+
+
+def test_what_a_jit_donates_is_donated_unless_said_otherwise():
+    step = lambda w, x: jnp.sum(jnp.sin(x * 2.0) * w)
+    f = jax.jit(step, donate_argnums=1)
+    given = jaxviz.memory(f, X, X)
+    assert given.donated == (False, True)
+    assert given.peak_nbytes == jaxviz.memory(step, X, X, donate_argnums=1).peak_nbytes
+    assert jaxviz.memory(f, X, X, donate_argnums=()).peak_nbytes == jaxviz.memory(step, X, X).peak_nbytes
+    # A jit that is called inside of another has nothing to give.
+    assert jaxviz.memory(jax.jit(lambda w, x: f(w, x)), X, X).donated == (False, False)
+
+
+def test_a_result_is_written_into_a_donated_argument():
+    f = jax.jit(lambda x: x * 2.0, donate_argnums=0)
+    (step,) = (s for s in jaxviz.memory(f, X).steps if not s.is_backward)
+    assert step.total == 4000
+    held = jaxviz.memory(f, X, donate_argnums=()).steps[0]
+    assert held.total == 8000
+
+
+def test_a_loop_counts_its_residuals_and_one_iteration():
+    timeline = jaxviz.memory(lambda x: lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=7)[0].sum(), X)
+    assert max(totals(timeline, "residual")) == 7 * 4000
+    (loop,) = (s for s in timeline.steps if s.equation.primitive.name == "scan" and not s.is_backward)
+    assert of_kind(loop, "temporary") >= 4000  # the sine of one iteration, beside what is stacked
+
+
+def test_a_cond_counts_its_largest_branch():
+    def f(x, large):
+        return lax.cond(x[0] > 0, lambda x: jnp.sum(jnp.outer(x, x)) if large else jnp.sum(x), jnp.sum, x)
+
+    small, big = (jaxviz.memory(lambda x: f(x, large), X[:100]) for large in (False, True))
+    assert big.peak_nbytes - small.peak_nbytes >= 100 * 100 * 4
+
+
+def test_what_is_computed_again_is_a_temporary_of_the_backward_pass():
+    block = lambda w: jnp.tanh(jnp.tanh(w @ w) @ w)
+    plain = jaxviz.memory(lambda w: block(w).sum(), W)
+    saved = jaxviz.memory(lambda w: jax.checkpoint(block)(w).sum(), W)
+    assert max(totals(saved, "residual")) == 0 < max(totals(plain, "residual"))
+    assert any(s.is_backward and of_kind(s, "temporary") for s in saved.steps)
+
+
+def test_on_devices_the_sizes_are_those_of_all_together():
+    f = jax.shard_map(lambda x: jnp.sin(jnp.sin(x)), mesh=LINE, in_specs=P("i"), out_specs=P("i"))
+    whole = jaxviz.memory(lambda x: jnp.sin(jnp.sin(x)), X)
+    assert jaxviz.memory(f, X).peak_nbytes == whole.peak_nbytes
+
+
+def test_nothing_is_computed():
+    timeline = jaxviz.memory(lambda x: x, 1.0)
+    assert timeline.peak_nbytes == 0
+    assert str(timeline) == "memory of <lambda>: nothing is computed"
+
+
+def test_no_reverse_mode_is_an_error():
+    with pytest.raises(jaxviz.ReverseModeError):
+        jaxviz.memory(lambda x: lax.while_loop(lambda x: x < 3.0, lambda x: x * 2.0, x), 1.0)
+
+
+# --- beside XLA -------------------------------------------------------------------------------------------------------
+
+
+def deep(block):
+    def loss(params, x):
+        for w in params:
+            x = block(x, w)
+        return jnp.sum(x)
+
+    return loss
+
+
+PARAMS = [jnp.ones((128, 128))] * 6
+BATCH = jnp.ones((512, 128))
+
+
+def layer(x, w):
+    return jnp.sin(jnp.sin(x @ w) @ w)
+
+
+def test_xlas_figures_are_those_of_the_compiled_gradient():
+    timeline = jaxviz.memory(deep(layer), PARAMS, BATCH)
+    compiled = jax.jit(jax.value_and_grad(deep(layer))).lower(PARAMS, BATCH).compile().memory_analysis()
+    assert timeline.xla.arguments == compiled.argument_size_in_bytes
+    assert timeline.xla.results == compiled.output_size_in_bytes
+    np.testing.assert_allclose(timeline.xla.temporaries, compiled.temp_size_in_bytes, rtol=0.1)
+    assert timeline.xla.temporaries_without_checkpoints is None
+    assert "Without the checkpoints" not in timeline.compare()
+    # Matrix products are not fused away, so that the model is near.
+    modelled = timeline.peak_nbytes - of_kind(timeline.steps[timeline.peak], "argument")
+    assert 0.5 < timeline.xla.temporaries / modelled < 1.5
+
+
+def test_what_xla_undid_is_said():
+    """On the CPU XLA keeps nothing apart that is computed again; where a backend does, the sentence says that instead."""
+    timeline = jaxviz.memory(deep(jax.checkpoint(layer)), PARAMS, BATCH)
+    xla = timeline.xla
+    plain = jaxviz.memory(deep(layer), PARAMS, BATCH)
+    assert xla.temporaries_without_checkpoints == plain.xla.temporaries
+    assert timeline.peak_nbytes < plain.peak_nbytes
+    undone = xla.temporaries > 0.95 * plain.xla.temporaries
+    assert ("XLA undoes them" in timeline.compare()) is undone
+
+
+def test_donation_is_xlas_too():
+    timeline = jaxviz.memory(lambda x: jnp.sum(x * x), X, donate_argnums=0)
+    assert timeline.xla.reused == 4000
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def test_reports():
+    timeline = jaxviz.memory(deep(layer), PARAMS, BATCH)
+    text = str(timeline)
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert text.startswith("memory of loss: modelled peak ")
+    assert "\nforward ▁" in text or "\nforward ▂" in text
+    data = json.loads(json.dumps(timeline.to_dict()))
+    assert len(data["steps"]) == len(timeline.steps)
+    assert sum(data["steps"][data["peak"]]["nbytes"]) == data["peak_nbytes"]
+    assert sum(v["nbytes"] for v in data["values"] if v["born"] <= data["peak"] <= v["last"]) == data["peak_nbytes"]
+    assert "<table>" in timeline._repr_html_()
+    (axes,) = timeline.plot().axes
+    assert axes.get_ylabel() == "MiB alive (model)"
+    assert {t.get_text() for t in axes.get_legend().get_texts()} == {
+        "arguments",
+        "residuals",
+        "temporaries",
+        "cotangents",
+        "results",
+    }

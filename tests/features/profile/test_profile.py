@@ -1,0 +1,246 @@
+"""Where the time of a call goes: phases against the clock and jax's own events, kernels against the program, loops against what they compute."""
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from jaxviz.features.profile import device_trace as traces
+from jaxviz.features.profile.flame import Flame, flame_html, flame_of
+from jaxviz.features.profile.python_loop import _body, _loops
+
+
+def layers(p, x):
+    for _ in range(3):
+        x = jnp.tanh(x @ p)
+    return x.sum()
+
+
+@jax.jit
+def gradient(p, x):
+    return jax.grad(layers)(p, x)
+
+
+@jax.jit
+def step(p, x):
+    return p - 0.1 * jax.grad(layers)(p, x)
+
+
+def train(p, x, n):
+    for _ in range(n):
+        p = step(p, x)
+    return p
+
+
+P, X = np.ones((64, 64), np.float32) / 64, np.ones((32, 64), np.float32)
+
+
+@pytest.fixture(scope="module")
+def jitted():
+    return jaxviz.profile(gradient, P, X)
+
+
+@pytest.fixture(scope="module")
+def looped():
+    return jaxviz.profile(train, P, X, 20)
+
+
+def test_the_phases_of_a_jitted_function(jitted):
+    assert [p.name for p in jitted.phases] == [
+        "tracing",
+        "derivation",
+        "lowering",
+        "compilation",
+        "dispatch",
+        "execution",
+    ]
+    assert all(p.seconds >= 0 for p in jitted.phases)
+    each = sum(p.seconds for p in jitted.phases if not p.once)
+    assert each == pytest.approx(jitted.run)
+    assert jitted.spread[0] <= jitted.run <= jitted.spread[1]
+    with pytest.raises(KeyError, match="no phase 'linking'"):
+        jitted["linking"]
+
+
+def test_a_phase_takes_what_it_takes():
+    """Tracing sleeps, which is time of tracing and of no other phase, however often it was compiled before."""
+
+    @jax.jit
+    def slow(x):
+        time.sleep(0.15)
+        return x + 1
+
+    slow(1.0)
+    found = jaxviz.profile(slow, 1.0, repeat=3)
+    assert 0.15 <= found["tracing"] < 0.3
+    assert found.run < 0.1
+    tracing = found.flame.parts[0]
+    mine = [bar for bar, _, _ in tracing.placed() if bar.kind == "user" and bar.name.startswith(slow.__qualname__)]
+    assert mine[0].seconds > 0.9 * 0.15
+    assert "test_profile.py:" in mine[0].name
+
+
+def test_derivation_is_told_from_tracing():
+    def deep(x):
+        for _ in range(60):
+            x = jnp.sin(x)
+        return x
+
+    plain = jaxviz.profile(jax.jit(deep), 1.0, repeat=3)
+    derived = jaxviz.profile(jax.jit(jax.grad(deep)), 1.0, repeat=3)
+    assert plain["derivation"] == 0.0
+    assert derived["derivation"] > 0.05 * (derived["tracing"] + derived["derivation"])
+    ours = jaxviz.profile(jax.jit(jaxviz.grad(deep)), 1.0, repeat=3)
+    assert ours["derivation"] > 0
+
+
+def test_kernels_are_told_apart_by_equation_and_line(jitted):
+    if not jitted.kernels:
+        pytest.skip(f"jax.profiler tells of no instructions: {jitted.notes}")
+    text = gradient.lower(P, X).compile().as_text()
+    lines = {at.line for k in jitted.kernels for at in k.locations}
+    assert lines == {layers.__code__.co_firstlineno + 2}
+    assert sum("dot_general" in k.equations or "transpose" in k.equations for k in jitted.kernels) >= 3
+    assert all(k.times == 1 for k in jitted.kernels)
+    entry = text.partition("\nENTRY ")[2]
+    assert len(jitted.kernels) == len({k.name for k in jitted.kernels})
+    assert sum(f"%{k.name} " in entry for k in jitted.kernels) == len(jitted.kernels)
+
+
+def test_a_function_of_python_and_its_dispatches(looped):
+    (found,) = looped.dispatches
+    assert (found.name, found.calls) == ("step", 20)
+    assert sum(p.seconds for p in looped.phases if not p.once) == pytest.approx(looped.run)
+    assert looped.loop.calls == 20
+    assert looped.loop.body_calls == 20
+    assert looped.loop.body == "step"
+
+
+def test_what_a_loop_in_python_costs_is_measured(looped):
+    loop = looped.loop
+    assert loop.whole is not None
+    assert loop.scanned < loop.step
+    assert loop.saving == max(0.0, loop.run - loop.whole)
+    assert "the whole in one jax.jit takes" in str(looped)
+    assert "step, called 20 times" in " ".join(loop.texts)
+
+
+def test_the_scan_that_is_timed_computes_what_the_loop_does():
+    train(P, X, 1)
+    fun, given, n, carried = _body(train, (P, X, 5), {})
+    assert (n, carried) == (5, {0: 0})
+    (by_python, _), ((by_scan,), _) = (run() for run in _loops(fun, given, carried, 5))
+    np.testing.assert_allclose(by_python[0], by_scan, rtol=1e-5)
+
+
+def test_a_carry_with_results_beside_it():
+    @jax.jit
+    def both(state, x):
+        return jax.tree.map(lambda s: s + x, state), jnp.stack([x, x])
+
+    def run(state, x):
+        for _ in range(4):
+            state, _ = both(state, x)
+        return state
+
+    state = {"a": jnp.ones(3), "b": jnp.zeros(2)}
+    run(state, 1.0)  # it is heard of calls that are compiled already
+    fun, given, n, carried = _body(run, (state, 1.0), {})
+    assert (n, carried) == (4, {0: 0})
+    (by_python, _), ((by_scan,), rest) = (r() for r in _loops(fun, given, carried, 4))
+    np.testing.assert_array_equal(by_python[0]["a"], by_scan["a"])
+    assert rest[0].shape == (4, 2)
+
+
+def test_a_loop_that_looks_at_values_has_a_reason_and_a_bound():
+    def halve(x):
+        while x.sum() > 0.1:
+            x = x * 0.5
+        return x
+
+    found = jaxviz.profile(halve, jnp.ones(4), repeat=3)
+    assert found.loop.whole is None
+    assert "TracerBoolConversionError" in found.loop.reason
+    assert found.loop.saving is None
+    if found.busy is not None:
+        assert "no more than" in str(found)
+
+
+def test_donated_arguments_are_copied():
+    f = jax.jit(lambda x, y: x + y, donate_argnums=0)
+    x = jnp.ones(3)
+    found = jaxviz.profile(f, x, 1.0, repeat=3)
+    assert not x.is_deleted()
+    assert found.repeats == 3
+
+
+def test_what_it_compiles_itself_is_no_recompilation():
+    with jaxviz.watch_compilations():
+        _profile_and_ask()
+
+
+def _profile_and_ask():
+    f = jax.jit(lambda x: jnp.sin(x) * 3)
+    jaxviz.profile(f, 1.0, repeat=3)
+    found = jaxviz.explain_recompile(f)
+    assert (found.count, found.n_functions, found.only_traced) == (1, 1, 0)
+    assert f._cache_size() == 1
+    jaxviz.donation(f, 2)
+    assert jaxviz.explain_recompile(f).count == 1
+
+
+def test_options_of_jit_are_kept():
+    f = jax.jit(lambda x, n, *, flag=False: x * n if flag else x, static_argnums=1, static_argnames="flag")
+    assert jaxviz.profile(f, 2.0, 3, flag=True, repeat=3).run > 0
+    assert jaxviz.profile(jaxviz.jit(layers), P, X, repeat=3).function == "layers"
+
+
+def test_what_is_profiled_twice_at_once():
+    options = jax.profiler.ProfileOptions()
+    assert options is not None
+    inner = []
+    outer = traces.device_trace(lambda: inner.append(traces.device_trace(lambda: None)))
+    assert outer is not None
+    assert inner == [None]
+
+
+def test_calls_are_counted_once():
+    f = jax.jit(lambda x: x + 1)
+    f.__name__ = "increment"
+    f(1.0)
+    found = traces.device_trace(lambda: [f(1.0) for _ in range(7)])
+    assert [times for _, times in found.calls.values()] == [7]
+
+
+def test_the_share_of_a_device():
+    assert traces._covered([(0, 2), (1, 3), (5, 6), (5.5, 5.7)]) == 4
+
+
+def test_flames_add_up(jitted, looped):
+    for found in (jitted, looped):
+        for bar, _, _ in found.flame.placed():
+            assert sum(p.seconds for p in bar.parts) <= bar.seconds * (1 + 1e-9)
+    flame = flame_of([((("a", "user"), ("b", "jax")), 1.0), ((("a", "user"),), 2.0)], "all", seconds=6.0)
+    assert flame == Flame("all", "phase", 6.0, (Flame("a", "user", 6.0, (Flame("b", "jax", 2.0),)),))
+    assert [(bar.name, left, depth) for bar, left, depth in flame.placed()] == [("all", 0, 0), ("a", 0, 1), ("b", 0, 2)]
+
+
+def test_names_are_escaped():
+    assert "<script>alert" not in flame_html(Flame("<script>alert(1)</script>", "user", 1.0))
+
+
+def test_reports_as_text_html_picture_and_plain_data(jitted, looped):
+    for found in (jitted, looped):
+        assert found.summary.split(":")[0] in " ".join(str(found).split())
+        assert "compilation" in found._repr_html_()
+        json.dumps(found.to_dict())
+        assert found.plot().axes[0].get_xlabel() == "ms"
+
+
+def test_errors_are_the_functions_own():
+    with pytest.raises(ZeroDivisionError):
+        jaxviz.profile(lambda x: x / 0, 1.0)

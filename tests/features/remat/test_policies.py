@@ -1,0 +1,135 @@
+"""What the checkpoint policies of a program decided, as a report."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxviz
+from benchmarks import models
+from jaxviz.features.remat.policies import ROWS
+
+X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
+W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
+
+
+def block(w, x):
+    return jnp.sin(checkpoint_name(x @ w, "product"))
+
+
+def layers(policy, n=3):
+    saves = jax.checkpoint(block, policy=policy)
+
+    def loss(w, x):
+        for _ in range(n):
+            x = saves(w, x)
+        return x.sum()
+
+    return loss
+
+
+def fates(report):
+    return [(v.expression, v.fate, v.nbytes) for v in report.values]
+
+
+def test_each_value_has_its_decision_and_checkpoints_that_are_alike_are_one():
+    report = jaxviz.policies(layers(jax.checkpoint_policies.dots_saveable), W, X)
+    assert len(report.checkpoints) == 3
+    # `x` is no input that is differentiated in, so the first block's differs from the others' in what reads it.
+    assert sum(g.count for g in report.groups) == 3
+    group = max(report.groups, key=lambda g: g.count)
+    assert group.count >= 2
+    assert group.report.policy == "dots_saveable"
+    assert group.report.function == "block"
+    assert ("dot_general", "saved", 2048) in fates(group.report)
+    assert ("cos", "recomputed", 2048) in fates(group.report)
+    assert ("w", "already an input", 256) in fates(group.report)
+    assert ("sin", "not needed", 2048) in fates(group.report)
+    assert all(v.location.file == __file__ for v in group.report.values)
+    text = str(report)
+    assert "3 checkpoints, 3 values saved 6.0 KiB" in " ".join(text.split())
+    assert f"its gradient keeps {report.residuals.nbytes / 1024:.1f} KiB" in " ".join(text.split())
+
+
+def test_what_is_kept_is_what_the_gradient_keeps():
+    """Saved values, and what each block starts from."""
+    report = jaxviz.policies(layers(jax.checkpoint_policies.save_only_these_names("product")), W, X)
+    saved = sum(v.nbytes for c in report.checkpoints for v in c.values if v.fate == "saved")
+    assert saved == 3 * X.nbytes
+    assert report.residuals.nbytes == saved + W.nbytes + 3 * X.nbytes
+
+
+def test_the_blocks_of_a_transformer_are_one_group():
+    f, args = models.remat_transformer(4)
+    report = jaxviz.policies(f, *args)
+    (group,) = report.groups
+    assert group.count == 4
+    lines = str(report).splitlines()
+    assert all(len(line) <= 100 for line in lines)
+    assert lines[3].startswith("4 times checkpoint of layer (models.py:")
+    assert len(lines) < ROWS + 10
+    assert any(line.startswith("and ") and " more lines: " in line for line in lines)
+
+
+def test_a_checkpoint_in_a_scan_says_how_often_it_runs():
+    _, args = models.lstm(1)
+    report = jaxviz.policies(lambda *a: models.lstm_loss(*a, wrap=jax.checkpoint), *args)
+    assert [c.runs for c in report.checkpoints] == [20]
+    assert "20 times in a scan, policy nothing_saveable, the default" in " ".join(str(report).split())
+    total = 20 * sum(v.nbytes for v in report.checkpoints[0].values if v.fate == "recomputed")
+    assert f"recomputed {total / 1024:.1f} KiB" in report.summary
+
+
+@pytest.mark.parametrize("f", [jnp.sin, lambda x: lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x)])
+def test_no_checkpoint_is_said_plainly(f):
+    report = jaxviz.policies(lambda x: f(x).sum(), X)
+    assert report.groups == ()
+    assert "has no checkpoint, so its gradient keeps all that it reads again" in " ".join(str(report).split())
+
+
+def test_a_checkpoint_that_no_tangent_goes_through():
+    def f(w, x):
+        return (w * jax.checkpoint(jnp.sin)(x)).sum()
+
+    report = jaxviz.policies(f, X, X)
+    assert report.checkpoints == ()
+    assert "No tangent goes through its checkpoints." in str(report)
+
+
+def test_nested_checkpoints_say_whose_policy_decides():
+    def inner(x):
+        return jnp.sin(jnp.sin(x))
+
+    def outer(x):
+        return jnp.cos(jax.checkpoint(inner, policy=jax.checkpoint_policies.everything_saveable)(x))
+
+    report = jaxviz.policies(lambda x: jax.checkpoint(outer)(x).sum(), X)
+    assert [c.function for c in report.checkpoints] == ["outer"]
+    assert {v.fate for v in report.checkpoints[0].values if v.equation is not None} == {"recomputed", "not needed"}
+    (note,) = report.notes
+    assert note.startswith("The checkpoint of inner stands in that of outer: the policy of outer decides")
+    assert len(jaxviz.residuals(lambda x: jax.checkpoint(outer)(x).sum(), X)) == 1  # as is said
+
+
+def test_names_that_match_nothing_are_noted():
+    report = jaxviz.policies(layers(jax.checkpoint_policies.save_only_these_names("prodct")), W, X)
+    assert "lists 'prodct', which no checkpoint_name in it gives" in " ".join(str(report).split())
+
+
+def test_the_report_is_plain_data_and_html():
+    report = jaxviz.policies(layers(jax.checkpoint_policies.dots_saveable), W, X)
+    data = json.loads(json.dumps(report.to_dict()))
+    assert sum(c["count"] for c in data["checkpoints"]) == 3
+    assert data["checkpoints"][0]["policy"] == "dots_saveable"
+    assert {"expression", "type", "nbytes", "decision"} <= set(data["checkpoints"][0]["values"][0])
+    page = report._repr_html_()
+    assert page.count("<table>") == len(report.groups)
+    assert (
+        "&lt;"
+        in jaxviz.policies(
+            lambda w, x: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))(x).sum(), W, X, argnums=1
+        )._repr_html_()
+    )

@@ -1,0 +1,268 @@
+"""Policies side by side: bytes and FLOPs against jax with the policy written, and what they differ in."""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxviz
+from benchmarks import models
+from jaxviz.features.remat.graph import Point
+from jaxviz.features.remat.policy_comparison import best_trades
+
+X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
+W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
+DOT = 2 * 64 * 8 * 8
+"""FLOPs of `X @ W`."""
+
+
+def nested(checkpoint, w, x):
+    inner = checkpoint(lambda w, x: jnp.sin(x @ w) @ w)
+    return checkpoint(lambda w, x: jnp.cos(inner(w, x)) @ w)(w, x).sum()
+
+
+def in_scan(checkpoint, w, x):
+    cell = checkpoint(lambda h, _: (jnp.tanh(h @ w), None))
+    return lax.scan(cell, x, None, length=5)[0].sum()
+
+
+def of_jit(checkpoint, w, x):
+    return checkpoint(jax.jit(lambda w, x: jnp.sin(jnp.sin(x @ w) @ w)))(w, x).sum()
+
+
+@jax.custom_vjp
+def swish(x):
+    return x * jax.nn.sigmoid(x)
+
+
+swish.defvjp(lambda x: (swish(x), (x, x * 2.0)), lambda res, ct: (ct * res[0] * res[1],))
+
+
+@jax.custom_jvp
+def soft(x):
+    return jnp.log1p(jnp.exp(x))
+
+
+soft.defjvps(lambda t, out, x: t * jax.nn.sigmoid(x))
+
+
+def custom(checkpoint, w, x):
+    return checkpoint(lambda w, x: soft(swish(x @ w) @ w) @ w)(w, x).sum()
+
+
+PROGRAMS = {f.__name__: f for f in (nested, in_scan, of_jit, custom)}
+POLICIES = ("everything", "nothing_saveable", "dots_saveable", "everything_saveable")
+
+
+def written(f, policy):
+    """The function as the user would write it."""
+    if policy == "everything":
+        return partial(f, lambda g: g)
+    return partial(f, partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, policy)))
+
+
+def held_by_jax(f):
+    _, pull = jax.vjp(lambda w: f(w, X), W)
+    return sum({id(x): x.nbytes for x in jax.tree.leaves(pull)}.values())
+
+
+def flops_of_jax(f):
+    """As XLA counts what JAX hands it: the body of a scan once."""
+    return jax.jit(jax.value_and_grad(f)).lower(W, X).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_bytes_and_flops_are_those_of_jax_with_the_policy_written(name):
+    f = PROGRAMS[name]
+    found = jaxviz.compare_policies(written(f, "nothing_saveable"), W, X, policies=POLICIES)
+    plain = jaxviz.cost(found.without.derivation).as_compiled.flops
+    jax_plain = flops_of_jax(written(f, "everything"))
+    for policy in POLICIES:
+        outcome = found[policy]
+        assert outcome.nbytes == held_by_jax(written(f, policy))
+        assert outcome.nbytes == jaxviz.residuals(written(f, policy), W, X, argnums=0).nbytes
+        extra = jaxviz.cost(outcome.derivation).as_compiled.flops - plain
+        assert extra == flops_of_jax(written(f, policy)) - jax_plain
+
+
+@pytest.mark.parametrize(
+    ("name", "again"),
+    [
+        # The outer one computes both products of the inner one again, and that one's backward pass the first once more.
+        ("nested", 3 * DOT),
+        ("in_scan", 5 * DOT),
+        ("of_jit", 2 * DOT),
+        # Two products, and four FLOPs for each element in the functions with rules and in the forward rule.
+        ("custom", 2 * DOT + 4 * 64 * 8),
+    ],
+)
+def test_flops_counted_by_hand(name, again):
+    found = jaxviz.compare_policies(written(PROGRAMS[name], "dots_saveable"), W, X, policies="nothing_saveable")
+    assert found["nothing_saveable"].flops == again
+
+
+def test_a_function_without_checkpoints_gets_one_around_it():
+    f = written(of_jit, "everything")
+    found = jaxviz.compare_policies(f, W, X, policies=("as it is", "dots_saveable"))
+    assert found["as it is"].nbytes == found.without.nbytes == held_by_jax(f)
+    assert found["dots_saveable"].nbytes == held_by_jax(jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable))
+    assert "on one checkpoint around the whole function, which has none" in " ".join(str(found).split())
+
+
+def block(w, x):
+    h = checkpoint_name(jnp.tanh(x @ w), "hidden")
+    return jnp.sin(h)
+
+
+def layers(w, x):
+    for _ in range(3):
+        x = jax.checkpoint(block)(w, x)
+    return x.sum()
+
+
+def test_the_values_that_differ_are_told_with_their_decisions():
+    names = jax.checkpoint_policies.save_only_these_names("hidden")
+    found = jaxviz.compare_policies(layers, W, X, policies=(names, "dots_saveable"))
+    assert [o.name for o in found.outcomes] == ["save_only_these_names('hidden')", "dots_saveable"]
+    differ = {d.key.expression: (d.count, d.texts()) for d in found.differences if d.at_stake}
+    assert differ == {
+        "checkpoint_name 'hidden'": (3, ["saved", "recomputed"]),
+        "dot_general": (3, ["recomputed", "saved"]),
+    }
+    for d in found.differences[:2]:
+        assert d.kept in ((3 * X.nbytes, 0), (0, 3 * X.nbytes))
+        assert d.key.location.file == __file__
+    assert found.differences == tuple(sorted(found.differences, key=lambda d: -d.at_stake))
+
+
+def test_what_the_differences_come_to_is_the_difference_in_bytes():
+    f, args = models.remat_transformer(2)
+    found = jaxviz.compare_policies(f, *args, policies=("nothing_saveable", "dots_saveable"))
+    nothing, dots = (sum(d.kept[i] for d in found.differences) for i in (0, 1))
+    assert dots - nothing == found["dots_saveable"].nbytes - found["nothing_saveable"].nbytes > 0
+
+
+def test_what_a_checkpoint_starts_from_is_kept_without_being_saved():
+    found = jaxviz.compare_policies(layers, W, X, policies=("everything", "nothing_saveable"))
+    sines = next(d for d in found.differences if d.key.expression == "sin")
+    assert sines.decisions[1]["already an input"] == 2  # of the second and the third block
+    assert sines.decisions[1]["saved"] == 0
+
+
+def test_values_in_a_scan_count_in_all_iterations():
+    found = jaxviz.compare_policies(
+        written(in_scan, "nothing_saveable"), W, X, policies=("dots_saveable", "nothing_saveable")
+    )
+    (differs,) = [d for d in found.differences if d.at_stake]
+    assert (differs.key.type, differs.at_stake) == ("5 × f32[64,8]", 5 * X.nbytes)
+    assert differs.texts() == ["saved", "recomputed"]
+
+
+def test_offloaded_values():
+    offloads = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["hidden"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    found = jaxviz.compare_policies(layers, W, X, policies=(offloads, "nothing_saveable"))
+    hidden = next(d for d in found.differences if "hidden" in d.key.expression)
+    assert hidden.texts() == ["offloaded", "recomputed"]
+
+
+def test_the_peak_is_that_of_the_function_with_the_policy_written():
+    found = jaxviz.compare_policies(layers, W, X, policies=("everything_saveable",))
+    saves = jax.checkpoint(block, policy=jax.checkpoint_policies.everything_saveable)
+    peak = jaxviz.memory(lambda w, x: saves(w, saves(w, saves(w, x))).sum(), W, X).peak_nbytes
+    assert found["everything_saveable"].peak_nbytes == peak
+
+
+def test_xla_is_asked_only_when_asked_for():
+    found = jaxviz.compare_policies(layers, W, X, policies=("everything", "nothing_saveable"))
+    assert "XLA" not in str(found)
+    plain, without = found.xla
+    assert plain == found.without.timeline.xla
+    assert without.temporaries == found["nothing_saveable"].timeline.xla.temporaries
+    assert without.temporaries_without_checkpoints == plain.temporaries
+    undone = without.temporaries > 0.95 * plain.temporaries
+    text = " ".join(str(found).split())
+    assert f"compiled by XLA for {jax.default_backend()}, whatever the model says: without checkpoints" in text
+    assert ("XLA undoes the checkpoints of nothing_saveable" in text) == undone
+    assert found.to_dict()["xla_temporaries"] == [plain.temporaries, without.temporaries]
+
+
+def test_the_report_fits_the_page():
+    f, args = models.remat_transformer(3)
+    many = (
+        "as it is",
+        "everything",
+        "dots_saveable",
+        jax.checkpoint_policies.save_only_these_names(*"abcdefghijkl"),
+        "nothing_saveable",
+    )
+    for policies in (("dots_saveable", "nothing_saveable"), many):
+        found = jaxviz.compare_policies(f, *args, policies=policies)
+        lines = str(found).splitlines()
+        assert all(len(line) <= 100 for line in lines)
+        assert "3 of layer (models.py:" in " ".join(lines)
+    assert any("saved: 1, 2, 3; recomputed: 4, 5" in line for line in lines)  # by the numbers of the policies
+    assert "1 as it is" in str(found)
+    page = found._repr_html_()
+    assert page.count("<table>") == 2
+    assert page.count("<tr>") == 2 + len(many) + len(found.differences)
+    data = json.loads(json.dumps(found.to_dict()))
+    assert [p["nbytes"] for p in data["policies"]] == [o.nbytes for o in found.outcomes]
+    assert data["without"]["flops"] == 0
+
+
+def test_policies_that_keep_the_same():
+    none = jax.checkpoint_policies.save_only_these_names("no such name")
+    found = jaxviz.compare_policies(layers, W, X, policies=(none, "nothing_saveable"))
+    assert "They keep the same values." in str(found)
+
+
+def test_two_policies_of_one_name_are_told_apart():
+    found = jaxviz.compare_policies(layers, W, X, policies=(lambda *_, **__: True, lambda *_, **__: False))
+    first, second = found.outcomes
+    assert second.name == f"{first.name} (2)"
+    assert first.nbytes > second.nbytes
+
+
+def test_of_a_derivation_and_of_a_program():
+    derivation = jaxviz.derive(layers, W, X)
+    want = [o.nbytes for o in jaxviz.compare_policies(layers, W, X).outcomes]
+    assert [o.nbytes for o in jaxviz.compare_policies(derivation).outcomes] == want
+    assert [o.nbytes for o in jaxviz.compare_policies(derivation.primal).outcomes] == want
+    (plan, _) = jaxviz.compare_policies(derivation).plans
+    assert plan.nbytes <= want[0]
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="did you mean 'dots_saveable'"):
+        jaxviz.compare_policies(layers, W, X, policies="dot_saveable")
+    with pytest.raises(ValueError, match="takes one policy or more"):
+        jaxviz.compare_policies(layers, W, X, policies=())
+
+
+def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
+    found = jaxviz.compare_policies(layers, W, X, policies=("dots_saveable", "nothing_saveable"))
+    (axes,) = found.plot().axes
+    line, *points = axes.lines
+    unit = 1024
+    at = {(round(x * unit), round(y * 1000)) for p in points for x, y in zip(p.get_xdata(), p.get_ydata(), strict=True)}
+    assert at == {(o.nbytes, o.flops) for o in (found.without, *found.outcomes)}
+    # No policy is better than the plans.
+    for o in found.outcomes:
+        fewest = min(y for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if x * unit <= o.nbytes + 0.5)
+        assert fewest * 1000 <= o.flops + 0.5
+    assert {t.get_text() for t in axes.texts} == {"no checkpoints", "dots_saveable", "nothing_saveable"}
+    assert len(found.plot(plans=False).axes[0].lines) == len(points)
+
+
+def test_the_best_trades():
+    points = [Point(10, 5), Point(8, 5), Point(8, 9), Point(20, 0), Point(15, 6), Point(5, 9)]
+    assert best_trades(points) == [Point(5, 9), Point(8, 5), Point(20, 0)]

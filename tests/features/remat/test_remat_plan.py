@@ -1,0 +1,508 @@
+"""Plans of what to save: against exhaustive search, JAX's policies, and what JAX then really holds."""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_programs import LINE
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from benchmarks import models
+from benchmarks.remat import every_outcome, with_all_values
+from jaxviz.features.remat.graph import Graph
+from jaxviz.features.remat.plan import _Call
+
+X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
+W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
+
+
+def mlp(ws, x):
+    for w in ws:
+        x = jnp.sin(x @ w) * 2.0
+    return jnp.sum(x)
+
+
+def wide(w, x):
+    """Large values that cost little, and small ones that cost much."""
+    big = jnp.exp(jnp.broadcast_to(x[:, :, None], (64, 8, 16)))
+    small = jnp.sum((x @ w) @ (w @ w), 0)
+    return jnp.sum(big * small[:, None]) + jnp.sum(jnp.tanh(small))
+
+
+def branching(w, x):
+    a = jnp.tanh(x @ w)
+    b = jnp.sin(a) @ w
+    c = jnp.cos(a * b)
+    return jnp.sum(c @ w * b)
+
+
+SMALL = {"mlp": (mlp, [W, W * 0.5, W + 0.1], X), "wide": (wide, W, X), "branching": (branching, W, X)}
+
+
+def held_by_jax(f, *args, argnums=0):
+    """Bytes of the arrays that `jax.vjp`'s function keeps, each counted once."""
+    nums = (argnums,) if isinstance(argnums, int) else argnums
+
+    def of(*given):
+        it = iter(given)
+        return f(*(next(it) if i in nums else a for i, a in enumerate(args)))
+
+    _, pull = jax.vjp(of, *(args[i] for i in nums))
+    return sum({id(x): x.nbytes for x in jax.tree.leaves(pull)}.values())
+
+
+def recomputed(f, g, *args):
+    """FLOPs of a gradient beyond another's, without the rounding of what a checkpoint saves."""
+    flops = lambda f: sum(r.cost.flops for r in jaxviz.cost(f, *args).rows if r.primitive != "reduce_precision")
+    return flops(g) - flops(f)
+
+
+SHARES = (0.0, 0.3, 0.5, 0.7, 0.9)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_plan_is_the_optimum(name):
+    """Of all sets of values there is none within the budget that computes less again, and none of fewer bytes for so little work."""
+    f, *args = SMALL[name]
+    graph = jaxviz.plan_remat(f, *args, budget=1.0)._graph
+    everything = with_all_values(graph)
+    assert len(graph.candidates) <= len(everything.candidates) <= 16
+    sizes, flops = every_outcome(everything)
+    names = list(everything.candidates)
+    for k in (0, 5, len(sizes) // 3, len(sizes) - 1):  # the two ways of counting agree
+        point = everything.outcome([n for i, n in enumerate(names) if k >> i & 1]).point
+        assert (point.nbytes, point.flops) == (sizes[k], flops[k])
+    assert graph.least == sizes.min()
+    for share in SHARES:
+        budget = int(graph.least + share * (graph.all_nbytes - graph.least))
+        plan = jaxviz.plan_remat(f, *args, budget=budget)
+        assert plan.nbytes <= budget
+        assert plan.flops <= 1.02 * flops[sizes <= budget].min()
+        least = graph.solve_for_bytes(plan.flops).point
+        assert least.flops <= plan.flops
+        assert least.nbytes <= 1.02 * sizes[flops <= plan.flops].min()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_jax_holds_what_was_planned(name):
+    f, *args = SMALL[name]
+    graph = jaxviz.plan_remat(f, *args, budget=1.0)._graph
+    for budget in np.linspace(graph.least, graph.all_nbytes - 1, 3).astype(int):
+        plan = jaxviz.plan_remat(f, *args, budget=int(budget))
+        assert plan.nbytes <= budget
+        g = plan.apply(f)
+        assert held_by_jax(g, *args) == plan.nbytes
+        assert jaxviz.residuals(g, *args, argnums=0).nbytes == plan.nbytes
+        assert recomputed(f, g, *args) == plan.flops
+        want, got = jax.grad(f)(*args), jax.jit(jax.grad(g))(*args)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+TOKENS = jnp.zeros(48, int)
+PARAMS = models.transformer_params(2, width=48, hidden=96)
+
+
+def with_policy(policy):
+    saves = jax.checkpoint(models.layer, policy=policy)
+
+    def loss(params, tokens):
+        x = params["embedding"][tokens]
+        for p in params["layers"]:
+            x = saves(p, x)
+        return models.prediction_loss(params, x, tokens)
+
+    return loss
+
+
+@pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"])
+def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
+    """A transformer, each layer checkpointed: at the bytes of the policy, and at its FLOPs."""
+    g = with_policy(getattr(jax.checkpoint_policies, policy))
+    f = models.transformer_loss
+    theirs = held_by_jax(g, PARAMS, TOKENS), recomputed(f, g, PARAMS, TOKENS)
+    plan = jaxviz.plan_remat(f, PARAMS, TOKENS, budget=theirs[0])
+    assert plan.flops <= theirs[1]
+    assert any(p.nbytes <= theirs[0] and p.flops <= theirs[1] for p in (plan.point, *plan.front))
+    h = plan.apply(f)
+    assert held_by_jax(h, PARAMS, TOKENS) == plan.nbytes
+    for a, b in zip(
+        jax.tree.leaves(jax.grad(h)(PARAMS, TOKENS)), jax.tree.leaves(jax.grad(f)(PARAMS, TOKENS)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_front_trades_bytes_for_work():
+    plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
+    sizes, flops = zip(*((p.nbytes, p.flops) for p in plan.front), strict=True)
+    assert list(sizes) == sorted(set(sizes))
+    assert list(flops) == sorted(set(flops), reverse=True)
+    assert flops[-1] == 0
+    assert sizes[-1] < plan.everything.nbytes  # some of what JAX keeps costs nothing to compute again
+
+
+def test_a_budget_that_all_fits_in_needs_no_checkpoint():
+    plan = jaxviz.plan_remat(mlp, [W] * 3, X, budget=1.0)
+    assert plan.apply(mlp) is mlp
+    assert plan.saved is None
+    assert "no checkpoint is needed" in str(plan)
+    assert plan.code() == "# mlp fits as it is: no checkpoint is needed"
+
+
+def test_a_budget_that_cannot_be_met_says_the_least_that_can():
+    with pytest.raises(
+        ValueError, match=r"a budget of 100 B cannot be met for mlp: the least is .* without a plan it keeps"
+    ) as caught:
+        jaxviz.plan_remat(mlp, [W] * 3, X, budget=100)
+    assert str(caught.value).startswith("a budget of 100 B")
+
+
+def test_checkpoints_that_are_there_give_way_to_the_plan():
+    own = jax.checkpoint(branching)
+    plan = jaxviz.plan_remat(own, W, X, budget=1.0)
+    assert plan.everything == jaxviz.plan_remat(branching, W, X, budget=1.0).everything
+    assert held_by_jax(plan.apply(own), W, X) > held_by_jax(own, W, X)
+    half = jaxviz.plan_remat(own, W, X, budget=0.7)
+    assert held_by_jax(half.apply(own), W, X) == half.nbytes
+
+
+def sharded(f, check_vma=True):
+    return jax.shard_map(f, mesh=LINE, in_specs=(P(), P("i")), out_specs=P(), check_vma=check_vma)
+
+
+def over_devices(w, x):
+    h = jnp.sin(x @ w)
+    h = jnp.cos(h * lax.pmean(jnp.sum(h, 0), "i")) @ w
+    return lax.psum(jnp.sum(jnp.sin(h) * h), "i")
+
+
+def loop_over_devices(w, x):
+    def step(c, _):
+        c = jnp.sin(c @ w)
+        return jnp.cos(c * lax.pmean(jnp.sum(c, 0), "i")), jnp.sum(c)
+
+    c, sums = lax.scan(step, x, None, length=4)
+    return lax.psum(jnp.sum(c * c) + jnp.sum(jnp.sin(sums)), "i")
+
+
+def devices_in_a_loop(w, x):
+    mean = lambda w, x: jnp.sin(x @ w) * lax.pmean(jnp.exp(jnp.sum(x) / 100), "i")
+    on_devices = jax.shard_map(mean, mesh=LINE, in_specs=(P(), P("i")), out_specs=P("i"))
+    return jnp.sum(lax.scan(lambda c, _: (jnp.tanh(on_devices(w, c)), None), x, None, length=3)[0] ** 2)
+
+
+DEVICES = {
+    "over_devices": sharded(over_devices),
+    "over_devices, no types": sharded(over_devices, False),
+    "loop_over_devices": sharded(loop_over_devices),
+    "devices_in_a_loop": devices_in_a_loop,
+}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_what_devices_exchange_is_not_exchanged_again(name):
+    """The body of a `shard_map` is planned; a value counts once for each device that has one of its own."""
+    f = DEVICES[name]
+    least = Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
+    plan = jaxviz.plan_remat(f, W, X, budget=int(least + 0.2 * (whole - least)))
+    g = plan.apply(f)
+    assert held_by_jax(g, W, X) == plan.nbytes < whole
+    assert recomputed(f, g, W, X) == plan.flops
+    psums = lambda g: sum("psum" in str(e.primitive) for _, e in jaxviz.derive(g, W, X).backward.walk())
+    assert psums(g) == psums(f)
+    want = jax.jit(jax.grad(f))(W, X)
+    np.testing.assert_allclose(jax.jit(jax.grad(g))(W, X), want, rtol=1e-4, atol=1e-4 * float(jnp.abs(want).max()))
+
+
+def test_axes_that_are_numbers_of_numpys_are_no_axes_of_devices():
+    f = lambda w, x: jnp.sum(jnp.sin(lax.reduce_max(x @ w, (np.int64(1),))))
+    assert not any(jaxviz.plan_remat(f, W, X, budget=1.0)._graph.fixed)
+
+
+def test_what_devices_exchange_may_be_exchanged_again_when_told():
+    f = sharded(over_devices)
+    least = lambda again: Graph(_Call.traced(f, (W, X), {}, 0)[1], again).least
+    assert least(True) < least(False)
+    plan = jaxviz.plan_remat(f, W, X, budget=least(True), recompute_collectives=True)
+    psums = lambda g: sum("psum" in str(e.primitive) for _, e in jaxviz.derive(g, W, X).backward.walk())
+    assert psums(plan.apply(f)) > psums(f)
+
+
+def test_what_devices_exchange_where_nothing_can_be_saved_is_named():
+    def f(w, x):
+        y = x @ w
+        y = lax.cond(y[0, 0] > 0, lambda y: jnp.sin(y) * lax.pmean(y, "i"), lambda y: y * lax.pmean(y, "i"), y)
+        return lax.psum(jnp.sum(jnp.sin(y)), "i")
+
+    with pytest.raises(
+        ValueError, match=r"exchange values inside of `cond` \(.*test_remat_plan\.py:\d+\), where nothing can be saved"
+    ):
+        jaxviz.plan_remat(sharded(f, False), W, X, budget=0.5)
+    jaxviz.plan_remat(sharded(f, False), W, X, budget=0.5, recompute_collectives=True)
+
+
+def test_what_runs_twice_is_said_and_what_may_not_is_refused():
+    def f(tell, w, x):
+        y = x @ w
+        tell(lax.stop_gradient(jnp.sum(y)))
+        return jnp.sum(jnp.sin(y) @ w)
+
+    seen = []
+    told = partial(f, lambda y: jax.debug.callback(lambda y: seen.append(float(y)), y))
+    plan = jaxviz.plan_remat(told, W, X, budget=0.9)
+    jax.grad(plan.apply(told))(W, X)
+    jax.effects_barrier()
+    assert len(seen) == 2
+    assert "In a checkpoint JAX runs in both passes: `debug_callback`" in str(plan)
+    ordered = partial(f, lambda y: jax.experimental.io_callback(seen.append, None, y, ordered=True))
+    with pytest.raises(
+        ValueError,
+        match=r"`io_callback` \(equation \d+, .*test_remat_plan\.py:\d+\) has an effect that JAX does not let",
+    ):
+        jaxviz.plan_remat(ordered, W, X, budget=0.9)
+
+
+def rnn(w, x):
+    def cell(h, _):
+        h = jnp.tanh(h @ w)
+        return h, jnp.sum(jnp.sin(h))
+
+    h, ys = lax.scan(cell, x, None, length=5)
+    return jnp.sum(jnp.sin(h @ w)) + jnp.sum(ys)
+
+
+def over_inputs(w, xs):
+    """What does not depend on the carry, and what is the same in each iteration."""
+
+    def step(c, x):
+        scale = jnp.exp(w).sum()
+        y = jnp.sin(x @ w) @ w
+        return c * 0.5 + jnp.cos(y) * scale, None
+
+    return jnp.sum(lax.scan(step, jnp.zeros((4, 8)), xs)[0])
+
+
+def nested(w, x):
+    def outer(c, _):
+        inner = lambda d, __: (jnp.sin(d @ w), None)
+        return lax.scan(inner, jnp.cos(c), None, length=2)[0], None
+
+    return jnp.sum(lax.scan(outer, x, None, length=3)[0])
+
+
+def _step(c, w):
+    return jnp.sin(c @ w), jnp.cos(c).sum()
+
+
+def twice(w, x):
+    """Two loops with one body."""
+    ws = jnp.stack([w] * 5)
+    c, first = lax.scan(_step, x, ws)
+    c, second = lax.scan(_step, jnp.tanh(c), ws)
+    return jnp.sum(c) + first.sum() * second.sum()
+
+
+LOOPS = {
+    "rnn": (rnn, W, X),
+    "over_inputs": (over_inputs, W, X.reshape(16, 4, 8)),
+    "nested": (nested, W, X),
+    "twice": (twice, W, X),
+}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_body_of_a_loop_is_planned(name, share):
+    """A value that is saved in it is stacked up. The budgets are between the least bytes and all."""
+    f, *args = LOOPS[name]
+    least = Graph(_Call.traced(f, tuple(args), {}, 0)[1], False).least
+    whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
+    assert least < whole
+    budget = int(least + share * (whole - least))
+    plan = jaxviz.plan_remat(f, *args, budget=budget)
+    assert plan.nbytes <= budget
+    g = plan.apply(f)
+    assert held_by_jax(g, *args) == plan.nbytes
+    np.testing.assert_allclose(jax.jit(jax.grad(g))(*args), jax.grad(f)(*args), rtol=1e-4, atol=1e-4)
+    assert recomputed(f, g, *args) == plan.flops
+
+
+def two_results(w, x):
+    """A cond that makes two values, each of other operands, only one of which the gradient needs."""
+    y, z = lax.cond(x[0, 0] > 0, lambda w, x: (jnp.sin(w), jnp.cos(x)), lambda w, x: (w, x * 2.0), w, jnp.exp(x))
+    return jnp.sum(jnp.sin(y) @ w) + jnp.sum(lax.stop_gradient(z))
+
+
+def complex_values(w, x):
+    return jnp.sum(jnp.abs(jnp.fft.fft(jnp.sin(x @ w))) ** 2)
+
+
+@pytest.mark.parametrize("f", [two_results, complex_values])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
+    least = Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
+    plan = jaxviz.plan_remat(f, W, X, budget=int(least + share * (whole - least)))
+    assert held_by_jax(plan.apply(f), W, X) == plan.nbytes < whole
+    np.testing.assert_allclose(jax.grad(plan.apply(f))(W, X), jax.grad(f)(W, X), rtol=1e-4, atol=1e-4)
+
+
+def test_of_plans_with_the_same_work_it_is_one_of_the_fewest_bytes():
+    """Where nothing has to be computed again, a larger budget is not spent."""
+    plans = [jaxviz.plan_remat(branching, W, X, budget=b) for b in (0.95, 0.99)]
+    free = min((p for p in plans[0].front if p.flops == 0), key=lambda p: p.nbytes)
+    assert [p.point for p in plans] == [free, free]
+
+
+def test_a_value_saved_in_a_loop_says_how_often():
+    plan = jaxviz.plan_remat(rnn, W, X, budget=0.6)
+    assert any(s.type == "5 × f32[64,8]" for s in plan.saved)
+
+
+def test_arguments_of_other_types_are_refused():
+    plan = jaxviz.plan_remat(branching, W, X, budget=0.6)
+    g = plan.apply(branching)
+    with pytest.raises(
+        TypeError, match=r"for an argument float32\[64,8\], not float32\[3,8\]; make one for these types"
+    ):
+        g(W, X[:3])
+    with pytest.raises(TypeError, match="of the structure"):
+        g(W, [X])
+
+
+def test_trees_and_keyword_arguments():
+    def f(params, *, x):
+        return {"loss": jnp.sum(jnp.tanh(x @ params["w"]) @ params["w"]), "x": x}
+
+    plan = jaxviz.plan_remat(lambda p, x: f(p, x=x)["loss"], {"w": W}, X, budget=0.7)
+    assert plan.nbytes < plan.everything.nbytes
+    whole = jaxviz.plan_remat(f, {"w": W}, x=X, budget=0.7)
+    assert jax.tree.structure(whole.apply(f)({"w": W}, x=X)) == jax.tree.structure(f({"w": W}, x=X))
+
+
+def crowded(ws, x):
+    """A forward pass that ends in something large that no gradient needs."""
+    for w in ws:
+        x = jnp.sin(x @ w)
+    most = jnp.max(jnp.sort(jnp.outer(x, x).reshape(-1)))
+    return jnp.sum(x) + lax.stop_gradient(most)
+
+
+CROWDED = ([W * 0.5, W, W + 0.1], X[:16])
+
+
+def test_the_fastest_that_fits():
+    """Of the plans over all budgets, none whose modelled memory fits computes less again."""
+    peaks = [
+        (p.peak_nbytes, p.flops)
+        for b in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+        for p in [jaxviz.plan_remat(crowded, *CROWDED, budget=b)]
+    ]
+    assert peaks[-1][0] == jaxviz.memory(crowded, *CROWDED).peak_nbytes
+    memory = (peaks[0][0] + peaks[-1][0]) // 2
+    plan = jaxviz.plan_remat(crowded, *CROWDED, budget="fastest that fits", memory=memory)
+    assert plan.peak_nbytes <= memory < peaks[-1][0]
+    assert jaxviz.memory(plan.apply(crowded), *CROWDED).peak_nbytes == plan.peak_nbytes
+    assert plan.flops <= min(flops for peak, flops in peaks if peak <= memory)
+    assert plan.flops < plan.front[0].flops
+    assert f"that fits {jaxviz.report.tables.format_bytes(memory)}: modelled peak" in str(plan)
+    assert plan.to_dict()["peak_nbytes"] == plan.peak_nbytes
+    assert held_by_jax(plan.apply(crowded), *CROWDED) == plan.nbytes
+
+
+def test_where_all_fits_nothing_is_checkpointed(monkeypatch):
+    assert jaxviz.plan_remat(mlp, [W] * 3, X, budget="fastest that fits", memory="1GB").apply(mlp) is mlp
+    seen = []
+    free = lambda held: seen.append(sum(x.nbytes for x in held)) or 10**9
+    monkeypatch.setattr("jaxviz.features.remat.plan.free_memory", free)
+    assert jaxviz.plan_remat(mlp, [W] * 3, X, budget="fastest that fits").memory == 10**9
+    assert seen == [3 * W.nbytes + X.nbytes]
+
+
+def test_memory_that_nothing_fits_says_the_least_that_does():
+    with pytest.raises(
+        ValueError, match=r"no plan for crowded fits 1\.0 KiB .*: the least modelled peak of its gradient is"
+    ):
+        jaxviz.plan_remat(crowded, *CROWDED, budget="fastest that fits", memory=1024)
+
+
+def test_budgets_as_text():
+    plan = jaxviz.plan_remat(branching, W, X, budget="8 KiB")
+    assert plan.budget == 8192
+    assert plan.point == jaxviz.plan_remat(branching, W, X, budget=8192).point
+    with pytest.raises(ValueError, match=r"a budget is a number, or a size .*; or 'fastest that fits'"):
+        jaxviz.plan_remat(branching, W, X, budget="fastest")
+    with pytest.raises(ValueError, match="memory= says what budget='fastest that fits' has to fit"):
+        jaxviz.plan_remat(branching, W, X, budget=0.5, memory="1GB")
+
+
+def test_arguments_that_are_not_arrays():
+    def f(w, x, mode, activation, *, power=None, extra=None):
+        y = activation(x @ w) if mode == "deep" else x @ w
+        return jnp.sum(jnp.sin(y) @ w) ** power
+
+    args, kwargs = (W, X, "deep", jnp.tanh), {"power": 2, "extra": None}
+    plan = jaxviz.plan_remat(f, *args, **kwargs, budget=0.6)
+    g = plan.apply(f)
+    assert plan.nbytes < plan.everything.nbytes
+    bound = lambda f: lambda w, x: f(w, x, *args[2:], **kwargs)
+    assert held_by_jax(bound(g), W, X) == plan.nbytes
+    want = jax.grad(bound(f))(W, X)
+    np.testing.assert_allclose(jax.jit(jax.grad(bound(g)))(W, X), want, rtol=1e-4)
+    np.testing.assert_allclose(jax.grad(g)(*args, **kwargs), want, rtol=1e-4)
+    for wrong in ((*args[:2], "flat", jnp.tanh), (*args[:3], jnp.sin)):
+        with pytest.raises(ValueError, match=r"the plan for f is for an argument .*, not .*; make one for this"):
+            g(*wrong, **kwargs)
+    with pytest.raises(ValueError, match=r"for an argument 2, not 2\.0; make one for this"):
+        g(*args, power=2.0, extra=None)
+
+
+def test_python_that_looks_at_values_is_refused():
+    def f(w, x):
+        return jnp.sum(jnp.sin(x @ w)) if w[0, 0] > 0 else jnp.sum(x @ w)
+
+    with pytest.raises(
+        ValueError, match=r"f cannot be planned: its Python looks at values \(bool at .*test_remat_plan\.py:\d+\)"
+    ):
+        jaxviz.plan_remat(f, W, X, budget=0.5)
+
+
+def test_shapes_alone_will_do():
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (PARAMS, TOKENS))
+    same = jaxviz.plan_remat(models.transformer_loss, *shapes, budget=0.5)
+    assert same.point == jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5).point
+
+
+def test_reports():
+    plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
+    text = str(plan)
+    assert text.startswith("plan for transformer_loss within ")
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "models.py:" in text
+    code = plan.code()
+    assert code.startswith("import jax\nfrom jax.ad_checkpoint import checkpoint_name\n")
+    assert code.endswith("transformer_loss = jax.checkpoint(transformer_loss, policy=policy)")
+    assert "models.py:" in code
+    assert json.loads(json.dumps(plan.to_dict()))["nbytes"] == plan.nbytes
+    assert "<table>" in plan._repr_html_()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_what_an_effect_reads_again_in_the_backward_pass_is_counted(share):
+    """A checkpoint repeats a callback for debugging, and keeps what it reads or computes that again."""
+    table = jax.device_put(np.linspace(0.0, 1.0, 50, dtype=np.float32))
+
+    def f(x):
+        jax.debug.callback(lambda v: None, table)
+        y = jnp.sin(jnp.sum(x * 2.0) + table)
+        return jnp.sum(jnp.sin(jnp.sin(jnp.sin(y))))
+
+    x = jax.device_put(np.ones(50, np.float32))
+    plan = jaxviz.plan_remat(f, x, budget=share)
+    assert jaxviz.residuals(plan.apply(f), x, argnums=0).nbytes == plan.nbytes

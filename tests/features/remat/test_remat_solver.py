@@ -1,0 +1,51 @@
+"""Least costs within limits, against all choices."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxviz.features.remat import solver as remat_solver
+from jaxviz.features.remat.solver import Problem
+
+
+def random_problem(seed, n=9):
+    """Choices that need earlier ones, each of which can be bought instead; the last is required."""
+    draw = np.random.default_rng(seed)
+    rows = [(i, (int(j), n + i)) for i in range(1, n) for j in draw.choice(i, size=min(i, 2), replace=False)]
+    lower, upper = np.zeros(2 * n), np.ones(2 * n)
+    lower[n - 1] = 1
+    cost, weight = np.zeros(2 * n), np.zeros(2 * n)
+    cost[:n], weight[n:] = draw.integers(1, 50, n), draw.integers(1, 20, n)
+    return Problem.of(rows, lower, upper), cost, weight
+
+
+def all_choices(problem):
+    for bits in itertools.product((0.0, 1.0), repeat=len(problem.lower)):
+        x = np.array(bits)
+        if (problem.lower <= x).all() and (x <= problem.upper).all():
+            yield x
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_least_cost_within_a_limit(seed, exact, monkeypatch):
+    problem, cost, weight = random_problem(seed, n=7)
+    choices = np.array(list(all_choices(problem)))
+    possible = choices[(problem.matrix @ choices.T <= 0).all(0)]
+    assert cost @ problem.least(cost) == (possible @ cost).min()
+    if not exact:
+        monkeypatch.setattr(remat_solver, "_EXACT", 0)
+    lightest = (possible @ weight).min()
+    for limit in (lightest, lightest + 10, lightest + 25):
+        x = problem.within(cost, weight, limit)
+        best = (possible @ cost)[possible @ weight <= limit].min()
+        assert (problem.matrix @ x <= 0).all()
+        assert weight @ x <= limit
+        assert cost @ x <= (1.001 * best if exact else (possible @ cost).max())
+
+
+def test_choices_that_there_are_none_of():
+    problem = Problem.of([(0, (1,))], np.array([1.0, 0.0]), np.array([1.0, 0.0]))
+    with pytest.raises(ValueError, match="no plan was found"):
+        problem.least(np.ones(2))

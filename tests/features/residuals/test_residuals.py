@@ -1,0 +1,280 @@
+"""Residual reports: sizes, kinds, the user's line, the rule, the readers, the sentence."""
+
+import importlib
+import inspect
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from jaxviz.report.tables import nbytes
+
+TABLE = jnp.arange(3.0)
+X = jnp.ones(3)
+N = jnp.arange(3)
+
+
+def line_of(fun, text):
+    """The line of this file on which a function's source holds some text."""
+    lines, start = inspect.getsourcelines(fun)
+    return start + next(i for i, line in enumerate(lines) if text in line)
+
+
+def loss(params, x):
+    h = jnp.tanh(x @ params["w"])
+    scaled = h * TABLE
+    return jnp.sum(scaled * 2.0)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return jaxviz.residuals(loss, {"w": jnp.ones((4, 3))}, jnp.ones((5, 4)))
+
+
+def by_kind(found, kind):
+    return [r for r in found if r.kind == kind]
+
+
+OF_TANH = len(jax.tree.leaves(jax.vjp(jnp.tanh, jnp.ones(3))[1]))
+"""What the derivative of tanh keeps, which is not the same in all versions of JAX."""
+
+
+def test_kinds_and_sizes(found):
+    assert {(r.kind, r.type, r.nbytes) for r in found} == {
+        ("argument", "f32[4,3]", 48),
+        ("argument", "f32[5,4]", 80),
+        ("intermediate", "f32[1,3]", 12),
+        ("intermediate", "f32[5,3]", 60),
+        ("literal", "f32[]", 4),
+    }
+    assert found.nbytes == sum(r.nbytes for r in found) == 48 + 80 + 12 + 60 * OF_TANH + 4
+
+
+def test_the_line_of_an_intermediate_is_the_users(found):
+    lines = {r.location.line for r in by_kind(found, "intermediate")}
+    assert lines == {line_of(loss, "tanh"), line_of(loss, "TABLE")}
+    assert {r.location.function for r in by_kind(found, "intermediate")} == {"loss"}
+    assert all(str(r.location) == f"{__file__}:{r.location.line}" for r in found)
+
+
+def test_an_argument_is_named_by_its_path(found):
+    assert {r.expression for r in by_kind(found, "argument")} == {"params['w']", "x"}
+    assert {r.location.line for r in by_kind(found, "argument")} == {line_of(loss, "def loss")}
+
+
+def test_the_reason_names_value_line_rule_and_reader():
+    def f(x):
+        return jnp.sin(x) * 3.0
+
+    (r,) = [r for r in jaxviz.residuals(f, jnp.ones(3)) if r.kind == "intermediate"]
+    line = line_of(f, "sin")
+    assert r.reason == (
+        f"`cos(x)` from line {line} is saved because sin's derivative multiplies the tangent by it; "
+        "read by the `mul` that forms `x`'s cotangent"
+    )
+    assert r.rule == "jvp rule of sin"
+    assert [e.primitive.name for e in r.consumers] == ["mul"]
+    assert r.producer.primitive.name == "cos"
+    assert r.origin.equation.primitive.name == "sin"
+
+
+def test_a_constant_closed_over():
+    (r,) = jaxviz.residuals(lambda x: x * TABLE, jnp.ones(3))
+    assert (r.kind, r.nbytes) == ("constant", 12)
+    assert "closed over" in r.reason
+
+
+def test_a_number_passed_to_a_jitted_function():
+    (r,) = jaxviz.residuals(lambda x: x * 2.0, jnp.ones(3))
+    assert (r.kind, r.type, r.name) == ("literal", "f32[]", "2.0")
+
+
+def test_inside_nested_jit_the_line_is_the_inner_one():
+    @jax.jit
+    def inner(x):
+        return jnp.sin(x)
+
+    @jax.jit
+    def outer(x):
+        return inner(x) * x
+
+    found = jaxviz.residuals(lambda x: outer(x).sum(), jnp.ones(3))
+    (cos,) = [r for r in found if "cos" in r.expression]
+    assert cos.location.line == line_of(inner, "sin")
+    assert cos.producer.primitive.name == "cos"
+    assert {e.primitive.name for e in cos.consumers} == {"mul"}
+
+
+@pytest.mark.parametrize("fun", [jnp.sin, jnp.linalg.norm, jax.nn.gelu, jnp.tanh], ids=lambda f: f.__name__)
+def test_no_line_is_empty_or_inside_a_library(fun):
+    found = jaxviz.residuals(lambda x: jnp.sum(fun(x)), jnp.ones(3))
+    assert found
+    for r in found:
+        assert r.location.file == __file__
+        assert r.location.line > 0
+
+
+def test_a_library_function_itself_is_placed_where_it_was_called():
+    for r in jaxviz.residuals(jnp.linalg.norm, jnp.ones(3)):
+        assert r.location.file == __file__
+
+
+def test_a_residual_that_backward_never_reads_says_so():
+    found = jaxviz.residuals(lambda x: jnp.where(x > 0, x, 0.0).sum(), jnp.ones(3))
+    unread = [r for r in found if not r.consumers]
+    assert len(unread) == 1
+    assert unread[0].reason.endswith("no equation of the backward program reads it")
+
+
+def test_a_function_with_a_rule_of_its_own_is_named_and_what_its_rule_does_with_each_value():
+    @jax.custom_jvp
+    def steep(x):
+        return jnp.exp(x)
+
+    @steep.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        return steep(x), jax.lax.select(x > 0, t * jnp.sin(x), jnp.zeros(3))
+
+    reasons = {r.expression: r.reason for r in jaxviz.residuals(steep, jnp.arange(3.0))}
+    assert "because the custom JVP rule of steep multiplies the tangent by it" in reasons["sin(x)"]
+    assert "because the custom JVP rule of steep chooses by it which tangent passes" in reasons["gt(x, 0.0)"]
+    (zeros,) = (why for what, why in reasons.items() if what.startswith("broadcast_in_dim"))
+    assert "because the custom JVP rule of steep takes it where no tangent passes" in zeros
+
+
+def test_only_what_is_differentiated_counts():
+    def f(x, y):
+        return jnp.sum(x * y)
+
+    assert [r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3), argnums=0)] == ["y"]
+    assert {r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3))} == {"x", "y"}
+
+
+def test_of_a_program_and_of_a_derivation():
+    program = jaxviz.trace(loss)({"w": jnp.ones((4, 3))}, jnp.ones((5, 4)))
+    of_program = jaxviz.residuals(program)
+    of_derivation = jaxviz.residuals(jaxviz.derive(program, argnums=(0, 1)))
+    assert [r.type for r in of_program] == [r.type for r in of_derivation]
+
+
+@pytest.mark.parametrize(
+    ("f", "args", "why"),
+    [
+        (lambda x: -x, [X], "Every operation is linear in what is differentiated"),
+        (
+            lambda params, x: jnp.sum(x),
+            [{"w": X}, X],
+            "The result does not depend on params['w'], so the gradient is zero.",
+        ),
+        (lambda x: jnp.argmax(x), [X], "The result has no gradient: it is i32[]."),
+        (lambda n, x: jnp.sum(jnp.sin(n * x)), [N, X], "There is nothing to differentiate in: n is i32[3]."),
+        (lambda n, x: jnp.sum(jnp.sin(x)), [3, X], "There is nothing to differentiate in: n is i32[]."),
+    ],
+    ids=["linear", "independent", "of whole numbers", "in whole numbers", "in a Python int"],
+)
+def test_it_is_said_why_there_are_no_residuals(f, args, why):
+    found = jaxviz.residuals(f, *args, argnums=0)
+    assert len(found) == 0
+    assert not any(jax.tree.leaves(jax.vjp(lambda x: f(x, *args[1:]), args[0])[1]))
+    assert str(found).startswith("0 residuals of <lambda>, 0 B\n")
+    assert why in " ".join(str(found).split())
+    assert why in str(found.notes)
+    assert why in " ".join(str(jaxviz.lint(f, *args)).split())
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        jaxviz.memory, jaxviz.cost, jaxviz.policies, jaxviz.compare_policies, jaxviz.lint,
+        lambda *args: jaxviz.plan_remat(*args, budget=1.0),
+    ],
+)  # fmt: skip
+def test_every_report_on_a_gradient_says_why_there_is_none(report):
+    sin = lambda n: jnp.sum(jnp.sin(n))
+    assert "There is nothing to differentiate in: n is i32[3]." in " ".join(str(report(sin, N)).split())
+    assert "There is nothing" not in str(report(sin, X))
+
+
+def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):
+    assert max(map(len, str(found).splitlines())) <= 100
+    assert str(found).startswith(
+        f"{4 + OF_TANH} residuals of loss, {144 + 60 * OF_TANH} B: 2 arguments 128 B, 1 literal 4 B, {1 + OF_TANH} intermediates "
+        f"{12 + 60 * OF_TANH} B"
+    )
+
+    def evil(**kw):
+        return jnp.sum(kw["<script>"] ** 2)
+
+    page = jaxviz.residuals(lambda x: evil(**{"<script>": x["<b>"]}), {"<b>": jnp.ones(3)})._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+
+
+def test_plain_data(found):
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["nbytes"] == found.nbytes
+    assert len(data["residuals"]) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("x", "size"),
+    [
+        (jnp.ones((2, 3)), 24),
+        (jnp.ones(3, bool), 3),
+        (np.float64(1), 4),
+        (jnp.ones((0, 3)), 0),
+        (jnp.ones(2, jnp.bfloat16), 4),
+    ],
+)
+def test_bytes(x, size):
+    assert nbytes(jax.typeof(jnp.asarray(x))) == size
+
+
+def test_bytes_of_a_random_key():
+    assert nbytes(jax.typeof(jax.random.key(0))) == 8
+
+
+_MODEL = """import jax.numpy as jnp
+import layers_of_two_files as layers
+
+def loss(w, x):
+    h = x * w
+    y = layers.dense(h, jnp.diag(w))
+    return jnp.sum(layers.pick(y) * y)
+"""
+_LAYERS = (
+    "\n" * 100
+    + """import jax.numpy as jnp
+from jax import lax
+
+def dense(x, w):
+    return jnp.tanh(x @ w)
+
+def pick(x):
+    return lax.cond(x[0] > 0, jnp.sin, lambda y: y, x)
+"""
+)
+
+
+def test_a_reason_names_the_file_of_a_line_that_is_in_another_one(tmp_path, monkeypatch):
+    """The lines of one file are below 100, those of the other above, so that a number tells which is meant."""
+    (tmp_path / "model_of_two_files.py").write_text(_MODEL)
+    (tmp_path / "layers_of_two_files.py").write_text(_LAYERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("model_of_two_files")
+    seen = set()
+    for r in jaxviz.residuals(model.loss, jnp.ones(3), jnp.ones(3)):
+        own = Path(r.location.file).name
+        places = [(own, n) for n in re.findall(r"\bline (\d+)", r.reason)]
+        others = re.findall(r"(\w+\.py):(\d+)", r.reason)
+        assert own not in [file for file, _ in others]
+        for file, line in [*places, *others]:
+            assert file == ("model_of_two_files.py" if int(line) < 100 else "layers_of_two_files.py"), r.reason
+        seen |= {(own, file) for file, _ in others}
+    assert len(seen) == 2  # from each to the other

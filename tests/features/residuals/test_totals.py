@@ -1,0 +1,441 @@
+"""Sums by line, function, scope and module; what could be done without; the table, the picture and the plain data of both."""
+
+import inspect
+import io
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxviz
+from benchmarks.models import layer_norm, transformer
+from jaxviz.features.residuals.plot import squarify
+from jaxviz.features.residuals.totals import call_path
+from jaxviz.ir import compat
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.trace import trace
+from jaxviz.transforms.inline import inlined
+
+X = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def large():
+    f, args = transformer(4)
+    return jaxviz.residuals(f, *args)
+
+
+def names(totals):
+    return [t.name for t in totals]
+
+
+# --- totals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["by_line", "by_function", "by_scope", "by_module"])
+def test_totals_add_up_and_are_in_order(large, by):
+    totals = getattr(large, by)()
+    assert sum(t.nbytes for t in totals) == large.nbytes
+    assert sum(t.count for t in totals) == len(large)
+    assert [t.nbytes for t in totals] == sorted((t.nbytes for t in totals), reverse=True)
+    assert all(t.location.line > 0 and t.name and t.nbytes_per_device is None for t in totals)
+    assert len(set(totals)) == len(totals)
+
+
+def test_by_line_and_by_function(large):
+    for total in large.by_line():
+        of_line = [r for r in large if r.location == total.location]
+        assert (total.nbytes, total.count) == (sum(r.nbytes for r in of_line), len(of_line))
+        assert total.name == f"models.py:{total.location.line}"
+    functions = {"transformer_loss", "layer", "layer_norm", "attention", "prediction_loss"}
+    assert functions <= set(names(large.by_function()))
+
+
+def test_without_arguments(large):
+    arguments = sum(r.nbytes for r in large if r.kind == "argument")
+    assert arguments > 0
+    assert large.nbytes_without_arguments == large.nbytes - arguments
+
+
+def test_call_paths_are_functions_then_scopes():
+    f, args = transformer(2)
+    paths = {call_path(e) for _, e in jaxviz.derive(f, *args).backward.walk()}
+    inside = {f"transformer_loss/layer{rest}" for rest in ("", "/layer_norm", "/attention")}
+    assert inside | {"transformer_loss", "transformer_loss/prediction_loss"} <= paths
+    assert [call_path(e) for e in trace(scoped)(X).equations] == ["scoped/a", "scoped/a/b"]
+
+
+def test_call_paths_of_libraries():
+    reason = "the engine's tests with the newest JAX go without the libraries"
+    eqx = pytest.importorskip("equinox", reason=reason)
+    nn = pytest.importorskip("flax.linen", reason=reason)
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return jnp.sin(nn.Dense(4)(x))
+
+    class Block(eqx.Module):
+        linear: eqx.nn.Linear
+
+        def __call__(self, x):
+            return jnp.sin(self.linear(x))
+
+    def paths(f, *args):
+        return {call_path(e) for e in trace(f)(*args).equations}
+
+    params = Net().init(KEY, X)
+    assert paths(lambda p: Net().apply(p, X), params) == {"Net", "Net/Dense_0"}
+    assert paths(Block(eqx.nn.Linear(4, 4, key=KEY)), X[0]) == {"Block", "Block/eqx.nn.Linear"}
+
+
+@jax.custom_jvp
+def squared(x):
+    return x * x
+
+
+@squared.defjvp
+def squared_jvp(primals, tangents):
+    (x,), (t,) = primals, tangents
+    with jax.named_scope("rule"):
+        return squared(x), t * jnp.exp(x)
+
+
+def scoped(x):
+    with jax.named_scope("a"):
+        x = jnp.sin(x)
+        with jax.named_scope("b"):
+            x = jnp.tanh(x)
+    return x
+
+
+def in_scan(x):
+    with jax.named_scope("loop"):
+        return lax.scan(lambda x, _: (scoped(x), None), x, None, length=3)[0]
+
+
+def in_checkpoint(x):
+    with jax.named_scope("kept"):
+        return jax.checkpoint(scoped, policy=jax.checkpoint_policies.everything_saveable)(x)
+
+
+def in_rule(x):
+    with jax.named_scope("own"):
+        return squared(x)
+
+
+@pytest.mark.parametrize(
+    ("f", "scopes"),
+    [
+        (scoped, {"a", "a/b"}),
+        (jax.vmap(scoped), {"a", "a/b"}),
+        (jax.jit(scoped), {"a", "a/b"}),
+        (in_scan, {"loop/a", "loop/a/b"}),
+        (in_checkpoint, {"kept/a", "kept/a/b"}),
+        (in_rule, {"own/rule"}),
+        (jax.grad(lambda x: scoped(x).sum()), {"a", "a/b", "no scope"}),
+        (jaxviz.grad(lambda x: scoped(x).sum()), {"a", "a/b", "no scope"}),
+        (jax.grad(lambda x: in_checkpoint(x).sum()), {"kept/a", "kept/a/b", "no scope"}),
+        (jnp.sin, {"no scope"}),
+    ],
+    ids=["plain", "vmap", "jit", "scan", "checkpoint", "rule", "jax grad", "grad", "grad of checkpoint", "none"],
+)
+def test_scopes(f, scopes):
+    assert set(names(jaxviz.residuals(f, jnp.ones(3)).by_scope())) == scopes
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+def test_modules_of_flax_linen():
+    nn = pytest.importorskip("flax.linen")
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return nn.tanh(nn.remat(nn.Dense)(4)(nn.LayerNorm()(x))), None
+
+        def gate(self, x):
+            return jnp.sin(x)
+
+    class Net(nn.Module):
+        def setup(self):
+            self.blocks = [Block(), Block()]
+            self.layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)()
+
+        def __call__(self, x):
+            for block in self.blocks:
+                x, _ = block(x, None)
+            x, _ = self.layers(x, None)
+            return jnp.einsum("ij,kj->ik", x, self.blocks[0].gate(x))
+
+    net = Net()
+    params = jax.eval_shape(net.init, KEY, X)
+    found = jaxviz.residuals(lambda params, x: net.apply(params, x), params, X)
+    modules = set(names(found.by_module()))
+    assert {f"Net/blocks_{i}/{name}" for i in (0, 1) for name in ("LayerNorm_0", "CheckpointDense_0")} <= modules
+    assert {"Net/blocks_0", "Net/layers", "Net/layers/LayerNorm_0", "Net/layers/CheckpointDense_0"} <= modules
+    assert "Net/blocks_0.gate" in modules
+    assert not any("->" in name for name in modules)
+    kernels = {
+        r.module for r in found if r.kind == "argument" and "blocks_1" in r.expression and "Dense" in r.expression
+    }
+    assert kernels == {"Net/blocks_1/CheckpointDense_0"}
+
+
+def test_modules_of_haiku():
+    hk = pytest.importorskip("haiku")
+
+    def net(x):
+        return jnp.tanh(hk.remat(hk.nets.MLP([4, 5]))(hk.LayerNorm(-1, True, True)(x)))
+
+    net = hk.without_apply_rng(hk.transform(net))
+    found = jaxviz.residuals(lambda params, x: net.apply(params, x), jax.eval_shape(net.init, KEY, X), X)
+    assert {"layer_norm", "mlp/linear_0", "mlp/linear_1"} <= set(names(found.by_module()))
+
+
+def test_modules_of_flax_nnx_are_methods():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Block(nnx.Module):
+        def __init__(self):
+            self.norm = nnx.LayerNorm(4, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return jax.nn.gelu(self.norm(x))
+
+    graph, params = nnx.split(Block())
+    found = jaxviz.residuals(lambda params, x: nnx.merge(graph, params)(x) ** 2, params, X)
+    assert {"Block.__call__", "LayerNorm.__call__"} <= set(names(found.by_module()))
+    assert names(found.by_scope()) == ["no scope"]
+
+
+def test_modules_of_equinox_are_methods_but_for_its_own_layers():
+    eqx = pytest.importorskip("equinox")
+
+    class Block(eqx.Module):
+        mlp: eqx.nn.MLP
+
+        def __call__(self, x):
+            return jnp.tanh(self.mlp(x))
+
+    params, static = eqx.partition(Block(eqx.nn.MLP(4, 4, 8, 1, key=KEY)), eqx.is_array)
+    found = jaxviz.residuals(lambda params, x: jax.vmap(eqx.combine(params, static))(x) ** 2, params, X)
+    assert {"Block.__call__", "eqx.nn.MLP", "eqx.nn.MLP/eqx.nn.Linear"} <= set(names(found.by_module()))
+
+
+def test_without_a_module_it_is_the_method_or_the_function():
+    class Trainer:
+        def loss(self, x):
+            return helper(x)
+
+        def fit(self):
+            return jaxviz.residuals(jnp.sin, X)  # what calls jaxviz is no part of the function
+
+    def helper(x):
+        return jnp.sin(x)
+
+    assert names(jaxviz.residuals(Trainer().loss, X).by_module()) == ["Trainer.loss"]
+    assert names(jaxviz.residuals(lambda x: helper(x), X).by_module()) == [helper.__qualname__]
+    assert names(Trainer().fit().by_module()) != ["Trainer.loss"]
+
+
+# --- values kept twice ------------------------------------------------------------------------------------------------
+
+
+def rounded(x):
+    h = jnp.tanh(x)
+    full = h.astype(jnp.float32)
+    return jnp.sum(full * full.sum()) + jnp.sum(h * h.sum()).astype(jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("f", "x", "at_stake", "words"),
+    [
+        (rounded, X.astype(jnp.bfloat16), 64, ["`tanh(x)`", "as bf16[4,4]", "as f32[4,4]", "from test_totals.py:"]),
+        (lambda x: x @ x.T, X, 64, ["`x`", "2 times as f32[4,4]"]),
+        (lambda x: x @ jax.jit(jnp.transpose)(x), X, 64, ["`x`"]),
+        (lambda x: jnp.sin(x).reshape(16) @ (jnp.sin(x).reshape(16)), X, 0, []),
+        (lambda x: (lambda y: y.reshape(16) @ jnp.ravel(y.T))(x * x), X, 64, ["`mul(x, x)`"]),
+        (lambda x: (lambda y: y * y.astype(jnp.int32))(x * 3.5), X, 0, []),
+        (lambda x: jax.nn.relu(jax.nn.relu(x)), X, 0, []),  # two broadcasts of the number 0
+        (lambda x: x * jnp.ones((4, 4)) @ x[:, :3], X, 0, []),  # a slice is no copy of all of it
+        (lambda x: jnp.sin(x).T * 2.0, X, 0, []),
+        (lambda x: x * (x + 1), X, 0, []),
+    ],
+    ids="rounded transposed transposed_in_jit made_twice reshaped fraction_lost number slice once sum".split(),
+)
+def test_duplicates(f, x, at_stake, words):
+    found = jaxviz.residuals(f, x)
+    assert sum(d.nbytes for d in found.duplicates) == at_stake
+    for word in words:
+        assert word in found.duplicates[0].text
+    assert any("second copies" in note for note in found.notes) == bool(at_stake)
+
+
+def test_a_value_stacked_in_two_types_is_kept_twice_for_each_iteration():
+    def body(x, _):
+        h = jnp.tanh(x)
+        return (h.astype(jnp.float32) * h.astype(jnp.float32).sum()).astype(x.dtype) * h, None
+
+    found = jaxviz.residuals(lambda x: lax.scan(body, x, None, length=5)[0], X.astype(jnp.bfloat16))
+    (copies,) = found.duplicates
+    assert {r.lengths for r in copies.residuals} == {(5,)}
+    assert copies.nbytes == sum(r.nbytes for r in copies.residuals) - 5 * 16 * 2
+
+
+# --- what is the same in each iteration -------------------------------------------------------------------------------
+
+
+def carried(x, w, change):
+    @jax.checkpoint
+    def body(carry, _):
+        x, w = carry
+        return (jnp.tanh(x * jnp.exp(w)), change(w)), None
+
+    return lax.scan(body, (x, w), None, length=5)[0][0]
+
+
+def test_what_a_scan_stacks_though_it_is_the_same_in_each_iteration():
+    found = jaxviz.residuals(lambda x, w: carried(x, w, lambda w: w), X, X)
+    (same,) = found.invariant
+    assert same.nbytes == 4 * 64
+    assert same.residuals[0].type == "5 × f32[4,4]"
+    (note,) = [n for n in found.notes if "same in each iteration" in n]
+    assert note.startswith("256 B in 1 residual are copies that a scan stacks")
+
+
+@pytest.mark.parametrize("change", [lambda w: w * 1.5, jnp.sin, lambda w: w + 0.0])
+def test_what_differs_between_iterations_is_not(change):
+    assert not jaxviz.residuals(lambda x, w: carried(x, w, change), X, X).invariant
+
+
+def test_what_differs_with_an_outer_scan_alone_is_the_same_in_the_inner_one():
+    def outer(x, s):
+        return carried(x, s * jnp.ones((4, 4)), lambda w: w), None
+
+    (same,) = jaxviz.residuals(lambda x: lax.scan(outer, x, jnp.arange(3.0))[0], X).invariant
+    assert same.residuals[0].lengths == (3, 5)
+    assert same.nbytes == 3 * 4 * 64
+
+
+def test_random_numbers_with_a_key_that_is_split_differ():
+    def body(_, carry):
+        x, key = carry
+        key, one = jax.random.split(key)
+        return x * jax.random.normal(one, (4, 4)), key
+
+    found = jaxviz.residuals(lambda x: lax.fori_loop(0, 5, body, (x, KEY))[0], X)
+    assert found.stacked
+    assert not found.invariant
+
+
+# --- what a jit forces ------------------------------------------------------------------------------------------------
+
+
+@jax.jit
+def twice(x):
+    y = jnp.sin(x)
+    return y, y
+
+
+@jax.jit
+def passes_on(x):
+    return x
+
+
+placed = jax.jit(lambda x: x, out_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+
+
+@pytest.mark.parametrize(
+    ("f", "forced"),
+    [
+        (lambda x: (lambda y, z: y * y + z * z)(*twice(x)), [64]),
+        (lambda x: placed(x) * x, [64]),
+        (lambda x: x * 2.0, [4]),
+        (lambda x: passes_on(x) * x, []),
+        (jax.jit(lambda x: jnp.sin(x) * x), []),
+        (lambda x: jnp.sin(x) * x, []),
+        (lambda x: lax.scan(lambda x, _: (jax.jit(jnp.sin)(x), None), x, None, length=3)[0], []),
+    ],
+    ids="result_twice operand_placed number operand_passed_on jit no_jit jit_in_scan".split(),
+)
+def test_what_a_jit_forces_to_be_kept(f, forced):
+    found = jaxviz.residuals(f, X)
+    assert [d.nbytes for d in found.forced] == forced
+    assert any("boundary of a jitted function" in note for note in found.notes) == bool(forced)
+
+
+def test_a_number_among_much_else_is_not_worth_a_sentence():
+    found = jaxviz.residuals(lambda x: jnp.sin(x) * 2.0, jnp.ones((50, 50)))
+    assert found.forced
+    assert not found.notes
+
+
+@pytest.mark.parametrize(
+    "f", [jax.jit(scoped), in_scan, lambda x: jax.jit(lambda y: jax.nn.gelu(y) * X[0, 0])(x) * 2.0]
+)
+def test_jits_written_out_compute_the_same(f):
+    program = inlined(trace(f)(X), (compat.jit_p,))
+    assert not any(e.primitive.name == "jit" for _, e in program.walk() if e.primitive.name != "custom_jvp_call")
+    np.testing.assert_allclose(as_function(program)(X)[0], f(X), rtol=1e-6)
+
+
+# --- table, picture, data ---------------------------------------------------------------------------------------------
+
+
+def test_the_largest_come_first_and_the_rest_are_counted(large):
+    text = str(large)
+    assert max(map(len, text.splitlines())) <= 100
+    rest = sorted((r.nbytes for r in large), reverse=True)[40:]
+    assert f"and {len(rest)} more, " in text
+    lines, start = inspect.getsourcelines(layer_norm)
+    line = start + next(i for i, code in enumerate(lines) if "rsqrt" in code)
+    assert f"models.py:{line}" in text.split("residuals  function")[1]
+    rows = [line for line in large.table(limit=None).splitlines() if line[:1] not in (" ", "-")]
+    assert len(rows) == 1 + len(large)
+    assert large.table(3).splitlines()[-1].startswith(f"and {len(large) - 3} more, ")
+    sizes = [r.nbytes for r in large]
+    assert sizes != sorted(sizes, reverse=True)  # the order of the residuals is that of the linear program
+
+
+def test_a_small_table_says_all():
+    found = jaxviz.residuals(lambda x: jnp.sin(x), 1.0)
+    assert "more" not in str(found)
+    assert "function" not in str(found)  # nor is there a table of lines
+
+
+def test_plain_data_and_the_page_carry_the_totals(large):
+    data = json.loads(json.dumps(large.to_dict()))
+    for by in ("by_line", "by_function", "by_scope", "by_module"):
+        assert sum(t["nbytes"] for t in data[by]) == data["nbytes"]
+    assert data["nbytes_without_arguments"] == large.nbytes_without_arguments
+    assert data["findings"]["unread"][0]["nbytes"] == large.unread[0].nbytes
+    assert "by line" in large._repr_html_()
+
+
+def test_boxes_fill_their_room():
+    sizes = [500, 433, 78, 25, 25, 7, 1, 1]
+    boxes = squarify(sizes, (1.0, 2.0, 6.0, 4.0))
+    for size, (x, y, w, h) in zip(sizes, boxes, strict=True):
+        assert w * h == pytest.approx(24 * size / sum(sizes))
+        assert 1 <= x <= x + w <= 7 + 1e-9
+        assert 2 <= y <= y + h <= 6 + 1e-9
+    assert squarify([], (0, 0, 1, 1)) == []
+
+
+@pytest.mark.parametrize("f", [None, jnp.sin, jnp.negative], ids=["many", "one", "none"])
+def test_the_picture(large, f):
+    found = large if f is None else jaxviz.residuals(f, 1.0)
+    figure = found.plot()
+    assert figure.canvas.manager is None  # none of pyplot's
+    drawn = [p for axes in figure.axes[:1] for p in axes.patches]
+    assert len(drawn) == len(found)
+    size = [p.get_width() * p.get_height() for p in drawn]
+    assert len(found) < 2 or max(size) > 100 * min(size)
+    figure.savefig(buffer := io.BytesIO(), format="png")
+    assert buffer.getvalue().startswith(b"\x89PNG")

@@ -1,0 +1,187 @@
+"""`jaxviz.doctor()` and `jaxviz doctor`: what is said of an environment, and of each thing that may be missing from it."""
+
+import importlib.metadata as metadata
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import jaxviz
+from jaxviz.cli import main
+from jaxviz.features import doctor as module
+
+
+def doctor_of_a_process(**variables):
+    """The exit status and the report of `jaxviz doctor --json` in a process of its own."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "CUDA_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxviz", "doctor", "--json"], env={**env, "JAX_PLATFORMS": "cpu", **variables},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_all_is_here_that_the_tests_run_with():
+    report = jaxviz.doctor()
+    assert report.ok, report
+    assert "all that it needs is here" in str(report)
+    assert report["jax"].found == jax.__version__
+    assert report["anywidget"].found == metadata.version("anywidget")
+    assert report["backend"].found.startswith("cpu")
+    assert report["devices"].found.startswith(f"{jax.device_count()} devices")
+    assert report["widget bundle"].state == "ok"
+    assert metadata.version("anywidget") in report["lab extension anywidget"].found
+    assert "numpy" in report
+    assert "sphinx" not in report  # an extra is not needed
+    with pytest.raises(KeyError, match="nothing is known of 'node'"):
+        report["node"]
+
+
+def test_a_report_is_text_html_and_data():
+    report = jaxviz.doctor()
+    told = report.to_dict()
+    assert told["ok"] is True
+    assert json.loads(json.dumps(told)) == told
+    assert {f["part"] for f in told["findings"]} >= {"versions", "devices", "notebook", "pictures"}
+    shown = report._repr_html_()
+    for finding in report.findings:
+        assert finding.what in str(report)
+        assert finding.what in shown
+
+
+def test_without_dot_pictures_are_made_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = jaxviz.doctor()
+    assert report.ok
+    assert report["dot"].state == "note"
+    assert "graphviz" in report["dot"].advice
+    assert "note: dot" in str(report)
+
+
+def test_a_missing_bundle_is_to_be_mended(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(module, "_PACKAGE", tmp_path / "jaxviz")
+    report = jaxviz.doctor()
+    assert [f.what for f in report.faults] == ["widget bundle"]
+    assert "pip install --force-reinstall" in report["widget bundle"].advice
+    (tmp_path / "widgets" / "src").mkdir(parents=True)
+    assert "make lab" in jaxviz.doctor()["widget bundle"].advice
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "1 thing is to be mended: widget bundle" in shown
+    assert "make lab" in shown
+
+
+def test_a_bundle_without_its_parts_or_older_than_its_sources(tmp_path):
+    static, sources = tmp_path / "static", tmp_path / "src"
+    (static / "parts").mkdir(parents=True)
+    sources.mkdir()
+    for name in ("explorer.js", "loader.js"):
+        (static / name).write_text("0")
+    assert module._bundle(static, sources).state == "fault"
+    (static / "parts" / "graph.js").write_text("0")
+    assert module._bundle(static, sources).state == "ok"
+    (sources / "edited.ts").write_text("0")
+    os.utime(sources / "edited.ts", (4e9, 4e9))
+    found = module._bundle(static, sources)
+    assert (found.state, "older than" in found.found) == ("note", True)
+
+
+def test_versions_that_do_not_fit(monkeypatch):
+    real = metadata.version
+
+    def version(name):
+        if name == "matplotlib":
+            raise metadata.PackageNotFoundError(name)
+        return {"jax": "0.4.1", "jupyterlab_widgets": "1.1.0"}.get(name) or real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    report = jaxviz.doctor()
+    assert {f.what for f in report.faults} == {"jax", "matplotlib", "jupyterlab_widgets"}
+    assert "pip install 'matplotlib>=" in report["matplotlib"].advice
+    assert "jaxviz-lab needs jax" in report["jax"].advice
+    assert "ipywidgets needs jupyterlab_widgets" in report["jupyterlab_widgets"].advice
+    assert "3 things are to be mended" in report.summary
+
+
+def test_a_package_that_is_not_installed_says_so(monkeypatch):
+    monkeypatch.setattr(module, "_DISTRIBUTION", "jaxviz-nowhere")
+    report = jaxviz.doctor()
+    assert report.ok
+    assert "pip install -e ." in report["jaxviz"].advice
+    assert report["jax"].state == "ok"
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.99.0" if name == "jax" else real(name))
+    assert [f.what for f in jaxviz.doctor().faults] == ["jax"]
+
+
+def test_the_extensions_that_jupyterlab_loads(monkeypatch, tmp_path):
+    what = "lab extension anywidget"
+    config = tmp_path / "config" / "labconfig"
+    config.mkdir(parents=True)
+    (config / "page_config.json").write_text('{"disabledExtensions": {"anywidget": true}}')
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(config.parent))
+    report = jaxviz.doctor()
+    assert [f.what for f in report.faults] == [what]
+    assert "jupyter labextension enable anywidget" in report[what].advice
+
+    monkeypatch.delenv("JUPYTER_CONFIG_DIR")
+    shadow = tmp_path / "share" / "labextensions" / "anywidget"
+    shadow.mkdir(parents=True)
+    (shadow / "package.json").write_text('{"name": "anywidget", "version": "0.1.0", "jupyterlab": {}}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
+    report = jaxviz.doctor()
+    assert [f.what for f in report.faults] == [what]
+    assert str(shadow) in report[what].advice
+    assert metadata.version("anywidget") in report[what].advice
+
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *parts: [str(tmp_path / "nowhere")])
+    assert {f.what for f in jaxviz.doctor().faults} == {what, "lab extension @jupyter-widgets/jupyterlab-manager"}
+
+
+def test_a_clean_process_has_no_flags():
+    """No flag is told of where none is set, so what is taken for each flag's default is JAX's."""
+    status, told = doctor_of_a_process()
+    assert (status, told["ok"]) == (0, True), told
+    assert not [f for f in told["findings"] if f["part"] == "flags"]
+
+
+def test_flags_that_are_set():
+    status, told = doctor_of_a_process(
+        JAX_ENABLE_X64="1", JAX_DEBUG_NANS="1", JAX_DISABLE_JIT="1", JAX_NUMPY_DTYPE_PROMOTION="strict",
+        XLA_FLAGS="--xla_force_host_platform_device_count=2",
+    )  # fmt: skip
+    assert status == 0
+    flags = {f["what"]: f["found"] for f in told["findings"] if f["part"] == "flags"}
+    assert flags == {
+        "jax_enable_x64": "True", "jax_debug_nans": "True", "jax_disable_jit": "True", "jax_numpy_dtype_promotion": "strict",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }  # fmt: skip
+    assert [f["found"] for f in told["findings"] if f["what"] == "devices"] == ["2 devices, cpu:0 to cpu:1 (cpu)"]
+
+
+def test_a_platform_that_is_not_there():
+    status, told = doctor_of_a_process(JAX_PLATFORMS="nowhere")
+    assert status == 1
+    (backend,) = (f for f in told["findings"] if f["what"] == "backend")
+    assert "JAX was told to use nowhere" in backend["advice"]
+    assert "devices" not in {f["what"] for f in told["findings"]}
+
+
+def test_a_gpu_that_jax_cannot_use(monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert module._backend("cpu", None)[0] == "note"
+    assert "jax[cuda" in module._backend("cpu", None)[2]
+    assert module._backend("cpu", "cpu")[0] == "ok"
+    assert module._backend("gpu", None) == ("ok", "gpu", "")
+
+
+def test_every_flag_that_is_told_of_is_one_of_jax():
+    known = {name for name in module._FLAGS if hasattr(jax.config, name) or name in jax.config.values}
+    assert set(module._FLAGS) - known <= {"jax_custom_jvp3"}  # which only newer versions have

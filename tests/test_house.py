@@ -1,0 +1,69 @@
+"""How the package is laid out: public names are what they are whatever was imported first, and tools see them."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from test_errors import CALLS
+
+import jaxviz
+
+
+def every_module():
+    return [m.name for m in pkgutil.walk_packages(jaxviz.__path__, "jaxviz.") if m.name != "jaxviz.__main__"]
+
+
+def test_no_module_has_a_public_callable_s_name():
+    modules = {name.split(".")[1] for name in every_module()}
+    assert {name for name in modules & set(dir(jaxviz)) if callable(getattr(jaxviz, name))} == set()
+
+
+@pytest.fixture(scope="module")
+def all_imported():
+    for name in every_module():
+        importlib.import_module(name)
+
+
+def test_public_names_are_no_modules(all_imported):
+    modules = {name for name in dir(jaxviz) if isinstance(getattr(jaxviz, name), types.ModuleType)}
+    assert modules == {"teach"}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_entry_point_works_with_every_module_imported(all_imported, name):
+    args = (jnp.ones(3),)
+    f = jax.custom_jvp(lambda x: jnp.sum(jnp.sin(x)))
+    f.defjvp(lambda x, t: (f(*x), jnp.vdot(jnp.cos(x[0]), t[0])))
+    if name == "linear_transpose":
+        jaxviz.linear_transpose(lambda x: 2 * x, *args)(*args)
+    else:
+        CALLS[name](f, *args)
+
+
+def test_import_brings_nothing_with_it():
+    code = "import sys, jaxviz; print(*(m for m in sys.modules if m.split('.')[0] in ('jax', 'jaxviz', 'matplotlib', 'IPython')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["jaxviz"]
+
+
+def test_completion_offers_the_public_names():
+    code = "import jaxviz; print(*dir(jaxviz))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"explore", "residuals", "grad", "plan_remat", "teach"} <= set(done.stdout.split())
+
+
+def test_type_checkers_know_the_public_names(tmp_path):
+    file = tmp_path / "first.py"
+    file.write_text("import jaxviz\n\nshown: jaxviz.Explorer = jaxviz.explore(abs, 1.0)\njaxviz.nothing_of_the_kind\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary", str(file)],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert [line.split(": ", 2)[1:] for line in done.stdout.splitlines()] == [
+        ["error", 'Module has no attribute "nothing_of_the_kind"  [attr-defined]']
+    ], done.stdout
