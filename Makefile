@@ -5,7 +5,7 @@
 # make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
 # make bench  speed and memory beside JAX's
 # make test-jax JAX_CHECKOUT=…   JAX's own tests, run on jaxviz: a checkout of JAX at the tag of the version installed; test-jax-latest likewise
-# make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12
+# make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11
 # make test-libraries   real programs of other libraries, in an environment of their own; make docs-libraries: and their table in the docs
 # Other interpreters: make test PYTHON=python3.12
 
@@ -20,7 +20,9 @@ SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --j
 SPREAD := -n 2 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
-LATEST := .venv-latest
+# Each JAX that is asked for has an environment of its own.
+JAX ?=
+LATEST := .venv-latest$(JAX:%=-%)
 PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12*/bin/python3.12; do \
 	"$$p" -c "" 2>/dev/null && { echo "$$p"; break; }; done)
 
@@ -106,13 +108,13 @@ test-quick: $(STAMPS)/install-test jaxviz/static/explorer.js lint check-widgets
 test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
 	$(PYTEST)
 
-$(STAMPS)/install-latest: jaxviz/static/explorer.js pyproject.toml
+$(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make test-latest needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }
 	$(PYTHON_LATEST) -m venv $(LATEST)
-	$(LATEST)/bin/python -m pip install --quiet --editable '.[test-engine]' 'jax>=0.12'
+	$(LATEST)/bin/python -m pip install --quiet --editable '.[test-engine]' '$(if $(JAX),jax==$(JAX).*,jax>=0.12)'
 	@mkdir -p $(STAMPS) && touch $@
 
-test-latest: $(STAMPS)/install-latest
+test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
 	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not browser and not packaging' tests \
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore=tests/test_libraries.py
@@ -142,7 +144,7 @@ test-jax: checkout $(STAMPS)/install-test
 	$(BIN)/python -m pip install --quiet absl-py
 	PYTHONPATH=$(CURDIR)/tests/jax_suite $(BIN)/python -m pytest $(SPREAD) $(ON_JAXVIZ)
 
-test-jax-latest: checkout $(STAMPS)/install-latest
+test-jax-latest: checkout $(STAMPS)/install$(LATEST:.venv%=%)
 	$(LATEST)/bin/python -m pip install --quiet absl-py
 	PYTHONPATH=$(CURDIR)/tests/jax_suite $(LATEST)/bin/python -m pytest $(SPREAD) $(ON_JAXVIZ)
 
@@ -150,4 +152,4 @@ print-latest:
 	@echo $(PYTHON_LATEST)
 
 clean:
-	rm -rf $(VENV) $(LATEST) $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py
+	rm -rf $(VENV) .venv-latest* $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py

@@ -284,6 +284,7 @@ LEFT_OUT = {
             "call_hi_primitive",
             "composite",
             "eval_jaxpr",
+            "program_order",
             "remat_opt",
         ],
         _CONTROL,

@@ -83,7 +83,7 @@ def _takes_params(f: Callable[..., Any]) -> bool:
 
 
 def _no_such_policy(name: str) -> str:
-    known = [n for n, p in vars(jax.checkpoint_policies).items() if callable(p)]
+    known = [n for n, p in vars(jax.checkpoint_policies).items() if callable(p) and not isinstance(p, type)]
     close = difflib.get_close_matches(name, [*known, AS_IT_IS, NO_CHECKPOINTS], n=3, cutoff=0.5)
     if close:
         return f"jax.checkpoint_policies has no {name!r}; did you mean {' or '.join(map(repr, close))}?"
