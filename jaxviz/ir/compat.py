@@ -504,7 +504,11 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
-        taken = self._taken(jvp, tracers, partial(_jvp_of_rule, jvp, symbolic_zeros=params["symbolic_zeros"]))
+        alike = _MappedAlike()
+        jvp = alike.rule(jvp)
+        function_of = partial(_jvp_of_rule, jvp, symbolic_zeros=params["symbolic_zeros"])
+        taken = self._taken(jvp, tracers, function_of)
+        fun = alike.function(fun, partial(self._taken, jvp, tracers, function_of, at_once=True))
         out = super().process_custom_jvp_call(prim, self.seen(fun, tracers), jvp, tracers, **params)
         self._keep("jvp_jaxpr_fun", prim, jvp, taken)
         return out
@@ -512,7 +516,11 @@ class _Trace(_pe.DynamicJaxprTrace):
     def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the forward rule itself, for the same reason."""
         self.holds_tracers |= _holds_tracers(self, bwd)
-        taken = self._taken(fwd, tracers, partial(_forward_of_rule, fwd), params["out_trees"])
+        alike = _MappedAlike()
+        fwd = alike.rule(fwd)
+        function_of = partial(_forward_of_rule, fwd)
+        taken = self._taken(fwd, tracers, function_of, params["out_trees"])
+        fun = alike.function(fun, partial(self._taken, fwd, tracers, function_of, params["out_trees"], at_once=True))
         out = super().process_custom_vjp_call(prim, self.seen(fun, tracers), fwd, bwd, tracers, **params)
         self._keep("fwd_jaxpr_thunk", prim, fwd, taken)
         return out
@@ -522,14 +530,19 @@ class _Trace(_pe.DynamicJaxprTrace):
         return fun
 
     def _taken(
-        self, rule: Any, tracers: Sequence[Any], function_of: Callable[..., Any], out_trees: Any = lambda: None
+        self,
+        rule: Any,
+        tracers: Sequence[Any],
+        function_of: Callable[..., Any],
+        out_trees: Any = lambda: None,
+        at_once: bool = False,
     ) -> _TakenRule | None:
         """A custom rule that has to be traced at once, since what it closes over is gone when the trace is over, or its values are."""
         if not self.keeps_rules:
             return None
         holds_own, holds_inner = _holds_tracers(self, rule), _holds_tracers(self, rule, inside=True)
         folds = _config.eager_constant_folding.value
-        if not (self.takes_rules or holds_inner or (holds_own and folds)):
+        if not (at_once or self.takes_rules or holds_inner or (holds_own and folds)):
             self.holds_tracers |= holds_own
             return None
         tracers = [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in tracers]
@@ -538,14 +551,15 @@ class _Trace(_pe.DynamicJaxprTrace):
         if not any(carries):
             return None
         function, taken_avals, nonzeros_out = function_of(avals, carries)
-        traced = trace_to_jaxpr(
-            function,
-            taken_avals,
-            unknown_debug_info(len(taken_avals), 0),
-            values=self.values_of(tracers, len(taken_avals)),
-            active=[*carries, *([True] * (len(taken_avals) - len(carries)))],
-            keeps_rules=False,
-        )
+        with _core.set_current_trace(self):
+            traced = trace_to_jaxpr(
+                function,
+                taken_avals,
+                unknown_debug_info(len(taken_avals), 0),
+                values=self.values_of(tracers, len(taken_avals)),
+                active=[*carries, *([True] * (len(taken_avals) - len(carries)))],
+                keeps_rules=False,
+            )
         return _TakenRule(rule, traced, carries, nonzeros_out, out_trees())
 
     takes_rules = False
@@ -588,6 +602,122 @@ def _with_unused_inputs(jaxpr: Any, at: int, avals: Sequence[Any]) -> Any:
     )
     invars = [*opened.invars[:at], *unused, *opened.invars[at:]]
     return ClosedJaxpr(opened.replace(invars=invars, debug_info=info), jaxpr.consts)
+
+
+Axis = Any
+"""An axis that is mapped over, JAX's `AxisData`: `name`, `size`, `spmd_name` and `explicit_mesh_axis`."""
+
+Dims = tuple[int | None, ...]
+"""The dimensions along which each of the vmaps around a function maps a result of it, that of the outermost first."""
+
+
+class _MappedAlike:
+    """Has a function with a custom rule and that rule give results that are mapped along the same dimensions.
+
+    Outside `jit` JAX calls one of the two, under each `vmap` around them, and takes the results as that one maps them; a program has both.
+    What is traced first decides. Where that is the function, and a result of it is not mapped, the rule is traced once before it is needed,
+    to see how it maps them: a result whose tangent is mapped has to be too.
+
+    Source: `BatchTrace.process_custom_jvp_call` and `process_custom_vjp_call` in JAX's `batching.py`.
+    """
+
+    def __init__(self) -> None:
+        self._dims: list[Dims] | None = None
+        """Of the results; of a forward rule's, those of the residuals before them."""
+
+    def rule(self, rule: Any) -> Any:
+        return self._wrapped(rule, lambda dims: None)
+
+    def function(self, fun: Any, take: Callable[[], Any]) -> Any:
+        """The function.
+
+        Args:
+          fun: a WrappedFun.
+          take: traces the rule.
+        """
+        maps = [any(d is not None for d in args[2]) for gen, args in fun.transforms if _is_vmap(gen)]
+
+        def look(dims: list[Dims]) -> None:
+            if self._dims is not None or not any(d is None and m for of in dims for d, m in zip(of, maps, strict=True)):
+                return
+            with contextlib.suppress(Exception):  # which the rule raises again where it is used
+                take()
+            if self._dims is not None and not any(
+                d is None and other is not None
+                for of, others in zip(dims, self._of(len(dims)), strict=True)
+                for d, other in zip(of, others, strict=True)
+            ):
+                self._dims = None
+
+        return self._wrapped(fun, look)
+
+    def _of(self, n: int) -> list[Dims]:
+        """The dimensions of the last `n` results."""
+        assert self._dims is not None
+        return self._dims[len(self._dims) - n :]
+
+    def _wrapped(self, fun: Any, look: Callable[[list[Dims]], None]) -> Any:
+        vmaps = [
+            (store, args[1]) for (gen, args), store in zip(fun.transforms, fun.stores, strict=True) if _is_vmap(gen)
+        ]
+        if not vmaps:
+            return fun
+        axes = [axis for _, axis in vmaps]
+
+        def alike(call: Callable[..., Any], *args: Any) -> list[Any]:
+            outs = call(*args)
+            dims: list[Dims] = list(zip(*(store.val for store, _ in vmaps), strict=True))
+            look(dims)
+            if self._dims is None:
+                self._dims = dims
+                return list(outs)
+            n = min(len(dims), len(self._dims))
+            wanted = [
+                tuple([d if other is None else other for d, other in zip(of, others, strict=True)])
+                for of, others in zip(dims[len(dims) - n :], self._of(n), strict=True)
+            ]
+            wanted = dims[: len(dims) - n] + wanted
+            self._dims = wanted
+            for i, (store, _) in enumerate(vmaps):
+                store.reset()
+                store.store([of[i] for of in wanted])
+            # The tangents that a JVP rule gives after its results are mapped as those are.
+            return [_mapped_along(x, dims[i % len(dims)], wanted[i % len(dims)], axes) for i, x in enumerate(outs)]
+
+        return fun.wrap(alike, (), None)
+
+
+def _is_vmap(transform: Any) -> bool:
+    return transform in (_batching.batch_subtrace.args[0], _batching.batch_custom_jvp_subtrace.args[0])
+
+
+def _mapped_along(x: Any, dims: Dims, wanted: Dims, axes: Sequence[Axis]) -> Any:
+    """A value that is mapped along some dimensions, mapped along others: moved there, and broadcast where it was not mapped.
+
+    Args:
+      x: the value, or a symbolic zero, which has no dimensions to move.
+      dims, wanted: its dimensions, by `vmap`, the outermost first.
+      axes: that each `vmap` maps over.
+    """
+    if dims == wanted or type(x) in (_ad_util.SymbolicZero, _ad.Zero) or is_float0(_core.typeof(x)):
+        return x
+    own = list(range(x.ndim - sum(d is not None for d in dims)))
+    before, after = (_with_axes(own, d) for d in (dims, wanted))
+    x = jax.lax.transpose(x, [before.index(a) for a in after if a in before])
+    for i, a in enumerate(after):
+        if a not in before:
+            axis = axes[-1 - a]
+            x = _batching.broadcast(x, axis.size, i, axis.explicit_mesh_axis)
+    return x
+
+
+def _with_axes(own: Sequence[int], dims: Dims) -> list[int]:
+    """The order of the axes of a value that is mapped: its own from 0 on, and of the outermost `vmap` -1, of the next -2."""
+    order = list(own)
+    for i, d in reversed(list(enumerate(dims))):
+        if d is not None:
+            order.insert(d, -1 - i)
+    return order
 
 
 class _TakenRule:
@@ -1659,9 +1789,6 @@ def scan_params(params: Mapping[str, Any], n_in: int, n_out: int, n_consts: int,
 
 
 # --- batching rules ---------------------------------------------------------------------------------------------------
-
-Axis = Any
-"""An axis that is mapped over, JAX's `AxisData`: `name`, `size`, `spmd_name` and `explicit_mesh_axis`."""
 
 IF_MAPPED: Any = _batching.zero_if_mapped
 """Stands for the front, of a value that is mapped."""

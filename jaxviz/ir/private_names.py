@@ -42,6 +42,7 @@ class Name(NamedTuple):
 
 _VMAP = "jaxviz.vmap"
 _SHARD_MAP = "differentiating a shard_map"
+_MAPPED_RULE = "jax.vmap of a function with a custom rule"
 _MAPPED_COND = "jaxviz.vmap of a cond"
 _JACFWD, _JACREV = "jaxviz.jacfwd", "jaxviz.jacrev"
 _REVERSE = "jaxviz.grad or jaxviz.vjp"
@@ -198,6 +199,9 @@ PRIVATE_NAMES: dict[str, Name] = {
     "interpreters.batching.AxisData": Name("an axis, as one device sees it", _VMAP),
     "interpreters.batching.BatchTrace": Name("batching rules are called by a trace", _VMAP),
     "interpreters.batching.BatchTracer": Name("a value with its mapped dimension", _VMAP),
+    "interpreters.batching.batch_custom_jvp_subtrace": Name("a custom JVP rule under vmap, whose results it maps", _MAPPED_RULE),
+    "interpreters.batching.batch_subtrace": Name("a function with a custom rule under vmap, whose results it maps", _MAPPED_RULE),
+    "interpreters.batching.broadcast": Name("a result that only its tangent is mapped of", _MAPPED_RULE),
     "interpreters.batching.fancy_primitive_batchers": Name("whether there is a batching rule", _VMAP),
     "interpreters.batching.matchaxis": Name("moves a mapped dimension, or JAX's error", _VMAP),
     "interpreters.batching.zero_if_mapped": Name("stands for the front of a value that is mapped", _VMAP),

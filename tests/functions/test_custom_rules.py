@@ -346,3 +346,64 @@ def test_custom_gradient():
 
     with pytest.raises(TypeError, match="must produce a pair"):
         no_pair(1.0)
+
+
+# --- under vmap -------------------------------------------------------------------------------------------------------
+
+
+SQUARE = jnp.linspace(-1.0, 1.0, 9).reshape(3, 3)
+
+
+def mapped_otherwise(kind):
+    """Results that the function and its rule map along different dimensions, one of them that only the rule maps."""
+    fun = lambda x: (jnp.sin(SQUARE @ x), x.sum(), jnp.ones(3))
+
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        y = x @ SQUARE.T
+        return (jnp.sin(y), x.sum(), jnp.ones(3)), (jnp.cos(y) * (t @ SQUARE.T), 2 * t.sum(), t)
+
+    def forward(x):
+        y = x @ SQUARE.T
+        return (jnp.sin(y), x.sum(), 0 * x + 1), y
+
+    def backward(y, cts):
+        return ((jnp.cos(y) * cts[0]) @ SQUARE + 2 * cts[1] + cts[2],)
+
+    if kind == "jvp":
+        made = jax.custom_jvp(fun)
+        made.defjvp(rule)
+    else:
+        made = jax.custom_vjp(fun)
+        made.defvjp(forward, backward)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+@pytest.mark.parametrize("dims", [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 2)], ids=str)
+def test_a_rule_may_map_its_results_along_other_dimensions_than_its_function(kind, dims):
+    """The matrices are square, so that a wrong dimension would go unseen."""
+
+    def loss(x):
+        f = mapped_otherwise(kind)
+        for dim in dims:
+            f = jax.vmap(f, in_axes=dim)
+        weight = lambda y: jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)
+        return sum(jnp.sum(weight(y) * y) for y in f(x))
+
+    x = jnp.sin(jnp.arange(3.0 ** (1 + len(dims)))).reshape((3,) * (1 + len(dims)))
+    np.testing.assert_allclose(jaxviz.grad(loss)(x), jax.grad(loss)(x), rtol=1e-5, atol=1e-6)
+    if kind == "jvp":
+        np.testing.assert_allclose(jaxviz.jvp(loss, (x,), (x,)), jax.jvp(loss, (x,), (x,)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+def test_a_result_that_neither_maps_stays_as_it_is(kind):
+    zeros = lambda x: (jnp.zeros(3), x.sum())
+    if kind == "jvp":
+        f = with_jvp(zeros, lambda p, t: ((jnp.zeros(3), p[0].sum()), (jnp.zeros(3), t[0].sum())))
+    else:
+        f = with_vjp(zeros, lambda x: (zeros(x), x), lambda x, cts: (x * cts[1],))
+    primal = jaxviz.derive(lambda x: jax.vmap(f)(x)[1].sum(), SQUARE).primal
+    (call,) = (e for _, e in primal.walk() if "custom" in e.primitive.name)
+    assert [v.aval.shape for v in call.outvars] == [(3,), (3,)]

@@ -4,10 +4,6 @@ import jax
 
 _NUMBER = "the rule adds Python numbers, which JAX hands back as Python numbers; what a program gives is an array"
 _LOGS = "what backward rules log is not collected: with_logs raises NotImplementedError"
-_ONE_FOR_ALL = (
-    "under vmap the function's result is the same for all examples and its tangent is not; a program is traced with the function, and JAX "
-    "runs the rule alone"
-)
 _OPENED = (
     "a checkpoint of jax_remat3 is opened and differentiated as the primitive that jax.checkpoint has without the flag, which keeps its "
     "name and puts its barriers where that one does"
@@ -17,7 +13,6 @@ _TRACED = "a value without a tangent is to be no tracer while the function runs;
 CANNOT = {
     "test_symbolic_zero_custom_jvp": _NUMBER,
     "test_symbolic_zero_custom_vjp": _NUMBER,
-    "test_hard_stuff2": _ONE_FOR_ALL,
     "test_jvp_rule_doesnt_return_pair_error_message": (
         "the message shows what the rule returned, for JAX a number and here a tracer, since the rule is traced"
     ),
