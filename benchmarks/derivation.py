@@ -101,22 +101,46 @@ def speed(
     return rows
 
 
-def growth(sizes: tuple[int, ...]) -> list[tuple[int, float, float]]:
-    """Seconds and bytes of derivation for programs of more and more layers: (derived equations, s, bytes an equation)."""
-    rows = []
-    for n_layers in sizes:
-        fun, args = transformer(n_layers)
-        program = jaxviz.trace(fun)(*args)
-        derive_programs(program)
-        t = min(seconds(lambda: derive_programs(program)) for _ in range(3))
-        gc.collect()
-        tracemalloc.start()
-        derived = derive_programs(program)
-        n = sum(1 for p in derived for _ in p.walk())
-        size, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        rows.append((n, t, size / n))
-    return rows
+def with_collector(work: Callable[[], Any], times: int = 3) -> float:
+    """CPU seconds of work done some times in a row, with Python's garbage collector on, so that what one time leaves to collect counts too."""
+    gc.collect()
+    start = time.process_time()
+    for _ in range(times):
+        work()
+    return (time.process_time() - start) / times
+
+
+def without_collector(work: Callable[[], Any], times: int = 3) -> float:
+    gc.disable()
+    try:
+        return with_collector(work, times)
+    finally:
+        gc.enable()
+
+
+def growth(n_layers: int) -> tuple[int, list[float], float]:
+    """Of a transformer: its derived equations; µs an equation to derive, and of its own equations to trace, each with the garbage collector
+    on and off; and bytes a derived equation.
+    """
+    fun, args = transformer(n_layers)
+    trace = lambda: jaxviz.trace(lambda *xs: fun(*xs))(*args)
+    program = trace()
+    derive = lambda: derive_programs(program)
+    derive()
+    gc.collect()
+    tracemalloc.start()
+    derived = derive()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    n = sum(1 for p in derived for _ in p.walk())
+    del derived
+    n_traced = sum(1 for _ in program.walk())
+    times = [
+        min(measure(work) for _ in range(3)) / of * 1e6
+        for work, of in ((derive, n), (trace, n_traced))
+        for measure in (with_collector, without_collector)
+    ]
+    return n, times, size / n
 
 
 def main(quick: bool = False) -> None:
@@ -131,7 +155,10 @@ def main(quick: bool = False) -> None:
     }.items():  # fmt: skip
         for label, ours, theirs, ratio in speed(name, fun, args, repeats):
             print(f"{label:<46}{ours * 1e3:>7.1f} ms{theirs * 1e3:>7.1f} ms{ratio:>7.1f}x")
-    print("\nGrowth, memo table warm")
-    print(f"{'derived equations':>20}{'seconds':>10}{'µs/equation':>13}{'bytes/equation':>16}")
-    for n, t, size in growth((12, 48, 150) if quick else (12, 48, 150, 340)):
-        print(f"{n:>20,}{t:>10.3f}{t / n * 1e6:>13.2f}{size:>16,.0f}")
+    print("\nGrowth, memo table warm: CPU time, and the same with Python's garbage collector off")
+    header = f"{'layers':>8}{'derived equations':>20}{'derive, µs/equation':>22}{'off':>8}{'trace, µs/equation':>21}{'off':>8}"
+    print(f"{header}{'bytes/equation':>16}")
+    for n_layers in (12, 50, 150) if quick else (12, 50, 150, 300):
+        n, (derive, derive_off, trace, trace_off), size = growth(n_layers)
+        row = f"{n_layers:>8}{n:>20,}{derive:>22.2f}{derive_off:>8.2f}{trace:>21.2f}{trace_off:>8.2f}"
+        print(f"{row}{size:>16,.0f}")

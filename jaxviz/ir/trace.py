@@ -11,6 +11,7 @@ import jax
 
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_traced
 from jaxviz.ir.errors import NoArrayError
 from jaxviz.ir.origin import definition, locate
@@ -181,7 +182,8 @@ def _trace_flat(
     values = [compat.concrete_value(x) for x in leaves]
     if not on_values:
         try:
-            return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves))
+            with collector_paused():
+                return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves))
         except compat.ConcretizationTypeErrors:
             if not are_concrete(values):
                 raise  # under an outer jit or vmap there is no value to look at: the error is jax's

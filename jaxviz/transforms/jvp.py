@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jaxviz.ir import compat
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
@@ -74,6 +75,7 @@ jvp_rules: RuleTable[JvpRule] = RuleTable("jvp", _default_rule)
 """Key: operation, which operands carry a nonzero tangent."""
 
 
+@collector_paused()
 def jvp_program(
     program: Program,
     nonzeros: Sequence[bool],

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from typing import Literal as OneOf
 
 from jaxviz.ir import compat
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import dce_program
@@ -277,6 +278,7 @@ def _modes_matter(operation: Operation) -> bool:
     return operation.primitive in linearize_rules.registered or not compat.has_plain_jvp_rule(operation.primitive)
 
 
+@collector_paused()
 def linearize_program(
     program: Program,
     nonzeros: Sequence[bool],

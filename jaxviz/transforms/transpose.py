@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from jaxviz.ir import compat
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import applied, trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
@@ -97,10 +98,11 @@ def _not_linear(operation: Operation) -> EquationError:
     )
 
 
-Readers = dict[Atom, list[tuple["Equation | None", Atom]]]
-"""For a variable, the equations that read it, None for the program's results, and what each adds to its cotangent."""
+Read = tuple[Atom, "Equation | None", Atom]
+"""A variable, an equation that reads it, None for the program's results, and what that adds to its cotangent."""
 
 
+@collector_paused()
 def transpose_program(
     program: Program,
     linear: Sequence[bool],
@@ -141,7 +143,7 @@ def transpose_program(
             linear_equations.append((index, equation))
 
     cotangents: dict[Atom, Atom] = {}
-    readers: Readers = {}
+    reads: list[Read] = []
     axes = varying(program, summing.inputs) if summing is not None else {}
     ct_axes: dict[Atom, Axes] = {}
 
@@ -151,7 +153,7 @@ def transpose_program(
             if over:
                 ct = sum_over(builder, ct, over, equation)
             ct_axes[to] = ct_axes.get(to, NO_AXES) | differs.difference(over)
-        readers.setdefault(to, []).append((equation, ct))
+        reads.append((to, equation, ct))
         before = cotangents.get(to)
         cotangents[to] = ct if before is None else _add(builder, before, ct, equation)
 
@@ -216,12 +218,12 @@ def transpose_program(
     _drop_unread(builder, len(program.equations) - len(linear_equations), results)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
     backward = builder.program(invars, results, info, like=program)
-    backward = replace(backward, cotangents=partial(_of_values, program, cotangents, readers, linear_inputs, cts_out))
+    backward = replace(backward, cotangents=partial(_of_values, program, cotangents, reads, linear_inputs, cts_out))
     return Transposed(backward, tuple(ct is not None for ct in cts_out))
 
 
 def _of_values(
-    program: Program, cotangents: Mapping[Atom, Atom], readers: Readers, inputs: Sequence[Var],
+    program: Program, cotangents: Mapping[Atom, Atom], reads: Sequence[Read], inputs: Sequence[Var],
     of_inputs: Sequence[Atom | None],
 ) -> Mapping[Atom, tuple[Atom, ...]]:  # fmt: skip
     """From the values that the variables of a linear program are the tangents of to the sums that are their cotangents.
@@ -229,11 +231,14 @@ def _of_values(
     Args:
       program: the linear program.
       cotangents: of its variables.
-      readers: for each of them, the equations that read it, and what each adds to its cotangent.
+      reads: what each equation adds to the cotangents of those that it reads.
       inputs, of_inputs: its linear inputs, and their cotangents, zeros that were written out among them.
     """
     found = dict(cotangents)
     found.update((v, ct) for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None)
+    readers: dict[Atom, list[tuple[Equation | None, Atom]]] = {}
+    for a, equation, ct in reads:
+        readers.setdefault(a, []).append((equation, ct))
     of_values: dict[Atom, tuple[Atom, ...]] = {}
     for t, shared in program.tangents().items():
         if t not in found:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxviz.ir import compat
+from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import shared, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.axes import named_axes
@@ -82,6 +83,7 @@ vmap_rules: RuleTable[VmapRule] = RuleTable("vmap", _default_rule)
 """Key: operation, where its operands' mapped dimensions are, and the axis."""
 
 
+@collector_paused()
 def vmap_program(program: Program, dims: Sequence[Dim], axis: compat.Axis, to: Sequence[Any] | None = None) -> Vmapped:
     """Maps a program over an axis.
 
