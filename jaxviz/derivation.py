@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr
 
-import jaxviz.higher_order  # noqa: F401  the rules for equations that hold programs register themselves
+from jaxviz import higher_order
 from jaxviz.displays import display
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -270,7 +270,7 @@ def _derive_call(
 
 
 def _has_custom_rule(equation: Equation) -> bool:
-    return equation.primitive in (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
+    return higher_order.of(equation).has_custom_rule
 
 
 def flat_arguments(

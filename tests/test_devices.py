@@ -17,8 +17,8 @@ from test_parity import assert_same, half_slow
 from test_parity import seeds as plain_seeds
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
-from jaxviz.ir.typecheck import check_program
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)
 

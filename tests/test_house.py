@@ -2,9 +2,11 @@
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import pytest
 from test_errors import CALLS
 
 import jaxviz
+from jaxviz import higher_order
 
 
 def every_module():
@@ -67,3 +70,39 @@ def test_type_checkers_know_the_public_names(tmp_path):
     assert [line.split(": ", 2)[1:] for line in done.stdout.splitlines()] == [
         ["error", 'Module has no attribute "nothing_of_the_kind"  [attr-defined]']
     ], done.stdout
+
+
+HOLD_PROGRAMS = (
+    "jit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "remat",
+    "cond",
+    "scan",
+    "while",
+    "shard_map",
+)
+KNOWS_THEM = ("higher_order/", "ir/compat.py", "ir/private_names.py")
+
+
+def test_only_higher_order_names_a_primitive_that_holds_programs():
+    package = Path(jaxviz.__file__).parent
+    named = re.compile(
+        rf"\b({'|'.join(HOLD_PROGRAMS)})_p\b|primitive\.name (==|in) [^\n]*['\"]({'|'.join(HOLD_PROGRAMS)})['\"]"
+    )
+    found = [
+        f"{file.relative_to(package)}:{number}: {line.strip()}"
+        for file in sorted(package.rglob("*.py"))
+        if not file.relative_to(package).as_posix().startswith(KNOWS_THEM)
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if named.search(line)
+    ]
+    assert found == []
+
+
+def test_each_primitive_that_holds_programs_says_what_it_is():
+    assert {str(kind.primitive) for kind in higher_order.kinds()} == {
+        "jit", "closed_call", "call", "custom_jvp_call", "custom_vjp_call", "remat2", "cond", "scan", "while", "shard_map",
+    }  # fmt: skip

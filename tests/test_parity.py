@@ -12,9 +12,9 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from programs import CASES, on_device
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
 from jaxviz.ir.origin import ancestors
-from jaxviz.ir.typecheck import check_program
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)
 

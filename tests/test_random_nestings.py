@@ -14,8 +14,8 @@ from nested_programs import halved, log1pexp
 from test_parity import assert_same, seeds
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
-from jaxviz.ir.typecheck import check_program
 
 LEAVES = {
     "sin": lambda x, w: jnp.sin(x),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from test_parity import assert_same, seeds
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
 from jaxviz.ir.convert import read_jaxpr, write_program
-from jaxviz.ir.typecheck import check_program
 
 SHAPES = [(), (3,), (0,), (2, 3), (1, 3)]
 CONSTANTS = {shape: jnp.linspace(0.2, 0.8, int(np.prod(shape))).reshape(shape) for shape in SHAPES}

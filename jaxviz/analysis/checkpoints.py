@@ -15,7 +15,8 @@ import jax
 
 from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
-from jaxviz.higher_order.devices import only_passes_a_scalar
+from jaxviz.higher_order import is_scan, scan_length
+from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
@@ -143,7 +144,7 @@ def _report(checkpoint: Checkpoint) -> CheckpointReport:
         equation, verdict = decision.equation, decision.verdict
         made = (again if verdict == "recomputed" else kept).get(equation.origin or equation, ())
         here = [m for m in made if m.is_in_call(decision)]
-        scans = tuple(int(e.params["length"]) for e in decision.within if e.primitive is compat.scan_p)
+        scans = tuple(scan_length(e) for e in decision.within if is_scan(e))
         location, written = location_of(equation, decision.within), primal_equation(equation)
         for i, v in enumerate(equation.outvars):
             found = next((m for m in here if m.gives(i, equation)), None)

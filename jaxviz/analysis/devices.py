@@ -9,8 +9,10 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.walk import bodies
 from jaxviz.derivation import Derivation
+from jaxviz.higher_order import bodies, of
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
@@ -119,14 +121,14 @@ class _Parts:
             return of_input(atom) if typed is None else typed
         equation, place = made
         params = equation.params
-        if equation.primitive is compat.shard_map_p:
+        if of(equation) is SHARD_MAP:
             mesh = params["mesh"]
             on_one = self(params["jaxpr"], params["jaxpr"].outvars[place], lambda _: None)
             if on_one is None and len(params["newly_manual_axes"]) < len(mesh.axis_names):
                 return None  # over the other axes XLA may divide it further
             parts = _parts_of_spec(params["out_specs"][place], mesh)
             return parts * (on_one or 1) if parts is not None else None
-        asked = params["out_shardings"][place] if equation.primitive is compat.jit_p else None
+        asked = params["out_shardings"][place] if of(equation) is JIT else None
         if equation.primitive is compat.sharding_constraint_p:
             asked = params["sharding"]
         if isinstance(asked, jax.sharding.Sharding):

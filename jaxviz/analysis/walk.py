@@ -6,61 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from jaxviz import higher_order
 from jaxviz.derivation import Derivation
-from jaxviz.higher_order.devices import only_passes_a_scalar
+from jaxviz.higher_order import Body, bodies, is_choice, is_scan, scan_length
+from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, definition, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """A program that an equation holds and runs.
-
-    Args:
-      program: the program.
-      operands: for each of its inputs the operand that it gets; a loop's carry gets it in the first iteration.
-      has_results: whether the equation's results are its results.
-      branch: its number, in a cond.
-    """
-
-    program: Program
-    operands: Sequence[int]
-    has_results: bool = True
-    branch: int | None = None
-
-
-_CALLS = {
-    compat.jit_p: "jaxpr",
-    compat.remat_p: "jaxpr",
-    compat.scan_p: "jaxpr",
-    compat.closed_call_p: "call_jaxpr",
-    compat.custom_jvp_call_p: "call_jaxpr",
-    compat.custom_vjp_call_p: "call_jaxpr",
-    compat.shard_map_p: "jaxpr",
-}
-"""Primitives with one body, whose inputs and results are the operands and results in order; the param that holds it."""
-
-
-def bodies(equation: Equation) -> tuple[Body, ...]:
-    """The programs that an equation runs; those of a scatter or a reduction are part of the operation, and left out."""
-    if not equation.operation.programs:
-        return ()
-    params = equation.params
-    name = _CALLS.get(equation.primitive)
-    n = len(equation.invars)
-    if name is not None:
-        return (Body(params[name], range(n)),)
-    if equation.primitive is compat.cond_p:
-        return tuple(Body(b, range(1, n), branch=i) for i, b in enumerate(params["branches"]))
-    if equation.primitive is compat.while_p:
-        of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
-        carry = range(of_condition + of_body, n)
-        return (
-            Body(params["cond_jaxpr"], [*range(of_condition), *carry], has_results=False),
-            Body(params["body_jaxpr"], range(of_condition, n)),
-        )
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +133,8 @@ def _find(
     if not inside:
         found.append(Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by))
     for inner in inside:
-        stacked = equation.primitive is compat.scan_p and place >= compat.scan_sizes(equation.params)[1]
-        longer = (*lengths, int(equation.params["length"])) if stacked else lengths
+        stacked = higher_order.of(equation).is_stacked(equation.operation, place)
+        longer = (*lengths, scan_length(equation)) if stacked else lengths
         branch = inner.body.branch if inner.body is not None else None
         chosen = branches if branch is None else (*branches, (equation, branch))
         _find(found, inner, inner.program.outvars[place], longer, chosen, is_carry, passed_by, seen)
@@ -204,11 +156,10 @@ def _find_outside(
     if scope.outer is None or holder is None or scope.body is None or place is None:
         found.append(Source(None, atom, scope.within, lengths, branches, is_carry, passed_by))
         return
-    if holder.primitive is compat.scan_p and atom not in seen:
-        n_consts, n_carry = compat.scan_sizes(holder.params)
-        carried = place - n_consts
-        if 0 <= carried < n_carry:
-            before = scope.program.outvars[carried]
+    if is_scan(holder) and atom not in seen:
+        n_before, n_carry = higher_order.of(holder).carry(holder.operation)
+        if 0 <= place - n_before < n_carry:
+            before = scope.program.outvars[place - n_before]
             _find(found, scope, before, lengths, branches, True, passed_by, seen | {atom})
             return
     given = holder.invars[scope.body.operands[place]]
@@ -267,7 +218,7 @@ class Site:
 
 def call_name(equation: Equation) -> str:
     """The name of the function that an equation calls, or what kind of equation it is."""
-    if equation.primitive is compat.remat_p:
+    if higher_order.of(equation).is_checkpoint:
         return "checkpoint"
     return str(equation.params.get("name", equation.primitive.name))
 
@@ -303,7 +254,7 @@ def _collect(
                 if i in read:
                     inner.setdefault(v, []).extend(read[i])
             _collect(body.program, inner, (*within, equation), readers)
-        chosen_by = read.get(0, ()) if equation.primitive is compat.cond_p else ()
+        chosen_by = read.get(0, ()) if is_choice(equation) else ()
         here = {0: chosen_by} if inside else read
         operands = {v: i for i, variables in reversed(here.items()) for v in variables}
         for v in dict.fromkeys(v for variables in here.values() for v in variables):

@@ -13,6 +13,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from jaxviz.functions.custom_rules import argument_names, function_name
+from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import map_programs
@@ -392,12 +393,11 @@ def without_rules(program: Program) -> Program:
 
     Rules inside such a function stay: they belong to what it computes with.
     """
-    rules = (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
     builder = Builder(program.constvars, program.consts)
     env: dict[Atom, Atom] = {}
     for equation in program.equations:
         ins = [env.get(a, a) for a in equation.invars]
-        if equation.primitive in rules:
+        if of(equation).has_custom_rule:
             outs = builder.inline(equation.params["call_jaxpr"], ins)
             env.update(zip(equation.outvars, outs, strict=True))
             continue

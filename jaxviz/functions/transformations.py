@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import jax
 from jax.tree_util import Partial
 
-import jaxviz.higher_order  # noqa: F401  the rules for equations that hold programs register themselves
 from jaxviz.functions.vjp_function import vjp_function
+from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.syntax import Program
@@ -92,7 +92,7 @@ def _run_forward(program: Program, inputs: Sequence[Any]) -> list[Any]:
         return evaluate(program, inputs)
     except (TypeError, NotImplementedError) as error:
         for _, equation in program.walk():
-            if equation.primitive is compat.custom_lin_p and ("custom_lin" in str(error) or "custom_vjp" in str(error)):
+            if is_backward_rule(equation) and ("custom_lin" in str(error) or "custom_vjp" in str(error)):
                 raise refused_forward(equation) from error
         raise
 

@@ -1,3 +1,43 @@
-"""What the primitives that hold programs are, and the rules by which each transform goes through them, registered into its table."""
+"""The primitives that hold programs: a file for each, with what it is (`protocol.py`) and how each transform goes through it."""
 
-from jaxviz.higher_order import calls, checkpoint, conditionals, devices, flags, loops  # noqa: F401
+from jaxviz.higher_order import (
+    checkpoint,
+    closed_call,
+    cond,
+    custom_jvp,
+    custom_vjp,
+    debug,
+    hi_primitive,
+    jit,
+    pmap,
+    scan,
+    shard_map,
+    while_loop,
+)
+from jaxviz.higher_order.protocol import (
+    Body,
+    HigherOrder,
+    bodies,
+    carried,
+    is_call,
+    is_choice,
+    is_loop,
+    is_scan,
+    kinds,
+    of,
+    scan_length,
+)
+
+__all__ = [
+    "Body",
+    "HigherOrder",
+    "bodies",
+    "carried",
+    "is_call",
+    "is_choice",
+    "is_loop",
+    "is_scan",
+    "kinds",
+    "of",
+    "scan_length",
+]

@@ -1,4 +1,4 @@
-"""Rules for `jax.checkpoint`, whose primitive is `remat`.
+"""`jax.checkpoint`, whose primitive is `remat`.
 
 A checkpointed function is pushed forward inside its equation. Partial evaluation by the policy then takes what is known out of it:
 that part runs in the forward pass, and what the policy saves of it is kept. What stays in the equation computes the rest
@@ -15,17 +15,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jaxviz.higher_order.flags import unknown
+from jaxviz.higher_order.observing import Observing, observed
+from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
+from jaxviz.transforms.driver import Builder, Mask, Template, select
+from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules, told_from
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
+
+
+class _CheckpointKind(HigherOrder):
+    is_checkpoint = True
+
+
+CHECKPOINT = _CheckpointKind(compat.remat_p)
 
 
 def apply_remat(like: Operation, body: Program, prevent_cse: Any, **changes: Any) -> Program:
@@ -73,6 +84,8 @@ def _jvp_remat(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 
 linearize_rules.register(compat.remat_p)(linearize_from_jvp)
+
+
 policy_rules.add(compat.remat_p)
 
 
@@ -277,23 +290,25 @@ def _dce_remat(operation: Operation, used: Mask) -> DceRule:
     return read, used, made
 
 
-def _split_debug(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """A debug callback runs where its values are: now, later, or in both passes if the policy would compute it again."""
-    n_in = len(unknown)
-    inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
-    nothing = Template(Builder().program(inputs, ()), ())
-    call = Template(call_of(operation), ["primal"])
-    name = "partial evaluation of a debug callback"
-    if any(unknown):
-        return SplitRule(nothing, call, tuple(range(n_in)), (), (), name)
-    assert available is not None
-    assert policy is not None
-    verdict = compat.decide(policy, operation.primitive, operation.in_avals, dict(operation.params))
-    if verdict == "saved" and not all(available):
-        return SplitRule(call, Template(Builder().program((), ()), ()), (), (), (), name)
-    return SplitRule(call, call, tuple(range(n_in)), (), (), name)
+told_from[compat.remat_p] = lambda _: 0
 
 
-for _primitive in (compat.debug_callback_p, compat.debug_print_p):
-    split_rules.register(_primitive)(_split_debug)
-    policy_rules.add(_primitive)
+@flag_rules.register(compat.remat_p)
+def _flag_remat(operation: Operation, deciding: bool) -> FlagRule:
+    inner = flag_program(operation.params["jaxpr"], deciding)
+    call = apply_remat(operation, unknown(inner.program), operation.params["prevent_cse"])
+    return FlagRule(call, tuple((0, w) for w in inner.watches))
+
+
+@observed(compat.remat_p)
+def _observe_remat(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    op = e.operation
+    body = observing.last(op.params["jaxpr"], loop)
+    prevent_cse = op.params["prevent_cse"]
+    params = {
+        **op.params,
+        "jaxpr": body,
+        "prevent_cse": (*prevent_cse, True) if isinstance(prevent_cse, tuple) else prevent_cse,
+    }
+    made = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
+    builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))

@@ -15,39 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.higher_order.calls import jit_operation
-from jaxviz.higher_order.conditionals import cond_operation
-from jaxviz.higher_order.devices import apply_shard_map
-from jaxviz.higher_order.loops import Scan, While
+from jaxviz.higher_order.protocol import bodies
 from jaxviz.ir import compat
-from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import shared, trace_rule
-from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.transforms.driver import Builder, program_effects
-
-_CALLS = (compat.jit_p, compat.remat_p, compat.cond_p, compat.scan_p, compat.while_p, compat.shard_map_p)
-
-
-def observed_inside(equation: Equation) -> tuple[Program, ...]:
-    """The programs of an equation in which values can be observed."""
-    if equation.primitive is compat.while_p:
-        return (equation.params["body_jaxpr"],)
-    return tuple(p for _, p in equation.programs) if equation.primitive in _CALLS else ()
-
-
-def walk_observed(program: Program) -> Iterator[Program]:
-    """A program, and all in it in which values can be observed, each once."""
-    seen: set[Program] = set()
-
-    def inside(program: Program) -> Iterator[Program]:
-        if program not in seen:
-            seen.add(program)
-            yield program
-            for e in program.equations:
-                for nested in observed_inside(e):
-                    yield from inside(nested)
-
-    return inside(program)
 
 
 @dataclass(frozen=True)
@@ -68,12 +40,50 @@ class Observer:
     extend: Callable[[Builder, Equation, Atom], None]
 
 
+Rule = Callable[[Equation, Atom, Builder, "Observing"], None]
+"""Adds an equation whose programs are observed, given the vector of iterations that it stands in."""
+
+_rules: dict[Any, Rule] = {}
+
+
+def observed(primitive: Any) -> Callable[[Rule], Rule]:
+    """Decorates the rule of one primitive."""
+
+    def decorate(rule: Rule) -> Rule:
+        _rules[primitive] = rule
+        return rule
+
+    return decorate
+
+
+def observed_inside(equation: Equation) -> tuple[Program, ...]:
+    """The programs of an equation in which values can be observed."""
+    return tuple(b.program for b in bodies(equation) if b.has_results) if equation.primitive in _rules else ()
+
+
+def walk_observed(program: Program) -> Iterator[Program]:
+    """A program, and all in it in which values can be observed, each once."""
+    seen: set[Program] = set()
+
+    def inside(program: Program) -> Iterator[Program]:
+        if program not in seen:
+            seen.add(program)
+            yield program
+            for e in program.equations:
+                for nested in observed_inside(e):
+                    yield from inside(nested)
+
+    return inside(program)
+
+
 def observed_program(program: Program, observer: Observer) -> Program:
     """The program with values observed; its last input is new, the vector of iterations at its outside, of one integer."""
-    return _Observing(observer).whole(program)
+    return Observing(observer).whole(program)
 
 
-class _Observing:
+class Observing:
+    """Puts an observer into programs, and into those that their equations hold."""
+
     def __init__(self, observer: Observer):
         self.observer = observer
         self._touched: dict[Program, bool] = {}
@@ -124,74 +134,12 @@ class _Observing:
 
     def nested(self, e: Equation, loop: Atom, builder: Builder) -> None:
         """Adds an equation whose programs are observed."""
-        op = e.operation
-        operands: Sequence[Atom] = (*e.invars, loop)
-        if e.primitive is compat.shard_map_p:
-            body = self.last(op.params["jaxpr"], loop)
-            specs = (*op.params["in_specs"], compat.replicated_spec(loop.aval))
-            outs = apply_shard_map(builder, op, body, operands, specs, op.params["out_specs"])
-            made = builder.equations.pop()
-            assert list(made.outvars) == outs
-            builder.equations.append(replace(made, outvars=e.outvars, source=e.source, origin=e.origin))
-            return
-        if e.primitive is compat.jit_p:
-            n, n_out = len(e.invars), len(e.outvars)
-            made_op = jit_operation(op, self.last(op.params["jaxpr"], loop), [*range(n), None], range(n_out))
-        elif e.primitive is compat.cond_p:
-            made_op = cond_operation(op, [self.last(branch, loop) for branch in op.params["branches"]])
-        elif e.primitive is compat.remat_p:
-            body = self.last(op.params["jaxpr"], loop)
-            prevent_cse = op.params["prevent_cse"]
-            params = {
-                **op.params,
-                "jaxpr": body,
-                "prevent_cse": (*prevent_cse, True) if isinstance(prevent_cse, tuple) else prevent_cse,
-            }
-            made_op = make_operation(op.primitive, params, body.in_avals, body.out_avals, body.effects, op.context)
-        elif e.primitive is compat.scan_p:
-            made_op = self.scan(op, loop)
-            count = builder.inline(_counting(int(op.params["length"])), ())
-            operands = (loop, *e.invars, *count)
-        else:
-            self.loop(e, loop, builder)
-            return
-        builder.equations.append(Equation(made_op, tuple(operands), e.outvars, e.source, e.origin))
+        _rules[e.primitive](e, loop, builder, self)
 
     def last(self, program: Program, loop: Atom) -> Program:
         """A nested program, with the vector as its last input."""
         inner = Var(loop.aval)
         return self.body(program, inner, (*program.invars, inner))
-
-    def scan(self, op: Operation, loop: Atom) -> Operation:
-        """A scan that has the vector as its first constant, and counts its iterations along with what it scans over."""
-        scan = Scan(op)
-        outer, i = Var(loop.aval), Var(_number())
-        builder = Builder(scan.body.constvars, scan.body.consts)
-        (inner,) = builder.inline(_joining(loop.aval.shape[0]), (outer, i))
-        body = self.body(scan.body, inner, (outer, *scan.body.invars, i), builder)
-        return scan.like(body, scan.n_consts + 1, scan.n_carry)
-
-    def loop(self, e: Equation, loop: Atom, builder: Builder) -> None:
-        """Adds a while loop whose body has the vector as its first constant, and counts its iterations as the last value that it carries."""
-        parts = While(e.operation)
-        n_condition, n_body = parts.sizes
-        outer, i = Var(loop.aval), Var(_number())
-        inside = Builder(parts.body.constvars, parts.body.consts)
-        (inner,) = inside.inline(_joining(loop.aval.shape[0]), (outer, i))
-        body = self.body(parts.body, inner, (outer, *parts.body.invars, i), inside)
-        after = Builder(body.constvars, body.consts)
-        after.equations += body.equations
-        (following,) = after.inline(_next(), (i,))
-        outvars = (*body.outvars, following)
-        info = compat.derived_debug_info(body.debug_info, [""] * len(body.invars), len(outvars))
-        body = replace(body, equations=tuple(after.equations), outvars=outvars, debug_info=info)
-        unread = (*parts.condition.invars, Var(_number()))
-        info = compat.derived_debug_info(parts.condition.debug_info, [""] * len(unread), 1)
-        condition = replace(parts.condition, invars=unread, debug_info=info)
-        (zero,) = builder.inline(_zero(), ())
-        operands = (*e.invars[:n_condition], loop, *e.invars[n_condition:], zero)
-        made = parts.like(condition, n_condition, body, n_body + 1)
-        builder.equations.append(Equation(made, operands, (*e.outvars, Var(_number())), e.source, e.origin))
 
 
 @shared
@@ -200,12 +148,12 @@ def _vector(n: int) -> Any:
 
 
 @shared
-def _number() -> Any:
+def number() -> Any:
     return compat.aval_of(np.int32(0))
 
 
-def _joining(n: int) -> Program:
-    return trace_rule(lambda outer, i: [jnp.concatenate([outer, jnp.reshape(i, (1,))])], [_vector(n), _number()])
+def joining(n: int) -> Program:
+    return trace_rule(lambda outer, i: [jnp.concatenate([outer, jnp.reshape(i, (1,))])], [_vector(n), number()])
 
 
 def joined(builder: Builder, first: Atom, second: Atom) -> Atom:
@@ -214,13 +162,13 @@ def joined(builder: Builder, first: Atom, second: Atom) -> Atom:
     return builder.inline(program, (first, second))[0]
 
 
-def _counting(length: int) -> Program:
+def all_numbers(length: int) -> Program:
     return trace_rule(lambda: [jax.lax.iota(jnp.int32, length)], ())
 
 
-def _next() -> Program:
-    return trace_rule(lambda i: [jax.lax.add(i, np.int32(1))], [_number()])
+def next_number() -> Program:
+    return trace_rule(lambda i: [jax.lax.add(i, np.int32(1))], [number()])
 
 
-def _zero() -> Program:
+def first_number() -> Program:
     return trace_rule(lambda: [jax.lax.full((), 0, jnp.int32)], ())

@@ -100,6 +100,11 @@ debug_print_p: Any = debugging.debug_print_p
 # --- jaxprs -----------------------------------------------------------------------------------------------------------
 
 
+def names_inside_as_outside(primitive: Any) -> bool:
+    """Whether JAX prints the program of an equation with the names of its operands and results for its own."""
+    return primitive is jit_p
+
+
 def new_jaxpr(
     constvars: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any],
     effects: Iterable[Any], debug_info: Any, is_high: bool,

@@ -69,7 +69,7 @@ def _name(program: Program, names: dict[Var, str], fresh: Iterator[str], shared:
             if v not in names:
                 names[v] = next(fresh) if v in read else "_"
         for _, nested in equation.operation.programs:
-            if equation.primitive is compat.jit_p and nested not in shared:
+            if compat.names_inside_as_outside(equation.primitive) and nested not in shared:
                 _name_alike(nested.invars, equation.invars, names)
                 _name_alike(nested.outvars, equation.outvars, names)
             _name(nested, names, fresh, shared)
@@ -134,6 +134,6 @@ def describe_equation(equation: Equation, index: int | None = None) -> str:
     location = locate(equation.source)
     where = [f"equation {index}"] if index is not None else []
     where += [str(location)] if location is not None else []
-    called = equation.params.get("name") if equation.primitive is compat.jit_p else None
+    called = equation.params.get("name") if equation.programs else None
     what = f"`{equation.primitive.name}`" + (f" of `{called}`" if called else "")
     return what + (f" ({', '.join(where)})" if where else "")

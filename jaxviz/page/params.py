@@ -8,16 +8,19 @@ from typing import Any
 
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
 
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation
 
 
 def visible_params(equation: Equation) -> list[str]:
     """`name=value` for each param that says something, axes first; of a jit its name and shardings, of a shard_map `i=8` for its axes."""
-    if equation.primitive is compat.jit_p:
+    if of(equation) is JIT:
         asked = (n for n in ("in_shardings", "out_shardings") if any(map(_is_sharding, equation.params[n])))
         return [f"name={equation.params.get('name', '')}", *(f"{n}={_param_text(equation.params[n])}" for n in asked)]
-    if equation.primitive is compat.shard_map_p:
+    if of(equation) is SHARD_MAP:
         return _shard_map_params(equation.params)
     shown: list[str] = []
     nested = {label.split("[")[0] for label, _ in equation.programs}

@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 from typing import Literal as OneOf
 
-from jaxviz.analysis.walk import Site, Source, bodies, find_readers, location_of, primal_equation
+from jaxviz.analysis.walk import Site, Source, find_readers, location_of, primal_equation
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import is_made_where_read, is_view
 from jaxviz.features.residuals.residual_set import Residual
-from jaxviz.ir import compat
+from jaxviz.higher_order import bodies, of
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
@@ -144,7 +144,7 @@ class _Case:
                 read += [residual] if residual not in read else []
 
     def _is_custom(self, equation: Equation) -> bool:
-        return equation.primitive in (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
+        return of(equation).has_custom_rule
 
     def _of_function(self, equation: Equation) -> Equation:
         found = primal_equation(equation)
@@ -421,7 +421,7 @@ _PRODUCTS = ("mul", "dot_general", "conv_general_dilated")
 
 def _operation(equation: Equation) -> str:
     """The name of a primitive, or of a function with a rule of its own."""
-    if equation.primitive in (compat.custom_jvp_call_p, compat.custom_vjp_call_p):
+    if of(equation).has_custom_rule:
         return next((str(p.name) for _, p in equation.operation.programs if p.name), equation.primitive.name)
     return str(equation.primitive.name)
 

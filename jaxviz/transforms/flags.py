@@ -8,6 +8,7 @@ gives. All others are told from these. If x + y is not finite then neither is wh
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -211,15 +212,20 @@ def is_watchable(aval: Any) -> bool:
     )
 
 
+told_from: dict[Any, Callable[[Operation], int]] = {}
+"""Of the primitives whose results are values of their programs, iteration by iteration: the first such result."""
+
+
 def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
     """The results of an equation that need no flag, since values in its programs tell of them: what a scan stacks, what a branch gives.
 
     Returns:
       for each such result the values, each with the place of its program; the result is not finite where one of them is not.
     """
-    if equation.primitive not in flag_rules.registered or equation.primitive in (compat.while_p, compat.shard_map_p):
+    first = told_from.get(equation.primitive)
+    if first is None:
         return {}
-    n_carry = compat.scan_sizes(equation.params)[1] if equation.primitive is compat.scan_p else 0
+    n_carry = first(equation.operation)
     bound = [(p, {v for e in p.equations for v in e.outvars}) for _, p in equation.programs]
     told = {}
     for k, v in enumerate(equation.outvars[n_carry:], n_carry):

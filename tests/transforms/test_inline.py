@@ -8,9 +8,9 @@ from programs import CASES
 from test_parity import assert_same
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.typecheck import check_program
 from jaxviz.transforms.inline import inlined
 
 CALLS = (compat.jit_p, compat.remat_p)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import count
 
-from jaxviz.ir import compat
+from jaxviz.higher_order import is_call
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 
-_CALLS = (compat.jit_p, compat.closed_call_p, compat.remat_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p)
 """What runs its program once, as if its equations stood in its place."""
 
 _PAIRS = 20_000_000
@@ -161,7 +160,7 @@ class _Flat:
         for e in program.equations:
             number = next(self.counter)
             reads = tuple(_value(env, a) for a in e.invars)
-            if e.primitive in _CALLS and len(e.programs) == 1:
+            if is_call(e) and len(e.programs) == 1:
                 ((_, body),) = e.programs
                 items.append(_Item(number, _kind(e), (), 0))
                 inner: dict[Atom, _Value] = dict(zip(body.invars, reads, strict=True))
@@ -203,7 +202,7 @@ def _kind(e: Equation) -> Hashable:
     """What is equal for equations that do the same: the operation with its literals, or of one that holds programs what it is beside them."""
     if not e.programs:
         return e.operation, tuple(str(a.val) if isinstance(a, Literal) else "" for a in e.invars)
-    if e.primitive in _CALLS:
+    if is_call(e):
         # Of a checkpoint the policy too.
         policy = e.params.get("policy")
         return e.primitive, getattr(policy, "__qualname__", str(policy))

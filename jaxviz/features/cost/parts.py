@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from jaxviz.analysis.walk import bodies
 from jaxviz.features.cost.counts import COUNTS, Cost, estimate
-from jaxviz.ir import compat
+from jaxviz.higher_order import bodies, is_choice, of
 from jaxviz.ir.syntax import Equation, Program
 
 RUNS = {
@@ -76,7 +74,7 @@ def _remembered(equation: Equation, known: dict[int, Cost]) -> Cost:
         inside = [total_of(_remembered(e, known) for e in program.equations) for program in programs]
         if not programs:
             known[key] = COUNTS.get(equation.primitive.name, estimate)(equation.operation)
-        elif equation.primitive is compat.cond_p:
+        elif is_choice(equation):
             known[key] = max(inside, key=_weight)
         else:
             known[key] = total_of(inside) * repeats(equation)[0]
@@ -100,7 +98,7 @@ def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies:
         [p for e in program.equations for p in _parts(e, (*within, equation), times * n_times, copies * n_copies)]
         for program in programs
     ]
-    if equation.primitive is compat.cond_p:
+    if is_choice(equation):
         yield from max(inside, key=_expense)
     else:
         yield from chain.from_iterable(inside)
@@ -115,13 +113,8 @@ def _programs(equation: Equation) -> list[Program]:
 
 def repeats(equation: Equation) -> tuple[int, int]:
     """How often the programs of an equation run, and how often they stand in the compiled program of one device."""
-    params = equation.params
-    if equation.primitive is compat.scan_p:
-        length, unroll = params["length"], max(1, min(params["unroll"], params["length"]))
-        return length, min(length, unroll + length % unroll)
-    if equation.primitive is compat.shard_map_p:
-        return math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"]), 1
-    return 1, 1
+    kind, operation = of(equation), equation.operation
+    return (kind.trip_count(operation) or 1) * kind.n_devices(operation), kind.copies(operation)
 
 
 def _expense(found: list[Part]) -> tuple[int, int]:

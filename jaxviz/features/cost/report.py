@@ -19,6 +19,7 @@ from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import RUNS, Part, cost_of, parts, repeats, total_of
 from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import one_equation
@@ -75,7 +76,7 @@ class Row:
     @property
     def trip_count_known(self) -> bool:
         """False inside of a while loop, which counts for one iteration."""
-        return not any(e.primitive is compat.while_p for e in self.part.within)
+        return not any(is_loop(e) and not is_scan(e) for e in self.part.within)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
@@ -541,11 +542,14 @@ def _notes(d: Derivation, rows: Sequence[Row]) -> Iterator[str]:
     holders: dict[Equation, tuple[Equation, ...]] = {
         e: r.part.within[:i] for r in rows for i, e in enumerate(r.part.within)
     }
-    for primitive, what in (
-        (compat.while_p, "a while loop counts for one iteration, since nothing tells how many it takes"),
-        (compat.cond_p, "of a cond the most expensive branch counts"),
+    for concerns, what in (
+        (
+            lambda e: is_loop(e) and not is_scan(e),
+            "a while loop counts for one iteration, since nothing tells how many it takes",
+        ),
+        (is_choice, "of a cond the most expensive branch counts"),
     ):
-        at = dict.fromkeys(location_of(e, within) for e, within in holders.items() if e.primitive is primitive)
+        at = dict.fromkeys(location_of(e, within) for e, within in holders.items() if concerns(e))
         lines = ", ".join(short_location(x) for x in at if x is not None)
         if at:
             yield f"{what[0].upper()}{what[1:]}{f': {lines}' if lines else ''}."

@@ -19,6 +19,7 @@ from jaxviz.features.debugger.programs import StaticPath, Text
 from jaxviz.features.debugger.shown import png
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import Summary, summarize
+from jaxviz.higher_order import is_choice
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, definition
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
@@ -264,7 +265,7 @@ class StepperView:
 
     def _taken(self, equations: Sequence[Equation], p: Position) -> dict[int, int]:
         """For the conds that have run, or are next, the branch taken."""
-        conds = [i for i, e in enumerate(equations[: p.index + 1]) if e.primitive is compat.cond_p]
+        conds = [i for i, e in enumerate(equations[: p.index + 1]) if is_choice(e)]
         return {i: self.stepper.machine.branch(equations[i], p.stage, p.path) for i in conds[-20:]}
 
     def _breakpoint(self, b: Breakpoint) -> dict[str, Any]:

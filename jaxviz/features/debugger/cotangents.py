@@ -8,7 +8,7 @@ from functools import cached_property
 
 from jaxviz.derivation import Derivation
 from jaxviz.features.debugger.programs import Place, Site, Text
-from jaxviz.ir import compat
+from jaxviz.higher_order import of
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Var
 
@@ -100,4 +100,4 @@ class CotangentPlaces:
 def way(holders: Sequence[Equation]) -> tuple[Equation, ...]:
     """The user's equations that lead into a program, but for checkpoints, whose bodies the forward program has in their place."""
     found = [([*ancestors(e)] or [e])[-1] for e in holders]
-    return tuple(e for e in found if e.primitive is not compat.remat_p)
+    return tuple(e for e in found if not of(e).is_checkpoint)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jaxviz.ir import compat
+from jaxviz.higher_order import bodies, of
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.syntax import Equation, Program
 
@@ -72,29 +72,17 @@ class Stage:
     inputs: Callable[[Machine], Sequence[Any]]
 
 
-CALLS = {
-    compat.jit_p: "jaxpr",
-    compat.remat_p: "jaxpr",
-    compat.closed_call_p: "call_jaxpr",
-    compat.custom_jvp_call_p: "call_jaxpr",
-    compat.custom_vjp_call_p: "call_jaxpr",
-}
-"""Primitives with a body that runs once, on the operands; the param that holds it."""
-
-LOOPS = {compat.scan_p: "jaxpr", compat.while_p: "body_jaxpr"}
-
-
 def can_enter(equation: Equation) -> bool:
     """Whether an equation holds a program that can be stepped into: a call, a loop or a branch. A `shard_map` is one step."""
-    primitive = equation.primitive
-    if primitive not in CALLS and primitive not in LOOPS and primitive is not compat.cond_p:
+    kind = of(equation)
+    if not kind.kind or not kind.can_be_stepped:
         return False
     return not any(hasattr(a, "inner_aval") for _, p in equation.programs for a in p.in_avals)  # mutable references
 
 
 def enterable(equation: Equation) -> Iterator[tuple[str, Program]]:
-    """The programs of an equation that can be stepped into, each with its label."""
+    """The programs of an equation that can be stepped into, each with its label; the condition of a while loop is asked at once."""
     if can_enter(equation):
-        for label, program in equation.programs:
-            if label != "cond_jaxpr":  # the condition of a while loop is asked at once
-                yield label, program
+        for body in bodies(equation):
+            if body.has_results:
+                yield body.label, body.program

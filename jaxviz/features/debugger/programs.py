@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz.features.debugger.positions import enterable
-from jaxviz.ir import compat
+from jaxviz.higher_order import is_loop
 from jaxviz.ir.pretty import printed_params, variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import printable
@@ -26,7 +26,7 @@ class Site:
 
     @property
     def loops(self) -> int:
-        return sum(e.primitive in (compat.scan_p, compat.while_p) for e in self.holders)
+        return sum(is_loop(e) for e in self.holders)
 
 
 Place = tuple[Site, tuple[Atom, ...]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Operation
@@ -38,7 +40,7 @@ def is_effectful(equation: Equation) -> bool:
 
 def keeping_operands(operation: Operation) -> Operation:
     """A jit that takes no operand's memory, which is kept for going back."""
-    if operation.primitive is not compat.jit_p or not any(operation.params["donated_invars"]):
+    if of(operation) is not JIT or not any(operation.params["donated_invars"]):
         return operation
     params = {**operation.params, "donated_invars": (False,) * len(operation.in_avals)}
     return replace(operation, params=params, rules={})

@@ -22,6 +22,7 @@ from jaxviz.features.debugger.programs import Place, Site, StaticPath, Text, sha
 from jaxviz.features.debugger.shown import Value, html_row
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import Summary, summarize
+from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
@@ -351,7 +352,7 @@ class Stepper:
     def _position(self, stage: str, site: Site, iterations: tuple[int, ...], name: str) -> Position:
         """The position where a variable is made: iterations as given, counted from the innermost, others those of the position."""
         here = self.position.path if self.position.stage == stage else ()
-        loops = [e.primitive in (compat.scan_p, compat.while_p) for e in site.holders]
+        loops = [is_loop(e) for e in site.holders]
         if len(iterations) > sum(loops):
             raise NoValueError(
                 f"`{name}` is in {sum(loops)} loops, so it takes no more iterations than that; got {iterations}."
@@ -360,14 +361,14 @@ class Stepper:
         given = iter(iterations)
         path: list[Level] = []
         is_shared = True
-        for depth, ((index, body), is_loop) in enumerate(zip(site.path, loops, strict=True)):
+        for depth, ((index, body), goes_round) in enumerate(zip(site.path, loops, strict=True)):
             ours = here[depth] if is_shared and depth < len(here) else None
             is_shared = ours is not None and (ours.index, ours.body) == (index, body)
             iteration = None
-            if is_loop and sum(loops[:depth]) >= n_ours:
+            if goes_round and sum(loops[:depth]) >= n_ours:
                 iteration = next(given)
                 is_shared = is_shared and ours is not None and ours.iteration == iteration
-            elif is_loop:
+            elif goes_round:
                 if not is_shared or ours is None:
                     loop = describe_equation(site.holders[depth])
                     raise NoValueError(
@@ -465,7 +466,7 @@ class Stepper:
     def _taken(self) -> int | None:
         """The branch that the next equation takes, if it is a cond."""
         e = self.following
-        if e is None or e.primitive is not compat.cond_p:
+        if e is None or not is_choice(e):
             return None
         return self.machine.branch(e, self.stage, self.position.path)
 

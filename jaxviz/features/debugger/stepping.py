@@ -17,10 +17,13 @@ import jax
 import numpy as np
 
 from jaxviz.features.debugger.kept import Frame, Kept, Uses
-from jaxviz.features.debugger.partial_loops import Loop, carry_after, segment_of, with_row
-from jaxviz.features.debugger.positions import CALLS, LOOPS, Level, Position, Stage, SteppingError, can_enter, enterable
+from jaxviz.features.debugger.partial_loops import Loop
+from jaxviz.features.debugger.positions import Level, Position, Stage, SteppingError, can_enter, enterable
 from jaxviz.features.debugger.replay import differs, keeping_operands, may_differ
 from jaxviz.features.debugger.summaries import fingerprint, same_fingerprint
+from jaxviz.higher_order import is_choice, is_loop, of
+from jaxviz.higher_order.scan import with_row
+from jaxviz.higher_order.while_loop import WHILE
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.pretty import describe_equation
@@ -73,8 +76,7 @@ class Machine:
             k = 0
             if level.iteration is not None:
                 equation = self.program_at(Position(position.stage, path)).equations[level.index]
-                is_reverse = equation.primitive is compat.scan_p and equation.params["reverse"]
-                k = equation.params["length"] - 1 - level.iteration if is_reverse else level.iteration
+                k = of(equation).turned(equation.operation, level.iteration)
             key += [level.index, k]
             path = (*path, level)
         return (*key, position.index, -1)
@@ -128,16 +130,13 @@ class Machine:
         if p.index == len(frame.program.equations) or not can_enter(equation := frame.program.equations[p.index]):
             return None
         iteration = None
-        if equation.primitive in LOOPS:
+        if is_loop(equation):
             loop = self._loop(p.stage, p.path, p.index)
             if loop.length == 0 or not (loop.is_scan or self._goes_on(loop, 0)):
                 return None
             iteration = loop.turned(0)
-            label = LOOPS[equation.primitive]
-        elif equation.primitive is compat.cond_p:
-            label = f"branches[{self.branch(equation, p.stage, p.path)}]"
-        else:
-            label = CALLS[equation.primitive]
+        programs = list(enterable(equation))
+        label, _ = programs[self.branch(equation, p.stage, p.path) if is_choice(equation) else 0]
         return Position(p.stage, (*p.path, Level(p.index, label, iteration)), 0)
 
     def out(self) -> None:
@@ -222,7 +221,7 @@ class Machine:
             if level.body not in inside:
                 raise SteppingError(f"Equation {level.index} of {program.name} has no {level.body} to step into.")
             assert equation is not None
-            if (level.iteration is None) == (equation.primitive in LOOPS):
+            if (level.iteration is None) == is_loop(equation):
                 raise SteppingError(f"A position in a loop, and in nothing else, has an iteration; got {level}.")
             program = inside[level.body]
         if not 0 <= position.index <= len(program.equations):
@@ -263,7 +262,11 @@ class Machine:
             carry = outs[:n]
             if loop.is_mapped:
                 carry = self._run(
-                    loop.equation, carry_after(loop.equation.operation), loop.operands, self._carry(loop, k), carry
+                    loop.equation,
+                    WHILE.carry_after(loop.equation.operation),
+                    loop.operands,
+                    self._carry(loop, k),
+                    carry,
                 )
             self._keep_carry(loop, k + 1, carry)
         if loop.is_scan and not loop.filled[k]:
@@ -331,7 +334,7 @@ class Machine:
                 rows = inputs[sum(loop.sizes) :] if loop.is_scan else ()
             else:
                 inputs = [self._read(holder, a) for a in equation.invars]
-                if equation.primitive is compat.cond_p:
+                if is_choice(equation):
                     taken = self.branch(equation, stage, tuple(outer))
                     if level.body != f"branches[{taken}]":
                         raise SteppingError(f"The cond takes branch {taken}, so {level.body} does not run.")
@@ -456,8 +459,7 @@ class Machine:
         self._advance(frame, index)
         equation = frame.program.equations[index]
         operands = [self._read(frame, a) for a in equation.invars]
-        is_scan = equation.primitive is compat.scan_p
-        length = int(equation.params["length"]) if is_scan else None
+        length = of(equation).trip_count(equation.operation)
         made = Loop(equation, operands, {}, length)
         before, n = made.sizes
         made.carries[0] = operands[before : before + n]
@@ -507,7 +509,7 @@ class Machine:
         while stop is None or k < stop:
             to = k + part if stop is None else min(stop, k + part - k % part)
             before, _ = loop.sizes
-            segment = segment_of(loop.equation.operation)
+            segment = loop.segment
             if loop.is_scan:
                 consts, xs = loop.operands[:before], loop.operands[sum(loop.sizes) :]
                 carry, ys = self._run(loop.equation, segment, k, to, consts, loop.carries[k], xs, self._ys(loop))
@@ -528,14 +530,12 @@ class Machine:
         """Whether a while loop has a k-th iteration."""
         if loop.length is not None:
             return k < loop.length
-        p = loop.equation.params
-        carry = self._carry(loop, k)
-        run = as_function(p["cond_jaxpr"])
-        (found,) = self._run(loop.equation, run, *loop.operands[: p["cond_nconsts"]], *carry)
-        goes_on = bool(found.any())  # under vmap each example has one
-        if not goes_on:
+        goes_on = WHILE.goes_on(loop.equation.operation)
+        found = self._run(loop.equation, goes_on, loop.operands, self._carry(loop, k))
+        is_there = bool(found.any())  # under vmap each example has one
+        if not is_there:
             loop.length = k
-        return goes_on
+        return is_there
 
     def _finish(self, loop: Loop) -> list[Any]:
         """Runs what is left of a loop; its results."""

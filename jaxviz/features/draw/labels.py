@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from jaxviz.analysis.walk import Body, bodies, call_name
+from jaxviz.analysis.walk import call_name
 from jaxviz.derivation import Derivation
 from jaxviz.features.draw.folds import Fold
+from jaxviz.higher_order import Body, bodies, is_scan, of, scan_length
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack
 from jaxviz.ir.syntax import Equation, Program
@@ -56,9 +58,9 @@ def equation_title(e: Equation) -> str:
 
 def call_title(e: Equation) -> str:
     name = call_name(e)
-    if e.primitive is compat.scan_p:
-        return f"{name} × {int(e.params['length']):,}"
-    if e.primitive is compat.jit_p:
+    if is_scan(e):
+        return f"{name} × {scan_length(e):,}"
+    if of(e) is JIT:
         return f"jit {name}"
     return name
 
@@ -66,19 +68,9 @@ def call_title(e: Equation) -> str:
 def body_name(e: Equation, body: Body) -> str:
     if body.branch is not None:
         return f"branch {body.branch}"
-    if e.primitive is compat.while_p:
+    if len(bodies(e)) > 1:
         return "body" if body.has_results else "condition"
     return ""
-
-
-def carried_operands(e: Equation) -> range:
-    """The operands of a loop that the next iteration gets from this one; they are its first results."""
-    if e.primitive is compat.scan_p:
-        n_consts, n_carry = compat.scan_sizes(e.params)
-        return range(n_consts, n_consts + n_carry)
-    if e.primitive is compat.while_p:
-        return range(e.params["cond_nconsts"] + e.params["body_nconsts"], len(e.invars))
-    return range(0)
 
 
 def summary(equations: Sequence[Equation]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from jaxviz.analysis.walk import Body, bodies, location_of
+from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.draw.canvas import MOST_BOXES, Before, Canvas, Given, Made, Script, Values
 from jaxviz.features.draw.folds import Fold, Kinds, find_folds
@@ -16,7 +16,6 @@ from jaxviz.features.draw.graph import Graph
 from jaxviz.features.draw.labels import (
     body_name,
     call_title,
-    carried_operands,
     common_function,
     equation_title,
     numbered,
@@ -25,7 +24,7 @@ from jaxviz.features.draw.labels import (
     stage_title,
     summary,
 )
-from jaxviz.ir import compat
+from jaxviz.higher_order import Body, bodies, carried, is_choice
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import DropVar, Equation, Program, Var
 from jaxviz.report.tables import printable, type_text
@@ -312,11 +311,11 @@ class _Builder:
         outer = self.canvas.add_frame(frame, "call", title, self.canvas.equation_tooltip(e, at))
         given = [self.canvas.read(a, env, outer) for a in e.invars]
         results: list[Values] = [()] * len(e.outvars)
-        if e.primitive is compat.cond_p:
+        if is_choice(e):
             box = self.canvas.add_box("equation", "cond", f"{len(inside)} branches", role(e), outer, call_title(e), at)
             self.canvas.use(given[0], (box, 0), e.invars[0])
-        befores = [Before() for _ in carried_operands(e)]  # what an iteration gets from the one before
-        for before, operand in zip(befores, carried_operands(e), strict=True):
+        befores = [Before() for _ in carried(e)]  # what an iteration gets from the one before
+        for before, operand in zip(befores, carried(e), strict=True):
             given[operand] = (*given[operand], before)
         for body in inside:
             name = body_name(e, body)

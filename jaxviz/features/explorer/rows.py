@@ -15,6 +15,9 @@ from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.pretty import printed_params
@@ -171,11 +174,11 @@ class Rows:
         if compat.axis_names(operation.params):
             add["axis_rows"].append(row)
             add["axis_exchanges"].append(int(compat.exchanges(operation.primitive)))
-        if operation.primitive is compat.shard_map_p:
+        if of(operation) is SHARD_MAP:
             add["layout_rows"].append(row)
             add["layout_texts"].append(self.numbers.string("\n".join(layouts(operation.params))))
         for donation in _donations(operation):
-            is_inner = any(e.primitive is compat.jit_p for e in self._holders(row))
+            is_inner = any(of(e) is JIT for e in self._holders(row))
             add["donation_rows"].append(row)
             add["donation_operands"].append(donation.argument)
             add["donation_results"].append(-1 if is_inner or donation.result is None else donation.result)
@@ -231,10 +234,8 @@ class Rows:
 
 
 def _has_more(operation: Operation) -> bool:
-    return bool(
-        compat.axis_names(operation.params) or operation.primitive is compat.shard_map_p or _donations(operation)
-    )
+    return bool(compat.axis_names(operation.params) or of(operation) is SHARD_MAP or _donations(operation))
 
 
 def _donations(operation: Operation) -> Sequence[Donation]:
-    return donations_of(operation) if operation.primitive is compat.jit_p else ()
+    return donations_of(operation) if of(operation) is JIT else ()

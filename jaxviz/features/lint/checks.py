@@ -21,6 +21,8 @@ from jaxviz.features.cost.report import format_flops
 from jaxviz.features.lint.recompute import Candidate, Kept, candidates
 from jaxviz.features.residuals.findings import Finding, find_upcasts
 from jaxviz.features.residuals.residual_set import Residual, ResidualSet
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework
 from jaxviz.ir.pretty import variable_names
@@ -107,7 +109,7 @@ class Subject:
 
 def _cheap(subject: Subject) -> Iterator[Advice]:
     d = subject.derivation
-    flat = replace(d, primal=inlined(d.primal, (compat.jit_p,)))
+    flat = replace(d, primal=inlined(d.primal, (JIT.primitive,)))
     kept = Kept(flat)
     matching = _Matching(subject.found)
     for c in candidates(kept):
@@ -254,7 +256,7 @@ def _without_effect(subject: Subject) -> Iterator[Advice]:
 
 def _outermost_checkpoints(program: Program) -> Iterator[Equation]:
     for e in program.equations:
-        if e.primitive is compat.remat_p:
+        if of(e).is_checkpoint:
             yield e
         else:
             for _, inner in e.programs:

@@ -16,6 +16,10 @@ from typing import Any
 from jaxviz.analysis.walk import find_readers
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import COUNTS
+from jaxviz.higher_order import bodies, is_scan, of, scan_length
+from jaxviz.higher_order.closed_call import CLOSED_CALL
+from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors, call_stack
@@ -30,16 +34,15 @@ _COSTLY = frozenset(
 )
 """Operations that are known and yet not cheap: more than a few steps for each element, or an exchange between devices."""
 
-_CALLS = (compat.jit_p, compat.closed_call_p, compat.custom_jvp_call_p)
+_CALLS = (JIT, CLOSED_CALL, CUSTOM_JVP)
 
 
 def is_cheap(equation: Equation) -> bool:
     """Whether an equation does a few steps for each element that it reads or makes, and has no effect."""
     if any(compat.is_real_effect(x) for x in equation.effects):
         return False
-    if equation.primitive in _CALLS:
-        program = next(p for label, p in equation.programs if label in ("jaxpr", "call_jaxpr"))
-        return all(map(is_cheap, program.equations))
+    if of(equation) in _CALLS:
+        return all(map(is_cheap, bodies(equation)[0].program.equations))
     return equation.primitive.name in COUNTS and equation.primitive.name not in _COSTLY
 
 
@@ -135,10 +138,10 @@ class Kept:
             for v in e.outvars:
                 self.maker[v] = e, came_from
                 self.size[v] = nbytes(v.aval) * times
-            if e.primitive is compat.scan_p:
+            if is_scan(e):
                 body = with_own_variables(e.params["jaxpr"])
-                n_consts, n_carry = compat.scan_sizes(e.params)
-                often = times * int(e.params["length"])
+                n_consts, n_carry = of(e).carry(e.operation)
+                often = times * scan_length(e)
                 for i, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
                     if n_consts <= i < n_consts + n_carry:
                         self.size[v] = nbytes(v.aval) * often
@@ -153,8 +156,8 @@ class Kept:
         for e in linear.equations:
             came_from = self._came_from(e)
             read = [a for a in e.invars if a in stands_for]
-            if e.primitive is compat.scan_p:
-                n_consts, n_carry = compat.scan_sizes(e.params)
+            if is_scan(e):
+                n_consts, n_carry = of(e).carry(e.operation)
                 body: Program = e.params["jaxpr"]
                 handed = list(zip(body.invars, e.invars, strict=True))
                 inner = handed[:n_consts] + handed[n_consts + n_carry :]
@@ -404,7 +407,7 @@ def _levels(program: Program) -> Iterator[Program]:
     """A program, and the bodies of the scans in it."""
     yield program
     for e in program.equations:
-        if e.primitive is compat.scan_p:
+        if is_scan(e):
             yield from _levels(e.params["jaxpr"])
 
 

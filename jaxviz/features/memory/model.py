@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
 import numpy as np
 
-from jaxviz.analysis.walk import bodies, call_name, location_of
+from jaxviz.analysis.walk import call_name, location_of
 from jaxviz.derivation import Derivation
-from jaxviz.ir import compat
+from jaxviz.higher_order import bodies, of
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import nbytes, type_text
@@ -98,16 +97,6 @@ _FREE = frozenset(("broadcast_in_dim", "iota"))
 _WRITTEN_INTO = frozenset(("temporary", "cotangent", "residual", "argument"))
 """What results may be written into where it dies; an argument only does if it is donated."""
 _WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "scatter_mul", "select_n"))
-_INLINED = frozenset(
-    (
-        compat.jit_p,
-        compat.closed_call_p,
-        compat.remat_p,
-        compat.custom_jvp_call_p,
-        compat.custom_vjp_call_p,
-        compat.shard_map_p,
-    )
-)
 
 
 class Model:
@@ -202,14 +191,14 @@ class Model:
 
     def walk(self, program: Program, env: dict[Atom, Buffer], within: tuple[Equation, ...]) -> None:
         for e in _put_off(program):
-            if e.primitive in _INLINED:
+            if of(e).kind in ("call", "devices"):
                 (body,) = bodies(e)
                 inner: dict[Atom, Buffer] = {
                     v: self.read(env, e.invars[i]) for v, i in zip(body.program.invars, body.operands, strict=True)
                 }
                 for v in body.program.constvars:
                     inner[v] = self.new(v, "constant", name="a constant, closed over")
-                times, self.times = self.times, self.times * _devices(e)
+                times, self.times = self.times, self.times * of(e).n_devices(e.operation)
                 self.walk(body.program, inner, (*within, e))
                 self.times = times
                 for outer, result in zip(e.outvars, body.program.outvars, strict=True):
@@ -353,13 +342,6 @@ def _put_off(program: Program) -> Sequence[Equation]:
         placed.append(e)
         waiting -= needed
     return [*placed, *(e for e in order if e in waiting)]
-
-
-def _devices(equation: Equation) -> int:
-    if equation.primitive is not compat.shard_map_p:
-        return 1
-    mesh = equation.params["mesh"]
-    return math.prod(mesh.shape[a] for a in equation.params["newly_manual_axes"])
 
 
 def what_makes(equation: Equation | None, within: Sequence[Equation]) -> str:

@@ -15,7 +15,9 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.memory.model import KINDS, Kind, Live, Model, Step
 from jaxviz.features.residuals.notes import no_gradient_note
-from jaxviz.ir import compat
+from jaxviz.higher_order import of
+from jaxviz.higher_order.checkpoint import CHECKPOINT
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.origin import Location
@@ -128,7 +130,7 @@ class MemoryTimeline:
         """
         found = xla_memory(self.derivation, self.donated)
         primal = self.derivation.primal
-        without = inlined(primal, (compat.remat_p,))
+        without = inlined(primal, (CHECKPOINT.primitive,))
         if without is primal:
             return found
         plain = derive(without, argnums=tuple(i for i, nz in enumerate(self.derivation.nonzeros) if nz))
@@ -346,7 +348,7 @@ def donated_by(program: Program) -> tuple[bool, ...]:
     given = {
         a
         for e in program.equations
-        if e.primitive is compat.jit_p
+        if of(e) is JIT
         for a, is_donated in zip(e.invars, e.params["donated_invars"], strict=True)
         if is_donated
     }

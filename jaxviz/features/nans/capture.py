@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
-from jax import lax
-
+from jaxviz.higher_order import bodies, is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation
 from jaxviz.ir.emit import as_function
@@ -38,15 +35,16 @@ def values_at(
     position = next(k for k, e in enumerate(program.equations) if e is equation)
     before = replace(program, equations=program.equations[:position])
     operands = _results(before, inputs, equation.invars)
-    label, body = equation.programs[place]
-    if equation.primitive is compat.shard_map_p:
+    _, body = equation.programs[place]
+    if of(equation).kind == "devices":
         device, *steps = steps
         mapped = compat.on_each_device(equation.operation, lambda *xs: values_at(body, xs, tuple(rest), steps, wanted))
         return [x[device] for x in mapped(*operands)]
-    if equation.primitive in (compat.scan_p, compat.while_p):
+    if is_loop(equation):
         step, *steps = steps
-        operands = inputs_of_step(equation, operands, step, label == "cond_jaxpr")
-    elif equation.primitive is compat.cond_p:
+        of_condition = place != place_of_body(equation)
+        operands = of(equation).inputs_of_step(equation.operation, operands, step, of_condition)
+    elif is_choice(equation):
         operands = operands[1:]
     return values_at(body, operands, tuple(rest), steps, wanted)
 
@@ -58,58 +56,10 @@ def _results(program: Program, inputs: Sequence[Any], wanted: Sequence[Atom]) ->
     return as_function(smaller)(*select(kept, inputs))
 
 
-def inputs_of_step(equation: Equation, operands: Sequence[Any], step: int, of_condition: bool = False) -> list[Any]:
-    """The inputs of a loop's body in one step, or those of its condition before it.
-
-    Args:
-      equation: a scan or a while loop.
-      operands: what it is applied to.
-      step: from 0, in the order of execution.
-    """
-    params = equation.params
-    if equation.primitive is compat.while_p:
-        n_condition, n_consts = params["cond_nconsts"], params["body_nconsts"]
-        consts, carry = operands[n_condition : n_condition + n_consts], operands[n_condition + n_consts :]
-        if step:
-            run = as_function(params["body_jaxpr"])
-            carry = lax.fori_loop(0, step, lambda _, c: run(*consts, *c), list(carry))
-        return [*(operands[:n_condition] if of_condition else consts), *carry]
-    n_consts, n_carry = compat.scan_sizes(params)
-    body: Program = params["jaxpr"]
-    consts, carry, xs = operands[:n_consts], operands[n_consts : n_consts + n_carry], operands[n_consts + n_carry :]
-    length, reverse = params["length"], params["reverse"]
-    if step:
-        run = as_function(replace(body, outvars=body.outvars[:n_carry], debug_info=None, closed=True))
-        rows = [x[length - step :] if reverse else x[:step] for x in xs]
-        carry, _ = lax.scan(lambda c, x: (run(*consts, *c, *x), None), list(carry), rows, step, reverse)
-    row = length - 1 - step if reverse else step
-    return [*consts, *carry, *(x[row] for x in xs)]
-
-
-def steps_of(equation: Equation, operands: Sequence[Any]) -> Iterator[tuple[int, int, list[Any], list[Any]]]:
-    """Runs a loop step by step: the step, the place of the body among the equation's programs, its inputs, its results."""
-    params = equation.params
-    place = [label for label, _ in equation.programs].index("jaxpr" if "jaxpr" in params else "body_jaxpr")
-    body = equation.programs[place][1]
-    run = jax.jit(as_function(replace(body, debug_info=None, closed=True)))
-    if equation.primitive is compat.while_p:
-        n_condition, n_consts = params["cond_nconsts"], params["body_nconsts"]
-        goes_on = jax.jit(as_function(params["cond_jaxpr"]))
-        consts, carry = operands[n_condition : n_condition + n_consts], list(operands[n_condition + n_consts :])
-        for step in itertools.count():
-            if not goes_on(*operands[:n_condition], *carry)[0]:
-                return
-            inputs, carry = [*consts, *carry], run(*consts, *carry)
-            yield step, place, inputs, carry
-    n_consts, n_carry = compat.scan_sizes(params)
-    consts, carry = operands[:n_consts], list(operands[n_consts : n_consts + n_carry])
-    length = params["length"]
-    for step in range(length):
-        row = length - 1 - step if params["reverse"] else step
-        inputs = [*consts, *carry, *(x[row] for x in operands[n_consts + n_carry :])]
-        outs = run(*inputs)
-        carry = outs[:n_carry]
-        yield step, place, inputs, outs
+def place_of_body(loop: Equation) -> int:
+    """The place of a loop's body among its programs."""
+    (label,) = (b.label for b in bodies(loop) if b.has_results)
+    return [name for name, _ in loop.programs].index(label)
 
 
 def evaluate_equation(equation: Equation, operands: Sequence[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, opera
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
 from jaxviz.features.nans.run import Run, kinds_of_all
 from jaxviz.features.nans.search import Birth, Level, Search, made_by
+from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework, locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
@@ -210,18 +211,18 @@ def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tu
     for e, place in birth.level.path:
         where = _user_line(e.source)
         at = f" at {short_location(where)}" if where is not None else ""
-        if e.primitive is compat.scan_p:
-            (_, step), length = next(steps), int(e.params["length"])
-            iterations.append(Iteration(f"scan{at}", length - 1 - step if e.params["reverse"] else step, length))
-        elif e.primitive is compat.while_p:
-            iterations.append(Iteration(f"while loop{at}", next(steps)[1], None))
-        elif e.primitive is compat.shard_map_p:
+        kind = of(e)
+        if kind.kind == "loop":
+            name = "scan" if is_scan(e) else "while loop"
+            step = kind.turned(e.operation, next(steps)[1])
+            iterations.append(Iteration(f"{name}{at}", step, kind.trip_count(e.operation)))
+        elif kind.kind == "devices":
             k, device = next(steps)
             axes = tuple((str(name), size) for name, size in compat.devices_of(e.operation).items())
             index = lambda n, axes=axes: tuple(map(int, np.unravel_index(n, tuple(size for _, size in axes))))
             alike = dict.fromkeys(other[k] for other in birth.alike if other[k] != device)
             devices.append(Devices(f"shard_map{at}", axes, index(device), tuple(map(index, alike))))
-        elif e.primitive is compat.cond_p:
+        elif kind.kind == "choice":
             which = ("False", "True")[place] if len(e.programs) == 2 else str(place)
             branches.append(f"in branch {which} of the cond{at}")
     return tuple(iterations), tuple(devices), tuple(branches)

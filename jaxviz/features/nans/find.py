@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
-from jaxviz.features.nans.capture import evaluate_equation, steps_of, values_at
+from jaxviz.features.nans.capture import evaluate_equation, place_of_body, values_at
 from jaxviz.features.nans.causes import operand
 from jaxviz.features.nans.events import chain_of, described, events_of, first_bad, harmless_in, kinds_of
 from jaxviz.features.nans.report import NanReport, Passed
 from jaxviz.features.nans.run import Run, kinds_of_all, run_program, without_nans
 from jaxviz.features.nans.search import Birth, Level, Search, Steps
-from jaxviz.higher_order.mapped_loops import with_one_predicate
+from jaxviz.higher_order import is_call, is_choice, is_loop, of
+from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
@@ -29,11 +30,8 @@ from jaxviz.report.tables import type_text
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Builder, located, select, with_results
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program, flag_rules
-from jaxviz.transforms.inline import called_program, inlined
+from jaxviz.transforms.inline import called_program, inlined_where
 from jaxviz.transforms.unopened import find_unopened, unopened_note
-
-_CALLS = (compat.jit_p, compat.closed_call_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p)
-
 
 # --- the function ------------------------------------------------------------------------------------------------------
 
@@ -61,7 +59,7 @@ class _Subject:
     @cached_property
     def program(self) -> Program:
         """With its calls written out."""
-        return with_one_predicate(inlined(self.traced, _CALLS))
+        return with_one_predicate(inlined_where(self.traced, _is_plain_call))
 
     @cached_property
     def run(self) -> Run:
@@ -254,6 +252,11 @@ def _subject(
     return _Subject(primal, inputs, names, results, primal.name, note)
 
 
+def _is_plain_call(equation: Equation) -> bool:
+    """Whether it is a call that is written out before the search; a checkpoint is searched as one."""
+    return is_call(equation) and not of(equation).is_checkpoint
+
+
 def _refuse_references(program: Program) -> None:
     """Raises where what flags would be put into reads or writes a mutable reference."""
     for index, e in enumerate(program.equations):
@@ -264,7 +267,7 @@ def _refuse_references(program: Program) -> None:
             )
             located(error, e, index)
             raise error
-        if e.primitive in flag_rules.registered or e.primitive in _CALLS:
+        if e.primitive in flag_rules.registered or _is_plain_call(e):
             for _, inner in e.programs:
                 _refuse_references(inner)
 
@@ -289,7 +292,7 @@ def _is_derived(program: Program) -> bool:
     result = program.outvars[0]
     for e in program.equations:
         if result in e.outvars:
-            if e.primitive in _CALLS:
+            if _is_plain_call(e):
                 return _is_derived(
                     with_results(
                         called_program(e.operation), [called_program(e.operation).outvars[e.outvars.index(result)]]
@@ -416,12 +419,13 @@ def _runs_of(
     e: Equation, ins: Sequence[Any], bad: Callable[[Any], bool]
 ) -> Iterator[tuple[int, tuple[int, ...], list[Any]]]:
     """The runs of the programs in an equation that give what is not finite: place of the program, step of a loop, inputs."""
-    if e.primitive is compat.cond_p:
+    if is_choice(e):
         place = int(np.clip(ins[0], 0, len(e.programs) - 1))
         yield place, (), list(ins[1:])
-    elif e.primitive is compat.remat_p:
+    elif is_call(e):
         yield 0, (), list(ins)
-    elif e.primitive in (compat.scan_p, compat.while_p):
-        for step, place, operands, outs in steps_of(e, ins):
+    elif is_loop(e):
+        place, kind = place_of_body(e), of(e)
+        for step, (operands, outs) in enumerate(kind.steps(e.operation, ins)):
             if any(map(bad, outs)):
                 yield place, (step,), operands

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxviz.features.nans.capture import Path
+from jaxviz.features.nans.capture import Path, place_of_body
+from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.transforms.axes import named_axes
@@ -91,7 +92,7 @@ class Level:
     @property
     def is_condition(self) -> bool:
         """Whether it is the condition of a while loop."""
-        return bool(self.path) and self.path[-1][0].programs[self.path[-1][1]][0] == "cond_jaxpr"
+        return bool(self.path) and not _body(*self.path[-1]).has_results
 
     @property
     def body(self) -> Level:
@@ -99,7 +100,7 @@ class Level:
         if not self.is_condition or self.outer is None:
             return self
         equation = self.path[-1][0]
-        return self.outer.within(equation, [label for label, _ in equation.programs].index("body_jaxpr"))
+        return self.outer.within(equation, place_of_body(equation))
 
     def within(self, equation: Equation, place: int) -> Level:
         """The level of a program that an equation of this one holds."""
@@ -109,12 +110,8 @@ class Level:
         return self.inner[key]
 
 
-def is_loop(equation: Equation) -> bool:
-    return equation.primitive in (compat.scan_p, compat.while_p)
-
-
 def has_steps(equation: Equation) -> bool:
-    return is_loop(equation) or equation.primitive is compat.shard_map_p
+    return of(equation).kind in ("loop", "devices")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,10 +313,10 @@ class Search:
         if equation.primitive not in flag_rules.registered:
             return
         k = equation.outvars.index(value)  # type: ignore[arg-type]
-        carry = _carry(equation)
-        for place, (label, program) in enumerate(equation.programs):
-            if label == "cond_jaxpr":
+        for place, (_, program) in enumerate(equation.programs):
+            if not _body(equation, place).has_results:
                 continue
+            carry = _carry(equation, place)
             inner, result = level.within(equation, place), program.outvars[k]
             if carry is not None and result in program.invars:
                 # What a step hands on as it came in: the carry, as the step before left it.
@@ -331,7 +328,7 @@ class Search:
             if first is not None and first[: len(steps)] <= steps:
                 yield inner, result, first
             elif result in program.invars:
-                operand = equation.invars[_operand_of(equation, program.invars.index(result))]  # type: ignore[arg-type]
+                operand = equation.invars[_operand_of(equation, program.invars.index(result), place)]  # type: ignore[arg-type]
                 when = self._when(level, operand, steps, kind)
                 if when is not None:
                     yield level, operand, when
@@ -382,7 +379,7 @@ class Search:
         """The same of a value of a branch, or of a checkpoint: a branch that was not taken gives nothing."""
         (*_, (equation, place)), outer = inner.path, inner.outer
         assert outer is not None
-        if equation.primitive is compat.cond_p and self.branch_in(outer, equation, steps) != place:
+        if is_choice(equation) and self.branch_in(outer, equation, steps) != place:
             return False
         return self._is_bad_in(inner, a, steps, kind)
 
@@ -406,11 +403,11 @@ class Search:
             if self.is_bad_input(value, kind):  # type: ignore[arg-type]
                 yield level, value, steps
             return
-        equation, _ = level.path[-1]
+        equation, place = level.path[-1]
         k = level.program.invars.index(value)  # type: ignore[arg-type]
-        sizes = _carry(equation, level.is_condition)
+        sizes = _carry(equation, place)
         before = steps[:-1] if has_steps(equation) else steps
-        operand = equation.invars[_operand_of(equation, k, level.is_condition)]
+        operand = equation.invars[_operand_of(equation, k, place)]
         if sizes is not None and sizes[0] <= k < sizes[0] + sizes[1] and steps[-1] > 0:
             body = level.body
             result = body.program.outvars[k - sizes[0]]
@@ -428,26 +425,25 @@ class Search:
             yield level.outer, operand, when
 
 
-def _carry(equation: Equation, is_condition: bool = False) -> tuple[int, int] | None:
+def _carry(equation: Equation, place: int) -> tuple[int, int] | None:
     """Where the carry stands among the inputs of a loop's body, or of its condition, and how many values it has."""
-    if equation.primitive is compat.scan_p:
-        n_consts, n_carry = compat.scan_sizes(equation.params)
-        return n_consts, n_carry
-    if equation.primitive is compat.while_p:
-        return equation.params["cond_nconsts" if is_condition else "body_nconsts"], len(equation.outvars)
-    return None
+    if not is_loop(equation):
+        return None
+    _, n = of(equation).carry(equation.operation)
+    body = _body(equation, place)
+    return body.operands.index(carried(equation).start) if n else len(body.operands), n
 
 
-def _operand_of(equation: Equation, k: int, is_condition: bool = False) -> int:
+def _operand_of(equation: Equation, k: int, place: int) -> int:
     """The operand that is the k-th input of a program in an equation."""
-    if equation.primitive is compat.cond_p:
-        return k + 1
-    if equation.primitive is not compat.while_p:
-        return k
-    n_condition, n_consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
-    if is_condition:
-        return k if k < n_condition else k + n_consts
-    return int(k + n_condition)
+    return _body(equation, place).operands[k]
+
+
+def _body(equation: Equation, place: int) -> Body:
+    """What the program at a place among those of an equation is to it."""
+    label, program = equation.programs[place]
+    found = (b for b in bodies(equation) if b.label == label)
+    return next(found, Body(program, range(len(program.invars)), label))
 
 
 def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
@@ -455,14 +451,14 @@ def made_by(level: Level, value: Atom) -> Iterator[tuple[Level, Equation]]:
     if value in level.makers:
         yield level, level.program.equations[level.makers[value]]
     elif level.outer is not None and value in level.program.invars:
-        around, _ = level.path[-1]
+        around, place = level.path[-1]
         k = level.program.invars.index(value)  # type: ignore[arg-type]
-        carry = _carry(around, level.is_condition)
+        carry = _carry(around, place)
         if carry is not None and 0 <= k - carry[0] < carry[1]:
             result = level.body.program.outvars[k - carry[0]]
             if result in level.body.makers:
                 yield level.body, level.body.program.equations[level.body.makers[result]]
-        yield from made_by(level.outer, around.invars[_operand_of(around, k, level.is_condition)])
+        yield from made_by(level.outer, around.invars[_operand_of(around, k, place)])
 
 
 def _is_bad(x: Any, kind: int) -> bool:

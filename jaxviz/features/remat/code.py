@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import is_own_code
 from jaxviz.ir.sharing import cleared
@@ -138,7 +139,7 @@ def _find(program: Program, outer: Sequence[Place], found: dict[Place, list[Var]
     last.update((a, n) for a in program.outvars)
     stacks = [_without(stack_of(e), outer) for e in equations]
     for e, stack in zip(equations, stacks, strict=True):
-        if e.primitive in (compat.scan_p, compat.shard_map_p):
+        if is_scan(e) or of(e).kind == "devices":
             _find(e.params["jaxpr"], stack, found, refused)
         else:
             refused.update(

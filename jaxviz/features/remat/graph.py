@@ -22,6 +22,11 @@ from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.parts import cost_of
 from jaxviz.features.remat.solver import Problem
+from jaxviz.higher_order import of
+from jaxviz.higher_order.checkpoint import CHECKPOINT
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.scan import SCAN
+from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
@@ -34,9 +39,9 @@ from jaxviz.transforms.driver import select
 from jaxviz.transforms.inline import inlined, numbers_in_place, with_own_variables
 
 _PREFIX = "jaxviz_save_"
-_OPENED = (compat.jit_p, compat.remat_p)
+_OPENED = (JIT.primitive, CHECKPOINT.primitive)
 """Calls that are opened, so that what is inside them can be saved; checkpoints that are there already give way to the plan."""
-_BODIES = (compat.scan_p, compat.shard_map_p)
+_BODIES = (SCAN, SHARD_MAP)
 """Equations whose bodies are planned with all else."""
 
 
@@ -149,7 +154,7 @@ class Graph:
         self.copies: dict[Var, Var] = {}
         """A value of a function that was called -> the value there, which all its calls share."""
         flat = inlined(derivation.primal, _OPENED, self.copies)
-        self.has_checkpoints = any(e.primitive is compat.remat_p for _, e in derivation.primal.walk())
+        self.has_checkpoints = any(of(e).is_checkpoint for _, e in derivation.primal.walk())
         self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
         self.all_nbytes = sum(nbytes(a.aval) for a in _distinct(self.plain.linearized.residuals))
         self.flat = numbers_in_place(flat)
@@ -222,12 +227,12 @@ class Graph:
           marked: where the equations that give the names are entered, with the candidates.
         """
 
-        def program(of: Program) -> Program:
+        def program(given: Program) -> Program:
             renamed: dict[Atom, Atom] = {}
             equations: list[Equation] = []
-            for e in of.equations:
+            for e in given.equations:
                 op = e.operation
-                if e.primitive in _BODIES:
+                if of(e) in _BODIES:
                     params = map_programs(op.params, program)
                     op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
                 invars = tuple([renamed.get(a, a) for a in e.invars])
@@ -241,7 +246,7 @@ class Graph:
                         )
                         equations.append(Equation(made, (v,), (out,), e.source))
                         marked[equations[-1]] = candidate
-            return replace(of, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in of.outvars]))
+            return replace(given, equations=tuple(equations), outvars=tuple([renamed.get(a, a) for a in given.outvars]))
 
         return program(self.flat)
 
@@ -253,7 +258,7 @@ class Graph:
             if differs_here:
                 differs.update(e.outvars)
             here = where if differs_here or not varying else replace(where, times=1)
-            if e.primitive not in _BODIES:
+            if of(e) not in _BODIES:
                 if e.primitive is not compat.name_p:
                     self.nodes.append(_Node(e, here, reads=_reads(e)))
                 else:
@@ -268,19 +273,21 @@ class Graph:
             self.inputs += body.constvars
             self.same.update(zip(e.outvars, body.outvars, strict=True))
             inner = frozenset(v for v, a in zip(body.invars, e.invars, strict=True) if a in differs)
-            if e.primitive is compat.shard_map_p:
+            if of(e) is SHARD_MAP:
                 self.same.update(zip(body.invars, e.invars, strict=True))
                 results = dict(zip(body.outvars, e.outvars, strict=True))
-                inside = _Where(here.times, here.devices * _devices(e.operation), e.operation, results, here.loop)
+                inside = _Where(
+                    here.times, here.devices * SHARD_MAP.n_devices(e.operation), e.operation, results, here.loop
+                )
                 self._add(body, inside, inner, marked)
                 continue
-            n_consts, n_carry = compat.scan_sizes(e.params)
+            n_consts, n_carry = SCAN.carry(e.operation)
             for k, (v, a) in enumerate(zip(body.invars, e.invars, strict=True)):
                 if n_consts <= k < n_consts + n_carry:
                     self.carried[v] = _Carried(a, body.outvars[k - n_consts])
                 else:
                     self.same[v] = a
-            times = here.times * int(e.params["length"])
+            times = here.times * SCAN.trip_count(e.operation)
             inside = replace(here, times=times, loop=here.loop or e)
             self._add(body, inside, inner | frozenset(body.invars[n_consts:]), marked)
 
@@ -462,7 +469,7 @@ def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
     free: set[Atom] = set(given)
     each: dict[Operation, int] = {}
     for e in program.equations:
-        if e.primitive in _BODIES:
+        if of(e) in _BODIES:
             found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
         worth = [v for v in e.outvars if v in read and _can_be_saved(v.aval)]
         if len(e.outvars) == 1 and _is_free(e, free, each):

@@ -18,7 +18,7 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
-from jaxviz.ir import compat
+from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
@@ -180,7 +180,7 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
 
 def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
     for e in program.equations:
-        is_checkpoint = e.primitive is compat.remat_p
+        is_checkpoint = of(e).is_checkpoint
         for _, inner in e.programs:
             if is_checkpoint and outer is not None:
                 yield inner.name, outer

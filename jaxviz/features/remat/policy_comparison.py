@@ -30,6 +30,7 @@ from jaxviz.features.remat.policies import counted, of_type, paragraph
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
@@ -460,9 +461,7 @@ def _told_apart(settings: Sequence[Setting]) -> list[tuple[str, Setting]]:
 
 def checkpoints_of(primal: Program) -> str:
     """`12 checkpoints of layer (model.py:12) and 1 of head (model.py:30)`, or what is put where there is none."""
-    found = Counter(
-        (p.name, defined_at(p)) for _, e in primal.walk() if e.primitive is compat.remat_p for _, p in e.programs
-    )
+    found = Counter((p.name, defined_at(p)) for _, e in primal.walk() if of(e).is_checkpoint for _, p in e.programs)
     if not found:
         return "one checkpoint around the whole function, which has none"
     parts = [f"{n} of {name} ({short_location(at)})" for (name, at), n in found.most_common(3)]

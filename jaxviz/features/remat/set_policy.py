@@ -12,7 +12,8 @@ import jax
 
 from jaxviz.analysis.checkpoints import policy_name
 from jaxviz.derivation import Derivation, derive
-from jaxviz.higher_order.checkpoint import apply_remat
+from jaxviz.higher_order import of
+from jaxviz.higher_order.checkpoint import CHECKPOINT, apply_remat
 from jaxviz.ir import compat
 from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
@@ -103,7 +104,7 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
     if to.name == AS_IT_IS or (not to.sets_policy and not has_checkpoints(primal)):
         return derivation
     if not to.sets_policy:
-        program = inlined(primal, (compat.remat_p,))
+        program = inlined(primal, (CHECKPOINT.primitive,))
     elif has_checkpoints(primal):
         program = _with_policy(primal, to.policy)
     else:
@@ -115,7 +116,7 @@ def derive_under(derivation: Derivation, to: Setting) -> Derivation:
 
 
 def has_checkpoints(program: Program) -> bool:
-    return any(e.primitive is compat.remat_p for _, e in program.walk())
+    return any(of(e).is_checkpoint for _, e in program.walk())
 
 
 def _with_policy(program: Program, policy: Any) -> Program:
@@ -131,7 +132,7 @@ def _with_policy(program: Program, policy: Any) -> Program:
 
     def operation(op: Operation) -> Operation:
         params = map_programs(op.params, change)
-        if op.primitive is compat.remat_p:
+        if of(op).is_checkpoint:
             params["policy"] = policy
         elif all(change(inner) is inner for _, inner in op.programs):
             return op

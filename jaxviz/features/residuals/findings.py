@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from jaxviz.analysis.walk import Body, Site, Source, Tracer, bodies, location_of
+from jaxviz.analysis.walk import Site, Source, Tracer, location_of
 from jaxviz.derivation import Derivation
-from jaxviz.higher_order.devices import only_passes_a_scalar
-from jaxviz.ir import compat
+from jaxviz.higher_order import Body, bodies, is_call, is_scan, of, scan_length
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import format_bytes, nbytes, short_location, type_text
 from jaxviz.transforms.inline import inlined, numbers_in_place
@@ -58,10 +59,6 @@ def largest_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 _LAYS_OUT = frozenset("reshape transpose broadcast_in_dim squeeze expand_dims copy copy_p reduce_precision".split())
 """Operations whose result holds the same numbers as their operand, in another shape, order or number, or rounded."""
-
-_CALLS = (
-    compat.jit_p, compat.closed_call_p, compat.remat_p, compat.custom_jvp_call_p, compat.custom_vjp_call_p,
-)  # fmt: skip
 
 
 def find_duplicates(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
@@ -124,7 +121,7 @@ def _root(
         made = producers(program, atom)
         if made is None:
             place = program.invars.index(atom) if atom in program.invars else None
-            if place is None or not outside or outside[-1][1].primitive is compat.scan_p:
+            if place is None or not outside or is_scan(outside[-1][1]):
                 return Source(None, atom, within, lengths)
             program, holder = outside.pop()
             atom = holder.invars[place]
@@ -135,11 +132,11 @@ def _root(
         if _keeps_numbers(equation) or only_passes_a_scalar(equation):
             atom = equation.invars[0]
             continue
-        is_stacked = equation.primitive is compat.scan_p and place >= compat.scan_sizes(equation.params)[1]
-        if not is_stacked and equation.primitive not in _CALLS:
+        is_stacked = of(equation).is_stacked(equation.operation, place)
+        if not is_stacked and not is_call(equation):
             return Source(equation, atom, within, lengths)
         if is_stacked:
-            lengths += (int(equation.params["length"]),)
+            lengths += (scan_length(equation),)
         outside.append((program, equation))
         program = _body(equation).program
         atom = program.outvars[place]
@@ -220,13 +217,13 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
         tuple[int, set[Atom]]
     ] = []  # for each scan entered, its length and what differs between its iterations
     made = producers(program, atom)
-    while made is not None and made[0].primitive in (*_CALLS, compat.scan_p):
+    while made is not None and (is_call(made[0]) or is_scan(made[0])):
         equation, place = made
         body = _body(equation).program
         # What a call or an inner scan gets that differs; an inner scan may bring it into its carry.
         inner = [(n, dependence.dependents(body, dependence.differing_in(equation, v))) for n, v in varying]
-        if equation.primitive is compat.scan_p:
-            n_consts, n_carry = compat.scan_sizes(equation.params)
+        if is_scan(equation):
+            n_consts, n_carry = of(equation).carry(equation.operation)
             if place < n_carry:
                 break
             passed_on = zip(body.invars[n_consts : n_consts + n_carry], body.outvars[:n_carry], strict=True)
@@ -235,7 +232,7 @@ def _times_alike(producers: _Producers, dependence: _Dependence, program: Progra
                 *(new is not old for old, new in passed_on),
                 *[True] * (len(body.invars) - n_consts - n_carry),
             ]
-            inner.append((int(equation.params["length"]), dependence.dependents(body, differs)))
+            inner.append((scan_length(equation), dependence.dependents(body, differs)))
         varying, program, atom = inner, body, body.outvars[place]
         made = producers(program, atom)
     yield from (n for n, v in varying if atom not in v)
@@ -260,7 +257,7 @@ class _Dependence:
             if e.effects:
                 found.update(e.outvars)
             elif not found.isdisjoint(e.invars):
-                if e.primitive in (*_CALLS, compat.scan_p):
+                if is_call(e) or is_scan(e):
                     body = _body(e).program
                     inside = self.dependents(body, self.differing_in(e, found))
                     found.update(v for v, a in zip(e.outvars, body.outvars, strict=True) if a in inside)
@@ -272,8 +269,8 @@ class _Dependence:
         """Which inputs of an equation's body depend on some values outside: what a scan's carry depends on, it has from then on."""
         body = _body(equation).program
         differs = [a in differing for a in equation.invars]
-        if equation.primitive is compat.scan_p:
-            n_consts, n_carry = compat.scan_sizes(equation.params)
+        if is_scan(equation):
+            n_consts, n_carry = of(equation).carry(equation.operation)
             grew = True
             while grew:
                 inside = self.dependents(body, differs)
@@ -290,11 +287,9 @@ class _Dependence:
 def find_forced(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Site) -> tuple[Finding, ...]:
     """Residuals that are gone where the program is derived with its jitted functions written out in place of their calls."""
     derivation = site.derivation
-    if not any(e.primitive is compat.jit_p for _, e in derivation.primal.walk()) and all(
-        r.kind != "literal" for r in residuals
-    ):
+    if not any(of(e) is JIT for _, e in derivation.primal.walk()) and all(r.kind != "literal" for r in residuals):
         return ()
-    program = numbers_in_place(inlined(derivation.primal, (compat.jit_p,)))
+    program = numbers_in_place(inlined(derivation.primal, (JIT.primitive,)))
     other = Derivation(program, derivation.nonzeros, derivation.reference, derivation.cond_residuals, derivation.placed)
     others = other.linearized.residuals
     had, has = (Counter(_type(a) for a in of) for of in (atoms, others))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxviz.analysis.walk import Reader, Site, location_of, primal_equation
-from jaxviz.ir import compat
+from jaxviz.higher_order import of
+from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
+from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Equation, Var
 from jaxviz.report.tables import line_beside
@@ -80,7 +82,7 @@ def explain(
 
 def _because(reader: Reader, kind: str, location: Location) -> str:
     origin, primitive = reader.equation.origin, reader.equation.primitive
-    if primitive is compat.custom_lin_p and origin is not None:
+    if is_backward_rule(reader.equation) and origin is not None:
         return f"the {origin.rule} gives it to its backward function"
     if origin is not None and origin.rule.startswith("brought back"):
         return f"the checkpoint policy has it offloaded, to be {origin.rule}"
@@ -98,7 +100,7 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
 
 def _derivative(equation: Equation, source: Equation) -> str:
     """The rule that a derived equation came by, named after the user's equation, or after the function that has a rule of its own."""
-    if source.primitive is compat.custom_jvp_call_p:
+    if of(source) is CUSTOM_JVP:
         rules = (e.origin.rule for e in (equation, *ancestors(equation)) if e.origin is not None)
         named = next((rule for rule in rules if rule.startswith("custom JVP rule of ")), None)
         if named is not None:

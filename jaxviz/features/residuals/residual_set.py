@@ -27,6 +27,7 @@ from jaxviz.features.residuals.findings import (
 from jaxviz.features.residuals.notes import notes_of, why_nothing_is_kept
 from jaxviz.features.residuals.reasons import explain
 from jaxviz.features.residuals.totals import NO_SCOPE, Total, module_of, per_device, scope_of, totals
+from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import EquationError
@@ -462,7 +463,7 @@ def _mapped(program: Program) -> tuple[str, ...]:
         (o.equation, o.rule): None
         for o in origins
         if o is not None and o.transform == "vmap" and o.equation is not None and ": " in o.rule
-        if o.equation.primitive in (compat.cond_p, compat.while_p)
+        if is_choice(o.equation) or (is_loop(o.equation) and not is_scan(o.equation))
     }
     places = {e: location_of(e) for e, _ in found}
     return tuple(

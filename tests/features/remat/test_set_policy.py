@@ -11,10 +11,10 @@ import pytest
 from programs import CASES
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import derive, type_name
 from jaxviz.features.remat.set_policy import derive_under, has_checkpoints, setting
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.typecheck import check_program
 
 BY_NAME = {case.name: case for case in CASES}
 JAX_CHECKPOINT = jax.checkpoint

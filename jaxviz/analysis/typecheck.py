@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
+from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, write_params
 from jaxviz.ir.errors import ProgramTypeError
@@ -80,7 +83,7 @@ class _Checker:
             for i, (a, aval) in enumerate(zip(atoms, avals, strict=True)):
                 if not compat.types_match(a.aval, aval):
                     raise fail(f"{what} {i} has type {a.aval.str_short()}, expected {aval.str_short()}.")
-        with compat.inside_shard_map(operation) if operation.primitive is compat.shard_map_p else nullcontext():
+        with compat.inside_shard_map(operation) if of(operation) is SHARD_MAP else nullcontext():
             for _, nested in equation.programs:
                 self.check(nested)
         self.result_types(equation, fail)
@@ -108,7 +111,7 @@ class _Checker:
             if not any(mask):
                 continue
             depends.update(equation.outvars)
-            if equation.primitive is compat.jit_p:
+            if of(equation) is JIT:
                 self.check_linear(equation.params["jaxpr"], mask)
             elif not self.is_linear(equation.operation, mask):
                 types = ", ".join(

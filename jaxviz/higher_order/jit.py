@@ -1,26 +1,42 @@
-"""Rules for calls: `jit`, and functions with custom rules."""
+"""`jax.jit`: a call of a program, with shardings, layouts and donation for each operand and result.
+
+Source: JAX's `pjit.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from jaxviz.higher_order.observing import Observing, observed
+from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
-from jaxviz.ir.convert import one_equation, read_jaxpr, read_traced, write_params
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
 from jaxviz.transforms import jvp, linearize, transpose
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select, with_results
+from jaxviz.transforms.driver import (
+    Builder,
+    Mask,
+    Template,
+    call_of,
+    select,
+    with_results,
+)
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_rules
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
 
+JIT = HigherOrder(compat.jit_p)
+
 _INPUT_PARAMS = {"in_shardings": compat.UNSPECIFIED, "in_layouts": None, "donated_invars": False}
+
+
 _OUTPUT_PARAMS = {"out_shardings": compat.UNSPECIFIED, "out_layouts": None}
+
+
 """The params of jit that have one entry for each operand or result, and the entry for one that we add."""
 
 
@@ -202,182 +218,8 @@ def _vmap_jit(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
     return VmapRule(Template(call_of(made), ["primal"]), body.dims_out, name, notes=body.notes)
 
 
-# --- closed_call ------------------------------------------------------------------------------------------------------
-# A call with no name and no parameters of its own: its program is taken out of it.
-
-
-@jvp_rules.register(compat.core_call_p)
-@jvp_rules.register(compat.closed_call_p)
-def _jvp_closed_call(operation: Operation, nonzeros: Mask) -> JvpRule:
-    pushed = jvp.jvp_program(operation.params["call_jaxpr"], nonzeros)
-    template = Template(pushed.program, ["primal"] * len(pushed.program.equations), keeps_lines=True)
-    return JvpRule(template, pushed.nonzeros_out, "jvp of a call")
-
-
-for _primitive in (compat.closed_call_p, compat.core_call_p):
-    linearize_rules.register(_primitive)(linearize.linearize_from_jvp)
-
-
-@transpose_rules.register(compat.core_call_p)
-@transpose_rules.register(compat.closed_call_p)
-def _transpose_closed_call(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
-    parts = transpose.transpose_program(operation.params["call_jaxpr"], linear, nonzero_cts)
-    template = Template(parts.backward, ["cotangent"] * len(parts.backward.equations), keeps_lines=True)
-    return TransposeRule(template, parts.nonzeros_out, "transpose of a call")
-
-
-@vmap_rules.register(compat.core_call_p)
-@vmap_rules.register(compat.closed_call_p)
-def _vmap_closed_call(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    body = vmap_program(operation.params["call_jaxpr"], dims, axis)
-    template = Template(body.program, ["primal"] * len(body.program.equations), keeps_lines=True)
-    return VmapRule(template, body.dims_out, "vmap of a call", notes=body.notes)
-
-
-# --- custom_jvp -------------------------------------------------------------------------------------------------------
-
-
-@jvp_rules.register(compat.custom_jvp_call_p)
-def _jvp_custom_jvp(operation: Operation, nonzeros: Mask) -> JvpRule:
-    pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
-    pushed, _ = dce_program(pushed)
-    roles = roles_by_use(pushed, len(operation.out_avals), "primal", "tangent")
-    return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
-
-
-@linearize_rules.register(compat.custom_jvp_call_p)
-def _linearize_custom_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    pushed, nonzeros_out, name = _custom_jvp_rule(operation, nonzeros)
-    return linearize.split_jvp(pushed, nonzeros_out, len(nonzeros), name, keeps_lines=True)
-
-
-def _custom_jvp_rule(operation: Operation, nonzeros: Mask) -> tuple[Program, Mask, str]:
-    params = write_params(operation)
-    traced, nonzeros_out = compat.trace_custom_jvp_rule(params, operation.in_avals, nonzeros, operation.context)
-    return read_traced(traced), tuple(nonzeros_out), _rule_name(operation, "custom JVP rule")
-
-
-def _rule_name(operation: Operation, kind: str) -> str:
-    return f"{kind} of {operation.params['call_jaxpr'].name}"
-
-
-@split_rules.register(compat.custom_jvp_call_p)
-def _split_custom_jvp(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """The function itself, in two parts; as in JAX the rule is not needed any more."""
-    parts = split_program(operation.params["call_jaxpr"], unknown)
-    n_in, n_results = len(unknown), len(parts.known_results)
-    return SplitRule(
-        Template(parts.known, ["primal"] * len(parts.known.equations), keeps_lines=True),
-        Template(parts.staged, ["tangent"] * len(parts.staged.equations), keeps_lines=True),
-        (*(n_in + n_results + k for k in range(len(parts.residuals))), *(i for i, u in enumerate(unknown) if u)),
-        parts.unknown_out,
-        parts.available_out,
-        "partial evaluation of a function with a custom JVP rule",
-    )
-
-
-# --- custom_vjp -------------------------------------------------------------------------------------------------------
-
-
-def _custom_vjp_parts(operation: Operation, nonzeros: Mask) -> tuple[Program, tuple[Atom, ...], Operation, Mask, str]:
-    """The forward rule, operands → results; its residuals; and the equation that stands for the backward rule."""
-    params = write_params(operation)
-    n_consts = compat.n_closed_over(params)
-    if any(nonzeros[: params["num_consts"]]):
-        raise compat.closed_over_error()
-    traced, n_residuals, forwarded = compat.trace_forward_rule(
-        params, operation.in_avals[n_consts:], nonzeros[n_consts:], operation.context
-    )
-    forward = read_traced(traced)
-    operands = (*(Var(a) for a in operation.in_avals[:n_consts]), *forward.invars)
-    n_made = n_residuals - sum(i is not None for i in forwarded)
-    made = iter(forward.outvars[:n_made])
-    saved = [next(made) if i is None else operands[i] for i in forwarded]
-    constants = [(a.val,) if isinstance(a, Literal) and not a.held else None for a in saved]
-    residuals = tuple(a for a, c in zip(saved, constants, strict=True) if c is None)
-    results = forward.outvars[n_made:]
-    info = compat.derived_debug_info(forward.debug_info, [""] * len(operands), len(results))
-    forward = replace(forward, invars=operands, outvars=results, debug_info=info)
-    tangents_in = [a.to_tangent_aval() for a, nz in zip(operation.in_avals, nonzeros, strict=True) if nz]
-    tangents_out = tuple(a.aval.to_tangent_aval() for a in results)
-    lin = make_operation(
-        compat.custom_lin_p,
-        compat.custom_lin_params(params, constants, tangents_out, [not nz for nz in nonzeros]),
-        (*(a.aval for a in residuals), *tangents_in),
-        tangents_out,
-        frozenset(),
-        operation.context,
-    )
-    nonzeros_out = tuple(not compat.is_float0(a) for a in tangents_out)
-    return forward, residuals, lin, nonzeros_out, _rule_name(operation, "custom VJP rule")
-
-
-@linearize_rules.register(compat.custom_vjp_call_p)
-def _linearize_custom_vjp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:
-    forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
-    computed = [a for a in dict.fromkeys(residuals) if a not in {*forward.invars, *forward.outvars}]
-    primal = replace(forward, outvars=(*forward.outvars, *computed))
-    linear = call_of(lin)
-    linear = replace(linear, outvars=select(nonzeros_out, linear.outvars))
-    return linearize.rule_of(primal, len(nonzeros_out), residuals, linear, nonzeros_out, name, keeps_lines=True)
-
-
-@jvp_rules.register(compat.custom_vjp_call_p)
-def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
-    """The program holds an equation that can only be transposed: JAX refuses to run it."""
-    forward, residuals, lin, nonzeros_out, name = _custom_vjp_parts(operation, nonzeros)
-    builder = Builder()
-    results = builder.inline(replace(forward, outvars=(*forward.outvars, *residuals)), forward.invars)
-    tangents_in = [Var(a) for a in lin.in_avals[len(residuals) :]]
-    n_out = len(nonzeros_out)
-    tangents_out = builder.apply(lin, [*results[n_out:], *tangents_in])
-    pushed = builder.program([*forward.invars, *tangents_in], [*results[:n_out], *select(nonzeros_out, tangents_out)])
-    roles = roles_by_use(pushed, n_out, "primal", "tangent")
-    return JvpRule(Template(pushed, roles, keeps_lines=True), nonzeros_out, name)
-
-
-@transpose_rules.register(compat.custom_lin_p)
-def _transpose_custom_lin(
-    operation: Operation, linear: Mask, nonzero_cts: Mask, values: Sequence[Any] | None = None
-) -> TransposeRule:
-    residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
-    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts, values)
-    program = read_traced(traced)
-    template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
-    return TransposeRule(template, tuple(nonzeros_out), "custom backward rule")
-
-
-@dce_rules.register(compat.remat_opt_p)
-def _dce_remat_opt(operation: Operation, used: Mask) -> DceRule:
-    """A forward rule whose residuals nothing reads becomes the function that it stands for."""
-    if not any(used) and not compat.has_effects(operation.effects):
-        return nothing_left(operation)
-    n_consts, n_residuals = operation.params["num_consts"], operation.params["num_res"]
-    n_in = len(operation.in_avals)
-    if any(used[:n_residuals]):
-        return (True,) * n_in, (True,) * len(used), operation
-    function = read_jaxpr(compat.closed_jaxpr(*operation.params["fun_jaxpr_thunk"]()))
-    smaller, read = dce_program(function, used[n_residuals:], keep_inputs=(False,) * len(function.invars))
-    call = make_operation(
-        compat.closed_call_p, {"call_jaxpr": smaller}, smaller.in_avals, smaller.out_avals, smaller.effects,
-        operation.context,
-    )  # fmt: skip
-    return (*([False] * n_consts), *read), used, call
-
-
-# --- hi-primitives ----------------------------------------------------------------------------------------------------
-
-
-@dce_rules.register(compat.hi_primitive_p)
-def _dce_hi_primitive(operation: Operation, used: Mask) -> DceRule:
-    found = compat.dce_hi_primitive(one_equation(operation), used)
-    if found is None:
-        return nothing_left(operation)
-    read, left, params = found
-    if all(read) and all(left) and params == operation.params:
-        return tuple(read), tuple(left), operation
-    made = make_operation(
-        operation.primitive, params, select(read, operation.in_avals), select(left, operation.out_avals),
-        operation.effects, operation.context,
-    )  # fmt: skip
-    return tuple(read), tuple(left), made
+@observed(compat.jit_p)
+def _observe_jit(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    body = observing.last(e.params["jaxpr"], loop)
+    made = jit_operation(e.operation, body, [*range(len(e.invars)), None], range(len(e.outvars)))
+    builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))

@@ -1,4 +1,4 @@
-"""Rules for `cond`, which `switch` is too.
+"""`lax.cond`, and `lax.switch`: one of several programs is run.
 
 Source: JAX's `lax/control_flow/conditionals.py`, whose decision it is how the residuals of the branches are joined.
 """
@@ -11,21 +11,26 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from jaxviz.higher_order.flags import unknown, unraised
+from jaxviz.higher_order.observing import Observing, observed
+from jaxviz.higher_order.protocol import Body, HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_traced, shared, trace_rule
-from jaxviz.ir.syntax import Atom, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
     Template,
     call_of,
+    partition,
     reordered_inputs,
     select,
     with_results,
     written_out,
 )
+from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules, told_from
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
     VJP,
@@ -38,6 +43,19 @@ from jaxviz.transforms.linearize import (
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
 from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
+
+
+class _CondKind(HigherOrder):
+    kind = "choice"
+
+    def bodies(self, operation: Operation) -> tuple[Body, ...]:
+        n = len(operation.in_avals)
+        branches = enumerate(operation.params["branches"])
+        return tuple(Body(b, range(1, n), f"branches[{i}]", branch=i) for i, b in branches)
+
+
+COND = _CondKind(compat.cond_p)
+
 
 policy_rules.add(compat.cond_p)
 
@@ -290,3 +308,35 @@ def _guarded(branch: int, index: Any, *operands: Any) -> list[Any]:
 
 def _selected(index: Any, *results: Any) -> list[Any]:
     return [compat.select_results(index, *results)]
+
+
+told_from[compat.cond_p] = lambda _: 0
+
+
+@flag_rules.register(compat.cond_p)
+def _flag_cond(operation: Operation, deciding: bool) -> FlagRule:
+    """Each branch gives the flags of all; those of the others are not raised."""
+    found = [flag_program(b, deciding) for b in operation.params["branches"]]
+    watches = [(place, w) for place, inner in enumerate(found) for w in inner.watches]
+    branches = []
+    for mine, inner in enumerate(found):
+        builder = Builder()
+        operands = [Var(a) for a in inner.program.in_avals]
+        outs = builder.inline(inner.program, operands)
+        results, own = partition(outs, len(outs) - len(inner.watches))
+        raised = iter(own)
+        flags = [
+            next(raised) if place == mine else builder.inline(unraised(w.n_flags, w.n_loops), [])[0]
+            for place, w in watches
+        ]
+        branches.append(unknown(builder.program(operands, [*results, *flags])))
+    made = cond_operation(operation, branches)
+    builder = Builder()
+    operands = [Var(a) for a in operation.in_avals]
+    return FlagRule(builder.program(operands, builder.apply(made, operands)), tuple(watches))
+
+
+@observed(compat.cond_p)
+def _observe_cond(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    made = cond_operation(e.operation, [observing.last(branch, loop) for branch in e.params["branches"]])
+    builder.equations.append(Equation(made, (*e.invars, loop), e.outvars, e.source, e.origin))

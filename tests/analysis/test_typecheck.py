@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 import jaxviz
+from jaxviz.analysis.typecheck import check_program
 from jaxviz.ir.errors import ProgramTypeError
 from jaxviz.ir.syntax import Literal, Var
-from jaxviz.ir.typecheck import check_program
 
 
 def loss(x, y):

@@ -1,19 +1,25 @@
-"""Rules for loops: `scan` and `while`.
+"""`lax.scan`: a loop that runs so many times, goes over values and stacks results.
 
-Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules repeat: which part of a loop's carry has a tangent, which
-residuals are the same in each iteration and so stand outside the loop, and which are stacked.
+Source: JAX's `lax/control_flow/loops.py`, whose decisions these rules repeat: which part of the carry has a tangent, which residuals are the same
+in each iteration and so stand outside the loop, and which are stacked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+from jax import lax
+
+from jaxviz.higher_order.flags import counting, in_a_loop, starts
+from jaxviz.higher_order.observing import Observing, all_numbers, joining, number, observed
+from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.errors import ReverseModeError
-from jaxviz.ir.syntax import Atom, Checkpoint, Operation, Program, Var
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import (
     Builder,
@@ -27,24 +33,19 @@ from jaxviz.transforms.driver import (
     select,
     with_results,
 )
+from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules, told_from
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
     VJP,
     LinearizeRule,
     Mode,
-    linearize_from_jvp,
     linearize_program,
     linearize_rules,
     rule_of,
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
-from jaxviz.transforms.vmap import Dim, Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
-
-policy_rules.update([compat.scan_p, compat.while_p])
-
-
-# --- scan -------------------------------------------------------------------------------------------------------------
+from jaxviz.transforms.vmap import Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,93 @@ class Scan:
 
     def outer(self, v: Var, is_stacked: bool) -> Var:
         return Var(self.stacked(v.aval) if is_stacked else v.aval)
+
+
+class _ScanKind(HigherOrder):
+    kind = "loop"
+
+    def carry(self, operation: Operation) -> tuple[int, int]:
+        return compat.scan_sizes(operation.params)
+
+    def trip_count(self, operation: Operation) -> int:
+        return int(operation.params["length"])
+
+    def copies(self, operation: Operation) -> int:
+        length = self.trip_count(operation)
+        unroll = max(1, min(operation.params["unroll"], length))
+        return int(min(length, unroll + length % unroll))
+
+    def is_stacked(self, operation: Operation, result: int) -> bool:
+        return result >= self.carry(operation)[1]
+
+    def turned(self, operation: Operation, iteration: int) -> int:
+        return self.trip_count(operation) - 1 - iteration if operation.params["reverse"] else iteration
+
+    def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
+        consts, _, xs = partition(operands, *self.carry(operation))
+        i = self.turned(operation, step)
+        return [*consts, *carry, *(row(x, i) for x in xs)]
+
+    def inputs_of_step(
+        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False
+    ) -> list[Any]:
+        consts, carry, xs = partition(operands, *self.carry(operation))
+        length, reverse, body = self.trip_count(operation), operation.params["reverse"], Scan(operation).body
+        if step:
+            run = as_function(replace(body, outvars=body.outvars[: len(carry)], debug_info=None, closed=True))
+            before = [x[length - step :] if reverse else x[:step] for x in xs]
+            carry, _ = lax.scan(lambda c, x: (run(*consts, *c, *x), None), list(carry), before, step, reverse)
+        i = self.turned(operation, step)
+        return [*consts, *carry, *(x[i] for x in xs)]
+
+    def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+        run = jax.jit(as_function(replace(Scan(operation).body, debug_info=None, closed=True)))
+        consts, carry, xs = partition(operands, *self.carry(operation))
+        for step in range(self.trip_count(operation)):
+            i = self.turned(operation, step)
+            inputs = [*consts, *carry, *(x[i] for x in xs)]
+            outs = run(*inputs)
+            carry = outs[: len(carry)]
+            yield inputs, outs
+
+    def segment(self, operation: Operation) -> Callable[..., Any]:
+        """`first step, the one after the last, consts, carry, xs, ys so far → carry, ys`."""
+        n_consts, n_carry = self.carry(operation)
+        body = Scan(operation).body
+        run = as_function(body)
+        types = body.in_avals[n_consts : n_consts + n_carry]
+
+        def segment(start: Any, stop: Any, consts: list[Any], carry: list[Any], xs: list[Any], ys: list[Any]) -> Any:
+            def one(k: Any, state: Any) -> Any:
+                carry, ys = state
+                i = self.turned(operation, k)
+                outs = run(*consts, *carry, *(lax.dynamic_index_in_dim(x, i, keepdims=False) for x in xs))
+                rows = [lax.dynamic_update_index_in_dim(y, r, i, 0) for y, r in zip(ys, outs[n_carry:], strict=True)]
+                return list(map(compat.as_type, outs[:n_carry], types)), rows
+
+            return lax.fori_loop(start, stop, one, (list(map(compat.as_type, carry, types)), ys))
+
+        return segment
+
+
+SCAN = _ScanKind(compat.scan_p)
+
+_jit: Callable[[Any], Any] = jax.jit
+
+
+@_jit
+def row(x: Any, i: int) -> Any:
+    """One element of what a scan goes over."""
+    return lax.dynamic_index_in_dim(x, i, keepdims=False)
+
+
+@_jit
+def with_row(x: Any, element: Any, i: int) -> Any:
+    """What a scan stacks, with one element written into it."""
+    return lax.dynamic_update_index_in_dim(x, element, i, 0)
+
+
+policy_rules.add(compat.scan_p)
 
 
 @jvp_rules.register(compat.scan_p)
@@ -361,176 +449,32 @@ def _dce_scan(operation: Operation, used: Mask) -> DceRule:
     return read, used_out, scan.like(smaller, sum(const_read), sum(carry_used))
 
 
-# --- while ------------------------------------------------------------------------------------------------------------
+told_from[compat.scan_p] = lambda operation: SCAN.carry(operation)[1]
 
 
-@dataclass(frozen=True, slots=True)
-class While:
-    """The params of a while loop: `(consts of the condition, consts of the body, carry) → carry`."""
-
-    operation: Operation
-
-    @property
-    def condition(self) -> Program:
-        program: Program = self.operation.params["cond_jaxpr"]
-        return program
-
-    @property
-    def body(self) -> Program:
-        program: Program = self.operation.params["body_jaxpr"]
-        return program
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Number of consts of the condition, and of the body."""
-        return self.operation.params["cond_nconsts"], self.operation.params["body_nconsts"]
-
-    def like(self, condition: Program, n_condition: int, body: Program, n_body: int) -> Operation:
-        """A while loop with another condition and body."""
-        params = {
-            **self.operation.params,
-            "cond_jaxpr": condition, "cond_nconsts": n_condition, "body_jaxpr": body, "body_nconsts": n_body,
-        }  # fmt: skip
-        n_carry = len(body.invars) - n_body
-        condition_at = [*range(n_condition), *range(n_condition + n_body, n_condition + n_body + n_carry)]
-        body_at = range(n_condition, n_condition + n_body + n_carry)
-        effects = compat.moved_effects(condition.effects, condition_at) | compat.moved_effects(body.effects, body_at)
-        in_avals = (*condition.in_avals[:n_condition], *body.in_avals)
-        return make_operation(
-            self.operation.primitive, params, in_avals, body.out_avals, effects, self.operation.context
-        )
-
-
-@jvp_rules.register(compat.while_p)
-def _jvp_while(operation: Operation, nonzeros: Mask) -> JvpRule:
-    loop = While(operation)
-    n_condition, n_body = loop.sizes
-    _, body_nz, carry_nz = partition(nonzeros, n_condition, n_body)
-    while True:
-        pushed = jvp_program(loop.body, (*body_nz, *carry_nz), instantiate=carry_nz)
-        grown = either(carry_nz, pushed.nonzeros_out)
-        if grown == carry_nz:
-            break
-        carry_nz = grown
-    n_carry = len(carry_nz)
-    consts, carry, const_dots, carry_dots = partition(range(len(pushed.program.invars)), n_body, n_carry, sum(body_nz))
-    body = reordered(pushed.program, [*consts, *const_dots, *carry, *carry_dots])
-    unread = [Var(v.aval) for v in body.invars[len(body.invars) - len(carry_dots) :]]
-    condition = reordered_inputs(loop.condition, [*loop.condition.invars, *unread])
-    made = loop.like(condition, n_condition, body, n_body + sum(body_nz))
-
-    builder = Builder()
-    primals = [Var(a) for a in operation.in_avals]
-    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
-    of_condition, of_body, of_carry = partition(range(len(primals)), n_condition, n_body)
-    going_round = [
-        tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
-        for i, nz in zip(of_carry, carry_nz, strict=True)
-        if nz
-    ]
-    ins = [
-        *(primals[i] for i in of_condition),
-        *(primals[i] for i in of_body),
-        *(tangents[i] for i in of_body if i in tangents),
-        *(primals[i] for i in of_carry),
-        *going_round,
-    ]
-    outs = builder.apply(made, ins)
-    program = builder.program([*primals, *tangents.values()], outs)
-    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
-    return JvpRule(template, carry_nz, "jvp of a while loop")
-
-
-linearize_rules.register(compat.while_p)(linearize_from_jvp)
-
-
-def _recompute_all(*_: Any, **__: Any) -> bool:
-    return False
-
-
-@split_rules.register(compat.while_p)
-def _split_while(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
-    """The known part of the carry is computed now; the whole loop runs again later, since nothing of it can be saved."""
-    loop = While(operation)
-    n_condition, n_body = loop.sizes
-    condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
-    by_policy = available is not None
-
-    def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Any:
-        everything = [True] * len(program.invars) if by_policy else None
-        return split_program(
-            program, unknown, everything, ensure, [True] * len(ensure) if by_policy else None,
-            _recompute_all if by_policy else None,
-        )  # fmt: skip
-
-    while True:
-        parts = split(loop.body, (*body_uk, *carry_uk), carry_uk)
-        grown = either(carry_uk, parts.unknown_out)
-        if grown == carry_uk:
-            break
-        carry_uk = grown
-    condition = split(loop.condition, (*condition_uk, *carry_uk), [False])
-    name = "partial evaluation of a while loop"
-    n_in, n_out = len(unknown), len(carry_uk)
-    later = Template(call_of(operation), ["tangent"])
-    if condition.unknown_out[0] or (not by_policy and all(unknown)):
-        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
-        nothing = Template(Builder().program(inputs, ()), ())
-        return SplitRule(nothing, later, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
-    known_body = with_results(parts.known, parts.known_results)
-    known_condition = with_results(condition.known, condition.known_results)
-    made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
+@flag_rules.register(compat.scan_p)
+def _flag_scan(operation: Operation, deciding: bool) -> FlagRule:
+    scan = Scan(operation)
+    inner = flag_program(scan.body, deciding)
+    watches = in_a_loop(inner)
+    n_consts, n_carry = scan.n_consts, scan.n_carry
+    made = scan.like(counting(inner, watches, n_consts, n_carry), n_consts, n_carry + 1 + len(watches))
     builder = Builder()
     operands = [Var(a) for a in operation.in_avals]
-    uk = (*condition_uk, *body_uk, *carry_uk)
-    outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
-    now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
-    if not by_policy:
-        whole = call_of(operation)
-        later = Template(with_results(whole, select(carry_uk, whole.outvars)), ["tangent"])
-    available_out = (True,) * n_out if by_policy else carry_uk
-    return SplitRule(Template(now, ["primal"]), later, tuple(range(n_in)), carry_uk, available_out, name)
+    before, xs = partition(operands, n_consts + n_carry)
+    outs = builder.apply(made, [*before, *starts(builder, watches), *xs])
+    carry, _, flags, ys = partition(outs, n_carry, 1, len(watches))
+    return FlagRule(builder.program(operands, [*carry, *ys, *flags]), tuple((0, w) for w in watches))
 
 
-@transpose_rules.register(compat.while_p)
-def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
-    raise ReverseModeError(
-        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
-        "Try using lax.scan, or using fori_loop with static start/stop."
-    )
-
-
-@vmap_rules.register(compat.while_p)
-def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
-    """The carry is mapped where it is at the start, or comes out so; all of it, where the predicate differs between examples."""
-    loop = While(operation)
-    test, body, sizes = loop.condition, loop.body, loop.sizes
-    compat.refuse_effects_when_mapped(operation.effects, "while")
-    cond_dims, body_dims, init_dims = partition(dims, *sizes)
-    carry: list[Dim] = [None if d is None else 0 for d in init_dims]
-
-    def at_front(given: Sequence[Dim]) -> list[Dim]:
-        return [None if d is None else 0 for d in given]
-
-    while True:
-        again = vmap_program(body, [*at_front(body_dims), *carry], axis, to=[compat.IF_MAPPED] * len(carry))
-        grown = [None if c is None and d is None else 0 for c, d in zip(carry, again.dims_out, strict=True)]
-        if grown == carry:
-            break
-        carry = grown
-    tested = vmap_program(test, [*at_front(cond_dims), *carry], axis, to=[compat.IF_MAPPED])
-    text = ""
-    to: list[Dim]
-    if tested.dims_out[0] is not None:
-        compat.refuse_effects_when_mapped(operation.effects, "while with a mapped predicate")
-        carry, to = [0] * len(carry), [0]
-        text = "while runs until every example is done: those that are done before keep their values"
-    else:
-        rank = len(test.out_avals[0].shape)
-        carry, to = [None if c is None else rank for c in carry], [None]
-    again = vmap_program(body, [*body_dims, *carry], axis, to=carry)
-    tested = vmap_program(test, [*cond_dims, *carry], axis, to=to)
-    builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
-    made = loop.like(tested.program, sizes[0], again.program, sizes[1])
-    outs = builder.apply(made, ins)
-    return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
+@observed(compat.scan_p)
+def _observe_scan(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    """The vector is the first constant, and the iterations are counted along with what is scanned over."""
+    scan = Scan(e.operation)
+    outer, i = Var(loop.aval), Var(number())
+    inside = Builder(scan.body.constvars, scan.body.consts)
+    (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
+    body = observing.body(scan.body, inner, (outer, *scan.body.invars, i), inside)
+    count = builder.inline(all_numbers(int(e.params["length"])), ())
+    made = scan.like(body, scan.n_consts + 1, scan.n_carry)
+    builder.equations.append(Equation(made, (loop, *e.invars, *count), e.outvars, e.source, e.origin))

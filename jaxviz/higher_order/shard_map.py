@@ -1,4 +1,4 @@
-"""Rules for `shard_map`, which runs its body on each device of a mesh. `jax.pmap` is one inside a `jit`.
+"""`jax.shard_map`, which runs its body on each device of a mesh. `jax.pmap` is one inside a `jit`.
 
 The body is derived as the program of one device. What its forward part keeps leaves the forward `shard_map` and enters the linear one:
 an operand or a result as the user's specs lay it out, any other value with the devices' parts side by side along its first
@@ -16,12 +16,16 @@ from typing import Any
 
 import jax
 
+from jaxviz.higher_order.flags import of_all_devices, unknown
+from jaxviz.higher_order.observing import Observing, observed
+from jaxviz.higher_order.protocol import HigherOrder
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Role, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, select, with_results
+from jaxviz.transforms.driver import Builder, Mask, Template, partition, select, with_results
+from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_program, linearize_rules, rule_of
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
@@ -29,10 +33,14 @@ from jaxviz.transforms.transpose import TransposeRule, transpose_program, transp
 from jaxviz.transforms.vmap import Dims, VmapRule, vmap_program, vmap_rules
 
 Spec = Any
+
+
 """A `PartitionSpec`: for each dimension of a value the axes of the mesh that it is laid out over."""
 
 
 _LAID_SIDE_BY_SIDE = "a scalar of each device, given a dimension to lay them side by side along"
+
+
 _TAKEN_OUT = "the device's own scalar"
 
 
@@ -49,6 +57,18 @@ def only_passes_a_scalar(equation: Equation) -> bool:
         and origin.equation.operation is equation.operation
         and only_passes_a_scalar(origin.equation)
     )
+
+
+class _ShardMapKind(HigherOrder):
+    kind = "devices"
+    can_be_stepped = False  # it is one step
+
+    def n_devices(self, operation: Operation) -> int:
+        p = operation.params
+        return math.prod(p["mesh"].shape[axis] for axis in p["newly_manual_axes"])
+
+
+SHARD_MAP = _ShardMapKind(compat.shard_map_p)
 
 
 def apply_shard_map(
@@ -362,3 +382,36 @@ def _vmap_shard_map(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
         compat.mapped_specs(p["out_specs"], body.dims_out, axis, "out_specs"),
     )
     return VmapRule(Template(call, ["primal"]), body.dims_out, "vmap of shard_map", notes=body.notes)
+
+
+@flag_rules.register(compat.shard_map_p)
+def _flag_shard_map(operation: Operation, deciding: bool) -> FlagRule:
+    """The flags of all devices, side by side, which each device then has."""
+    p = operation.params
+    body: Program = p["jaxpr"]
+    sizes = compat.devices_of(operation)
+    with compat.inside_shard_map(operation):
+        inner = flag_program(body, deciding, inputs=True)
+        within = Builder(inner.program.constvars, inner.program.consts)
+        invars = [Var(a) for a in inner.program.in_avals]
+        results, flags = partition(within.inline(inner.program, invars), len(body.outvars))
+        flags = [within.inline(of_all_devices(f.aval, tuple(sizes.items())), [f])[0] for f in flags]
+        made = unknown(within.program(invars, [*results, *flags], None, like=inner.program))
+    builder = Builder()
+    operands = [Var(a) for a in operation.in_avals]
+    specs = [*p["out_specs"], *(compat.replicated_spec(f.aval) for f in flags)]
+    outs = apply_shard_map(builder, operation, made, operands, p["in_specs"], specs)
+    n = math.prod(sizes.values())
+    watches = (replace(w, devices=(n, *w.devices)) for w in inner.watches)
+    return FlagRule(builder.program(operands, outs), tuple((0, w) for w in watches))
+
+
+@observed(compat.shard_map_p)
+def _observe_shard_map(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    p = e.params
+    body = observing.last(p["jaxpr"], loop)
+    specs = (*p["in_specs"], compat.replicated_spec(loop.aval))
+    outs = apply_shard_map(builder, e.operation, body, (*e.invars, loop), specs, p["out_specs"])
+    made = builder.equations.pop()
+    assert list(made.outvars) == outs
+    builder.equations.append(replace(made, outvars=e.outvars, source=e.source, origin=e.origin))

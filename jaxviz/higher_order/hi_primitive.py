@@ -1,0 +1,25 @@
+"""A primitive of JAX's `hijax`, which may hold anything: nothing is opened, but what nothing reads of it is dropped."""
+
+from __future__ import annotations
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import one_equation
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.syntax import Operation
+from jaxviz.transforms.dce import DceRule, dce_rules, nothing_left
+from jaxviz.transforms.driver import Mask, select
+
+
+@dce_rules.register(compat.hi_primitive_p)
+def _dce_hi_primitive(operation: Operation, used: Mask) -> DceRule:
+    found = compat.dce_hi_primitive(one_equation(operation), used)
+    if found is None:
+        return nothing_left(operation)
+    read, left, params = found
+    if all(read) and all(left) and params == operation.params:
+        return tuple(read), tuple(left), operation
+    made = make_operation(
+        operation.primitive, params, select(read, operation.in_avals), select(left, operation.out_avals),
+        operation.effects, operation.context,
+    )  # fmt: skip
+    return tuple(read), tuple(left), made

@@ -1,0 +1,181 @@
+"""What a primitive that holds programs is, said once: its bodies and the operands of each, what goes round, how often it runs, how it is
+rebuilt with other bodies and how it is stepped.
+
+Each file of this package says so for one primitive, and has the rules by which each transform goes through it. Everyone else asks
+`of(equation)`, and names no such primitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from jaxviz.ir.convert import map_programs
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.syntax import Equation, Operation, Program
+
+Kind = Literal["", "call", "loop", "choice", "devices"]
+"""What becomes of the bodies: run once, in iterations, one of them chosen, on each device; '' where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A program that an equation holds and runs.
+
+    Args:
+      program: the program.
+      operands: for each of its inputs the operand that it gets; a loop's carry gets it in the first iteration.
+      label: its name among the programs of the operation, such as 'jaxpr' or 'branches[1]'.
+      has_results: whether the equation's results are its results.
+      branch: its number, in a cond.
+    """
+
+    program: Program
+    operands: Sequence[int]
+    label: str = "jaxpr"
+    has_results: bool = True
+    branch: int | None = None
+
+
+class HigherOrder:
+    """A primitive that holds programs. As it stands, one that calls a program on all of its operands.
+
+    Args:
+      primitive: JAX's.
+      param: the one that holds the program.
+    """
+
+    kind: ClassVar[Kind] = "call"
+    is_checkpoint: ClassVar[bool] = False
+    has_custom_rule: ClassVar[bool] = False
+    can_be_stepped: ClassVar[bool] = True
+    """Whether the debugger can go into it."""
+
+    def __init__(self, primitive: Any, param: str = "jaxpr"):
+        self.primitive = primitive
+        self.param = param
+        _KINDS[primitive] = self
+
+    def bodies(self, operation: Operation) -> tuple[Body, ...]:
+        """The programs that it runs."""
+        return (Body(operation.params[self.param], range(len(operation.in_avals)), self.param),)
+
+    def carry(self, operation: Operation) -> tuple[int, int]:
+        """What goes round in a loop: how many inputs of the body come before it, and how many inputs it is. They are its first results."""
+        return 0, 0
+
+    def trip_count(self, operation: Operation) -> int | None:
+        """How often the body runs on one device; None where only running it tells."""
+        return 1
+
+    def copies(self, operation: Operation) -> int:
+        """How often the body stands in the compiled program."""
+        return 1
+
+    def n_devices(self, operation: Operation) -> int:
+        """Over how many devices the body is mapped."""
+        return 1
+
+    def is_stacked(self, operation: Operation, result: int) -> bool:
+        """Whether a result has one value of each iteration."""
+        return False
+
+    def rebuilt(self, operation: Operation, programs: Sequence[Program]) -> Operation:
+        """The operation with other programs, each of the same types, in the order of `Operation.programs`."""
+        given = iter(programs)
+        params = map_programs(operation.params, lambda _: next(given))
+        return make_operation(
+            operation.primitive, params, operation.in_avals, operation.out_avals, operation.effects, operation.context
+        )
+
+    # --- how a loop is stepped; of other kinds nobody asks ------------------------------------------------------------
+
+    def turned(self, operation: Operation, iteration: int) -> int:
+        """From an iteration's number to its place in the order of execution, and back: a scan in reverse begins with the last."""
+        return iteration
+
+    def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
+        """What the body reads in one step, from 0 in the order of execution, given what goes round."""
+        raise NotImplementedError
+
+    def inputs_of_step(
+        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False
+    ) -> list[Any]:
+        """The same, or what the condition reads before that step, where the steps before it are to be run for it; traceable."""
+        raise NotImplementedError
+
+    def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Runs the loop step by step: what the body reads in each, and what it gives."""
+        raise NotImplementedError
+
+    def segment(self, operation: Operation) -> Callable[..., Any]:
+        """A function that runs some of the steps at once, how many being an argument, so that it is compiled once."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.primitive})"
+
+
+class _FirstOrder(HigherOrder):
+    """What every other primitive is: it holds no program that it runs. Those of a scatter or a reduction are part of the operation."""
+
+    kind = ""
+
+    def bodies(self, operation: Operation) -> tuple[Body, ...]:
+        return ()
+
+
+_KINDS: dict[Any, HigherOrder] = {}
+_FIRST_ORDER = _FirstOrder(None)
+
+
+def of(equation: Equation | Operation) -> HigherOrder:
+    """What the primitive of an equation is."""
+    return _KINDS.get(equation.primitive, _FIRST_ORDER)
+
+
+def kinds() -> tuple[HigherOrder, ...]:
+    """All that hold programs."""
+    return tuple(k for k in _KINDS.values() if k is not _FIRST_ORDER)
+
+
+def bodies(equation: Equation) -> tuple[Body, ...]:
+    """The programs that an equation runs, each with the operands that it gets."""
+    return of(equation).bodies(equation.operation) if equation.operation.programs else ()
+
+
+def is_loop(equation: Equation) -> bool:
+    return of(equation).kind == "loop"
+
+
+def is_choice(equation: Equation) -> bool:
+    return of(equation).kind == "choice"
+
+
+def is_call(equation: Equation) -> bool:
+    """Whether it runs one program once, on its operands, where it stands: a jit, a checkpoint, a function with a custom rule."""
+    return of(equation).kind == "call"
+
+
+def is_scan(equation: Equation) -> bool:
+    """Whether it is a loop that is known to run so many times, goes over values and may stack results."""
+    return is_loop(equation) and of(equation).trip_count(equation.operation) is not None
+
+
+def scan_length(equation: Equation) -> int:
+    """The trip count of a scan."""
+    length = of(equation).trip_count(equation.operation)
+    assert length is not None
+    return length
+
+
+def carried(equation: Equation) -> range:
+    """The operands that go round in a loop, whose first results they become."""
+    kind = of(equation)
+    n_before, n = kind.carry(equation.operation)
+    if not n:
+        return range(0)
+    body = next(b for b in kind.bodies(equation.operation) if b.has_results)
+    first = body.operands[n_before]
+    return range(first, first + n)

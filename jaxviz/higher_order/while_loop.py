@@ -1,0 +1,449 @@
+"""`lax.while_loop`: a loop of which only running it tells how often it runs; with a predicate for each example under `jax.vmap`.
+
+Source: JAX's `lax/control_flow/loops.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxviz.higher_order.flags import counting, in_a_loop, note, starts, unknown
+from jaxviz.higher_order.observing import Observing, first_number, joining, next_number, number, observed
+from jaxviz.higher_order.protocol import Body, HigherOrder
+from jaxviz.ir import compat
+from jaxviz.ir.convert import map_programs, trace_rule
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.errors import ReverseModeError
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.driver import (
+    Builder,
+    Mask,
+    Template,
+    call_of,
+    either,
+    partition,
+    reordered,
+    reordered_inputs,
+    select,
+    with_results,
+)
+from jaxviz.transforms.flags import Flagged, FlagRule, flag_program, flag_rules
+from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
+from jaxviz.transforms.linearize import (
+    linearize_from_jvp,
+    linearize_rules,
+)
+from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_rules
+from jaxviz.transforms.vmap import Dim, Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """The params of a while loop: `(consts of the condition, consts of the body, carry) → carry`."""
+
+    operation: Operation
+
+    @property
+    def condition(self) -> Program:
+        program: Program = self.operation.params["cond_jaxpr"]
+        return program
+
+    @property
+    def body(self) -> Program:
+        program: Program = self.operation.params["body_jaxpr"]
+        return program
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Number of consts of the condition, and of the body."""
+        return self.operation.params["cond_nconsts"], self.operation.params["body_nconsts"]
+
+    def like(self, condition: Program, n_condition: int, body: Program, n_body: int) -> Operation:
+        """A while loop with another condition and body."""
+        params = {
+            **self.operation.params,
+            "cond_jaxpr": condition, "cond_nconsts": n_condition, "body_jaxpr": body, "body_nconsts": n_body,
+        }  # fmt: skip
+        n_carry = len(body.invars) - n_body
+        condition_at = [*range(n_condition), *range(n_condition + n_body, n_condition + n_body + n_carry)]
+        body_at = range(n_condition, n_condition + n_body + n_carry)
+        effects = compat.moved_effects(condition.effects, condition_at) | compat.moved_effects(body.effects, body_at)
+        in_avals = (*condition.in_avals[:n_condition], *body.in_avals)
+        return make_operation(
+            self.operation.primitive, params, in_avals, body.out_avals, effects, self.operation.context
+        )
+
+
+class _WhileKind(HigherOrder):
+    kind = "loop"
+
+    def bodies(self, operation: Operation) -> tuple[Body, ...]:
+        (n_condition, n_body), n = While(operation).sizes, len(operation.in_avals)
+        carry = range(n_condition + n_body, n)
+        return (
+            Body(operation.params["cond_jaxpr"], [*range(n_condition), *carry], "cond_jaxpr", has_results=False),
+            Body(operation.params["body_jaxpr"], range(n_condition, n), "body_jaxpr"),
+        )
+
+    def carry(self, operation: Operation) -> tuple[int, int]:
+        return While(operation).sizes[1], len(operation.out_avals)
+
+    def trip_count(self, operation: Operation) -> None:
+        return None
+
+    def is_mapped(self, operation: Operation) -> bool:
+        """Whether it has a predicate for each example, and keeps the carry of those that have ended."""
+        return bool(While(operation).condition.outvars[0].aval.shape)
+
+    def carry_after(self, operation: Operation) -> Callable[..., Any]:
+        """What a step leaves of the carry of such a loop: `operands, carry, what the body gave → carry`."""
+        loop = While(operation)
+        n, condition = loop.sizes[0], as_function(loop.condition)
+
+        def after(operands: list[Any], carry: list[Any], outs: list[Any]) -> list[Any]:
+            return kept_carry(condition(*operands[:n], *carry)[0], carry, outs)
+
+        return after
+
+    def goes_on(self, operation: Operation) -> Callable[..., Any]:
+        """The condition: `operands, carry → predicate`."""
+        loop = While(operation)
+        run = as_function(loop.condition)
+        return lambda operands, carry: run(*operands[: loop.sizes[0]], *carry)[0]
+
+    def inputs(self, operation: Operation, operands: Sequence[Any], step: int, carry: Sequence[Any]) -> list[Any]:
+        _, consts, _ = partition(operands, *While(operation).sizes)
+        return [*consts, *carry]
+
+    def inputs_of_step(
+        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False
+    ) -> list[Any]:
+        for_condition, consts, carry = partition(operands, *While(operation).sizes)
+        if step:
+            run = as_function(While(operation).body)
+            carry = lax.fori_loop(0, step, lambda _, c: run(*consts, *c), list(carry))
+        return [*(for_condition if of_condition else consts), *carry]
+
+    def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+        loop = While(operation)
+        goes_on, run = (
+            jax.jit(as_function(loop.condition)),
+            jax.jit(as_function(replace(loop.body, debug_info=None, closed=True))),
+        )
+        for_condition, consts, carry = partition(operands, *loop.sizes)
+        while goes_on(*for_condition, *carry)[0]:
+            inputs = [*consts, *carry]
+            carry = run(*inputs)
+            yield inputs, carry
+
+    def segment(self, operation: Operation) -> Callable[..., Any]:
+        """`at most so many steps, consts, carry → carry, steps that were run`."""
+        loop = While(operation)
+        n, n_body = loop.sizes
+        condition, body, types = as_function(loop.condition), as_function(loop.body), loop.body.in_avals[n_body:]
+
+        def segment(limit: Any, consts: list[Any], carry: list[Any]) -> Any:
+            def goes_on(state: Any) -> Any:
+                k, carry = state
+                return (k < limit) & jnp.any(condition(*consts[:n], *carry)[0])
+
+            def one(state: Any) -> Any:
+                k, carry = state
+                after = body(*consts[n:], *carry)
+                if self.is_mapped(operation):
+                    after = kept_carry(condition(*consts[:n], *carry)[0], carry, after)
+                return k + 1, list(map(compat.as_type, after, types))
+
+            done, out = lax.while_loop(goes_on, one, (0, list(map(compat.as_type, carry, types))))
+            return out, done
+
+        return segment
+
+
+WHILE = _WhileKind(compat.while_p)
+
+
+policy_rules.add(compat.while_p)
+
+
+@jvp_rules.register(compat.while_p)
+def _jvp_while(operation: Operation, nonzeros: Mask) -> JvpRule:
+    loop = While(operation)
+    n_condition, n_body = loop.sizes
+    _, body_nz, carry_nz = partition(nonzeros, n_condition, n_body)
+    while True:
+        pushed = jvp_program(loop.body, (*body_nz, *carry_nz), instantiate=carry_nz)
+        grown = either(carry_nz, pushed.nonzeros_out)
+        if grown == carry_nz:
+            break
+        carry_nz = grown
+    n_carry = len(carry_nz)
+    consts, carry, const_dots, carry_dots = partition(range(len(pushed.program.invars)), n_body, n_carry, sum(body_nz))
+    body = reordered(pushed.program, [*consts, *const_dots, *carry, *carry_dots])
+    unread = [Var(v.aval) for v in body.invars[len(body.invars) - len(carry_dots) :]]
+    condition = reordered_inputs(loop.condition, [*loop.condition.invars, *unread])
+    made = loop.like(condition, n_condition, body, n_body + sum(body_nz))
+
+    builder = Builder()
+    primals = [Var(a) for a in operation.in_avals]
+    tangents = {i: Var(a.to_tangent_aval()) for i, a in enumerate(operation.in_avals) if nonzeros[i]}
+    of_condition, of_body, of_carry = partition(range(len(primals)), n_condition, n_body)
+    going_round = [
+        tangents[i] if i in tangents else builder.zero(operation.in_avals[i].to_tangent_aval(), "jvp")
+        for i, nz in zip(of_carry, carry_nz, strict=True)
+        if nz
+    ]
+    ins = [
+        *(primals[i] for i in of_condition),
+        *(primals[i] for i in of_body),
+        *(tangents[i] for i in of_body if i in tangents),
+        *(primals[i] for i in of_carry),
+        *going_round,
+    ]
+    outs = builder.apply(made, ins)
+    program = builder.program([*primals, *tangents.values()], outs)
+    template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
+    return JvpRule(template, carry_nz, "jvp of a while loop")
+
+
+linearize_rules.register(compat.while_p)(linearize_from_jvp)
+
+
+def _recompute_all(*_: Any, **__: Any) -> bool:
+    return False
+
+
+@split_rules.register(compat.while_p)
+def _split_while(operation: Operation, unknown: Mask, available: Mask | None, policy: Policy | None) -> SplitRule:
+    """The known part of the carry is computed now; the whole loop runs again later, since nothing of it can be saved."""
+    loop = While(operation)
+    n_condition, n_body = loop.sizes
+    condition_uk, body_uk, carry_uk = partition(unknown, n_condition, n_body)
+    by_policy = available is not None
+
+    def split(program: Program, unknown: Sequence[bool], ensure: Sequence[bool]) -> Any:
+        everything = [True] * len(program.invars) if by_policy else None
+        return split_program(
+            program, unknown, everything, ensure, [True] * len(ensure) if by_policy else None,
+            _recompute_all if by_policy else None,
+        )  # fmt: skip
+
+    while True:
+        parts = split(loop.body, (*body_uk, *carry_uk), carry_uk)
+        grown = either(carry_uk, parts.unknown_out)
+        if grown == carry_uk:
+            break
+        carry_uk = grown
+    condition = split(loop.condition, (*condition_uk, *carry_uk), [False])
+    name = "partial evaluation of a while loop"
+    n_in, n_out = len(unknown), len(carry_uk)
+    later = Template(call_of(operation), ["tangent"])
+    if condition.unknown_out[0] or (not by_policy and all(unknown)):
+        inputs = [Var(a) for a, u in zip(operation.in_avals, unknown, strict=True) if not u]
+        nothing = Template(Builder().program(inputs, ()), ())
+        return SplitRule(nothing, later, tuple(range(n_in)), (True,) * n_out, (True,) * n_out, name)
+    known_body = with_results(parts.known, parts.known_results)
+    known_condition = with_results(condition.known, condition.known_results)
+    made = loop.like(known_condition, n_condition - sum(condition_uk), known_body, n_body - sum(body_uk))
+    builder = Builder()
+    operands = [Var(a) for a in operation.in_avals]
+    uk = (*condition_uk, *body_uk, *carry_uk)
+    outs = builder.apply(made, [v for v, u in zip(operands, uk, strict=True) if not u])
+    now = builder.program([v for v, u in zip(operands, unknown, strict=True) if not u], outs)
+    if not by_policy:
+        whole = call_of(operation)
+        later = Template(with_results(whole, select(carry_uk, whole.outvars)), ["tangent"])
+    available_out = (True,) * n_out if by_policy else carry_uk
+    return SplitRule(Template(now, ["primal"]), later, tuple(range(n_in)), carry_uk, available_out, name)
+
+
+@transpose_rules.register(compat.while_p)
+def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+    raise ReverseModeError(
+        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
+        "Try using lax.scan, or using fori_loop with static start/stop."
+    )
+
+
+@vmap_rules.register(compat.while_p)
+def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule:
+    """The carry is mapped where it is at the start, or comes out so; all of it, where the predicate differs between examples."""
+    loop = While(operation)
+    test, body, sizes = loop.condition, loop.body, loop.sizes
+    compat.refuse_effects_when_mapped(operation.effects, "while")
+    cond_dims, body_dims, init_dims = partition(dims, *sizes)
+    carry: list[Dim] = [None if d is None else 0 for d in init_dims]
+
+    def at_front(given: Sequence[Dim]) -> list[Dim]:
+        return [None if d is None else 0 for d in given]
+
+    while True:
+        again = vmap_program(body, [*at_front(body_dims), *carry], axis, to=[compat.IF_MAPPED] * len(carry))
+        grown = [None if c is None and d is None else 0 for c, d in zip(carry, again.dims_out, strict=True)]
+        if grown == carry:
+            break
+        carry = grown
+    tested = vmap_program(test, [*at_front(cond_dims), *carry], axis, to=[compat.IF_MAPPED])
+    text = ""
+    to: list[Dim]
+    if tested.dims_out[0] is not None:
+        compat.refuse_effects_when_mapped(operation.effects, "while with a mapped predicate")
+        carry, to = [0] * len(carry), [0]
+        text = "while runs until every example is done: those that are done before keep their values"
+    else:
+        rank = len(test.out_avals[0].shape)
+        carry, to = [None if c is None else rank for c in carry], [None]
+    again = vmap_program(body, [*body_dims, *carry], axis, to=carry)
+    tested = vmap_program(test, [*cond_dims, *carry], axis, to=to)
+    builder, operands, ins = inputs_moved(operation, dims, [*cond_dims, *body_dims, *carry], axis)
+    made = loop.like(tested.program, sizes[0], again.program, sizes[1])
+    outs = builder.apply(made, ins)
+    return vmap_rule(builder, operands, outs, carry, "vmap of a while loop", text, (*tested.notes, *again.notes))
+
+
+@flag_rules.register(compat.while_p)
+def _flag_while(operation: Operation, deciding: bool) -> FlagRule:
+    """What the condition computes leads to no value, and is watched only where what decides is: by computing it once more in each
+    step, and once after the last."""
+    loop = While(operation)
+    n_condition, n_consts = loop.sizes
+    n_carry = len(operation.out_avals)
+    inner = flag_program(loop.body, deciding)
+    asked = _flags_alone(flag_program(loop.condition, True)) if deciding else None
+    both = inner if asked is None else _side_by_side(asked, n_condition, inner, n_consts)
+    n_all = n_consts if asked is None else n_condition + n_consts
+    watches = in_a_loop(both)
+    body = counting(both, watches, n_all, n_carry)
+    unread = [Var(a) for a in body.in_avals[n_all + n_carry :]]
+    condition = unknown(replace(loop.condition, invars=(*loop.condition.invars, *unread)))
+    made = loop.like(condition, n_condition, body, n_all)
+    builder = Builder()
+    operands = [Var(a) for a in operation.in_avals]
+    for_condition, rest = partition(operands, n_condition)
+    before = operands if asked is None else [*for_condition, *for_condition, *rest]
+    outs = builder.apply(made, [*before, *starts(builder, watches)])
+    carry, (step,), flags = partition(outs, n_carry, 1)
+    if asked is not None:
+        now = builder.inline(asked.program, [*for_condition, *carry])
+        first = len(watches) - len(now)
+        flags = [*flags[:first], *note(builder, flags[first:], now, watches[first:], step)]
+    labels = [label for label, _ in operation.programs]
+    places = [labels.index("body_jaxpr")] * len(inner.watches) + [labels.index("cond_jaxpr")] * len(watches)
+    return FlagRule(builder.program(operands, [*carry, *flags]), tuple(zip(places, watches, strict=False)))
+
+
+def _flags_alone(flagged: Flagged) -> Flagged:
+    """The flags without the results, and without what has effects, which is not to happen once more."""
+    program = flagged.program
+    silent = tuple(e for e in program.equations if not compat.has_effects(e.effects))
+    results = program.outvars[len(program.outvars) - len(flagged.watches) :]
+    smaller, _ = dce_program(
+        replace(program, equations=silent, outvars=results), keep_inputs=[True] * len(program.invars)
+    )
+    return Flagged(smaller, flagged.watches)
+
+
+def _side_by_side(asked: Flagged, n_condition: int, inner: Flagged, n_consts: int) -> Flagged:
+    """A loop's body with the flags of its condition: `consts of the condition, consts, carry → carry, flags, flags of the condition`."""
+    builder = Builder()
+    operands = [Var(a) for a in (*asked.program.in_avals[:n_condition], *inner.program.in_avals)]
+    for_condition, consts, carry = partition(operands, n_condition, n_consts)
+    flags = builder.inline(asked.program, [*for_condition, *carry])
+    outs = builder.inline(inner.program, [*consts, *carry])
+    return Flagged(builder.program(operands, [*outs, *flags]), (*inner.watches, *asked.watches))
+
+
+def with_one_predicate(program: Program) -> Program:
+    """The program with each such loop written out: it goes on while any example does, and keeps the carry of the others.
+
+    That is what jax lowers it to; nested programs are gone through too.
+    """
+    equations = tuple([_with_one_predicate(e) for e in program.equations])
+    if all(a is b for a, b in zip(equations, program.equations, strict=True)):
+        return program
+    return replace(program, equations=equations)
+
+
+def _with_one_predicate(equation: Equation) -> Equation:
+    op = equation.operation
+    if not op.programs:
+        return equation
+    if any(with_one_predicate(p) is not p for _, p in op.programs):
+        params = map_programs(op.params, with_one_predicate)
+        op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+        equation = replace(equation, operation=op)
+    if op.primitive is not compat.while_p or not While(op).condition.outvars[0].aval.shape:
+        return equation
+    loop = While(op)
+    n_condition, n_consts = loop.sizes
+    condition = loop.condition
+    any_goes_on = Builder(condition.constvars, condition.consts)
+    goes_on = any_goes_on.inline(condition, condition.invars)
+    made = any_goes_on.inline(trace_rule(_any, [goes_on[0].aval]), goes_on)
+    body = _keeping(loop, equation)
+    new = loop.like(
+        unknown(any_goes_on.program(condition.invars, made)), n_condition, unknown(body), n_condition + n_consts
+    )
+    for_condition, rest = partition(equation.invars, n_condition)
+    return replace(equation, operation=new, invars=(*for_condition, *for_condition, *rest))
+
+
+def _keeping(loop: While, equation: Equation) -> Program:
+    """`consts of the condition, consts, carry → carry`, which is the one before where the condition does not hold."""
+    n_condition, n_consts = loop.sizes
+    builder = Builder()
+    operands = [Var(a) for a in (*loop.condition.in_avals[:n_condition], *loop.body.in_avals)]
+    for_condition, consts, carry = partition(operands, n_condition, n_consts)
+    (goes_on,) = builder.inline(loop.condition, [*for_condition, *carry])
+    after = builder.inline(loop.body, [*consts, *carry])
+    first = len(builder.equations)
+    types = [goes_on.aval, *(a.aval for a in (*carry, *after))]
+    kept = builder.inline(
+        trace_rule(lambda p, *xs: kept_carry(p, *partition(xs, len(carry))), types), [goes_on, *carry, *after]
+    )
+    for k in range(first, len(builder.equations)):
+        builder.equations[k] = replace(builder.equations[k], source=equation.source)
+    return builder.program(operands, kept, None, like=loop.body)
+
+
+def _any(goes_on: Any) -> list[Any]:
+    return [lax.reduce_or(goes_on, tuple(range(goes_on.ndim)))]
+
+
+def kept_carry(goes_on: Any, before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """The carry after a step: that of before it, of the examples that have ended."""
+    which = lambda x: lax.broadcast_in_dim(goes_on, x.shape, tuple(range(goes_on.ndim)))
+    return [lax.select_n(which(y), x, y) for x, y in zip(before, after, strict=True)]
+
+
+@observed(compat.while_p)
+def _observe_while(e: Equation, loop: Atom, builder: Builder, observing: Observing) -> None:
+    """The vector is the first constant of the body, and the iterations are counted as the last value that goes round."""
+    parts = While(e.operation)
+    n_condition, n_body = parts.sizes
+    outer, i = Var(loop.aval), Var(number())
+    inside = Builder(parts.body.constvars, parts.body.consts)
+    (inner,) = inside.inline(joining(loop.aval.shape[0]), (outer, i))
+    body = observing.body(parts.body, inner, (outer, *parts.body.invars, i), inside)
+    after = Builder(body.constvars, body.consts)
+    after.equations += body.equations
+    (following,) = after.inline(next_number(), (i,))
+    outvars = (*body.outvars, following)
+    info = compat.derived_debug_info(body.debug_info, [""] * len(body.invars), len(outvars))
+    body = replace(body, equations=tuple(after.equations), outvars=outvars, debug_info=info)
+    unread = (*parts.condition.invars, Var(number()))
+    info = compat.derived_debug_info(parts.condition.debug_info, [""] * len(unread), 1)
+    condition = replace(parts.condition, invars=unread, debug_info=info)
+    (zero,) = builder.inline(first_number(), ())
+    operands = (*e.invars[:n_condition], loop, *e.invars[n_condition:], zero)
+    made = parts.like(condition, n_condition, body, n_body + 1)
+    builder.equations.append(Equation(made, operands, (*e.outvars, Var(number())), e.source, e.origin))
