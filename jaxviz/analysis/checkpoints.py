@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import inspect
 import math
 import re
@@ -20,7 +19,8 @@ from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
-from jaxviz.report.tables import format_bytes, html_table, nbytes, short_location, text_table, wrapped
+from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.tables import format_bytes, nbytes, short_location
 
 Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
 FATES: tuple[Fate, ...] = ("saved", "offloaded", "recomputed", "already an input", "not needed")
@@ -48,8 +48,8 @@ class Decided:
     equation: Equation | None
 
 
-@dataclass(frozen=True, eq=False)
-class CheckpointReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class CheckpointReport(Report):
     """What the policy of one checkpointed function decided. Sizes are of one run, where it stands in a scan itself.
 
     Args:
@@ -100,35 +100,14 @@ class CheckpointReport:
         head = f"checkpoint of {self.function} ({short_location(self.location)}){often}, policy {self.policy}"
         return f"{head}: {', '.join(parts)}" if parts else head
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (v.expression, v.type, format_bytes(v.nbytes), short_location(v.location) if v.location else "", v.fate)
-            for v in self.values
-        ]
-
-    def __str__(self) -> str:
-        table = text_table(("value", "type", "bytes", "line", "decision"), self._rows(), "<<><<") if self.values else ""
-        return "\n".join(filter(None, [self.summary, table, *map(wrapped, self.notes)]))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        heads = ("value", "type", "bytes", "line", "decision")
-        table = html_table(self.summary, heads, self._rows(), (False, False, True, False, False))
-        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+    def _parts(self) -> Iterator[str | Table]:
+        rows = [(v.expression, v.type, format_bytes(v.nbytes), short_location(v.location), v.fate) for v in self.values]
+        yield Table(("value", "type", "bytes", "line", "decision"), rows, "<<><<")
+        yield from self.notes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "function": self.function,
-            "policy": self.policy,
-            "runs": self.runs,
-            "unmatched": list(self.unmatched),
-            "values": [
-                {"expression": v.expression, "type": v.type, "nbytes": v.nbytes, "decision": v.fate}
-                for v in self.values
-            ],
-        }
+        values = [{**attributes(v, ("expression", "type", "nbytes")), "decision": v.fate} for v in self.values]
+        return {**attributes(self, ("function", "policy", "runs", "unmatched")), "values": values}
 
 
 def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:

@@ -10,14 +10,15 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 
 from jaxviz.ir.private_names import SUPPORTED, full_name, missing_names
-from jaxviz.report.tables import device_names, device_text, format_bytes, html_table, text_table, wrapped
+from jaxviz.report.report import Drawn, Report, Table
+from jaxviz.report.tables import device_names, device_text, format_bytes, wrapped
 from jaxviz.terminal import show
 
 State = Literal["ok", "note", "fault"]
@@ -77,8 +78,8 @@ class Finding:
     advice: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class DoctorReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class DoctorReport(Report):
     """What is installed and set here. Made by `jaxviz.doctor()`.
 
     Args:
@@ -115,31 +116,18 @@ class DoctorReport:
         names = ", ".join(f.what for f in self.faults)
         return f"jaxviz {version}: {len(self.faults)} {'thing is' if len(self.faults) == 1 else 'things are'} to be mended: {names}"
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(_MARKS[f.state], f.what, f.found) for f in self.findings]
+    def _parts(self) -> Iterator[Drawn | Table]:
+        yield Table(("", "what", "found"), [(_MARKS[f.state], f.what, f.found) for f in self.findings], "<<<")
+        said = (f for state in ("fault", "note", "ok") for f in self.findings if f.advice and f.state == state)
+        yield Drawn("\n\n".join(f"{_MARKS[f.state]}: {f.what}\n{wrapped(f.advice, '  ')}" for f in said))
 
-    def __str__(self) -> str:
-        said = [
-            line
-            for state in ("fault", "note", "ok")
-            for f in self.findings
-            if f.advice and f.state == state
-            for line in ("", f"{_MARKS[state]}: {f.what}", wrapped(f.advice, "  "))
-        ]
-        return "\n".join([self.summary, text_table(_HEADS, self._rows(), "<<<"), *said])
+    def _html_parts(self) -> Iterator[Table]:
+        rows = [(_MARKS[f.state], f.what, f.found, f.advice) for f in self.findings]
+        yield Table(("", "what", "found", "what to do, or what follows"), rows, "<<<<")
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = [(*row, f.advice) for row, f in zip(self._rows(), self.findings, strict=True)]
-        return html_table(self.summary, (*_HEADS, "what to do, or what follows"), rows, (False,) * 4)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {"ok": self.ok, "findings": [asdict(f) for f in self.findings]}
+    _data = ("ok", "findings")
 
 
-_HEADS = ("", "what", "found")
 _MARKS: Mapping[str, str] = {"ok": "ok", "note": "note", "fault": "MEND"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from jaxviz.ir.convert import map_programs
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import noting_arguments, trace
-from jaxviz.report.tables import text_table, wrapped
+from jaxviz.report.report import Report, Table
 from jaxviz.transforms.driver import Builder
 
 
@@ -50,8 +50,8 @@ class LeafCheck:
     verdict: str
 
 
-@dataclass(frozen=True, eq=False)
-class RuleCheck:
+@dataclass(frozen=True, eq=False, repr=False)
+class RuleCheck(Report):
     """How a custom rule compares with numerical differences and with the derivative of the function that it replaces.
 
     Args:
@@ -73,18 +73,19 @@ class RuleCheck:
     def __bool__(self) -> bool:
         return self.agrees
 
-    def __str__(self) -> str:
+    def _parts(self) -> Iterator[str | Table]:
         heads = ("derivative", "rule", "differences", "replaced", "error", "to replaced", "verdict")
         rows = [
             (_cut(f"{x.kind} of {x.path}{x.element}", 36), *map(_number, (x.rule, x.numerical, x.replaced)),
              _short_number(x.error), _short_number(x.replaced_error), x.verdict)
             for x in self.leaves
         ]  # fmt: skip
-        return "\n".join([wrapped(self._headline()), text_table(heads, rows, "<>>>>><"), *map(wrapped, self.notes)])
+        yield Table(heads, rows, "<>>>>><")
+        yield from self.notes
 
-    __repr__ = __str__
-
-    def _headline(self) -> str:
+    @property
+    def summary(self) -> str:
+        """`rule of f agrees with numerical differences`, or where it is wrong."""
         for x in self.leaves:
             if x.verdict == "wrong":
                 return (

@@ -106,10 +106,8 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(row(r, "td") for r in rows)
-    return (
-        f'<table><caption style="text-align:left;caption-side:top">{html.escape(printable(caption))}</caption>'
-        f"<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
-    )
+    above = f'<caption style="text-align:left;caption-side:top">{code_html(caption)}</caption>' if caption else ""
+    return f"<table>{above}<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def code_html(text: str) -> str:
@@ -124,9 +122,9 @@ def code_html(text: str) -> str:
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
-def short_location(location: Location) -> str:
-    """`model.py:12`, or `cell:12`."""
-    return str(location).rsplit("/", 1)[-1]
+def short_location(location: Location | None) -> str:
+    """`model.py:12`, or `cell:12`; '' where there is none."""
+    return "" if location is None else str(location).rsplit("/", 1)[-1]
 
 
 def line_beside(location: Location, shown: Location) -> str:
@@ -178,9 +176,9 @@ def device_names(devices: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"{d.platform}:{d.id}" for d in sorted(set(devices), key=lambda d: int(d.id)))
 
 
-def notes_html(notes: Iterable[str]) -> str:
-    """The notes of a report, each a paragraph."""
-    return "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+def preformatted(text: str) -> str:
+    """Lines for a notebook as they stand in text."""
+    return f'<pre style="white-space:pre-wrap">{html.escape(text)}</pre>'
 
 
 def wrapped(text: str, indent: str = "", width: int | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,13 +12,13 @@ from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import memory
-from jaxviz.features.remat.policies import paragraph
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
-from jaxviz.report.tables import format_bytes, html_table, short_location, text_table, type_text, wrapped
+from jaxviz.report.report import Report, Table, attributes, plain
+from jaxviz.report.tables import format_bytes, short_location, type_text
 from jaxviz.transforms.unopened import unopened_note
 
 _ROWS = 20
@@ -86,8 +86,8 @@ class ResidualDifference:
     nbytes: int
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Report):
     """What differs between two versions of a function and of its gradient.
 
     Args:
@@ -198,98 +198,52 @@ class Comparison:
         changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]
         return f"{names}: {'; '.join([said, *changes])}"
 
-    def _tables(self) -> Iterable[_ShownTable]:
+    def _parts(self) -> Iterator[str | Table]:
+        if not self.is_same:
+            yield from self._tables()
+        yield from self.notes
+
+    def _tables(self) -> Iterator[Table]:
         first, second = self.functions
-        yield _ShownTable(
-            "",
-            ("", first, second if second != first else f"{second}, new", "change"),
-            [(f.name, _amount(f.before, f.unit), _amount(f.after, f.unit), _change(f)) for f in self.figures],
-            "<>>>",
-        )
+        heads = ("", first, second if second != first else f"{second}, new", "change")
+        figures = [(f.name, _amount(f.before, f.unit), _amount(f.after, f.unit), _change(f)) for f in self.figures]
+        yield Table(heads, figures, "<>>>")
         # What is derived from other equations is other too; what matters of it are the sums.
         for stage in ["primal"] if self.differences() else self.alignments:
             equations = [
                 (
-                    "+" if d.is_added else "-",
-                    f"{d.count:,} × {d.what}" if d.count > 1 else d.what,
-                    d.type,
-                    _line(d.location),
+                    "+" if d.is_added else "-", f"{d.count:,} × {d.what}" if d.count > 1 else d.what, d.type,
+                    short_location(d.location),
                 )
                 for d in self.differences(stage)
-            ]
-            yield _ShownTable(f"equations of {_LABELS[stage]}", ("", "equation", "type", "line"), equations, "<<<<")
+            ]  # fmt: skip
+            if equations:
+                caption = f"equations of {_LABELS[stage]} that differ"
+                yield Table(("", "equation", "type", "line"), equations, "<<<<", caption, _ROWS)
         kept = [
-            (f"{r.before:,} → {r.after:,}", r.what, r.type, _signed((r.after - r.before) * r.nbytes), _line(r.location))
-            for r in (self.residuals if "backward" in self.alignments else ())
-        ]
-        yield _ShownTable("residuals", ("how many", "made by", "type", "bytes", "line"), kept, "<<<><")
-
-    def __str__(self) -> str:
-        parts = [wrapped(self.summary)]
-        if not self.is_same:
-            for t in self._tables():
-                more = [f"{len(t.rows) - _ROWS:,} more"] if len(t.rows) > _ROWS else []
-                if t.rows:
-                    parts += [
-                        "",
-                        *([f"{t.name}:"] if t.name else []),
-                        text_table(t.heads, t.rows[:_ROWS], t.align),
-                        *more,
-                    ]
-        for note in self.notes:
-            parts += ["", wrapped(note)]
-        return "\n".join(parts)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        notes = "".join(map(paragraph, self.notes))
-        if self.is_same:
-            return paragraph(self.summary) + notes
-        tables = "".join(
-            html_table(
-                f"{t.name} that differ" if t.name else self.summary,
-                t.heads,
-                t.rows[: 5 * _ROWS],
-                [a == ">" for a in t.align],
+            (
+                f"{r.before:,} → {r.after:,}", r.what, r.type, _signed((r.after - r.before) * r.nbytes),
+                short_location(r.location),
             )
-            for t in self._tables()
-            if t.rows
-        )
-        return tables + notes
+            for r in (self.residuals if "backward" in self.alignments else ())
+        ]  # fmt: skip
+        if kept:
+            made_by = ("how many", "made by", "type", "bytes", "line")
+            yield Table(made_by, kept, "<<<><", "residuals that differ", _ROWS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        place = lambda at: {"file": at.file if at else None, "line": at.line if at else None}
         return {
-            "functions": list(self.functions),
+            **attributes(self, ("functions", "figures", "notes")),
             "same": self.is_same,
-            "figures": [
-                {"name": f.name, "before": f.before, "after": f.after, "unit": f.unit} for f in self.figures
-            ],
             "equations": {
                 stage: [
-                    {"what": d.what, "type": d.type, "added": d.is_added, "count": d.count, **place(d.location)}
+                    {**attributes(d, ("what", "type", "count", "location")), "added": d.is_added}
                     for d in self.differences(stage)
                 ]
                 for stage in self.alignments
             },
-            "residuals": [
-                {"what": r.what, "type": r.type, "before": r.before, "after": r.after, "nbytes": r.nbytes, **place(r.location)}
-                for r in self.residuals
-            ] if "backward" in self.alignments else [],
-            "notes": list(self.notes),
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _ShownTable:
-    """A table of the report; `align` has '<' or '>' for each column."""
-
-    name: str
-    heads: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    align: str
+            "residuals": plain(self.residuals) if "backward" in self.alignments else [],
+        }
 
 
 _LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear", "backward": "backward"}
@@ -332,10 +286,6 @@ def _walk(program: Program, within: tuple[Equation, ...]) -> Iterable[tuple[Equa
         yield e, within
         for _, nested in e.programs:
             yield from _walk(nested, (*within, e))
-
-
-def _line(location: Location | None) -> str:
-    return short_location(location) if location is not None else ""
 
 
 def _amount(n: int, unit: str) -> str:

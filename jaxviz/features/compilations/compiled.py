@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
-from jaxviz.report.tables import device_names, device_text, format_bytes, html_table, nbytes, text_table
+from jaxviz.report.report import Report, Table
+from jaxviz.report.tables import device_names, device_text, format_bytes, nbytes
 from jaxviz.runtime.cache import function_name
 
 
@@ -41,8 +42,8 @@ class Placed:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CompileReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompileReport(Report):
     """What was made of a jitted call.
 
     Args:
@@ -82,7 +83,7 @@ class CompileReport:
             head += f"; temporaries {format_bytes(self.temporary)}{' a device' if n > 1 else ''}"
         return head
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _parts(self) -> Iterator[Table]:
         several = len(self.devices) > 1
         static = [(name, "static", "", "", "", f"= {value}") for name, value in self.static.items()]
         rows = [
@@ -92,28 +93,7 @@ class CompileReport:
             )
             for p in (*self.arguments, *self.results)
         ]  # fmt: skip
-        return [*static, *rows]
-
-    def __str__(self) -> str:
-        return f"{self.summary}\n{text_table(_HEADS, self._rows(), '<<>><<')}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, True, False, False))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        plain = lambda placed: [{name: getattr(p, name) for name in Placed.__slots__} for p in placed]
-        return {
-            "function": self.function, "devices": list(self.devices), "chosen_by": self.chosen_by,
-            "arguments": plain(self.arguments), "results": plain(self.results), "static": dict(self.static),
-            "donations": [{"argument": d.argument, "result": d.result, "reason": d.reason} for d in self.donations],
-            "temporary": self.temporary,
-        }  # fmt: skip
-
-
-_HEADS = ("name", "type", "bytes", "a device", "layout", "")
+        yield Table(("name", "type", "bytes", "a device", "layout", ""), [*static, *rows], "<<>><<")
 
 
 @usual_stack

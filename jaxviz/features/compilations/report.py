@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import time
 from collections import Counter
@@ -13,7 +12,8 @@ from typing import Any, overload
 from jaxviz.features.probes.probes import Spec
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
-from jaxviz.report.tables import format_seconds, html_table, short_location, text_table, wrapped
+from jaxviz.report.report import Data, Listed, Part, Report, Table, attributes
+from jaxviz.report.tables import format_seconds, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf
@@ -60,7 +60,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Recompilation:
+class Recompilation(Data):
     """One compilation of a function.
 
     Args:
@@ -90,18 +90,9 @@ class Recompilation:
             return f"nothing: what {self.since} compiled was no longer kept (cleared, or dropped for lack of room)"
         return "; ".join(map(str, self.changes))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "number": self.number, "file": self.site.file if self.site else None, "line": self.site.line if self.site else None,
-            "since": self.since,
-            "changes": [{"kind": c.kind, "path": c.path, "before": c.before, "after": c.after} for c in self.changes],
-            "trace": self.trace, "lower": self.lower, "compile": self.compile, "ahead": self.ahead,
-        }  # fmt: skip
 
-
-@dataclass(frozen=True, eq=False)
-class FunctionCompilations:
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionCompilations(Report):
     """What was compiled of one function.
 
     Args:
@@ -170,31 +161,17 @@ class FunctionCompilations:
         """What to do, a sentence or two for each kind of change."""
         return tuple(_advice(self))
 
-    def __str__(self) -> str:
+    def _parts(self) -> Iterator[Part]:
+        yield self.answer
         shown = self.compiled[-_SHOWN:]
-        parts = [self.summary, *([self.answer] if self.asked else [])]
         if len(shown) < self.count:
-            parts.append(f"The last {len(shown)} of {self.count}:")
-        if shown:
-            parts.append(text_table(_HEADS, [_row(r) for r in shown], ">>><>>><"))
-        parts += [wrapped(f"- {line}", "") for line in self.advice]
-        return "\n".join(parts)
+            yield f"The last {len(shown)} of {self.count}:"
+        yield Table(_HEADS, [_row(r) for r in shown], ">>><>>><")
+        yield Listed(self.advice)
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        rows = [_row(r) for r in self.compiled[-_SHOWN:]]
-        table = html_table(self.summary, _HEADS, rows, (True, True, True, False, True, True, True, False))
-        return table + "".join(f"<p>{html.escape(line)}</p>" for line in (*filter(None, [self.answer]), *self.advice))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        at = self.definition
-        return {
-            "name": self.name, "file": at.file if at else None, "line": at.line if at else None, "count": self.count,
-            "seconds": self.seconds, "n_functions": self.n_functions, "only_traced": self.only_traced, "is_part": self.is_part,
-            "compiled": [r.to_dict() for r in self.compiled], "advice": list(self.advice), "answer": self.answer,
-        }  # fmt: skip
+    _data = (
+        "name", "definition", "count", "seconds", "n_functions", "only_traced", "is_part", "compiled", "advice", "answer",
+    )  # fmt: skip
 
 
 _HEADS = ("#", "was", "", "called at", "trace", "lower", "compile", "what changed")
@@ -206,8 +183,8 @@ def _row(r: Recompilation) -> tuple[str, ...]:
     return (str(r.number), "" if r.since is None else str(r.since), "ahead" if r.ahead else "", site, *times, r.text)
 
 
-@dataclass(frozen=True, eq=False)
-class CompilationReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class CompilationReport(Report):
     """What JAX compiled while it was watched, by function; those that took longest first.
 
     That of `watch_compilations` grows; as a context manager it ends when the block does.
@@ -284,29 +261,14 @@ class CompilationReport:
             rows.append(("jax's own, outside of jit", "", str(len(library)), seconds, text))
         return rows
 
-    def __str__(self) -> str:
-        rows = self._rows()
-        parts = [self.summary, *([text_table(_ALL_HEADS, rows, "<<>><")] if rows else [])]
-        parts += [wrapped(f"- {f.name}: {line}", "") for f in self.functions for line in f.advice]
-        parts += [f"Not all was seen: {problem}" for problem in compilations.failures()[-1:]]
-        return "\n".join(parts)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        table = html_table(self.summary, _ALL_HEADS, self._rows(), (False, False, True, True, False))
-        advice = [f"{f.name}: {line}" for f in self.functions for line in f.advice]
-        return table + "".join(f"<p>{html.escape(line)}</p>" for line in advice)
+    def _parts(self) -> Iterator[Part]:
+        yield Table(("function", "defined at", "compiled", "in", "what changed"), self._rows(), "<<>><")
+        yield Listed(f"{f.name}: {line}" for f in self.functions for line in f.advice)
+        yield from (f"Not all was seen: {problem}" for problem in compilations.failures()[-1:])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
         library = [{"name": c.name, "seconds": c.total} for c in self.library]
-        return {
-            "count": self.count, "since": self.since, "functions": [f.to_dict() for f in self.functions], "library": library,
-        }  # fmt: skip
-
-
-_ALL_HEADS = ("function", "defined at", "compiled", "in", "what changed")
+        return {**attributes(self, ("count", "since", "functions")), "library": library}
 
 
 def _times(n: int) -> str:

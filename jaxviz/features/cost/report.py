@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,8 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.progress import counting
-from jaxviz.report.tables import format_bytes, html_table, short_location, text_table, type_text, wrapped
+from jaxviz.report.report import Report, Table, attributes, plain
+from jaxviz.report.tables import format_bytes, short_location, type_text
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 Pass = OneOf["forward", "backward"]
@@ -80,16 +81,12 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        return {
-            "stage": self.stage, "primitive": self.primitive, "type": self.type, "file": self.location.file,
-            "line": self.location.line, "function": self.location.function, "place": self.place,
-            "times": self.part.times, "trip_count_known": self.trip_count_known, "estimated": self.part.is_estimated,
-            **self.cost.to_dict(),
-        }  # fmt: skip
+        named = attributes(self, ("stage", "primitive", "type", "location", "place", "trip_count_known"))
+        return {**named, "times": self.part.times, "estimated": self.part.is_estimated, **self.cost.to_dict()}
 
 
-@dataclass(frozen=True, eq=False)
-class CostReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class CostReport(Report):
     """What the gradient of a function costs. FLOPs and transcendentals are counted as XLA counts them: see `jaxviz.features.cost.counts`.
 
     Args:
@@ -151,8 +148,8 @@ class CostReport:
             f"{total.intensity:.1f} FLOPs a byte"
         )
 
-    def _tables(self) -> list[tuple[Sequence[str], Sequence[Sequence[str]]]]:
-        """The tables of lines and of primitives: heads and rows."""
+    def _parts(self) -> Iterator[str | Table]:
+        yield self._passes
         ways = {stage: _grouped((r.location, r.cost) for r in self.rows if r.stage == stage) for stage in _PASSES}
         none = Cost()
         lines = [
@@ -162,9 +159,7 @@ class CostReport:
             )
             for at, c in self.by_line.items()
         ]  # fmt: skip
-        counts = dict.fromkeys(self.by_primitive, 0)
-        for r in self.rows:
-            counts[r.primitive] += 1
+        counts = Counter(r.primitive for r in self.rows)
         primitives = [
             (
                 f"{counts[name]:,}", _number(c.flops), _number(c.transcendentals), format_bytes(c.nbytes),
@@ -172,22 +167,10 @@ class CostReport:
             )
             for name, c in self.by_primitive.items()
         ]  # fmt: skip
-        return [
-            (("forward FLOPs", "backward FLOPs", "transcendentals", "bytes", "share", "line"), lines),
-            (("equations", "FLOPs", "transcendentals", "bytes", "FLOPs/byte", "share", "primitive"), primitives),
-        ]
-
-    def __str__(self) -> str:
-        made = [wrapped(self.summary), wrapped(self._passes)]
-        for heads, rows in self._tables():
-            if rows:
-                made += ["", text_table(heads, rows[:TOP], ">" * (len(heads) - 1) + "<")]
-            if len(rows) > TOP:
-                made.append(f"... and {len(rows) - TOP:,} more")
-        notes = [wrapped(note) for note in self.notes]
-        return "\n".join([*made, *(["", *notes] if notes else [])])
-
-    __repr__ = __str__
+        if self.rows:
+            yield Table(_BY_LINE, lines, ">>>>><", shown=TOP)
+            yield Table(_BY_PRIMITIVE, primitives, ">>>>>><", "by primitive", TOP)
+        yield from self.notes
 
     @property
     def _passes(self) -> str:
@@ -195,26 +178,12 @@ class CostReport:
         forward = f"forward {format_flops(self.forward.flops)} in {n[0]:,} equations"
         return f"{forward}, backward {format_flops(self.backward.flops)} in {n[1]:,}" if self.has_backward else forward
 
-    def _repr_html_(self) -> str:
-        tables = [
-            html_table(caption, heads, rows, [True] * (len(heads) - 1) + [False])
-            for caption, (heads, rows) in zip(
-                (f"{self.summary}; {self._passes}", "by primitive"), self._tables(), strict=True
-            )
-        ]
-        return "".join([*tables, *(f"<p>{html.escape(note)}</p>" for note in self.notes)])
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
         return {
-            "function": self.function,
-            "total": self.total.to_dict(), "forward": self.forward.to_dict(), "backward": self.backward.to_dict(),
-            "lines": [{"file": at.file, "line": at.line, **c.to_dict()} for at, c in self.by_line.items()],
-            "primitives": {name: c.to_dict() for name, c in self.by_primitive.items()},
-            "rows": [r.to_dict() for r in self.rows],
-            "estimated": list(self.estimated),
-            "notes": list(self.notes),
-        }  # fmt: skip
+            **attributes(self, ("function", "total", "forward", "backward", "rows", "estimated", "notes")),
+            "primitives": plain(self.by_primitive),
+            "lines": [{**attributes(at, ("file", "line")), **c.to_dict()} for at, c in self.by_line.items()],
+        }
 
     @cached_property
     def as_compiled(self) -> Cost:
@@ -324,6 +293,8 @@ class CostReport:
 
 
 _PASSES: tuple[Pass, ...] = ("forward", "backward")
+_BY_LINE = ("forward FLOPs", "backward FLOPs", "transcendentals", "bytes", "share", "line")
+_BY_PRIMITIVE = ("equations", "FLOPs", "transcendentals", "bytes", "FLOPs/byte", "share", "primitive")
 _BYTES, _BYTES_OUT = "bytes accessed", "bytes accessedout{}"
 
 
@@ -379,9 +350,14 @@ class Timing:
     seconds: float
     cost: Cost
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        primitive = str(self.equation.primitive.name)
+        return {**attributes(self, ("stage", "location", "seconds")), "primitive": primitive, **self.cost.to_dict()}
 
-@dataclass(frozen=True, eq=False)
-class Timings:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Timings(Report):
     """The measured time of each equation, in the order in which they run. See `CostReport.measure`.
 
     Args:
@@ -403,39 +379,17 @@ class Timings:
         by_pass = (f"{p} {_milliseconds(sum(r.seconds for r in self.rows if r.stage == p))}" for p in _PASSES)
         return f"time of {self.function}, equation by equation: {_milliseconds(self.seconds)}, {', '.join(by_pass)}"
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        slowest = sorted(self.rows, key=lambda r: r.seconds, reverse=True)
-        return [
+    def _parts(self) -> Iterator[Table]:
+        rows = [
             (
                 r.stage, call_name(r.equation), _milliseconds(r.seconds), _number(r.cost.flops),
                 f"{r.cost.flops / r.seconds / 1e9:.2f}" if r.seconds else "", _short(r.location),
             )
-            for r in slowest
+            for r in sorted(self.rows, key=lambda r: r.seconds, reverse=True)
         ]  # fmt: skip
+        yield Table(("pass", "equation", "time", "FLOPs", "GFLOP/s", "line"), rows, "<<>>><", shown=TOP)
 
-    def __str__(self) -> str:
-        rows = self._rows()
-        more = [f"... and {len(rows) - TOP:,} more"] if len(rows) > TOP else []
-        return "\n".join([wrapped(self.summary), text_table(_TIMED, rows[:TOP], "<<>>><"), *more])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, _TIMED, self._rows(), (False, False, True, True, True, False))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "function": self.function, "seconds": self.seconds,
-            "rows": [
-                {"stage": r.stage, "primitive": str(r.equation.primitive.name), "file": r.location.file,
-                 "line": r.location.line, "seconds": r.seconds, **r.cost.to_dict()}
-                for r in self.rows
-            ],
-        }  # fmt: skip
-
-
-_TIMED = ("pass", "equation", "time", "FLOPs", "GFLOP/s", "line")
+    _data = ("function", "seconds", "rows")
 
 
 def _milliseconds(seconds: float) -> str:

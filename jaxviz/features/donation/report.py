@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +16,8 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.trace import noting_arguments
-from jaxviz.report.tables import format_bytes, html_table, nbytes, text_table, wrapped
+from jaxviz.report.report import Listed, Report, Table, attributes
+from jaxviz.report.tables import format_bytes, nbytes
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 
@@ -57,8 +57,8 @@ class Donated:
         return f"{self.result} takes its memory{copied if self.is_copied else ''}"
 
 
-@dataclass(frozen=True, eq=False)
-class DonationReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class DonationReport(Report):
     """What donation comes to for a call.
 
     Args:
@@ -106,29 +106,14 @@ class DonationReport:
         more = f" and {len(self.others) - 4} more" if len(self.others) > 4 else ""
         return f"Donating {shown}{more} could spare {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(d.path, d.type, format_bytes(d.nbytes), d.text) for d in self.donated]
-
-    def __str__(self) -> str:
-        table = [text_table(_HEADS, self._rows(), "<<><")] if self.donated else []
-        return "\n".join([self.summary, *table, *(wrapped(f"- {line}") for line in self.advice)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        table = html_table(self.summary, _HEADS, self._rows(), (False, False, True, False))
-        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self.advice)
+    def _parts(self) -> Iterator[Table | Listed]:
+        rows = [(d.path, d.type, format_bytes(d.nbytes), d.text) for d in self.donated]
+        yield Table(("donated", "type", "bytes", ""), rows, "<<><")
+        yield Listed(self.advice)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "function": self.function, "spared": self.spared, "unused": self.unused, "is_told": self.is_told,
-            "donated": [asdict(d) for d in self.donated], "notes": list(self.notes),
-            "others": [{"path": p, "nbytes": n, "result": r} for p, n, r in self.others],
-        }  # fmt: skip
-
-
-_HEADS = ("donated", "type", "bytes", "")
+        others = [{"path": p, "nbytes": n, "result": r} for p, n, r in self.others]
+        return {**attributes(self, ("function", "spared", "unused", "is_told", "donated", "notes")), "others": others}
 
 
 @api_boundary

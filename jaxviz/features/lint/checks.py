@@ -27,6 +27,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
+from jaxviz.report.report import attributes
 from jaxviz.report.tables import format_bytes, nbytes, short_location, wrapped
 from jaxviz.transforms.inline import inlined, inlined_where
 
@@ -69,11 +70,8 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        return {
-            "rule": self.rule, "text": self.text, "fix": self.fix, "file": self.location.file, "line": self.location.line,
-            "function": self.location.function, "nbytes": self.nbytes, "count": self.count,
-            "residuals": [r.name for r in self.residuals], "unread_nbytes": self.unread_nbytes,
-        }  # fmt: skip
+        named = attributes(self, ("rule", "text", "fix", "location", "nbytes", "count", "unread_nbytes"))
+        return {**named, "residuals": [r.name for r in self.residuals]}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,15 +12,16 @@ from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
-from jaxviz.report.tables import format_bytes, html_table, notes_html, short_location, wrapped
+from jaxviz.report.report import Drawn, Report, Table, attributes, plain
+from jaxviz.report.tables import format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 
 CAPTURED_NBYTES = 1 << 20
 """From so many bytes on a constant is advised on, where `min_nbytes` is not given."""
 
 
-@dataclass(frozen=True, eq=False)
-class LintReport(Sequence[Advice]):
+@dataclass(frozen=True, eq=False, repr=False)
+class LintReport(Report, Sequence[Advice]):
     """Advice on the gradient of a function, by bytes at stake, largest first.
 
     Args:
@@ -74,39 +75,27 @@ class LintReport(Sequence[Advice]):
         kept = f"its gradient keeps {self.n_residuals:,} residual{'s' * (self.n_residuals != 1)}, {format_bytes(self.nbytes)}"
         return f"lint of {self.function}: {found}{few}; {kept}"
 
-    def __str__(self) -> str:
-        parts = [wrapped(self.summary)]
+    def _parts(self) -> Iterator[str]:
         for i, a in enumerate(self.items, 1):
             number = f"{i}. "
-            parts += ["", number + a.head]
-            parts += [wrapped(line, " " * len(number)) for line in (a.text, f"Instead: {a.fix}")]
-        return "\n".join([*parts, *([""] * bool(self.notes)), *map(wrapped, self.notes)])
+            texts = (wrapped(line, " " * len(number)) for line in (a.text, f"Instead: {a.fix}"))
+            yield Drawn("\n".join(["", number + a.head, *texts]))
+        yield from self.notes
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        heads = ("rule", "bytes", "times", "line", "what there is", "instead")
+    def _html_parts(self) -> Iterator[str | Table]:
         rows = [
             (
-                a.rule,
-                format_bytes(a.nbytes) if a.nbytes else "",
-                f"{a.count:,}",
-                short_location(a.location),
-                a.text,
+                a.rule, format_bytes(a.nbytes) if a.nbytes else "", f"{a.count:,}", short_location(a.location), a.text,
                 a.fix,
             )
             for a in self.items
-        ]
-        if not rows:
-            return notes_html([self.summary, *self.notes])
-        return html_table(self.summary, heads, rows, (False, True, True, False, False, False)) + notes_html(self.notes)
+        ]  # fmt: skip
+        yield Table(("rule", "bytes", "times", "line", "what there is", "instead"), rows, "<>><<<")
+        yield from self.notes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "function": self.function, "n_residuals": self.n_residuals, "nbytes": self.nbytes,
-            "min_nbytes": self.min_nbytes, "n_left_out": self.n_left_out, "notes": list(self.notes), "advice": [a.to_dict() for a in self.items],
-        }  # fmt: skip
+        named = attributes(self, ("function", "n_residuals", "nbytes", "min_nbytes", "n_left_out", "notes"))
+        return {**named, "advice": plain(self.items)}
 
 
 @api_boundary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -24,7 +24,8 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
-from jaxviz.report.tables import format_bytes, html_table, notes_html, short_location, text_table, wrapped
+from jaxviz.report.report import Drawn, Part, Report, Table, attributes
+from jaxviz.report.tables import format_bytes, short_location
 from jaxviz.transforms.inline import inlined
 from jaxviz.transforms.unopened import unopened_note
 
@@ -72,8 +73,8 @@ class XlaMemory:
     temporaries_without_checkpoints: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryTimeline:
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryTimeline(Report):
     """Bytes alive over the equations of the forward and the backward program of a function, as a model has it.
 
     The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that reads it, an
@@ -165,92 +166,42 @@ class MemoryTimeline:
         if not self.steps:
             return f"memory of {self.function}: nothing is computed"
         step = self.steps[self.peak]
-        at = location_of(step.equation, step.within)
-        where = f" ({short_location(at)})" if at is not None else ""
         parts = [
             f"{format_bytes(n)} {_plural(kind)}"
             for n, kind in sorted(zip(step.nbytes, KINDS, strict=True), key=lambda p: -p[0])
             if n
         ]
-        direction = "backward" if step.is_backward else "forward"
-        return (
-            f"memory of {self.function}: modelled peak {format_bytes(step.total)} in the {direction} pass at "
-            f"{step.equation.primitive.name}{where}: {', '.join(parts)}"
-        )
+        return f"memory of {self.function}: modelled {peak_text(self)}: {', '.join(parts)}"
 
-    def _rows(self, limit: int = 20) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [
-            (
-                a.kind,
-                f"{f'{a.count} of ' if a.count > 1 else ''}{a.type}",
-                format_bytes(a.nbytes),
-                short_location(a.location) if a.location else "",
-                a.what,
+    def _parts(self) -> Iterator[Part]:
+        if self.steps:
+            yield Drawn(curve(self, self.peak_nbytes))
+            rows = [
+                (
+                    a.kind, f"{f'{a.count} of ' if a.count > 1 else ''}{a.type}", format_bytes(a.nbytes),
+                    short_location(a.location), a.what,
+                )
+                for a in self.alive
+            ]  # fmt: skip
+            yield Table(
+                ("kind", "type", "bytes", "line", "what"), rows, "<<><<", "alive at the peak:", 20, self._more_alive
             )
-            for a in self.alive[:limit]
-        ]
-        more = self.alive[limit:]
-        if more:
-            rows.append(("", "", format_bytes(sum(a.nbytes for a in more)), "", f"{sum(a.count for a in more):,} more"))
-        return rows
+        yield from self.notes
 
-    def __str__(self) -> str:
-        rows = self._rows()
-        table = [text_table(_HEADS, rows, "<<><<")] if rows else []
-        timeline = [self._curve(), "alive at the peak:", *table] if self.steps else []
-        return "\n".join([wrapped(self.summary), *timeline, *map(wrapped, self.notes)])
-
-    __repr__ = __str__
-
-    def _curve(self, width: int = 72) -> str:
-        """The timeline in one line of text, forward and backward apart."""
-        forward = [s.total for s in self.steps if not s.is_backward]
-        backward = [s.total for s in self.steps if s.is_backward]
-        n = len(self.steps) or 1
-        parts = []
-        for name, totals in (("forward", forward), ("backward", backward)):
-            columns = max(1, round(width * len(totals) / n)) if totals else 0
-            tops = (
-                [max(part.tolist()) for part in np.array_split(np.asarray(totals), min(columns, len(totals)))]
-                if totals
-                else []
-            )
-            bars = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * t / (self.peak_nbytes + 1)))] for t in tops)
-            parts.append(f"{name} {bars}")
-        return "  ".join(parts)
-
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False)) + notes_html(
-            self.notes
-        )
+    def _more_alive(self, shown: int) -> str:
+        rest = self.alive[shown:]
+        return f"and {sum(a.count for a in rest):,} more, {format_bytes(sum(a.nbytes for a in rest))}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
         return {
-            "function": self.function,
-            "peak": self.peak,
-            "peak_nbytes": self.peak_nbytes,
-            "notes": list(self.notes),
+            **attributes(self, ("function", "peak", "peak_nbytes", "notes", "alive")),
             "kinds": list(KINDS),
             "steps": [
                 {"primitive": s.equation.primitive.name, "is_backward": s.is_backward, "nbytes": list(s.nbytes)}
                 for s in self.steps
             ],
-            "values": [
-                {
-                    "what": v.what, "type": v.type, "nbytes": v.nbytes, "kind": v.kind, "born": v.born, "last": v.last,
-                    "residuals": list(v.residuals),
-                }
-                for v in self.values
-            ],
-            "alive": [
-                {
-                    "what": a.what, "type": a.type, "nbytes": a.nbytes, "kind": a.kind, "count": a.count,
-                    "file": a.location.file if a.location else None, "line": a.location.line if a.location else None,
-                }
-                for a in self.alive
-            ],
-        }  # fmt: skip
+            "values": [attributes(v, _VALUE) for v in self.values],
+        }
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
@@ -290,12 +241,34 @@ class MemoryTimeline:
         return figure
 
 
-_HEADS = ("kind", "type", "bytes", "line", "what")
+_VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")
 
 _COLOURS = {
     "argument": "#9aa5b1", "constant": "#c9d1d9", "residual": "#d9822b", "temporary": "#6ea8fe", "cotangent": "#2ca58d",
     "result": "#8a63d2",
 }  # fmt: skip
+
+
+def peak_text(timeline: MemoryTimeline) -> str:
+    """`peak 1.2 MiB in the backward pass at mul (model.py:12)`."""
+    if not timeline.steps:
+        return "nothing is computed"
+    step = timeline.steps[timeline.peak]
+    at = location_of(step.equation, step.within)
+    where = f" ({short_location(at)})" if at is not None else ""
+    direction = "backward" if step.is_backward else "forward"
+    return f"peak {format_bytes(step.total)} in the {direction} pass at {step.equation.primitive.name}{where}"
+
+
+def curve(timeline: MemoryTimeline, top: int, width: int = 72) -> str:
+    """The timeline in one line of text, forward and backward apart, as high as `top` bytes."""
+    parts = []
+    for name, is_backward in (("forward", False), ("backward", True)):
+        totals = [s.total for s in timeline.steps if s.is_backward == is_backward]
+        columns = min(len(totals), max(1, round(width * len(totals) / max(len(timeline.steps), 1))))
+        highest = [max(part.tolist()) for part in np.array_split(np.asarray(totals), columns)] if totals else []
+        parts.append(f"{name} {''.join('▁▂▃▄▅▆▇█'[min(7, int(8 * n / (top + 1)))] for n in highest)}")
+    return "  ".join(parts)
 
 
 @api_boundary

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
-from jaxviz.report.tables import short_location, wrapped
+from jaxviz.report.report import Data, attributes
+from jaxviz.report.tables import preformatted, short_location, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +142,18 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        operand = lambda o: {name: _plain(getattr(o, name)) for name in Operand.__slots__}
         return {
-            "equation": self.equation, "primitive": self.primitive, "phase": self.phase,
-            "location": str(self.location) if self.location is not None else None,
-            "operation": self.operation, "is_derivative": self.is_derivative,
-            "iterations": [{"loop": i.loop, "index": i.index, "length": i.length} for i in self.iterations],
-            "branch": list(self.branch), "devices": [d.to_dict() for d in self.devices], "made": self.made, "index": list(self.index),
-            "inputs": [operand(o) for o in self.inputs], "outputs": [operand(o) for o in self.outputs],
-            "cause": self.cause.id, "text": self.cause.text, "remedy": self.cause.remedy, "is_exact": self.is_exact,
-        }  # fmt: skip
+            **attributes(self, _EVENT),
+            "cause": self.cause.id,
+            "text": self.cause.text,
+            "remedy": self.cause.remedy,
+        }
 
 
-def _plain(x: Any) -> Any:
-    """A value as JSON has it: of a complex number its two parts."""
-    return [x.real, x.imag] if isinstance(x, complex) else x
+_EVENT = (
+    "equation", "primitive", "phase", "location", "operation", "is_derivative", "iterations", "branch", "devices",
+    "made", "index", "inputs", "outputs", "is_exact",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +174,7 @@ class Passed:
 
 
 @dataclass(frozen=True, eq=False)
-class NanReport:
+class NanReport(Data):
     """Where what is not finite was born, and what came of it.
 
     Args:
@@ -255,25 +252,9 @@ class NanReport:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
+        return preformatted(str(self))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        passed = lambda ps: [
-            {
-                "location": str(p.location) if p.location else None,
-                "operations": list(p.operations),
-                "phase": p.phase,
-                "decides": p.decides,
-            }
-            for p in ps
-        ]
-        return {
-            "function": self.function, "results": list(self.results), "given": list(self.given),
-            "born": self.born.to_dict() if self.born else None,
-            "became_nan": self.became_nan.to_dict() if self.became_nan else None,
-            "chain": passed(self.chain), "harmless": passed(self.harmless), "note": self.note,
-        }  # fmt: skip
+    _data = ("function", "results", "given", "born", "became_nan", "chain", "harmless", "note")
 
 
 def _line(p: Passed) -> str:

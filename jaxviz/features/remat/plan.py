@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program, Var
 from jaxviz.progress import counting, each
-from jaxviz.report.tables import format_bytes, html_table, nbytes, notes_html, short_location, text_table, wrapped
+from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.tables import format_bytes, nbytes, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, eq=False)
-class RematPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class RematPlan(Report):
     """What to save for the backward pass, and what to compute again there.
 
     Args:
@@ -203,23 +204,12 @@ class RematPlan:
         n = len(self.saved)
         return f"{head}, {n:,} value{'s' * (n != 1)} saved, {format_flops(self.flops)} computed again"
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (s.name, s.type, format_bytes(s.nbytes), short_location(s.location) if s.location else "", s.expression)
-            for s in self.saved or ()
+    def _parts(self) -> Iterator[str | Table]:
+        rows = [
+            (s.name, s.type, format_bytes(s.nbytes), short_location(s.location), s.expression) for s in self.saved or ()
         ]
-
-    def __str__(self) -> str:
-        rows = self._rows()
-        table = [text_table(_HEADS, rows, "<<><<")] if rows else []
-        return "\n".join([wrapped(self.summary), *table, *map(wrapped, self.notes)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return html_table(self.summary, _HEADS, self._rows(), (False, False, True, False, False)) + notes_html(
-            self.notes
-        )
+        yield Table(("name", "type", "bytes", "line", "value"), rows, "<<><<")
+        yield from self.notes
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The plan among the best ones, bytes kept against FLOPs computed again; a `matplotlib` figure.
@@ -232,20 +222,15 @@ class RematPlan:
         return plot_plan(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
         return {
-            "function": self.function, "budget": self.budget, "nbytes": self.nbytes, "flops": self.flops,
-            "saved": None if self.saved is None else [
-                {"name": s.name, "expression": s.expression, "type": s.type, "nbytes": s.nbytes, "location": str(s.location or "")}
-                for s in self.saved
-            ],
-            "notes": list(self.notes),
-            **({} if self.memory is None else {"memory": self.memory, "peak_nbytes": self.peak_nbytes}),
+            **attributes(self, ("function", "budget", "nbytes", "flops", "notes")),
+            "saved": None if self.saved is None else [attributes(s, _SAVED) for s in self.saved],
+            **({} if self.memory is None else attributes(self, ("memory", "peak_nbytes"))),
             "everything": {"nbytes": self.everything.nbytes, "flops": 0},
-        }  # fmt: skip
+        }
 
 
-_HEADS = ("name", "type", "bytes", "line", "value")
+_SAVED = ("name", "expression", "type", "nbytes", "location")
 _PLACE = "jaxviz_place_"
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxviz.analysis.checkpoints import (
-    FATES,
-    CheckpointReport,
-    report_checkpoints,
-)
+from jaxviz.analysis.checkpoints import FATES, CheckpointReport, report_checkpoints
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.residuals.notes import no_gradient_note
@@ -22,11 +17,9 @@ from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
-from jaxviz.report.tables import format_bytes, html_table, short_location, text_table, wrapped
+from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.tables import format_bytes, short_location
 from jaxviz.transforms.unopened import unopened_note
-
-if TYPE_CHECKING:
-    pass
 
 ROWS = 15
 """How many rows a table shows as text."""
@@ -50,25 +43,24 @@ class Group:
         each = " each" if self.count * self.report.runs > 1 else ""
         return f"{f'{self.count} times ' if self.count > 1 else ''}{self.report.summary}{each}"
 
-    def rows(self) -> list[tuple[str, ...]]:
+    def table(self) -> Table:
         """Values that one line makes in one way and that had the same fate, together; those that were saved first."""
         alike = Counter((v.fate, v.expression, v.type, v.nbytes, v.location) for v in self.report.values)
         ordered = sorted(alike.items(), key=lambda item: (FATES.index(item[0][0]), -item[0][3] * item[1]))
-        return [
-            (fate, expression, of_type(n, kind), format_bytes(n * size), short_location(at) if at else "")
+        rows = [
+            (fate, expression, of_type(n, kind), format_bytes(n * size), short_location(at))
             for (fate, expression, kind, size, at), n in ordered
         ]
-
-
-_DECIDED = ("decision", "value", "type", "bytes", "line")
+        more = lambda n: f"and {len(rows) - n} more lines: {_listed(r[0] for r in rows[n:])}"
+        return Table(("decision", "value", "type", "bytes", "line"), rows, "<<<><", self.summary, ROWS, more)
 
 
 def of_type(count: int, kind: str) -> str:
     return f"{count} of {kind}" if count > 1 else kind
 
 
-@dataclass(frozen=True, eq=False)
-class PolicyReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class PolicyReport(Report):
     """What the checkpoint policies of a program decided. See `policies`.
 
     Args:
@@ -109,28 +101,15 @@ class PolicyReport:
         parts = [f"{len(found):,} values {fate} {format_bytes(sum(found))}" for fate, found in sizes.items() if found]
         return f"policies of {self.function}: {n} checkpoint{'s' * (n > 1)}, {', '.join([*parts, kept])} in all"
 
-    def __str__(self) -> str:
-        lines = [wrapped(self.summary)]
-        for group in self.groups:
-            rows = group.rows()
-            lines += ["", wrapped(group.summary), *([text_table(_DECIDED, rows[:ROWS], "<<<><")] if rows else [])]
-            if rows[ROWS:]:
-                lines.append(f"and {len(rows) - ROWS} more lines: {_listed(r[0] for r in rows[ROWS:])}")
-        return "\n".join([*lines, *([""] * bool(self.notes)), *map(wrapped, self.notes)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        tables = [html_table(g.summary, _DECIDED, g.rows(), (False, False, False, True, False)) for g in self.groups]
-        return "".join([paragraph(self.summary), *tables, *map(paragraph, self.notes)])
+    def _parts(self) -> Iterator[str | Table]:
+        yield from (group.table() for group in self.groups)
+        yield from self.notes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
         return {
-            "function": self.function,
+            **attributes(self, ("function", "notes")),
             "nbytes": self.residuals.nbytes,
             "checkpoints": [{"count": g.count, **g.report.to_dict()} for g in self.groups],
-            "notes": list(self.notes),
         }
 
 
@@ -193,7 +172,3 @@ def counted(n: int) -> str:
 
 def _listed(fates: Iterable[str]) -> str:
     return ", ".join(f"{n} {fate}" for fate, n in Counter(fates).items())
-
-
-def paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>"

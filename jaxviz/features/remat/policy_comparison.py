@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.graph import Point
 from jaxviz.features.remat.plan import RematPlan, plan_remat
-from jaxviz.features.remat.policies import counted, of_type, paragraph
+from jaxviz.features.remat.policies import counted, of_type
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
@@ -39,7 +39,8 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
-from jaxviz.report.tables import format_bytes, html_table, nbytes, notes_html, short_location, text_table, wrapped
+from jaxviz.report.report import Report, Table, attributes, plain
+from jaxviz.report.tables import format_bytes, nbytes, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -115,10 +116,8 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        return {
-            "policy": self.name, "nbytes": self.nbytes, "nbytes_without_arguments": self.nbytes_without_arguments,
-            "values": len(self.residuals), "flops": self.flops, "peak_nbytes": self.peak_nbytes,
-        }  # fmt: skip
+        named = attributes(self, ("nbytes", "nbytes_without_arguments", "flops", "peak_nbytes"))
+        return {"policy": self.name, "values": len(self.residuals), **named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +190,12 @@ class Difference:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
-        at = self.key.location
-        return {
-            "value": self.key.expression, "type": self.key.type, "nbytes": self.key.nbytes, "count": self.count,
-            "file": at.file if at else None, "line": at.line if at else None,
-            "decisions": [dict(d) for d in self.decisions],
-        }  # fmt: skip
+        named = attributes(self.key, ("type", "nbytes", "location"))
+        return {"value": self.key.expression, **named, **attributes(self, ("count", "decisions"))}
 
 
-@dataclass(frozen=True, eq=False)
-class PolicyComparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class PolicyComparison(Report):
     """A function under several checkpoint policies. See `compare_policies`.
 
     Args:
@@ -288,7 +283,7 @@ class PolicyComparison:
         return [
             (
                 d.key.expression, of_type(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
-                short_location(d.key.location) if d.key.location else "", *d.texts(),
+                short_location(d.key.location), *d.texts(),
             )
             for d in shown
         ]  # fmt: skip
@@ -306,35 +301,39 @@ class PolicyComparison:
             )
         return f"and {'; '.join(parts)}" if parts else ""
 
-    def __str__(self) -> str:
+    def _parts(self) -> Iterator[str | Table]:
         shown = [d for d in self.differences if d.at_stake][:ROWS]
         names = [o.name for o in self.outcomes]
         values = [(cut(r[0], 26), *r[1:]) for r in self._values(shown)]
         is_wide = width_of((*_VALUES, *names), values) > 100
         rows = [(f"{i + 1} " * is_wide + cut(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
-        lines = [wrapped(self.summary), text_table(_HEADS, rows, "<>>>>>")]
+        yield Table(_HEADS, rows, "<>>>>>")
         if self._is_compiled:
-            lines += ["", wrapped(self.compare())]
+            yield self.compare()
         if shown:
             heads = (*_VALUES, *(["under"] if is_wide else names))
             cells = [(*r[:4], _by_decision(r[4:])) for r in values] if is_wide else values
-            lines += [
-                "",
-                "where they differ, by what is at stake:",
-                text_table(heads, cells, "<<><" + "<" * len(names)),
-            ]
+            yield Table(heads, cells, "<<><" + "<" * len(names), "where they differ, by what is at stake:")
         elif len(names) > 1:
-            lines += ["", "They keep the same values."]
-        rest = self._more([d for d in self.differences if d not in shown])
-        return "\n".join(
-            [*lines, *([wrapped(rest)] if rest else []), *([""] * bool(self.notes)), *map(wrapped, self.notes)]
-        )
+            yield "They keep the same values."
+        yield self._more([d for d in self.differences if d not in shown])
+        yield from self.notes
+
+    def _html_parts(self) -> Iterator[str | Table]:
+        yield Table(_HEADS, self._rows(), "<>>>>>")
+        if self._is_compiled:
+            yield self.compare()
+        if self.differences:
+            names = [o.name for o in self.outcomes]
+            align = "<<><" + "<" * len(names)
+            yield Table(
+                (*_VALUES, *names), self._values(self.differences), align, "where they differ, by what is at stake"
+            )
+        yield from self.notes
 
     @property
     def _is_compiled(self) -> bool:
         return self._compiles or "xla" in vars(self)
-
-    __repr__ = __str__
 
     def compare(self) -> str:
         """What XLA makes of them, in a few sentences; compiles as `xla` does."""
@@ -352,25 +351,11 @@ class PolicyComparison:
             text += f" XLA undoes the checkpoints of {' and '.join(undone)}: they save next to nothing here."
         return text
 
-    def _repr_html_(self) -> str:
-        page = html_table(self.summary, _HEADS, self._rows(), (False, *[True] * 5))
-        if self._is_compiled:
-            page += paragraph(self.compare())
-        if self.differences:
-            heads = (*_VALUES, *(o.name for o in self.outcomes))
-            numeric = [False, False, True, *[False] * (len(heads) - 3)]
-            page += html_table("where they differ, by what is at stake", heads, self._values(self.differences), numeric)
-        return page + notes_html(self.notes)
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
         xla = self.xla if self._is_compiled else ()
         return {
-            "function": self.function,
-            "notes": list(self.notes),
-            "without": self.without.to_dict(),
-            "policies": [o.to_dict() for o in self.outcomes],
-            "differences": [d.to_dict() for d in self.differences],
+            **attributes(self, ("function", "notes", "without", "differences")),
+            "policies": plain(self.outcomes),
             "xla_temporaries": [found.temporaries for found in xla],
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,15 +35,13 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 from jaxviz.progress import counting
+from jaxviz.report.report import Data, Report, Table, attributes, plain
 from jaxviz.report.tables import (
     format_bytes,
-    html_table,
     line_beside,
     nbytes,
     short_location,
-    text_table,
     type_text,
-    wrapped,
 )
 from jaxviz.transforms.unopened import Unopened
 
@@ -70,7 +67,7 @@ class Dummy:
 
 
 @dataclass(frozen=True, eq=False)
-class Residual:
+class Residual(Data):
     """A value that the forward program keeps for the backward program.
 
     Args:
@@ -128,20 +125,14 @@ class Residual:
     def __str__(self) -> str:
         return f"{self.name}:{self.type} {format_bytes(self.nbytes)} {self.kind} {self.location}: {self.reason}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "name": self.name, "type": self.type, "nbytes": self.nbytes, "kind": self.kind,
-            "expression": self.expression, "file": self.location.file, "line": self.location.line,
-            "function": self.location.function, "rule": self.rule, "reason": self.reason, "decision": self.decision,
-            "lengths": list(self.lengths), "place": self.place, "is_read": self.is_read,
-            "nbytes_per_device": self.nbytes_per_device, "scope": self.scope, "module": self.module,
-            "dummies": [{"branch": d.branch, "nbytes": d.nbytes} for d in self.dummies],
-        }  # fmt: skip
+    _data = (
+        "name", "type", "nbytes", "kind", "expression", "location", "rule", "reason", "decision", "lengths", "place",
+        "is_read", "nbytes_per_device", "scope", "module", "dummies",
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class ResidualSet(Sequence[Residual]):
+@dataclass(frozen=True, eq=False, repr=False)
+class ResidualSet(Report, Sequence[Residual]):
     """The residuals of a function's gradient, in the order in which the linear program takes them.
 
     Args:
@@ -276,68 +267,30 @@ class ResidualSet(Sequence[Residual]):
         """What is worth knowing about them as a whole, a sentence each."""
         return notes_of(self)
 
-    def table(self, limit: int | None = 40) -> str:
-        """The residuals as text, largest first, no wider than 100 columns.
+    def _parts(self) -> Iterator[str | Table]:
+        yield self._table(("name", "type", "bytes", "line", "why it is kept"))
+        yield from self._below()
 
-        Args:
-          limit: how many rows; None for all.
-        """
-        shown, rest = self._largest(limit)
-        heads = ("name", "type", "bytes", "line", "why it is kept")
-        rows = [
-            (r.name, r.type, _sizes(r.nbytes, r.nbytes_per_device), short_location(r.location), r.reason) for r in shown
-        ]
-        return "\n".join([*([text_table(heads, rows, "<<><<")] if rows else []), *rest])
+    def _html_parts(self) -> Iterator[str | Table]:
+        yield self._table(("name", "type", "bytes", "kind", "line", "rule", "why it is kept"))
+        yield from self._below()
 
-    def _largest(self, limit: int | None) -> tuple[list[Residual], list[str]]:
-        """The largest residuals, and a line that counts the others."""
+    def _table(self, heads: Sequence[str]) -> Table:
+        """The residuals, largest first."""
         ordered = sorted(self.items, key=lambda r: -r.nbytes)
-        rest = ordered[limit:] if limit is not None else []
-        line = f"and {len(rest):,} more, {format_bytes(sum(r.nbytes for r in rest))}"
-        return ordered[:limit], [line] if rest else []
+        rows = [[_CELLS[head](r) for head in heads] for r in ordered]
+        more = lambda n: f"and {len(ordered) - n:,} more, {format_bytes(sum(r.nbytes for r in ordered[n:]))}"
+        return Table(heads, rows, "".join(">" if head == "bytes" else "<" for head in heads), shown=40, more=more)
 
-    def _lines(self) -> tuple[Sequence[tuple[str, ...]], list[str]]:
-        """The rows of a table of source lines, where that says more than the table of residuals, and a line that counts the others."""
+    def _below(self) -> Iterator[str | Table]:
+        """The source lines, where they say more than the table of residuals, and the notes."""
         lines = self.by_line()
-        if not 1 < len(lines) < len(self.items):
-            return [], []
-        rest = lines[_LINES:]
-        rows = [
-            (t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines[:_LINES]
-        ]
-        more = f"and {len(rest):,} more line{'s' if len(rest) > 1 else ''}, {format_bytes(sum(t.nbytes for t in rest))}"
-        return rows, [more] if rest else []
-
-    def __str__(self) -> str:
-        parts = [wrapped(self.summary), *([self.table()] if self.items else [])]
-        rows, rest = self._lines()
-        if rows:
-            parts += ["", text_table(_LINE_HEADS, rows, "<>><"), *rest, ""]
-        return "\n".join([*parts, *(wrapped(note) for note in self.notes)]).rstrip()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        shown, rest = self._largest(None)
-        heads = ("name", "type", "bytes", "kind", "line", "rule", "why it is kept")
-        rows = [
-            (
-                r.name,
-                r.type,
-                _sizes(r.nbytes, r.nbytes_per_device),
-                r.kind,
-                short_location(r.location),
-                r.rule,
-                r.reason,
-            )
-            for r in shown
-        ]
-        page = html_table(self.summary, heads, rows, (False, False, True, False, False, False, False))
-        rows_of_lines, rest = self._lines()
-        if rows_of_lines:
-            page += html_table("by line", _LINE_HEADS, rows_of_lines, (False, True, True, False))
-        return page + "".join(f"<p>{html.escape(text)}</p>" for text in (*rest, *self.notes))
+        if 1 < len(lines) < len(self.items):
+            rows = [(t.name, _sizes(t.nbytes, t.nbytes_per_device), f"{t.count:,}", t.location.function) for t in lines]
+            left = lambda n: f"{len(lines) - n:,} more line{'s' * (len(lines) - n > 1)}"
+            more = lambda n: f"and {left(n)}, {format_bytes(sum(t.nbytes for t in lines[n:]))}"
+            yield Table(("line", "bytes", "residuals", "function"), rows, "<>><", "by line", _LINES, more)
+        yield from self.notes
 
     def plot(self, width: float = 10.0) -> Figure:
         """A matplotlib figure: a treemap of the residuals by module, and the bytes of the lines that keep most.
@@ -350,29 +303,28 @@ class ResidualSet(Sequence[Residual]):
         return plot_residuals(self, width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        sums = {name: plain(getattr(self, name)()) for name in ("by_line", "by_function", "by_scope", "by_module")}
         return {
-            "function": self.function,
-            "nbytes": self.nbytes,
-            "nbytes_without_arguments": self.nbytes_without_arguments,
-            "nbytes_per_device": self.nbytes_per_device,
-            "dummy_nbytes": self.dummy_nbytes,
-            "residuals": [r.to_dict() for r in self.items],
-            "by_line": [t.to_dict() for t in self.by_line()],
-            "by_function": [t.to_dict() for t in self.by_function()],
-            "by_scope": [t.to_dict() for t in self.by_scope()],
-            "by_module": [t.to_dict() for t in self.by_module()],
-            "findings": {
-                name: [f.to_dict() for f in getattr(self, name)]
-                for name in ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")
-            },
-            "notes": list(self.notes),
-            "checkpoints": [c.to_dict() for c in self.checkpoints],
+            **attributes(self, ("function", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes")),
+            "residuals": plain(self.items),
+            **sums,
+            "findings": attributes(self, ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")),
+            **attributes(self, ("notes", "checkpoints")),
         }
 
 
 _LINES = 8
-_LINE_HEADS = ("line", "bytes", "residuals", "function")
+
+_CELLS: Mapping[str, Callable[[Residual], str]] = {
+    "name": lambda r: r.name,
+    "type": lambda r: r.type,
+    "bytes": lambda r: _sizes(r.nbytes, r.nbytes_per_device),
+    "kind": lambda r: r.kind,
+    "line": lambda r: short_location(r.location),
+    "rule": lambda r: r.rule,
+    "why it is kept": lambda r: r.reason,
+}
+"""Head of a column → what it says of a residual."""
 
 
 def _sizes(whole: int, per_device: int | None) -> str:

@@ -13,6 +13,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, is_framework, is_own_code
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation
+from jaxviz.report.report import Data
 
 if TYPE_CHECKING:
     from jaxviz.features.residuals.residual_set import Residual
@@ -24,7 +25,7 @@ _SCOPED_BY_MODULE = (f"{os.sep}flax{os.sep}linen{os.sep}", f"{os.sep}haiku{os.se
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class Total(Data):
     """What one line, function, scope or module keeps.
 
     Args:
@@ -40,13 +41,6 @@ class Total:
     nbytes_per_device: int | None
     count: int
     location: Location
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "name": self.name, "nbytes": self.nbytes, "nbytes_per_device": self.nbytes_per_device, "count": self.count,
-            "file": self.location.file, "line": self.location.line,
-        }  # fmt: skip
 
 
 def totals(

@@ -1,0 +1,183 @@
+"""`Report`: what all reports have in common. One says its summary and its parts; text, HTML and plain data follow from these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar
+
+from jaxviz.report.tables import code_html, html_table, preformatted, text_table, wrapped
+
+_HTML_ROWS = 1000
+"""The most rows of a table in a notebook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a report.
+
+    Args:
+      heads: of the columns.
+      rows: their cells.
+      align: '<' or '>' for each column.
+      caption: a line above it; a table without rows is no more than that line.
+      shown: how many rows there are in text; None for all that fit a notebook too.
+      more: from how many rows are shown to what is said of the others; by default how many they are.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    align: str
+    caption: str = ""
+    shown: int | None = None
+    more: Callable[[int], str] | None = None
+
+    def __str__(self) -> str:
+        lines = [wrapped(self.caption)] if self.caption else []
+        if self.rows:
+            rows = self.rows[: self.shown]
+            lines += [text_table(self.heads, rows, self.align), *map(wrapped, self._left_out(len(rows)))]
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        if not self.rows:
+            return _paragraph(self.caption) if self.caption else ""
+        rows = self.rows[:_HTML_ROWS]
+        shown = html_table(self.caption, self.heads, rows, [a == ">" for a in self.align])
+        return shown + "".join(map(_paragraph, self._left_out(len(rows))))
+
+    def _left_out(self, shown: int) -> list[str]:
+        n = len(self.rows) - shown
+        return [self.more(shown) if self.more else f"and {n:,} more"] if n else []
+
+
+class Listed(tuple[str, ...]):
+    """Sentences of a report, each an item of a list."""
+
+
+class Drawn(str):
+    """Lines of a report that are shown as they are."""
+
+
+Part = str | Table | Listed | Drawn
+"""A part of a report; one that is a string is a paragraph."""
+
+
+class Data:
+    """A dataclass that can be had as plain data.
+
+    `_data` names the attributes that are in it; by default they are the fields. Locations are taken apart: see `attributes`.
+    """
+
+    __slots__ = ()
+    _data: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        return attributes(self, self._data or _fields(self))
+
+
+class Report(Data):
+    """A dataclass that reads as text in a terminal and as HTML in a notebook.
+
+    In text a table that has a caption is set off from what is above it, and every table from what is below it. Make the dataclass with
+    `repr=False`, so that it has the text of this class.
+    """
+
+    __slots__ = ()
+
+    @property
+    def summary(self) -> str:
+        """The report in a sentence."""
+        raise NotImplementedError
+
+    def _parts(self) -> Iterable[Part]:
+        """What stands below the summary."""
+        return ()
+
+    def _html_parts(self) -> Iterable[Part]:
+        """The same for a notebook, where there is room for more."""
+        return self._parts()
+
+    def __str__(self) -> str:
+        blocks = [[wrapped(self.summary)]]
+        ends_in_table = False
+        for part in self._parts():
+            text = _text(part)
+            if text:
+                if ends_in_table or (isinstance(part, Table) and part.caption):
+                    blocks.append([])
+                blocks[-1].append(text)
+                ends_in_table = isinstance(part, Table)
+        return "\n\n".join(map("\n".join, blocks))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(_html, (self.summary, *self._html_parts())))
+
+    def table(self, limit: int | None = 40) -> str:
+        """The first table as text.
+
+        Args:
+          limit: how many rows; None for all.
+        """
+        first = next((part for part in self._parts() if isinstance(part, Table)), None)
+        return "" if first is None else str(replace(first, shown=limit))
+
+
+def _text(part: Part) -> str:
+    if isinstance(part, (Table, Drawn)):
+        return str(part)
+    return "\n".join(wrapped(f"- {item}") for item in part) if isinstance(part, Listed) else wrapped(part)
+
+
+def _html(part: Part) -> str:
+    match part:
+        case Table():
+            return part.to_html()
+        case () | "":
+            return ""
+        case Listed():
+            return f"<ul>{''.join(f'<li>{code_html(item)}</li>' for item in part)}</ul>"
+        case Drawn():
+            return preformatted(part)
+    return _paragraph(part)
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{code_html(text)}</p>"
+
+
+# --- plain data -------------------------------------------------------------------------------------------------------
+
+_LOCATIONS = ("location", "site", "definition")
+
+
+def attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Attributes as plain data, by name. One that holds a location becomes its 'file', 'line' and 'function', None where it is not known."""
+    return dict(pair for name in names for pair in _attribute(name, getattr(value, name)))
+
+
+def _attribute(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if name in _LOCATIONS:
+        return ((part, getattr(value, part, None)) for part in ("file", "line", "function"))
+    return iter([(name, plain(value))])
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: what has a `to_dict` by that, other dataclasses by their fields, complex numbers by their parts."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if is_dataclass(value):
+        return attributes(value, _fields(value))
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    return [plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value
+
+
+def _fields(value: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(value))
