@@ -1,5 +1,7 @@
 """`Picture`: a figure of matplotlib that a notebook shows; and what all pictures of reports have."""
 
+import html
+from base64 import b64encode
 from io import BytesIO
 
 from matplotlib.figure import Figure
@@ -14,6 +16,10 @@ class Picture(Figure):
         out = BytesIO()
         self.savefig(out, format="png", bbox_inches="tight")
         return out.getvalue()
+
+    def to_html(self, text: str) -> str:
+        """The picture within a page, with what it shows for who does not see it."""
+        return f'<img alt="{html.escape(text)}" src="data:image/png;base64,{b64encode(self._repr_png_()).decode()}">'
 
 
 def shortened(text: str, room: int, from_left: bool = False) -> str:

@@ -130,6 +130,7 @@ REPORTS = {
     "jit": lambda: jaxviz.jit(f).report(X),
     "donation": lambda: jaxviz.donation(jaxviz.jit(lambda x: x + 1, donate_argnums=0), X),
     "explain_recompile": lambda: jaxviz.explain_recompile(jaxviz.jit(f)),
+    "profile": lambda: jaxviz.profile(jaxviz.jit(f), X, repeat=1),
     "doctor": jaxviz.doctor,
 }
 

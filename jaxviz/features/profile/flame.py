@@ -1,9 +1,7 @@
-"""Flame graphs: where time went, as bars that lie on what they are part of; in a notebook, and with matplotlib."""
+"""Flame graphs: where time went, as bars that lie on what they are part of; as a picture, and for speedscope."""
 
 from __future__ import annotations
 
-import html
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-from jaxviz.report.tables import format_seconds, printable
+from jaxviz.report.tables import printable
 
 COLOURS = {
     "phase": "#c7cdd4",
@@ -98,58 +96,28 @@ def _parts(paths: Sequence[tuple[Path, float]]) -> tuple[Flame, ...]:
     return tuple(Flame(*key, sum(s for _, s in group), _parts(group)) for key, group in groups.items())
 
 
-_ids = itertools.count()
-_ROW = 19
+def speedscope(flame: Flame, name: str) -> dict[str, Any]:
+    """The bars as https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources has them: one sample for each way up."""
+    frames: dict[str, int] = {}
+    samples: list[list[int]] = []
+    weights: list[float] = []
 
+    def add(bar: Flame, below: list[int]) -> None:
+        stack = [*below, frames.setdefault(bar.name, len(frames))]
+        samples.append(stack)
+        weights.append(max(0.0, bar.seconds - sum(p.seconds for p in bar.parts)))  # of its own
+        for part in bar.parts:
+            add(part, stack)
 
-def flame_html(flame: Flame) -> str:
-    """The bars for a notebook: each tells its time where the mouse is, and a click, or Enter, makes it as wide as the whole."""
-    name = f"jaxviz-flame-{next(_ids)}"
-    bars = list(flame.placed(least=_LEAST * flame.seconds))
-    whole = flame.seconds or 1.0
-    height = _ROW * (1 + max(depth for _, _, depth in bars))
-    drawn = "".join(_bar(bar, left / whole, bar.seconds / whole, depth) for bar, left, depth in bars)
-    legend = " ".join(
-        f'<span style="background:{COLOURS[k]};color:#222;padding:0 .4em">{NAMES[k]}</span>'
-        for k in COLOURS
-        if k != "phase"
-    )
-    return (
-        f'<div style="font:12px sans-serif;margin:.3em 0">{legend}</div>'
-        f'<div id="{name}" style="position:relative;height:{height}px;font:11px sans-serif;overflow:hidden">{drawn}</div>'
-        f"<script>{_SCRIPT.replace('NAME', name)}</script>"
-    )
-
-
-def _bar(bar: Flame, left: float, width: float, depth: int) -> str:
-    text = html.escape(printable(bar.name, 160))
-    style = (
-        f"position:absolute;box-sizing:border-box;left:{100 * left:.3f}%;width:{100 * width:.3f}%;top:{_ROW * depth}px;height:{_ROW - 1}px;"
-        f"background:{COLOURS[bar.kind]};color:#222;border-right:1px solid #fff;overflow:hidden;white-space:nowrap;padding:1px 3px;cursor:pointer"
-    )
-    told = f"{text}: {format_seconds(bar.seconds)}, {100 * width:.1f} %"
-    return f'<div tabindex="0" role="button" title="{told}" aria-label="{told}" data-l="{left:.6f}" data-w="{width:.6f}" style="{style}">{text}</div>'
-
-
-_SCRIPT = """(() => {
-  const root = document.getElementById("NAME");
-  if (!root) return;
-  const zoom = (bar) => {
-    const left = +bar.dataset.l, width = +bar.dataset.w;
-    for (const b of root.children) {
-      const l = +b.dataset.l, w = +b.dataset.w, end = l + w;
-      const holds = l <= left + 1e-9 && end >= left + width - 1e-9;
-      const from = holds ? 0 : (l - left) / width, to = holds ? 1 : (end - left) / width;
-      b.style.display = to <= 0 || from >= 1 ? "none" : "";
-      b.style.left = 100 * from + "%";
-      b.style.width = 100 * (to - from) + "%";
+    add(flame, [])
+    shown = {"type": "sampled", "name": name, "unit": "seconds", "startValue": 0, "endValue": sum(weights)}
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": "jaxviz",
+        "name": name,
+        "shared": {"frames": [{"name": frame} for frame in frames]},
+        "profiles": [{**shown, "samples": samples, "weights": weights}],
     }
-  };
-  root.addEventListener("click", (e) => e.target.dataset.w && zoom(e.target));
-  root.addEventListener("keydown", (e) => {
-    if ((e.key === "Enter" || e.key === " ") && e.target.dataset.w) { e.preventDefault(); e.stopPropagation(); zoom(e.target); }
-  });
-})();"""
 
 
 def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-import html
 import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
 from jaxviz.analysis.lowering import Tags
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.profile.device_trace import DeviceTrace, device_trace
-from jaxviz.features.profile.flame import Flame, Path, flame_html, flame_of, plot_flame
+from jaxviz.features.profile.flame import Flame, Path, flame_of, plot_flame, speedscope
 from jaxviz.features.profile.python_loop import Loop, look_for_loop
 from jaxviz.features.profile.sampling import Samples, Stack, sampled
 from jaxviz.ir import compat
@@ -28,7 +27,8 @@ from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, is_own_code
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.ir.trace import noting_arguments
-from jaxviz.report.tables import format_seconds, html_table, short_location, text_table, wrapped
+from jaxviz.report.report import Listed, Report, Table, attributes
+from jaxviz.report.tables import format_seconds, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.transforms.unopened import find_unopened, unopened_note
@@ -36,6 +36,8 @@ from jaxviz.transforms.unopened import find_unopened, unopened_note
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from jaxviz.report.figures import Picture
 
 _ENOUGH = 0.3
 """Seconds for which Python is looked at."""
@@ -88,6 +90,11 @@ class Kernel:
         names = list(dict.fromkeys(map(short_location, self.locations)))
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for programs."""
+        lines = [attributes(at, ("file", "line")) for at in self.locations]
+        return {**attributes(self, ("name", "seconds", "times", "equations")), "lines": lines}
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
@@ -104,8 +111,8 @@ class Dispatch:
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
+@dataclass(frozen=True, eq=False, repr=False)
+class Profile(Report):
     """Where the time of a call goes.
 
     Args:
@@ -158,73 +165,42 @@ class Profile:
         n = f"{self.repeats} call{'s' * (self.repeats != 1)}, {low} to {high}"
         return f"profile of {self.function} on {self.backend}: {format_seconds(self.run)} a call ({n}){on}; {format_seconds(first)} before the first"
 
-    def _phase_rows(self) -> list[tuple[str, ...]]:
-        return [(p.name, format_seconds(p.seconds), "once" if p.once else "each call", p.note) for p in self.phases]
-
-    @property
-    def _is_told(self) -> bool:
-        """Whether kernels are told apart by equation."""
-        return any(k.equations for k in self.kernels)
-
-    def _kernel_rows(self) -> list[tuple[str, ...]]:
-        total = sum(k.seconds for k in self.kernels) or 1.0
-        shown = [(k, format_seconds(k.seconds), f"{100 * k.seconds / total:.0f}%") for k in self.kernels[:_SHOWN]]
-        rows: list[tuple[str, ...]] = [(*times, f"{k.times:,.0f}", k.name, k.lines, k.equations) for k, *times in shown]
-        return rows if self._is_told else [row[:4] for row in rows]
-
-    def _dispatch_rows(self) -> list[tuple[str, ...]]:
-        return [
+    def _parts(self) -> Iterator[Table | Listed]:
+        phases = [(p.name, format_seconds(p.seconds), "once" if p.once else "each call", p.note) for p in self.phases]
+        yield Table(("phase", "time", "", ""), phases, "<><<")
+        calls = [
             (d.name, f"{d.calls:,.0f}", format_seconds(d.seconds / d.calls), format_seconds(d.seconds))
-            for d in self.dispatches[:_SHOWN]
+            for d in self.dispatches
         ]
-
-    @property
-    def _texts(self) -> tuple[str, ...]:
-        return (*self.notes, *([] if self.loop is None else self.loop.texts))
-
-    def __str__(self) -> str:
-        parts = [wrapped(self.summary), text_table(_PHASE_HEADS, self._phase_rows(), "<><<")]
-        if self.dispatches:
-            parts.append(text_table(_DISPATCH_HEADS, self._dispatch_rows(), "<>>>"))
-        if self.kernels:
-            n = 6 if self._is_told else 4
-            parts.append(text_table(_KERNEL_HEADS[:n], self._kernel_rows(), ">>><<<"[:n]))
-        return "\n\n".join([*parts, *(wrapped(f"- {text}") for text in self._texts)])
-
-    __repr__ = __str__
+        if calls:
+            heads = ("jitted function", "calls", "a call, on the host", "together")
+            yield Table(heads, calls, "<>>>", "calls of jitted functions", _SHOWN)
+        total = sum(k.seconds for k in self.kernels) or 1.0
+        kernels = [
+            (
+                format_seconds(k.seconds), f"{100 * k.seconds / total:.0f}%", f"{k.times:,.0f}", k.name, k.lines,
+                k.equations,
+            )
+            for k in self.kernels
+        ]  # fmt: skip
+        if kernels:
+            n = 6 if any(k.equations for k in self.kernels) else 4  # whether kernels are told apart by equation
+            columns = ("time", "", "times", "on the device", "lines", "equations")
+            yield Table(columns[:n], [row[:n] for row in kernels], ">>><<<"[:n], "on the device", _SHOWN)
+        yield Listed((*self.notes, *(self.loop.texts if self.loop is not None else ())))
 
     def _repr_html_(self) -> str:
-        parts = [
-            html_table(self.summary, _PHASE_HEADS, self._phase_rows(), (False, True, False, False)),
-            flame_html(self.flame),
-        ]
-        if self.dispatches:
-            parts.append(
-                html_table(
-                    "calls of jitted functions", _DISPATCH_HEADS, self._dispatch_rows(), (False, True, True, True)
-                )
-            )
-        if self.kernels:
-            n = 6 if self._is_told else 4
-            numeric = (True, True, True, False, False, False)[:n]
-            parts.append(html_table("on the device", _KERNEL_HEADS[:n], self._kernel_rows(), numeric))
-        return "".join([*parts, *(f"<p>{html.escape(text)}</p>" for text in self._texts)])
+        picture = cast("Picture", self.plot())
+        return super()._repr_html_() + picture.to_html(f"where the time of {self.function} goes, as a flame graph")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "function": self.function, "backend": self.backend, "phases": [asdict(p) for p in self.phases], "run": self.run,
-            "spread": list(self.spread), "repeats": self.repeats, "busy": self.busy,
-            "kernels": [
-                {
-                    "name": k.name, "seconds": k.seconds, "times": k.times, "equations": k.equations,
-                    "lines": [{"file": at.file, "line": at.line} for at in k.locations],
-                }
-                for k in self.kernels
-            ],
-            "dispatches": [asdict(d) for d in self.dispatches], "loop": None if self.loop is None else asdict(self.loop),
-            "flame": self.flame.to_dict(), "notes": list(self.notes),
-        }  # fmt: skip
+    _data = (
+        "function", "backend", "phases", "run", "spread", "repeats", "busy", "kernels", "dispatches", "loop", "flame",
+        "notes",
+    )  # fmt: skip
+
+    def to_speedscope(self) -> dict[str, Any]:
+        """The flame graph in the format of https://www.speedscope.app, to look at bar by bar: write it as JSON, and drop the file there."""
+        return speedscope(self.flame, f"{self.function} on {self.backend}")
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The flame graph as a figure of matplotlib.
@@ -233,11 +209,6 @@ class Profile:
           ax: axes to draw in; a figure of its own by default.
         """
         return plot_flame(self.flame, f"{self.function} on {self.backend}", ax)
-
-
-_PHASE_HEADS = ("phase", "time", "", "")
-_DISPATCH_HEADS = ("jitted function", "calls", "a call, on the host", "together")
-_KERNEL_HEADS = ("time", "", "times", "on the device", "lines", "equations")
 
 
 @api_boundary

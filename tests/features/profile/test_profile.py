@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 
 import jaxviz
 from jaxviz.features.profile import device_trace as traces
-from jaxviz.features.profile.flame import Flame, flame_html, flame_of
+from jaxviz.features.profile.flame import Flame, flame_of, speedscope
 from jaxviz.features.profile.python_loop import _body, _loops
 
 
@@ -229,8 +230,24 @@ def test_flames_add_up(jitted, looped):
     assert [(bar.name, left, depth) for bar, left, depth in flame.placed()] == [("all", 0, 0), ("a", 0, 1), ("b", 0, 2)]
 
 
-def test_names_are_escaped():
-    assert "<script>alert" not in flame_html(Flame("<script>alert(1)</script>", "user", 1.0))
+def test_speedscope_has_each_bar_for_its_time(jitted):
+    flame = Flame("all", "phase", 6.0, (Flame("a", "user", 4.0, (Flame("b", "jax", 1.0),)), Flame("b", "jax", 2.0)))
+    (shown,) = speedscope(flame, "f")["profiles"]
+    names = [frame["name"] for frame in speedscope(flame, "f")["shared"]["frames"]]
+    stacks = ["/".join(names[i] for i in sample) for sample in shown["samples"]]
+    assert dict(zip(stacks, shown["weights"], strict=True)) == {"all": 0.0, "all/a": 3.0, "all/a/b": 1.0, "all/b": 2.0}
+    file = json.loads(json.dumps(jitted.to_speedscope()))
+    (whole,) = file["profiles"]
+    assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert whole["type"] == "sampled"
+    assert whole["endValue"] == pytest.approx(jitted.flame.seconds)
+    assert sum(whole["weights"]) == pytest.approx(whole["endValue"])
+
+
+def test_names_are_escaped(jitted):
+    page = replace(jitted, function="<script>alert(1)</script>")._repr_html_()
+    assert "<script" not in page
+    assert "<img " in page
 
 
 def test_reports_as_text_html_picture_and_plain_data(jitted, looped):
