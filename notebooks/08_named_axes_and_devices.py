@@ -575,20 +575,19 @@ assert refused and judged(not_summed) == "another on each device"
 assert apart[-1] > 0.1
 
 # %% [markdown]
-# ## The same under `vmap`: `reduce_axes`
+# ## The same under `vmap`
 #
-# `jaxviz.grad` has an argument for the sum: with `reduce_axes="data"` a cotangent is summed over the axis where it is formed, if it differs
-# along it and its primal does not. It is what the types of `shard_map` do, for an axis of `vmap`. The gradient no longer differs, and
+# An axis of `vmap` has no types either, so nothing is summed that you do not sum. With one `psum` around the gradient it no longer differs, and
 # `out_axes=None` is accepted:
 
 # %%
-summing = jaxviz.vmap(jaxviz.grad(loss, reduce_axes="data"), over_shares, None, axis_name="data")
+summing = jaxviz.vmap(lambda *share: lax.psum(jaxviz.grad(loss)(*share), "data"), over_shares, None, axis_name="data")
 summed = jax.jit(summing)(params, xs, ys)
 print(jax.tree.map(jnp.shape, summed), compared(summed))
 
 # %% [markdown]
-# It is the gradient of the *sum* of the eight losses, as `jax.grad(loss)` was under `shard_map`. The sums in its program, again one for each
-# array of parameters:
+# It is the gradient of the *sum* of the eight losses, as `jax.grad(loss)` was under `shard_map`; `pmean` would make it that of the mean. The sums in
+# its program, again one for each array of parameters:
 
 # %%
 for _, e in jaxviz.trace(summing)(params, xs, ys).walk():
@@ -596,11 +595,14 @@ for _, e in jaxviz.trace(summing)(params, xs, ys).walk():
         print(*(v.aval.str_short(short_dtypes=True) for v in (*e.invars, *e.outvars)), sep=" → ")
 
 # %% [markdown]
-# A loss that has its `pmean` already is the mistake of before in another dress: under `vmap` the result of a collective counts as eight
-# copies, each with a cotangent of its own. Say `reduce_axes`, or sum in the loss, and not both.
+# A loss that has its `pmean` already is the mistake of before in another dress. Under `vmap` the result of a collective counts as eight copies, each with
+# a cotangent of its own, and the transpose of `pmean` adds those up: the gradient is that of the share's own loss, and not yet of the mean.
+# With a `psum` around it, as if the loss were not divided by eight:
 
 # %%
-twice = jaxviz.vmap(jaxviz.grad(mean_loss, reduce_axes="data"), over_shares, None, axis_name="data")
+twice = jaxviz.vmap(
+    lambda *share: lax.psum(jaxviz.grad(mean_loss)(*share), "data"), over_shares, None, axis_name="data"
+)
 doubly = jax.jit(twice)(params, xs, ys)
 print(compared(doubly))
 

@@ -18,7 +18,6 @@ from jaxviz.ir.trace import Traced, are_concrete, note_arguments, trace_call
 from jaxviz.runtime.cache import remember_step
 from jaxviz.runtime.donated import check_not_donated
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.transforms.axes import Summing, varying
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import refused_forward
 from jaxviz.transforms.jvp import jvp_program
@@ -236,7 +235,7 @@ def vjp(
     fun: Callable[..., Any],
     *primals: Any,
     has_aux: bool = False,
-    reduce_axes: str | Sequence[Any] = (),
+    reduce_axes: Sequence[Any] = (),
     saveable_args: Any = True,
     in_nzs: Any = None,
     cond_residuals: CondResiduals = "jax",
@@ -251,7 +250,7 @@ def vjp(
       fun: takes and returns arrays, or pytrees of them.
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
-      reduce_axes: named axes that cotangents are summed over as they form, where their primals are the same along them; see `grad`.
+      reduce_axes: refused, as JAX refuses it; sum with `jax.lax.psum`.
       saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` holds, where they are residuals. The others have
         to be put into its `args_res` before it is called.
       in_nzs: a tree of bools, a prefix of the primals: which of them are differentiated; the cotangents of the others are zeros.
@@ -266,48 +265,20 @@ def vjp(
       TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
     """
     compat.check_callable(fun)
+    _check_not_reducing(reduce_axes, "vjp")
     traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, mode_of(cond_residuals), in_nzs)
     n = len(traced.program.outvars)
-    named = (reduce_axes,) if isinstance(reduce_axes, str) else tuple(reduce_axes)
-    summing = _summing(named, fun, primals, traced, parts, nonzeros) if reduce_axes else None
     value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
     in_tree = jax.tree.structure(primals)
     saveable = compat.flags(saveable_args, in_tree, "saveable_args")
-    f_vjp = vjp_function(traced, parts, nonzeros, in_tree, outs[n:], summing, saveable)
+    f_vjp = vjp_function(traced, parts, nonzeros, in_tree, outs[n:], saveable)
     return (value, f_vjp, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, f_vjp)
 
 
-def _summing(
-    reduce_axes: tuple[Any, ...], fun: Callable[..., Any], primals: tuple[Any, ...], traced: Traced, parts: Linearized,
-    nonzeros: list[bool],
-) -> Summing:  # fmt: skip
-    """Over which of the axes a cotangent may have to be summed, given along which the arguments differ.
-
-    Raises:
-      NameError: jax's, for an axis that is not in scope.
-      ValueError: an argument is traced by something that does not tell.
-    """
-    compat.axis_sizes(reduce_axes)
-    manual, is_typed = compat.manual_axes()
-    if manual.intersection(reduce_axes) and not is_typed:
-        raise ValueError(
-            f"reduce_axes={reduce_axes} needs to know what differs along those axes, which pmap does not tell, nor shard_map with "
-            "check_vma=False. Use shard_map as it is by default, or sum with jax.lax.psum."
-        )
-    # There the types see to it: what is the same along an axis is cast before it meets what differs, and that cast's transpose sums.
-    reduce_axes = tuple(a for a in reduce_axes if a not in manual)
-    inputs = []
-    for x, path in zip(traced.leaves, _argument_names(fun, primals), strict=True):
-        axes = compat.varying_axes(x)
-        if axes is None:
-            raise ValueError(
-                f"reduce_axes={reduce_axes} needs to know whether {path or 'an argument'} differs along those axes, and jax.jit does "
-                f"not tell. Call jit on the mapped function: jax.jit(jaxviz.vmap(jaxviz.grad(f, reduce_axes={reduce_axes})))."
-            )
-        inputs.append(axes)
-    found = varying(parts.forward, inputs)
-    kept = [found.get(a, frozenset()) for a in parts.forward.outvars[len(traced.program.outvars) :]]
-    return Summing(reduce_axes, (*kept, *(a for a, nz in zip(inputs, nonzeros, strict=True) if nz)))
+def _check_not_reducing(reduce_axes: Any, name: str) -> None:
+    """Refuses `reduce_axes`, which JAX's functions have as an argument and refuse."""
+    if reduce_axes:
+        raise NotImplementedError(f"reduce_axes argument to {name} is deprecated")
 
 
 @api_boundary
@@ -317,7 +288,7 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: str | Sequence[Any] = (),
+    reduce_axes: Sequence[Any] = (),
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., Any]:
@@ -332,9 +303,7 @@ def grad(
       has_aux: whether `fun` returns such a pair.
       holomorphic: whether `fun` is promised to be holomorphic; inputs and outputs must be complex then.
       allow_int: whether integer arguments are let through, with float0 gradients.
-      reduce_axes: named axes, of `vmap` say, that cotangents are summed over as they form, where their primals are the same along
-        them; along other axes they stay one per example. Under `vmap(..., axis_name="i")` the gradient in an argument that is not
-        mapped is then, with `reduce_axes=("i",)`, that of the sum over all examples.
+      reduce_axes: refused, as JAX refuses it; sum with `jax.lax.psum`.
       cond_residuals: what a cond keeps for the backward pass: see `vjp`.
 
     Raises:
@@ -352,7 +321,6 @@ def grad(
         "has_aux": has_aux,
         "holomorphic": holomorphic,
         "allow_int": allow_int,
-        "reduce_axes": reduce_axes,
         "cond_residuals": cond_residuals,
     }
     return remember_step(grad_f, fun, grad, {"argnums": argnums, **options})
@@ -365,12 +333,13 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    reduce_axes: str | Sequence[Any] = (),
+    reduce_axes: Sequence[Any] = (),
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., tuple[Any, Any]]:
     """Value and gradient of a scalar function, as `jax.value_and_grad`; see `grad` for the arguments."""
     compat.check_callable(fun)
+    _check_not_reducing(reduce_axes, "grad")
     argnums = compat.index_or_indices(argnums)
 
     @named(fun, "Value and gradient", argnums)
@@ -379,9 +348,7 @@ def value_and_grad(
         check_not_donated(fun, args, kwargs)
         in_argnums, dyn_args = partial_in(fun, argnums, args, kwargs)
         check_inputs(partial(compat.check_input_dtype_reverse, "grad", holomorphic, allow_int), dyn_args, in_argnums)
-        ans, f_vjp, *aux = vjp(
-            in_argnums, *dyn_args, has_aux=has_aux, reduce_axes=reduce_axes, cond_residuals=cond_residuals
-        )
+        ans, f_vjp, *aux = vjp(in_argnums, *dyn_args, has_aux=has_aux, cond_residuals=cond_residuals)
         compat.check_scalar(ans)
         jax.tree.map(partial(compat.check_output_dtype_reverse, "grad", holomorphic), ans)
         g = f_vjp(compat.one_cotangent(ans))
@@ -391,7 +358,6 @@ def value_and_grad(
         "has_aux": has_aux,
         "holomorphic": holomorphic,
         "allow_int": allow_int,
-        "reduce_axes": reduce_axes,
         "cond_residuals": cond_residuals,
     }
     return remember_step(value_and_grad_f, fun, value_and_grad, {"argnums": argnums, **options})

@@ -16,7 +16,6 @@ from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import Traced, are_concrete
 from jaxviz.runtime.donated import is_deleted
 from jaxviz.runtime.evaluate import evaluate
-from jaxviz.transforms.axes import Summing
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import Mask
 from jaxviz.transforms.linearize import Linearized
@@ -30,10 +29,9 @@ class Transposable:
       traced: the call that was differentiated.
       parts: its linearization.
       nonzeros: which of its flat arguments carry a tangent.
-      summing: the named axes that cotangents are summed over.
     """
 
-    def __init__(self, traced: Traced, parts: Linearized, nonzeros: Sequence[bool], summing: Summing | None):
+    def __init__(self, traced: Traced, parts: Linearized, nonzeros: Sequence[bool]):
         self.name = traced.program.name
         self.primal_jaxpr = lambda: traced.program.jaxpr.jaxpr
         self.in_avals = [v.aval for v in traced.program.invars]
@@ -42,7 +40,6 @@ class Transposable:
         self.nonzeros_in = tuple(nonzeros)
         self.nonzeros_out = parts.nonzeros_out
         self.n_residuals = len(parts.residuals)
-        self.summing = summing
         places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
         self.from_argument = tuple(places.get(a) for a in parts.residuals)
         self._found: dict[tuple[Mask, Mask], Transposed] = {}
@@ -65,7 +62,7 @@ class Transposable:
     def transposed_at(self, given: Mask, at: Sequence[Any] | None) -> Transposed:
         """The backward program, at these values of the residuals and the cotangents that are given, where a rule's Python looks at them."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
-        return transpose_program(self.linear, linear, given, summing=self.summing, at=at)
+        return transpose_program(self.linear, linear, given, at=at)
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
@@ -156,10 +153,10 @@ register_pytree_node(
 
 def vjp_function(
     traced: Traced, parts: Linearized, nonzeros: Sequence[bool], in_tree: Any, residuals: Sequence[Any],
-    summing: Summing | None, saveable: Sequence[bool],
+    saveable: Sequence[bool],
 ) -> VJP:  # fmt: skip
     """The `VJP` with these values of its residuals, and of its arguments those that are `saveable`."""
-    known = Transposable(traced, parts, nonzeros, summing)
+    known = Transposable(traced, parts, nonzeros)
     saved = {i: x for i, x in zip(known.from_argument, residuals, strict=True) if i is not None}
     arguments = [
         saved[i] if i in saved and kept else compat.not_saveable() if i in saved else compat.NOT_NEEDED

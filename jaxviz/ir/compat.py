@@ -448,13 +448,11 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("bodies", "given", "held", "holds_tracers", "keeps_rules", "made_from")
+    __slots__ = ("bodies", "held", "holds_tracers", "keeps_rules", "made_from")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
         self.bodies: list[TracedJaxpr] = []
-        self.given: dict[Any, Any] = {}
-        """What the function is called with, by the variable that stands for it."""
         self.made_from: dict[int, Equation] = {}
         self.held: list[Any] = []
         self.keeps_rules = keeps_rules
@@ -492,7 +490,6 @@ class _Trace(_pe.DynamicJaxprTrace):
             theirs = _core.trace_ctx.trace
             ours = _Trace(theirs.frame.debug_info, theirs.parent_trace, self.keeps_rules)
             ours.frame = theirs.frame
-            ours.given = dict(zip((t.val for t in inner), tracers, strict=True))
             body.append(ours)
             with _core.set_current_trace(ours), _naming_axes(params["mesh"]):
                 outs = fun(*[_same_in(ours, t) for t in inner])
@@ -1082,7 +1079,6 @@ def trace_to_jaxpr(
     active: Sequence[bool] = (),
     keeps_rules: bool = True,
     folds: bool = False,
-    given: Sequence[Any] = (),
 ) -> TracedJaxpr:
     """Traces a function of flat arguments.
 
@@ -1094,7 +1090,6 @@ def trace_to_jaxpr(
       active: with `values`, which arguments carry a tangent; none by default.
       keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
       folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
-      given: what the function is called with, for `varying_axes` of its tracers.
 
     Raises:
       RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
@@ -1106,7 +1101,6 @@ def trace_to_jaxpr(
     with _source.reset_name_stack():
         source = _source.current()
         tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
-        trace.given = dict(zip((t.val for t in tracers), given, strict=False))
         if isinstance(trace, _PathTrace):
             trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
             carries = active or [False] * len(tracers)
@@ -1916,58 +1910,9 @@ def outside_vmap(fun: Callable[[], Sequence[Any]], dims_out: Sequence[int | None
 # --- named axes -------------------------------------------------------------------------------------------------------
 
 
-def axis_sizes(names: Sequence[Any]) -> list[int]:
-    """Sizes of named axes in scope; jax's NameError for one that is not."""
-    return [jax.lax.axis_size(name) for name in names]
-
-
 def manual_axes() -> tuple[frozenset[Any], bool]:
     """The axes of the `shard_map` that is under way, and whether its types say what differs along them (check_vma)."""
     return frozenset(jax.sharding.get_abstract_mesh().manual_axes), bool(_config._check_vma.value)
-
-
-def varying_axes(x: Any) -> frozenset[Any] | None:
-    """The named axes along which a value differs, as far as the transforms that it is traced by tell; None where they do not."""
-    if not isinstance(x, _core.Tracer):
-        return frozenset()
-    trace = x._trace
-    if isinstance(trace, _batching.BatchTrace):
-        own = frozenset() if x.batch_dim is None else frozenset([trace.axis_data.name])
-        return _joined([own, varying_axes(x.val)])
-    if isinstance(trace, _Trace):
-        return _varying_in(trace, x.val)
-    if isinstance(x, (_ad.JVPTracer, _ad.LinearizeTracer)):
-        return varying_axes(x.primal)
-    return None if _is_inside_axis(trace) else frozenset()
-
-
-def _is_inside_axis(trace: Any) -> bool:
-    """Whether a trace began where a named axis was in scope already, so that its values may differ along that."""
-    while (trace := getattr(trace, "parent_trace", None)) is not None:
-        if isinstance(trace, _batching.BatchTrace):
-            return True
-    return False
-
-
-def _joined(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
-    joined: frozenset[Any] = frozenset()
-    for part in parts:
-        if part is None:
-            return None
-        joined |= part
-    return joined
-
-
-def _varying_in(trace: _Trace, atom: Any) -> frozenset[Any] | None:
-    """The axes of a value of a trace that is under way: those of all that it depends on, and those that an operation names."""
-    found: dict[Any, Any] = {v: varying_axes(x) for v, x in trace.given.items()}
-    found |= {v: varying_axes(x) for v, x in trace.frame.constvar_to_val.items()}
-    for eqn in trace.frame.tracing_eqns:
-        axes = [found.get(t.val, frozenset()) for t in eqn.in_tracers if not isinstance(t.val, _core.Literal)]
-        whole = _joined([*axes, _named_inside(eqn.params)])
-        found.update((v, whole) for v in eqn.outvars)
-    result: frozenset[Any] | None = found.get(atom, frozenset()) if not isinstance(atom, _core.Literal) else frozenset()
-    return result
 
 
 def axis_names(params: Mapping[str, Any]) -> set[Any]:
@@ -1983,11 +1928,6 @@ def exchanges(primitive: Any) -> bool:
     """Whether an operation that names an axis has the places along it exchange values; else it tells of the axis or of types alone."""
     name: str = primitive.name
     return name not in ("axis_index", "pvary", "preduced") and "_cast" not in name
-
-
-def _named_inside(params: Mapping[str, Any]) -> frozenset[Any]:
-    inside = (_named_inside(eqn.params) for jaxpr in _core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
-    return frozenset(axis_names(params)).union(*inside)
 
 
 def psum(x: Any, axes: tuple[Any, ...]) -> Any:

@@ -137,8 +137,6 @@ PRIVATE_NAMES: dict[str, Name] = {
     # JAX's rules
     "interpreters.ad.CustomVJPException": Name("JAX's error for a custom_vjp differentiated in what it closes over"),
     "interpreters.ad.GradAccum": Name("the linear operands of a transpose rule"),
-    "interpreters.ad.JVPTracer": Name("the axes of a value inside jax.jvp", "reduce_axes"),
-    "interpreters.ad.LinearizeTracer": Name("the axes of a value inside jax.linearize", "reduce_axes"),
     "interpreters.ad.UndefinedPrimal": Name("the linear operands of a transpose rule of the older kind"),
     "interpreters.ad.ValAccum": Name("takes the cotangents that a transpose rule gives"),
     "interpreters.ad.Zero": Name("a symbolic zero"),

@@ -183,7 +183,7 @@ def _trace_flat(
     if not on_values:
         try:
             with collector_paused():
-                return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules, given=leaves))
+                return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules))
         except compat.ConcretizationTypeErrors:
             if not are_concrete(values):
                 raise  # under an outer jit or vmap there is no value to look at: the error is jax's

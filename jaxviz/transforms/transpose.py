@@ -13,7 +13,6 @@ from jaxviz.ir.convert import applied, trace_rule, trace_rule_on_values, write_p
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Shared, Var
-from jaxviz.transforms.axes import NO_AXES, Axes, Summing, named_axes, sum_over, varying
 from jaxviz.transforms.driver import (
     NOT_YET,
     Builder,
@@ -109,7 +108,6 @@ def transpose_program(
     nonzero_cts: Sequence[bool],
     carried: Sequence[bool] | None = None,
     instantiate: Sequence[bool] | None = None,
-    summing: Summing | None = None,
     at: Sequence[Any] | None = None,
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
@@ -122,8 +120,6 @@ def transpose_program(
       nonzero_cts: for each result, whether a cotangent comes in for it.
       carried: for each linear input, whether the sum of its cotangents starts from a value that comes in too, after those.
       instantiate: for each linear input, whether a zero cotangent is written out.
-      summing: the named axes that cotangents are summed over as they form, where their primals are the same along them. What comes
-        in for the results counts as differing along all of these.
       at: concrete values of what the backward program takes, for custom rules whose Python looks at values.
 
     Raises:
@@ -144,15 +140,8 @@ def transpose_program(
 
     cotangents: dict[Atom, Atom] = {}
     reads: list[Read] = []
-    axes = varying(program, summing.inputs) if summing is not None else {}
-    ct_axes: dict[Atom, Axes] = {}
 
-    def accumulate(to: Atom, ct: Atom, equation: Equation | None, differs: Axes = NO_AXES) -> None:
-        if summing is not None:
-            over = summing.over(differs, axes[to])
-            if over:
-                ct = sum_over(builder, ct, over, equation)
-            ct_axes[to] = ct_axes.get(to, NO_AXES) | differs.difference(over)
+    def accumulate(to: Atom, ct: Atom, equation: Equation | None) -> None:
         reads.append((to, equation, ct))
         before = cotangents.get(to)
         cotangents[to] = ct if before is None else _add(builder, before, ct, equation)
@@ -162,7 +151,7 @@ def transpose_program(
         if nonzero:
             cts_in.append(Var(compat.cotangent_type(result.aval)))
             if result in is_linear:
-                accumulate(result, cts_in[-1], None, frozenset(summing.axes) if summing is not None else NO_AXES)
+                accumulate(result, cts_in[-1], None)
     linear_inputs = [v for v, lin in zip(program.invars, linear, strict=True) if lin]
     for v, starts in zip(linear_inputs, carried or (), strict=bool(carried)):
         if starts:
@@ -197,17 +186,10 @@ def transpose_program(
         given: list[Atom] = [a for a in equation.invars if a not in is_linear]
         given += [ct for ct in cts if ct is not None]
         outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
-        differs = NO_AXES
-        if summing is not None:
-            differs = differs.union(
-                named_axes(equation.operation),
-                *(axes.get(a, NO_AXES) for a in equation.invars if a not in is_linear),
-                *(ct_axes.get(v, NO_AXES) for v in equation.outvars),
-            )
         operands = [a for a in equation.invars if a in is_linear]
         for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
             if nonzero_out:
-                accumulate(operand, next(outs), equation, differs)
+                accumulate(operand, next(outs), equation)
 
     cts_out = [
         builder.zero(compat.cotangent_type(v.aval), "transpose") if w and v not in cotangents else cotangents.get(v)

@@ -10,7 +10,6 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import shared, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Aval, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.axes import named_axes
 from jaxviz.transforms.driver import Builder, RuleTable, Template, located, needs_own_rule, no_rule, written_out
 
 Dim = int | None
@@ -81,6 +80,15 @@ def _default_rule(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRu
 
 vmap_rules: RuleTable[VmapRule] = RuleTable("vmap", _default_rule)
 """Key: operation, where its operands' mapped dimensions are, and the axis."""
+
+
+def named_axes(operation: Operation) -> frozenset[Any]:
+    """The axes that an operation names, as a collective does, or one in its bodies."""
+    names = compat.axis_names(operation.params)
+    for _, program in operation.programs:
+        for e in program.equations:
+            names |= named_axes(e.operation)
+    return frozenset(names).difference(operation.params.get("newly_manual_axes", ()))
 
 
 @collector_paused()

@@ -86,6 +86,21 @@ def test_an_error_names_the_argument_by_its_path(call, path):
     assert path in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.grad(jnp.sin, reduce_axes=("i",)),
+        lambda m: m.value_and_grad(jnp.sin, reduce_axes=("i",)),
+        lambda m: m.vjp(jnp.sin, 1.0, reduce_axes=("i",)),
+    ],
+    ids=["grad", "value_and_grad", "vjp"],
+)
+def test_sums_over_axes_are_refused_as_jax_does(call):
+    theirs, ours = both(call)
+    assert type(ours) is type(theirs)
+    assert str(ours) == str(theirs)
+
+
 def halving(x):
     return lax.while_loop(lambda c: c > 1.0, lambda c: c / 2.0, x)
 

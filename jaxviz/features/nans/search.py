@@ -15,8 +15,8 @@ from jaxviz.features.nans.capture import Path, place_of_body
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.transforms.axes import named_axes
 from jaxviz.transforms.flags import INFINITE, NAN, Watch, flag_rules, is_watchable, told_inside
+from jaxviz.transforms.vmap import named_axes
 
 Steps = tuple[int, ...]
 """For each loop around a program the step, from 0 in the order of execution, and for each `shard_map` the number of the device."""
