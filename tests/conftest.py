@@ -1,5 +1,6 @@
-"""What all tests share: a CPU backend of eight devices, and a process that does not fill up."""
+"""What all tests share: a CPU backend of eight devices, JAX's cache on disk, and a process that does not fill up."""
 
+import ctypes
 import gc
 import os
 import re
@@ -9,9 +10,24 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
+# Compiling takes most of the time of the tests. Both workers, the processes that they start and the next run read what one has compiled.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-MAPS = Path("/proc/self/maps")
+MEMORY = Path("/proc/self/statm")
+MOST_BYTES = 1 << 30
 _done = 0
+
+
+def pytest_configure(config):
+    """Hypothesis makes up the same programs each time, unless `--hypothesis-profile random` is asked for."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import settings
+
+        settings.register_profile("random", derandomize=False, print_blob=True)
+        settings.register_profile("fixed", derandomize=True)
+        settings.load_profile("fixed")
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -36,13 +52,15 @@ def pytest_collection_finish(session):
 
 
 def pytest_runtest_teardown():
-    """Frees what has been compiled before there is too much of it.
+    """Frees what has been compiled before there is too much of it, and gives the memory back, which the C library would keep.
 
-    Each executable takes memory maps of its own, of which Linux gives a process 65,530. Thousands of tests in one process come near.
+    Each executable takes memory maps of its own, too, of which Linux gives a process 65,530.
     """
     global _done
     _done += 1
-    if _done % 50 or not MAPS.exists() or MAPS.read_bytes().count(b"\n") < 12_000:
+    if _done % 10 or not MEMORY.exists():
+        return
+    if int(MEMORY.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") < MOST_BYTES:
         return
     import jax
 
@@ -51,6 +69,22 @@ def pytest_runtest_teardown():
     jaxviz.clear_caches()
     jax.clear_caches()
     gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim:
+        trim(0)
+
+
+@pytest.fixture(scope="module")
+def nothing_from_disk():
+    """JAX compiles all that it is asked for: for tests that count compilations or time them."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX asks once in a process whether there is a cache
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture

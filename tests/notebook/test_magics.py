@@ -335,7 +335,7 @@ def test_the_whole_traceback_is_kept_for_tb(run, shell, capsys):
 
 
 @pytest.fixture
-def watched():
+def watched(nothing_from_disk):
     yield jaxviz.watch_compilations()
     jaxviz.watch_compilations(False)
 
@@ -353,7 +353,7 @@ def test_recompile_tells_of_a_function_and_of_a_cell(run, watched):
     assert "no_such_function" in err
 
 
-def test_profile_runs_a_call(run):
+def test_profile_runs_a_call(run, nothing_from_disk):
     shown, err = run("%profile --repeat 3 jax.jit(f)(x)")
     assert err == ""
     assert shown.repeats == 3

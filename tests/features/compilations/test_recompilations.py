@@ -13,6 +13,7 @@ import jaxviz
 from jaxviz.ir import compat
 from jaxviz.runtime import compilations
 
+pytestmark = pytest.mark.usefixtures("nothing_from_disk")
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 

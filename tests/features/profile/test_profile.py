@@ -14,6 +14,8 @@ from jaxviz.features.profile import device_trace as traces
 from jaxviz.features.profile.flame import Flame, flame_of, speedscope
 from jaxviz.features.profile.python_loop import _body, _loops
 
+pytestmark = pytest.mark.usefixtures("nothing_from_disk")
+
 
 def layers(p, x):
     for _ in range(3):
