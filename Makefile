@@ -1,5 +1,6 @@
 # make lab    JupyterLab on the first notebook
-# make test   everything that is tested; sets up what it needs
+# make test   what CI runs: lint, types, and all tests but the long sweeps; sets up what it needs
+# make test-quick   those of them that take no browser, no wheel and not long; make test-all: the long sweeps too, and random programs at random
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
 # make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
@@ -30,7 +31,7 @@ LIBRARIES := .venv-libraries
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: docs site docs-links lab test test-quick test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: docs site docs-links lab test test-quick test-all test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -103,10 +104,13 @@ check-widgets: $(STAMPS)/node
 	cd widgets && npm run --silent check && npm run --silent test
 
 test-quick: $(STAMPS)/install-test jaxviz/static/explorer.js lint check-widgets
-	$(PYTEST) -m 'not slow and not browser and not packaging'
+	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging'
 
 test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
-	$(PYTEST)
+	$(PYTEST) -m 'not sweep'
+
+test-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
+	$(PYTEST) --hypothesis-profile random
 
 $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make test-latest needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }
@@ -115,7 +119,7 @@ $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 	@mkdir -p $(STAMPS) && touch $@
 
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
-	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not browser and not packaging' tests \
+	$(LATEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not sweep and not browser and not packaging' tests \
 		--ignore=tests/notebook --ignore=tests/browser --ignore=tests/packaging --ignore=tests/binder \
 		--ignore=tests/test_libraries.py
 
@@ -152,4 +156,4 @@ print-latest:
 	@echo $(PYTHON_LATEST)
 
 clean:
-	rm -rf $(VENV) .venv-latest* $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py
+	rm -rf $(VENV) .venv-latest* $(LIBRARIES) $(STAMPS) widgets/node_modules jaxviz/static .jax_cache artifacts build dist notebooks/*.ipynb docs/_build docs/tutorials/*.py

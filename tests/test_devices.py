@@ -13,7 +13,7 @@ from jax.extend import core as jex_core
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_nestings import NESTINGS, inexact, total
-from test_parity import assert_same, half_slow
+from test_parity import assert_same, half_slow, side_by_side
 from test_parity import seeds as plain_seeds
 
 import jaxviz
@@ -51,18 +51,15 @@ def some(items, n):
 def test_vjp(case):
     ct = seeds(jax.eval_shape(case.fun, *case.args), tangent=False)
 
-    def pulled(vjp):
-        def f(args, ct):
-            y, pull = vjp(case.fun, *args)
-            return y, pull(ct)
-
-        return jax.jit(f)
+    def pulled(m, args, ct):
+        y, pull = m.vjp(case.fun, *args)
+        return y, pull(ct)
 
     with where(case):
-        assert_same(pulled(jaxviz.vjp)(case.args, ct), pulled(jax.vjp)(case.args, ct))
+        side_by_side(pulled, case.args, ct)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", some(CASES, 3), ids=str)
 def test_outside_jit(case):
     want, jax_pull = jax.vjp(case.fun, *case.args)
@@ -87,28 +84,29 @@ def test_programs(case):
 @pytest.mark.parametrize("case", [c for c in CASES if c.forward], ids=str)
 def test_jvp(case):
     tangents = seeds(case.args, tangent=True)
-    pushed = lambda jvp: jax.jit(lambda args, tangents: jvp(case.fun, args, tangents))
     with where(case):
-        assert_same(pushed(jaxviz.jvp)(case.args, tangents), pushed(jax.jvp)(case.args, tangents))
+        side_by_side(lambda m, args, tangents: m.jvp(case.fun, args, tangents), case.args, tangents)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", BODIES, ids=lambda entry: entry[0])
-def test_gradient_on_each_device(entry):
+@pytest.mark.parametrize(
+    ("entry", "run"),
+    [*((entry, jax.jit) for entry in BODIES)]
+    + [pytest.param(entry, lambda f: f, marks=pytest.mark.sweep) for entry in some(BODIES, 5)],
+    ids=[entry[0] for entry in BODIES] + [f"{entry[0]}, operation by operation" for entry in some(BODIES, 5)],
+)
+def test_gradient_on_each_device(entry, run):
     """The other order: what is mapped over the devices is a gradient, outside `jit` and inside."""
     _, body, in_specs, mesh, check_vma, args = entry
     specs = in_specs if isinstance(in_specs, tuple) and not isinstance(in_specs, P) else (in_specs,)
     floats = tuple(i for i, a in enumerate(args) if inexact(a))
     loss = lambda *args: sum(jnp.sum(y) for y in jax.tree.leaves(body(*args)))
 
-    def on_each(grad):
-        f = lambda *args: grad(loss, floats)(*args)
-        return mapped(in_specs, tuple(specs[i] for i in floats), mesh, check_vma=check_vma)(f)
+    def on_each(m, *args):
+        f = lambda *args: m.grad(loss, floats)(*args)
+        return mapped(in_specs, tuple(specs[i] for i in floats), mesh, check_vma=check_vma)(f)(*args)
 
-    want = jax.jit(on_each(jax.grad))(*args)
-    assert_same(jax.jit(on_each(jaxviz.grad))(*args), want)
-    if entry in some(BODIES, 5):
-        assert_same(on_each(jaxviz.grad)(*args), want)
+    side_by_side(on_each, *args, run=run)
 
 
 # One nesting for each program, in turn: all of them for all would take ten minutes.
@@ -122,15 +120,12 @@ def test_inside(case, nest):
     """In loops, branches, checkpoints and calls."""
     f = partial(nest, case)
 
-    def pulled(vjp):
-        def of(args):
-            y, pull = vjp(f, *args)
-            return y, pull(plain_seeds(y, tangent=False))
-
-        return jax.jit(of)
+    def pulled(m, args):
+        y, pull = m.vjp(f, *args)
+        return y, pull(plain_seeds(y, tangent=False))
 
     with where(case):
-        assert_same(pulled(jaxviz.vjp)(case.args), pulled(jax.vjp)(case.args))
+        side_by_side(pulled, case.args)
         check = jaxviz.derive(f, *case.args, argnums=tuple(range(len(case.args)))).check()
         assert check, check
 
@@ -141,15 +136,13 @@ def test_vmap(case):
     args = jax.tree.map(lambda x: jnp.stack([x, x[..., ::-1] if x.ndim else 2.0 * x]), case.args)
     floats = tuple(i for i, a in enumerate(case.args) if inexact(a))
     loss = lambda *args: total(case, args)
-    all_three = lambda m: jax.jit(
-        lambda *args: (
-            m.vmap(case.fun)(*args),
-            m.vmap(m.grad(loss, floats))(*args),
-            m.grad(lambda *args: jnp.sum(m.vmap(loss)(*args)), floats)(*args),
-        )
+    all_three = lambda m, *args: (
+        m.vmap(case.fun)(*args),
+        m.vmap(m.grad(loss, floats))(*args),
+        m.grad(lambda *args: jnp.sum(m.vmap(loss)(*args)), floats)(*args),
     )
     with where(case):
-        assert_same(all_three(jaxviz)(*args), all_three(jax)(*args))
+        side_by_side(all_three, *args)
 
 
 rows = partial(mapped, P("i"), P("i"))

@@ -29,6 +29,7 @@ def everything(case):
     return tuple(range(len(case.args)))
 
 
+@pytest.mark.sweep
 @all_cases
 def test_value_and_cotangents(case):
     want, jax_pull = jax.vjp(case.fun, *case.args)
@@ -38,6 +39,7 @@ def test_value_and_cotangents(case):
     assert_close(pull(ct), jax_pull(ct))
 
 
+@pytest.mark.sweep
 @cases
 def test_forward_mode(case):
     tangents = seeds(case.args, tangent=True)
@@ -69,6 +71,7 @@ def test_residuals(case):
     assert all(r.location.line > 0 for r in derivation.residuals)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "case", LIBRARY_CASES[::2], ids=str
 )  # compiling takes long, and adds little to the values above

@@ -83,24 +83,47 @@ def is_nested(case):
     return case.fun.__module__ == "nested_programs"
 
 
-# What holds programs itself is put into two of them, or the sweep would take half an hour.
-NESTED = [
-    (case, nest)
-    for case in CASES
-    if inexact(case.args)
-    for nest in ((in_checkpoint_in_scan, in_all) if is_nested(case) else NESTINGS)
-]
+def nestings_of(case):
+    """What holds programs itself is put into two of them, or the sweep would take half an hour."""
+    return (in_checkpoint_in_scan, in_all) if is_nested(case) else NESTINGS
+
+
+NESTABLE = [case for case in CASES if inexact(case.args)]
+NESTED = [(case, nest) for case in NESTABLE for nest in nestings_of(case)]
+nested = pytest.mark.parametrize(("case", "nest"), NESTED, ids=[f"{case}-{nest.__name__}" for case, nest in NESTED])
+
+
+def arrays(case):
+    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), case.args)
+
+
+@nested
+def test_residuals_inside(case, nest):
+    check = jaxviz.derive(partial(nest, case), *arrays(case), argnums=tuple(range(len(case.args)))).check()
+    assert check.agrees, check
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "nest"), NESTED, ids=[f"{case}-{nest.__name__}" for case, nest in NESTED])
-def test_derivatives_and_residuals_inside(case, nest):
-    f = partial(nest, case)
-    args = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), case.args)
+@pytest.mark.parametrize("case", NESTABLE, ids=str)
+def test_derivatives_inside(case):
+    """Ours and JAX's of all nestings in one program: compiling is what takes time."""
+
+    def pulled(vjp, *args):
+        for nest in nestings_of(case):
+            y, pull = vjp(partial(nest, case), *args)
+            yield y, pull(seeds(y, tangent=False))
+
+    got, want = jax.jit(lambda *args: tuple(list(pulled(vjp, *args)) for vjp in (jaxviz.vjp, jax.vjp)))(*arrays(case))
+    assert_same(got, want)
+
+
+@pytest.mark.sweep
+@nested
+def test_derivatives_inside_one_by_one(case, nest):
+    """Outside `jit`, where some numbers are held that are written into the program inside."""
+    f, args = partial(nest, case), arrays(case)
     want, jax_pull = jax.vjp(f, *args)
     got, pull = jaxviz.vjp(f, *args)
     assert_same(got, want)
     ct = seeds(want, tangent=False)
     assert_same(pull(ct), jax_pull(ct))
-    check = jaxviz.derive(f, *args, argnums=tuple(range(len(args)))).check()
-    assert check.agrees, check

@@ -1,6 +1,7 @@
 """Every transform against jax's own, on every program of the shared table."""
 
 from collections import Counter
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,17 @@ def assert_same(got, want):
             continue
         tolerance = 0.05 if dtype == jnp.bfloat16 else 2e-5
         np.testing.assert_allclose(np.asarray(g, dtype=_wide(w)), np.asarray(w, dtype=_wide(w)), tolerance, 1e-6)
+
+
+both_ways = pytest.mark.parametrize(
+    "run", [jax.jit, pytest.param(lambda f: f, marks=pytest.mark.sweep)], ids=["jit", "operation by operation"]
+)
+
+
+def side_by_side(of, *args, run=jax.jit):
+    """What a function of the module of transforms gives with ours and with JAX's: in one program, for compiling takes most of the time."""
+    got, want = run(lambda *args: (of(jaxviz, *args), of(jax, *args)))(*args)
+    assert_same(got, want)
 
 
 def _wide(x):
@@ -204,68 +216,63 @@ FLOAT_CASES = [
 ]
 
 
+@both_ways
 @pytest.mark.parametrize("case", half_slow(FLOAT_CASES, 0), ids=str)  # with what `test_vjp` goes through, and a sum
-def test_grad_and_value(case):
-    f = scalar(case)
-    assert_same(jaxviz.value_and_grad(f)(*case.args), jax.value_and_grad(f)(*case.args))
+def test_grad_and_value(case, run):
+    side_by_side(lambda m, *args: m.value_and_grad(scalar(case))(*args), *case.args, run=run)
 
 
 # Compiling takes most of the time of the next two: every program is in one of them.
 @pytest.mark.slow
+@both_ways
 @pytest.mark.parametrize("case", FLOAT_CASES[::2], ids=str)
-def test_composed_with_jit_and_vmap(case):
+def test_composed_with_jit_and_vmap(case, run):
     f = scalar(case)
-    want = jax.grad(f)(*case.args)
-    assert_same(jax.jit(jaxviz.grad(f))(*case.args), jax.jit(jax.grad(f))(*case.args))
-    assert_same(jaxviz.grad(jax.jit(f))(*case.args), jax.grad(jax.jit(f))(*case.args))
-    assert jax.tree.structure(jaxviz.grad(f)(*case.args)) == jax.tree.structure(want)
-    if not case.vmaps:
-        return
     batch = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.asarray(x) * 0.9]), case.args[0])
     in_axes = (0, *([None] * (len(case.args) - 1)))
-    got = jax.vmap(jaxviz.grad(f), in_axes)(batch, *case.args[1:])
-    assert_same(got, jax.vmap(jax.grad(f), in_axes)(batch, *case.args[1:]))
+
+    def of(m, batch, *args):
+        plain = m.grad(f)(*args), jax.jit(m.grad(f))(*args), m.grad(jax.jit(f))(*args)
+        return *plain, jax.vmap(m.grad(f), in_axes)(batch, *args[1:]) if case.vmaps else ()
+
+    side_by_side(of, batch, *case.args, run=run)
 
 
 @pytest.mark.slow
+@both_ways
 @pytest.mark.parametrize("case", FLOAT_CASES[1::2], ids=str)
-def test_second_derivatives_every_way(case):
+def test_second_derivatives_every_way(case, run):
     f = scalar(case)
     point = case.args[0]
     tangent = seeds(point, tangent=True)
-
-    def hvp(outer, inner):
-        pushed = lambda x: inner(lambda y: f(y, *case.args[1:]))(x)
-        return outer(pushed, (point,), (tangent,))[1]
-
-    want = hvp(jax.jvp, jax.grad)
     mixed = case.fun.__module__ != "nested_programs"  # ours of jax's and jax's of ours: the plain programs are enough
-    for outer, inner in ((jaxviz.jvp, jaxviz.grad), (jax.jvp, jaxviz.grad), (jaxviz.jvp, jax.grad))[
-        : 3 if mixed else 1
-    ]:
-        got = hvp(outer, inner)
-        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
+    ways = ((jaxviz, jaxviz), (jax, jaxviz), (jaxviz, jax))[: 3 if mixed else 1]
 
-    def reverse_over_reverse(outer, inner):
-        dot = lambda x: sum(
-            jnp.vdot(a, b)
-            for a, b in zip(
-                jax.tree.leaves(inner(lambda y: f(y, *case.args[1:]))(x)), jax.tree.leaves(tangent), strict=True
-            )
-        )
-        return outer(dot)(point)
+    def gradient(m, rest):
+        return m.grad(lambda y: f(y, *rest))
 
-    try:
-        want = reverse_over_reverse(jax.grad, jax.grad)
-    except Exception as error:  # JAX has no second derivative for offloading and for an optimized remat
-        with pytest.raises(type(error)):
-            reverse_over_reverse(jaxviz.grad, jaxviz.grad)
-        return
-    for outer, inner in ((jaxviz.grad, jaxviz.grad), (jax.grad, jaxviz.grad), (jaxviz.grad, jax.grad))[
-        : 3 if mixed else 1
-    ]:
-        got = reverse_over_reverse(outer, inner)
-        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
+    def forward_over_reverse(outer, inner, x, *rest):
+        return outer.jvp(gradient(inner, rest), (x,), (tangent,))[1]
+
+    def reverse_over_reverse(outer, inner, x, *rest):
+        def along(x):
+            found = jax.tree.leaves(gradient(inner, rest)(x))
+            return sum(jnp.vdot(a, b) for a, b in zip(found, jax.tree.leaves(tangent), strict=True))
+
+        return outer.grad(along)(x)
+
+    for derivative in (forward_over_reverse, reverse_over_reverse):
+        try:
+            jax.eval_shape(partial(derivative, jax, jax), *case.args)
+        except Exception as error:  # JAX has no second derivative for offloading and for an optimized remat
+            assert derivative is reverse_over_reverse
+            with pytest.raises(type(error)):
+                derivative(jaxviz, jaxviz, *case.args)
+            continue
+        every_way = lambda *args: [derivative(*way, *args) for way in ((jax, jax), *ways)]
+        want, *found = run(every_way)(*case.args)
+        for got in found:
+            jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
 
 
 def closing_over(kind, depth):

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
 REPLACED = ("grad", "vjp", "jvp", "linearize", "value_and_grad", "jacfwd", "jacrev", "hessian", "linear_transpose")
 
 
-@pytest.fixture(params=["jax", "jaxviz"], autouse=True)
+# That JAX is as it says tells nothing of jaxviz; it is asked when JAX moves.
+@pytest.fixture(params=[pytest.param("jax", marks=pytest.mark.sweep), "jaxviz"], autouse=True)
 def stand_in(request, monkeypatch):
     if request.param == "jaxviz":
         for name in REPLACED:

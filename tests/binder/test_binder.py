@@ -84,7 +84,7 @@ def image(tmp_path_factory):
 
 
 @pytest.mark.packaging
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_every_notebook_is_there_and_the_first_one_runs(image):
     home, env = image
     made = {path.stem for path in (home / "notebooks").glob("*.ipynb")}
@@ -100,7 +100,7 @@ def test_every_notebook_is_there_and_the_first_one_runs(image):
 
 
 @pytest.mark.packaging
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("command", ["lab", "notebook"])
 def test_a_link_that_names_nothing_opens_on_the_first_notebook(image, command):
     home, env = image

@@ -25,7 +25,8 @@ def browser():
         yield made
 
 
-@pytest.fixture(params=["light", "dark"])
+# Colours and contrasts are looked at in both, by tests that say so; what is done with the page is the same in the dark.
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.sweep)])
 def theme(request):
     return request.param
 

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 import jaxviz
 
 pytestmark = pytest.mark.browser
+both_themes = pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
 AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -69,6 +70,7 @@ VIEWS = {
 }
 
 
+@both_themes
 @pytest.mark.parametrize("keys", VIEWS.values(), ids=VIEWS)
 def test_axe_finds_nothing(tab, explorer, keys):
     explorer.focus()
@@ -77,6 +79,7 @@ def test_axe_finds_nothing(tab, explorer, keys):
     assert violations(tab.page) == ""
 
 
+@both_themes
 @pytest.mark.parametrize("shown", ["what-if", "memory", "changes"])
 def test_axe_finds_nothing_in_the_lower_panes(tab, explorer, shown):
     tab.page.set_viewport_size({"width": 1280, "height": 800})

@@ -193,7 +193,7 @@ for name, feature in NAMES.items():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="each name takes a process of its own, which only forking makes quick"
 )

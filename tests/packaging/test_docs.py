@@ -13,7 +13,7 @@ import pytest
 import jaxviz
 
 pytest.importorskip("sphinx", reason="the site's tools are not installed: pip install -e '.[docs]'")
-pytestmark = [pytest.mark.packaging, pytest.mark.slow]
+pytestmark = [pytest.mark.packaging, pytest.mark.sweep]
 ROOT = Path(__file__).parents[2]
 FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href"), ("source", "src"), ("video", "src")}
 

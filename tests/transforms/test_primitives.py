@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from primitives import COVERED, LEFT_OUT, SAMPLES, differentiable
-from test_parity import assert_same, seeds
+from test_parity import both_ways, seeds, side_by_side
 
 import jaxviz
 from jaxviz.derivation import type_name
@@ -40,20 +40,28 @@ def test_the_sample_holds_its_primitive(sample, dtype):
 
 
 @pytest.mark.slow
+@both_ways
 @sweep
-def test_derivatives_and_residuals_are_jaxs(sample, dtype):
+def test_derivatives_are_jaxs(sample, dtype, run):
     with cast(sample, dtype) as args:
-        tangents = seeds(args, tangent=True)
-        assert_same(jaxviz.jvp(sample.fun, args, tangents), jax.jvp(sample.fun, args, tangents))
-        y, pull = jaxviz.vjp(sample.fun, *args)
-        want, jax_pull = jax.vjp(sample.fun, *args)
-        assert_same(y, want)
-        ct = seeds(want, tangent=False)
-        assert_same(pull(ct), jax_pull(ct))
-        held = Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(jax_pull))
-        assert Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull)) == held
-        _, lin = jaxviz.linearize(sample.fun, *args)
-        assert_same(lin(*tangents), jax.linearize(sample.fun, *args)[1](*tangents))
+        tangents, held = seeds(args, tangent=True), []
+
+        def of(m, *args):
+            y, pull = m.vjp(sample.fun, *args)
+            held.append(Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull)))
+            _, lin = m.linearize(sample.fun, *args)
+            return m.jvp(sample.fun, args, tangents), y, pull(seeds(y, tangent=False)), lin(*tangents)
+
+        side_by_side(of, *args, run=run)
+        ours, theirs = held
+        assert ours == theirs
+
+
+@sweep
+def test_residuals_are_jaxs(sample, dtype):
+    with cast(sample, dtype) as args:
+        check = jaxviz.derive(sample.fun, *args, argnums=tuple(range(len(args)))).check()
+        assert check.agrees, check
 
 
 ONCE_ONLY = {"igamma": "JAX has no derivative of its derivative"}
@@ -69,25 +77,30 @@ def loss_of(sample, args):
 
 
 @pytest.mark.slow
+@both_ways
 @pytest.mark.parametrize(
     "sample", [s for s in SAMPLES if "float64" in s.dtypes and s.primitive not in ONCE_ONLY], ids=str
 )
-def test_second_derivatives_and_numerical_differences(sample):
+def test_second_derivatives_and_numerical_differences(sample, run):
     with cast(sample, "float64") as args:
         loss, argnums = loss_of(sample, args)
-        gradient = jaxviz.grad(loss, argnums)
-        got = jaxviz.jvp(lambda *xs: jaxviz.grad(loss, argnums)(*_with(args, argnums, xs)), *_point(args, argnums))
-        want = jax.jvp(lambda *xs: jax.grad(loss, argnums)(*_with(args, argnums, xs)), *_point(args, argnums))
+        point, tangents = _point(args, argnums)
+
+        def second(m, *args):
+            return m.jvp(lambda *xs: m.grad(loss, argnums)(*_with(args, argnums, xs)), point, tangents)
+
+        def along(*args):
+            return sum(jnp.vdot(g, t) for g, t in zip(jaxviz.grad(loss, argnums)(*args), tangents, strict=True))
+
+        def difference(*args, h=1e-6):
+            moved = lambda s: [args[i] + s * h * t for i, t in zip(argnums, tangents, strict=True)]
+            return (loss(*_with(args, argnums, moved(1))) - loss(*_with(args, argnums, moved(-1)))) / (2 * h)
+
+        everything = lambda *args: (second(jaxviz, *args), second(jax, *args), along(*args), difference(*args))
+        got, want, slope, numerical = run(everything)(*args)
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 1e-9, 1e-9), got, want)
-        tangents = _point(args, argnums)[1]
-        directional = sum(jnp.vdot(g, t) for g, t in zip(gradient(*args), tangents, strict=True))
-        h = 1e-6
-        shifted = [
-            loss(*_with(args, argnums, [args[i] + s * h * t for i, t in zip(argnums, tangents, strict=True)]))
-            for s in (1, -1)
-        ]
         if sample.primitive not in JUMPS:
-            np.testing.assert_allclose(directional, (shifted[0] - shifted[1]) / (2 * h), 1e-5, 1e-5)
+            np.testing.assert_allclose(slope, numerical, 1e-5, 1e-5)
 
 
 JUMPS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from programs import CASES
-from test_parity import assert_same, seeds
+from test_parity import assert_same, both_ways, seeds, side_by_side
 
 import jaxviz
 from jaxviz.functions import transformations as api
@@ -34,16 +34,18 @@ def operations(fun, *args):
 
 
 @pytest.mark.slow
+@both_ways
 @cases
-def test_vmap(case):
+def test_vmap(case, run):
     args = stacked(case.args)
-    assert_same(jaxviz.vmap(case.fun)(*args), jax.vmap(case.fun)(*args))
+    side_by_side(lambda m, *args: m.vmap(case.fun)(*args), *args, run=run)
     assert operations(jaxviz.vmap(case.fun), *args) == operations(jax.vmap(case.fun), *args)
 
 
 @pytest.mark.slow
+@both_ways
 @cases
-def test_composed_with_grad(case):
+def test_composed_with_grad(case, run):
     total = lambda f: (
         lambda *args: sum(
             jnp.sum(y) for y in jax.tree.leaves(f(*args)) if jnp.issubdtype(jnp.result_type(y), jnp.floating)
@@ -56,12 +58,11 @@ def test_composed_with_grad(case):
     )
     if not floats:
         return  # it is of complex numbers, or of integers
-    args = stacked(case.args)
-    per_example = jax.vmap(jax.grad(total(case.fun), floats))(*args)
-    assert_same(jaxviz.vmap(jaxviz.grad(total(case.fun), floats))(*args), per_example)
-    assert_same(
-        jaxviz.grad(total(jaxviz.vmap(case.fun)), floats)(*args), jax.grad(total(jax.vmap(case.fun)), floats)(*args)
-    )
+
+    def of(m, *args):
+        return m.vmap(m.grad(total(case.fun), floats))(*args), m.grad(total(m.vmap(case.fun)), floats)(*args)
+
+    side_by_side(of, *stacked(case.args), run=run)
 
 
 @pytest.mark.parametrize(
