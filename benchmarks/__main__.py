@@ -2,10 +2,11 @@
 
 import sys
 
-from benchmarks import derivation, explorer, loops, nans, probes, remat, watching
+from benchmarks import derivation, explorer, first_report, loops, nans, probes, remat, watching
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
+first_report.main(quick=quick)
 loops.main(quick=quick)
 remat.main(quick=quick)
 nans.main(quick=quick)

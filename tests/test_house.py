@@ -54,6 +54,20 @@ def test_import_brings_nothing_with_it():
     assert done.stdout.split() == ["jaxviz"]
 
 
+def test_a_first_report_imports_nothing_but_jax_and_jaxviz():
+    code = """
+import sys, jax, jaxviz
+f = lambda x: x * x
+jax.make_jaxpr(f)(1.0)
+before = set(sys.modules)
+print(jaxviz.residuals(f, 1.0), jaxviz.memory(f, 1.0), jaxviz.cost(f, 1.0), jaxviz.lint(f, 1.0), jaxviz.policies(f, 1.0), file=sys.stderr)
+print(*{m.split('.')[0] for m in set(sys.modules) - before})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"jax", "jaxviz"}
+    assert "residual" in done.stderr
+
+
 def test_completion_offers_the_public_names():
     code = "import jaxviz; print(*dir(jaxviz))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,46 @@
+"""What the first report of a session takes: importing jaxviz and deriving one line, beside jax that traces it. Each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+MOST = 0.35
+"""Seconds of processor time that are asked for, beside those of `import jax` and its trace."""
+
+_WORK = """
+import resource
+import jax
+{work}
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime)
+"""
+
+_JAX = "jax.make_jaxpr(lambda x: x * x)(1.0)"
+_REPORTS = ("residuals", "memory", "cost", "lint", "policies", "step", "find_nan")
+
+
+def seconds(work: str) -> float:
+    """Processor time of a new process that imports jax and does some work."""
+    ran = subprocess.run([sys.executable, "-c", _WORK.format(work=work)], capture_output=True, text=True, check=True)
+    return float(ran.stdout)
+
+
+def main(quick: bool = False) -> None:
+    works = {"jax alone": _JAX}
+    works |= {f"jaxviz.{name}": f"{_JAX}; import jaxviz; jaxviz.{name}(lambda x: x * x, 1.0)" for name in _REPORTS}
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(3 if quick else 10):
+        for name, work in works.items():
+            taken[name].append(seconds(work))
+    best = {name: min(times) for name, times in taken.items()}  # others use the machine too
+    print("\nThe first report of a session, in processor time")
+    for name, time in best.items():
+        added = time - best["jax alone"]
+        print(
+            f"  {name:18} {time:6.3f} s  {time / best['jax alone']:5.2f} ×  {added:+6.3f} s   asked for: {MOST:+.2f} s at most"
+        )
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)
