@@ -107,7 +107,8 @@ def _saving(
     own = dict(zip(at, residuals, strict=True))
     kept = [own[i] if i in own else builder.splice(_dummy(a), (), None, "", "")[0] for i, a in enumerate(avals)]
     info = compat.derived_debug_info(known.debug_info, [""] * len(known.invars), n_results + len(kept))
-    return builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
+    made = builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
+    return replace(made, relations=known.relations)
 
 
 @shared

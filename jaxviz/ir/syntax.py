@@ -7,7 +7,7 @@ equation of a derived program says which equation it came from, in its `Origin`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -234,6 +234,18 @@ class Shared:
     results: frozenset[Atom]
 
 
+Relation = OneOf["value", "tangent", "cotangent", "part"]
+"""What a variable is to one of the program before: the same value, all of its tangent or cotangent, or a part of the sum that is its
+cotangent."""
+
+Relations = Iterable[tuple[Atom, Relation, Atom]]
+
+
+def unrelated() -> Relations:
+    """The relations of a program that is not derived from another."""
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A typed program: `lambda constvars; invars. let equations in outvars`.
@@ -249,6 +261,8 @@ class Program:
       tangents: gives, of a program that takes tangents, a mapping from each of its variables that is a tangent to what it is the tangent of.
         Worked out when it is asked for.
       cotangents: gives, of a transposed program, a mapping from a value of the forward program to the variables whose sum is its cotangent.
+      relations: gives, of a derived program, what its variables are to those of the program before. One that both share is the same value,
+        and not listed. Worked out when it is asked for.
     """
 
     constvars: tuple[Var, ...]
@@ -264,6 +278,7 @@ class Program:
     is_high: bool = field(default=False, repr=False)
     tangents: Callable[[], Mapping[Var, Shared]] = field(default=dict, repr=False)
     cotangents: Callable[[], Mapping[Atom, tuple[Atom, ...]]] = field(default=dict, repr=False)
+    relations: Callable[[], Relations] = field(default=unrelated, repr=False)
 
     @cached_property
     def jaxpr(self) -> ClosedJaxpr:

@@ -25,13 +25,19 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 8
+VERSION = 9
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
 ROLES = ("primal", "tangent", "residual", "cotangent", "accumulation", "recomputation", "zero", "dummy")
 KINDS = ("argument", "constant", "literal", "intermediate", "dummy")
 MEMORY_KINDS = ("argument", "constant", "residual", "temporary", "cotangent", "result")
+
+KINS = ("value", "tangent", "cotangent", "towards a tangent", "towards a cotangent", "copy")
+"""What a variable is: a value of the function or of a rule; all of a tangent or a cotangent; or what a rule computes on the way to one, or a
+part of the sum that is one; or the value of another in one of several calls."""
+HANDED = ("as it is", "carry", "each")
+"""How a nested program is handed an operand: as it is; in the first iteration, later ones get a result of the one before; or a slice in each."""
 
 COLUMNS: Mapping[str, str] = {
     # A program: the top of a stage, or one that an equation holds.
@@ -41,6 +47,8 @@ COLUMNS: Mapping[str, str] = {
     "program_consts": "how many of its binders are constants",
     "program_binders": "offsets into binder_vars, one more than there are programs",
     "binder_vars": "variable",
+    "binder_operands": "which operand of the equation that holds the program it is handed, or -1",
+    "binder_handed": "index into HANDED",
     "program_results": "offsets into result_atoms, one more than there are programs",
     "result_atoms": "atom: a variable, or ~number of a literal where negative",
     # An equation.
@@ -77,6 +85,12 @@ COLUMNS: Mapping[str, str] = {
     "variable_name": "string",
     "variable_type": "type",
     "variable_label": "string: the name of the argument it is, 'residual', 'tangent of' or 'cotangent of' and what of, or empty",
+    "variable_value": "first variable that is the same value, in whatever stage",
+    "variable_kin": "index into KINS",
+    "variable_of": "variable it belongs to: whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1",
+    "others_value": "variable that belongs to more variables than its variable_of: a first one, as in variable_value",
+    "others_of": "another that it belongs to, a first one too",
+    "others_kin": "index into KINS: how it belongs to that one",
     # A literal, a type, a place in the user's source.
     "literal_text": "string",
     "literal_type": "type",
@@ -274,6 +288,8 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "roles": list(ROLES),
         "kinds": list(KINDS),
         "memory_kinds": list(MEMORY_KINDS),
+        "kins": list(KINS),
+        "handed": list(HANDED),
         "stages": [asdict(stage) for stage in view.stages],
         "files": [asdict(file) for file in view.files],
         "branches": [asdict(branch) for branch in view.branches],

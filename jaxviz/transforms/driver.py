@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from jaxviz.ir import compat
@@ -19,7 +20,19 @@ from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.sharing import SharedTable
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Role, Shared, Var
+from jaxviz.ir.syntax import (
+    Atom,
+    Equation,
+    Literal,
+    Operation,
+    Origin,
+    Program,
+    Relations,
+    Role,
+    Shared,
+    Var,
+    unrelated,
+)
 
 R = TypeVar("R")
 Mask = tuple[bool, ...]
@@ -35,7 +48,7 @@ class Template:
         custom rule, and of a body that is taken out of the equation that held it.
     """
 
-    __slots__ = ("constants", "outs", "program", "steps")
+    __slots__ = ("constants", "outs", "program", "slots", "steps")
 
     def __init__(self, program: Program, roles: Sequence[Role], keeps_lines: bool = False):
         slots = {id(v): i for i, v in enumerate(program.invars)}
@@ -64,6 +77,7 @@ class Template:
             self.steps.append((equation.operation, ins, role, source, origin))
         self.outs = tuple([slots[id(a)] for a in program.outvars])
         self.program = program
+        self.slots = slots if program.relations is not unrelated else None
 
 
 def _own_line(equation: Equation) -> tuple[Any, Origin | None]:
@@ -80,6 +94,8 @@ class Builder:
         self.constvars = list(constvars)
         self.consts = list(consts)
         self._constant: dict[int, Var] = dict(zip(map(id, consts), constvars, strict=True))
+        self._related: list[tuple[Template, list[Atom]]] = []
+        """Derived programs that were copied in, with what their slots have become."""
 
     def constant(self, var: Var, value: Any) -> Var:
         """The variable that stands for a closed-over array, the same for the same array."""
@@ -120,6 +136,8 @@ class Builder:
             here = source if line is None else compat.within_scopes(line, source)
             append(Equation(operation, tuple([env[i] for i in ins]), outvars, here, origin))
             env += outvars
+        if template.slots is not None:
+            self._related.append((template, env))
         return [env[i] for i in template.outs]
 
     def program(
@@ -130,7 +148,25 @@ class Builder:
         return Program(
             tuple(self.constvars), tuple(invars), tuple(outvars), tuple(self.equations), tuple(self.consts),
             effects, debug_info, like.branches if like else (), like.is_path if like else False,
+            relations=self.relations if self._related else unrelated,
         )  # fmt: skip
+
+    @cached_property
+    def _copied(self) -> Relations:
+        found: dict[Any, None] = {}  # what is nested in itself is met many times
+        for template, env in self._related:
+            slots = template.slots or {}
+            for v, relation, of in template.program.relations():
+                if id(v) in slots:
+                    found[env[slots[id(v)]], relation, of] = None
+        return tuple(found)
+
+    def relations(self) -> Relations:
+        """What the variables of derived programs that were copied in are to those of the programs that these were derived from.
+
+        To be asked for when the program is finished.
+        """
+        return self._copied
 
     def apply(self, operation: Operation, inputs: Sequence[Atom]) -> list[Var]:
         """Adds an equation whose origin is filled in where the rule is applied; returns its results."""
@@ -330,6 +366,30 @@ def values_of_tangents(
         t: Shared(tuple([primal.get(v, v) for v in vs]), tuple(vs), returned.intersection(vs))
         for t, vs in sharing.items()
     }
+
+
+def relations_of_values(
+    primal: Mapping[Atom, Atom],
+    tangent: Mapping[Atom, Atom],
+    builder: Builder,
+    residuals: Mapping[Atom, Var] | None = None,
+) -> Relations:
+    """What the variables of a program that has been pushed forward are to those before; see `Program.relations`.
+
+    Args:
+      primal, tangent: what has become of the variables before, and their tangents.
+      builder: of the program.
+      residuals: what those that it takes as inputs hold.
+    """
+    for v, a in primal.items():
+        if a is not v:
+            yield a, "value", v
+    for a, residual in (residuals or {}).items():
+        if a is not residual:
+            yield residual, "value", a
+    for v, t in tangent.items():
+        yield t, "tangent", v
+    yield from builder.relations()
 
 
 def call_of(operation: Operation) -> Program:

@@ -18,6 +18,7 @@ from jaxviz.transforms.driver import (
     Template,
     check_differentiable,
     located,
+    relations_of_values,
     roles_by_use,
     values_of_tangents,
 )
@@ -134,5 +135,9 @@ def jvp_program(
     names = [*program.arg_names, *([""] * len(tangents_in))]
     info = compat.derived_debug_info(program.debug_info, names, len(results))
     made = builder.program([*program.invars, *tangents_in], results, info, like=program)
-    made = replace(made, tangents=partial(values_of_tangents, tangent, primal, program.outvars))
+    made = replace(
+        made,
+        tangents=partial(values_of_tangents, tangent, primal, program.outvars),
+        relations=partial(relations_of_values, primal, tangent, builder),
+    )
     return Jvp(made, nonzeros_out)

@@ -21,6 +21,7 @@ from jaxviz.transforms.driver import (
     call_of,
     check_differentiable,
     located,
+    relations_of_values,
     roles_by_use,
     scopes_alone,
     select,
@@ -215,11 +216,17 @@ def _split_plain(
         Equation(e.operation, tuple([residuals.get(a, a) for a in e.invars]), e.outvars, e.source, e.origin)
         for e in later
     ]
-    linear = Program((), (*residuals.values(), *tangents_in), tangents_out, tuple(later))
+    linear = Program(
+        (), (*residuals.values(), *tangents_in), tangents_out, tuple(later),
+        relations=pushed.relations,
+    )  # fmt: skip
     operands = pushed.invars[:n_in]
     had = {*operands, *results}
     kept = (*results, *(a for a in residuals if a not in had))
-    primal = Program(pushed.constvars, operands, kept, tuple(_live(now, kept)), pushed.consts, pushed.effects)
+    primal = Program(
+        pushed.constvars, operands, kept, tuple(_live(now, kept)), pushed.consts, pushed.effects,
+        relations=pushed.relations,
+    )  # fmt: skip
     return rule_of(primal, n_out, tuple(residuals), linear, nonzero, name, keeps_lines)
 
 
@@ -391,8 +398,10 @@ def _finish(
     info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
     forward_program = forward.program(program.invars, [*results, *saved], info, like=program)
     forward_program, _ = dce_program(forward_program)
+    forward_program = replace(forward_program, relations=partial(relations_of_values, primal, {}, forward))
     # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
     tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
     tangents = partial(values_of_tangents, tangent, primal, program.outvars)
-    linear_program = replace(linear_program, tangents=tangents)
+    relations = partial(relations_of_values, {}, tangent, linear, residuals)
+    linear_program = replace(linear_program, tangents=tangents, relations=relations)
     return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(checkpoints))

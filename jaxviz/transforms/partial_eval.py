@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from jaxviz.ir import compat
@@ -30,8 +31,10 @@ from jaxviz.ir.syntax import (
     Operation,
     Origin,
     Program,
+    Relations,
     Role,
     Var,
+    unrelated,
 )
 from jaxviz.transforms.driver import Builder, Mask, RuleTable, Template, located, select
 
@@ -305,10 +308,20 @@ class _Splitter:
         )
         later = [*self.residuals.values(), *self.inputs_later]
         staged = self.later.program(later, results_later, _names(program, len(later), len(results_later)))
-        staged = replace(staged, tangents=program.tangents)
+        if program.relations is not unrelated:
+            known = replace(known, relations=cache(partial(_of_part, program, known, self.now)))
+        of_staged = cache(partial(_of_part, program, staged, self.later))
+        staged = replace(staged, tangents=program.tangents, relations=of_staged)
         return Split(
             known, staged, residuals, unknown_out, available_out, tuple(self.decisions), tuple(self.checkpoints)
         )
+
+
+def _of_part(program: Program, part: Program, builder: Builder) -> Relations:
+    """The relations of the variables that a part has from its program, and of what was copied into it."""
+    own = {*part.invars, *part.constvars, *(v for e in part.equations for v in e.outvars)}
+    here = [found for found in program.relations() if found[0] in own]
+    return tuple(dict.fromkeys([*here, *builder.relations()]))
 
 
 def _in_place_of(made: list[Atom], variables: Mapping[Atom, Var], equations: Sequence[Equation]) -> list[Atom]:
@@ -353,4 +366,11 @@ def recomputed(program: Program, transform: str) -> Program:
         )
         for e in program.equations
     )
-    return replace(program, equations=equations)
+    return replace(program, equations=equations, relations=partial(_copied, program))
+
+
+def _copied(program: Program) -> Relations:
+    """What is copied from a program computes the values of that program."""
+    for v in (*program.invars, *(v for e in program.equations for v in e.outvars)):
+        yield v, "value", v
+    yield from program.relations()

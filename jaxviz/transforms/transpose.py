@@ -12,7 +12,7 @@ from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import applied, trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
-from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Shared, Var
+from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Relations, Shared, Var
 from jaxviz.transforms.driver import (
     NOT_YET,
     Builder,
@@ -200,8 +200,52 @@ def transpose_program(
     _drop_unread(builder, len(program.equations) - len(linear_equations), results)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
     backward = builder.program(invars, results, info, like=program)
-    backward = replace(backward, cotangents=partial(_of_values, program, cotangents, reads, linear_inputs, cts_out))
+    backward = replace(
+        backward,
+        cotangents=partial(_of_values, program, cotangents, reads, linear_inputs, cts_out),
+        relations=partial(_relations, cotangents, reads, linear_inputs, cts_out, builder),
+    )
     return Transposed(backward, tuple(ct is not None for ct in cts_out))
+
+
+def _relations(
+    cotangents: Mapping[Atom, Atom], reads: Sequence[Read], inputs: Sequence[Var], of_inputs: Sequence[Atom | None],
+    builder: Builder,
+) -> Relations:  # fmt: skip
+    """See `Program.relations`; the parts of a sum are what each reader adds, and what is summed so far.
+
+    Args:
+      cotangents, reads, inputs, of_inputs: as of `_of_values`.
+      builder: of the backward program.
+    """
+    sums: dict[Atom, Atom] = {e.outvars[0]: e.invars[0] for e in builder.equations if e.primitive is compat.add_any_p}
+    found = _with_inputs(cotangents, inputs, of_inputs)
+    for v, ct in found.items():
+        yield ct, "cotangent", v
+    for v, parts in _readers(reads).items():
+        if len(parts) < 2:
+            continue
+        for _, ct in parts:
+            yield ct, "part", v
+        so_far = found[v]
+        for _ in parts[2:]:
+            so_far = sums[so_far]
+            yield so_far, "part", v
+    yield from builder.relations()
+
+
+def _with_inputs(
+    cotangents: Mapping[Atom, Atom], inputs: Sequence[Var], of_inputs: Sequence[Atom | None]
+) -> dict[Atom, Atom]:
+    return {**cotangents, **{v: ct for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None}}
+
+
+def _readers(reads: Sequence[Read]) -> dict[Atom, list[tuple[Equation | None, Atom]]]:
+    """For a variable, the equations that read it, and what each adds to its cotangent."""
+    readers: dict[Atom, list[tuple[Equation | None, Atom]]] = {}
+    for a, equation, ct in reads:
+        readers.setdefault(a, []).append((equation, ct))
+    return readers
 
 
 def _of_values(
@@ -216,11 +260,7 @@ def _of_values(
       reads: what each equation adds to the cotangents of those that it reads.
       inputs, of_inputs: its linear inputs, and their cotangents, zeros that were written out among them.
     """
-    found = dict(cotangents)
-    found.update((v, ct) for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None)
-    readers: dict[Atom, list[tuple[Equation | None, Atom]]] = {}
-    for a, equation, ct in reads:
-        readers.setdefault(a, []).append((equation, ct))
+    found, readers = _with_inputs(cotangents, inputs, of_inputs), _readers(reads)
     of_values: dict[Atom, tuple[Atom, ...]] = {}
     for t, shared in program.tangents().items():
         if t not in found:

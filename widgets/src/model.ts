@@ -1,7 +1,7 @@
 /** Reading the columns: equations, variables, residuals, and who came from whom. */
 
 import { formatBytes, formatParts } from "./format";
-import { Identities } from "./identity";
+import { Hues } from "./hues";
 import type { Column, View } from "./schema";
 import type { Buffer, MemoryKind, Timeline } from "./timeline";
 
@@ -58,6 +58,16 @@ export interface Residual {
   consumers: number[];
 }
 
+/** Whether a variable is a value of the function, or what a tangent or a cotangent of one is. */
+export type Kin = "value" | "tangent" | "cotangent";
+
+/** An input of a program, and the operand that it gets: as it is, as a carry, or a slice of in each iteration. */
+export interface Handed {
+  binder: number;
+  operand: number;
+  how: string;
+}
+
 /** A view with the look-ups that panes need. Rows are equations, numbered over all stages. */
 export class Model {
   readonly rows: number;
@@ -82,7 +92,7 @@ export class Model {
   private returners: Map<number, number[]> | null = null;
   private bindings: Int32Array | null = null;
   private modelled: Timeline | null = null;
-  private identified: Identities | null = null;
+  private coloured: Hues | null = null;
   private programRows: number[][] | null = null;
   private readonly twins = new Map<number, number[]>();
   private readonly nestedPrograms = new Map<number, number[]>();
@@ -395,10 +405,47 @@ export class Model {
     return this.bindings![variable]!;
   }
 
-  /** Which variables are the same value; made when first asked for. */
-  get identities(): Identities {
-    this.identified ??= new Identities(this);
-    return this.identified;
+  // --- values, tangents and cotangents ---
+
+  /** The first variable that is the same value, in whatever stage. */
+  value(variable: number): number {
+    return this.column("variable_value")[variable]!;
+  }
+  /** Whether a variable is a value, or a tangent or a cotangent, or what leads to one. */
+  kin(variable: number): Kin {
+    return (["value", "tangent", "cotangent", "tangent", "cotangent", "value"] as const)[
+      this.kinIndex(variable)
+    ]!;
+  }
+  /** The variable whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1. */
+  belongsTo(variable: number): number {
+    return this.column("variable_of")[variable]!;
+  }
+  /** The value of the function that a variable is, or belongs to. */
+  family(variable: number): number {
+    let v = variable;
+    while (this.belongsTo(v) >= 0) v = this.belongsTo(v);
+    return this.value(v);
+  }
+  kinIndex(variable: number): number {
+    return this.column("variable_kin")[variable]!;
+  }
+  /** The hue of a variable; found when first asked for. */
+  hue(variable: number): number {
+    this.coloured ??= new Hues(this);
+    return this.coloured.of(variable);
+  }
+
+  /** How each input of a program is handed its value by the equation that holds it; nothing for one that it does not run itself. */
+  handed(program: number): Handed[] {
+    const start = this.column("program_binders")[program]!;
+    const row = this.column("program_owner")[program]!;
+    const operands = this.inputs(row);
+    return this.binders(program).flatMap((binder, i) => {
+      const place = this.column("binder_operands")[start + i]!;
+      const how = this.view.handed[this.column("binder_handed")[start + i]!]!;
+      return place < 0 ? [] : [{ binder, operand: operands[place]!, how }];
+    });
   }
 
   /** The number of an equation within its stage, as Python counts. */

@@ -1,7 +1,7 @@
 /** The wire format: a mirror of `jaxviz/page/schema.py`, which says what each column means. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 8;
+export const VERSION = 9;
 const PREFIX_BYTES = 16;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
@@ -47,6 +47,8 @@ export interface View {
   roles: string[];
   kinds: string[];
   memory_kinds: string[];
+  kins: string[];
+  handed: string[];
   stages: Stage[];
   files: SourceFile[];
   branches: BranchPoint[];

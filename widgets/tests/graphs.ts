@@ -18,6 +18,8 @@ export interface Equation {
 export interface Program {
   label?: string;
   inputs: string[];
+  /** How each input gets its operand, if not as it is: `carry`, or `each`. */
+  handed?: string[];
   equations: Equation[];
   results: string[];
 }
@@ -64,12 +66,17 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
       add("variable_name", text(name));
       add("variable_type", type(size(name)));
       add("variable_label", 0);
+      add("variable_value", found);
+      add("variable_kin", 0);
+      add("variable_of", -1);
     }
     return found;
   };
   const binders: number[][] = [];
   const results: number[][] = [];
-  const visit = (program: Program, stage: number, owner: number) => {
+  const operands: number[] = [];
+  const handed: number[] = [];
+  const visit = (program: Program, stage: number, owner: number, skipped = 0) => {
     const number = binders.length;
     // Names are those of one program.
     const outer = variables;
@@ -80,16 +87,18 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
     add("program_consts", 0);
     binders.push(program.inputs.map(atom));
     results.push([]);
+    operands.push(...program.inputs.map((_, i) => (owner < 0 ? -1 : skipped + i)));
+    handed.push(...program.inputs.map((_, i) => Math.max(0, json.handed.indexOf(program.handed?.[i] ?? ""))));
     for (const equation of program.equations) {
       const row = columns["equation_program"]!.length;
       const [left, right] = equation.text.split(" = ");
-      const [, primitive, params, operands] = /^(\w+)(?:\[([^\]]*)\])?\s*(.*)$/.exec(right!)!;
+      const [, primitive, params, given] = /^(\w+)(?:\[([^\]]*)\])?\s*(.*)$/.exec(right!)!;
       const [file, line] = [0, equation.line ?? 0];
       add("equation_program", number);
       add("equation_primitive", text(primitive!));
       add("equation_params", text((params ?? "").replaceAll(" ", "\n")));
       add("equation_inputs", columns["input_atoms"]!.length);
-      add("input_atoms", ...operands!.split(" ").filter(Boolean).map(atom));
+      add("input_atoms", ...given!.split(" ").filter(Boolean).map(atom));
       add("equation_outputs", columns["output_vars"]!.length);
       add("output_vars", ...left!.split(" ").map(atom));
       add("equation_role", Math.max(0, json.roles.indexOf(equation.role ?? "primal")));
@@ -104,7 +113,8 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
         add("location_line", line);
         add("location_function", 0);
       }
-      for (const inner of equation.inside ?? []) visit(inner, stage, row);
+      const n = given!.split(" ").filter(Boolean).length;
+      for (const inner of equation.inside ?? []) visit(inner, stage, row, n - inner.inputs.length);
     }
     results[number] = program.results.map(atom);
     variables = outer;
@@ -131,6 +141,8 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
     }
   };
   offsets("program_binders", "binder_vars", binders);
+  add("binder_operands", ...operands);
+  add("binder_handed", ...handed);
   offsets("program_results", "result_atoms", results);
   add("equation_inputs", columns["input_atoms"]!.length);
   add("equation_outputs", columns["output_vars"]!.length);

@@ -17,7 +17,7 @@ const OTHERS = [
   "axis_rows axis_exchanges layout_rows layout_texts donation_rows donation_operands donation_results",
   "donation_reasons literal_text literal_type residual_name residual_type residual_nbytes residual_per_device",
   "residual_dummy residual_kind residual_location residual_scope residual_module residual_rule residual_reason",
-  "residual_decision residual_producer residual_buffer location_file location_line location_function",
+  "others_value others_of others_kin residual_decision residual_producer residual_buffer location_file location_line location_function",
 ].flatMap((names) => names.split(" "));
 
 /**
@@ -110,11 +110,17 @@ export function modelOf(stages: [key: string, text: string][]): Model {
   }
   for (const name of ["type_nbytes", "type_per_device"]) columns[name] = column("type_text").map(() => -1);
   for (const name of OTHERS) column(name);
+  columns["variable_value"] = column("variable_name").map((_, v) => v);
+  for (const name of ["variable_kin", "binder_handed"]) columns[name] = column("variable_name").map(() => 0);
+  for (const name of ["variable_of", "binder_operands"])
+    columns[name] = column("variable_name").map(() => -1);
   return new Model({
     title: "f",
     roles: ROLES,
     kinds: [],
     memory_kinds: [],
+    kins: [],
+    handed: [],
     stages: found,
     files: [],
     branches: [],

@@ -1,8 +1,18 @@
 import { expect, test } from "vitest";
-import type { Model } from "../src/model";
+import printed from "../../tests/fixtures/printed.json";
+import { Model } from "../src/model";
 import { Play, type Transform, transformsOf } from "../src/player";
 import { type Name, nameClass, Rules } from "../src/rule";
-import { CHECKPOINT, SCAN, SIN_COS } from "./programs";
+import { fromJson, type View } from "../src/schema";
+
+type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
+const read = (name: string) => () =>
+  new Model(fromJson((printed as unknown as Record<string, { view: Json }>)[name]!.view));
+const [SIN_COS, SCAN, CHECKPOINT] = ["sin_cos", "carries", "checkpointed"].map(read) as [
+  () => Model,
+  () => Model,
+  () => Model,
+];
 
 function rules(m: Model, key: Transform["key"]): Rules {
   return new Rules(new Play(m, transformsOf(m).find((t) => t.key === key)!));
@@ -59,11 +69,11 @@ test("transpose: residuals and the cotangent of the result, what came before and
 test("residuals are followed into the programs that equations hold", () => {
   const m = SCAN();
   expect(parts(m, "linearize", 4)).toEqual([
-    ["forward", ["l value j 0"], ["m value k 1", "n residual  2"]],
-    ["linear", ["k tangent j 0", "i residual k 1", "j residual  2"], ["n tangent k 1"]],
+    ["forward", ["m value j 0"], ["n value k 1", "o residual  2"]],
+    ["linear", ["q tangent j 0", "m residual k 1", "n residual  2"], ["t tangent k 1"]],
   ]);
   expect(parts(m, "transpose", 5)).toEqual([
-    ["backward", ["n cotangent n 2", "l residual j 1"], ["o cotangent m 0"]],
+    ["backward", ["r cotangent t 2", "p residual n 1"], ["s cotangent s 0"]],
   ]);
 });
 
@@ -84,15 +94,28 @@ test("what a rule reads of others is an operand of it, or known by another name:
     }
 });
 
+test("what was called, copied or computed again is known by the equation that it came from", () => {
+  const m = CHECKPOINT();
+  expect(parts(m, "linearize", 2)).toEqual([
+    ["forward", ["b value d 0"], ["c value e 1"]],
+    ["linear", ["f value d 0", "h tangent d 0"], ["i value e 1", "m tangent e 1"]],
+  ]);
+  expect(parts(m, "transpose", 5)).toEqual([
+    ["backward", ["e cotangent m 5", "i value l 4", "h value i 1"], ["j cotangent k 3", "l cotangent h 0"]],
+  ]);
+});
+
 test("what is saved", () => {
   const m = SCAN();
   const r = rules(m, "linearize");
   const made = (name: string) => m.outputs(m.rowNamed(name))[0]!;
-  expect([made("forward:4"), made("forward:5"), made("forward:3")].map((v) => r.isSaved(v))).toEqual([
-    true,
-    true,
-    false,
-  ]);
+  const [value, residual, sum] = ["tanh", "sub", "add"].map((primitive) => {
+    const row = Array.from({ length: m.rows }, (_, i) => i).find(
+      (i) => m.name(i).startsWith("forward") && m.primitive(i) === primitive,
+    )!;
+    return made(m.name(row));
+  });
+  expect([value, residual, sum].map((v) => r.isSaved(v!))).toEqual([true, true, false]);
 });
 
 test("sentences say what is certain", () => {
@@ -108,14 +131,14 @@ test("sentences say what is certain", () => {
     "mul: 1 equation for the cotangent of `a`, 1 to add it to what came before.",
   );
   expect(sentence(SCAN(), "linearize", 0)).toBe(
-    "broadcast: no tangent reaches it, so it is copied as it is.",
+    "broadcast_in_dim: no tangent reaches it, so it is copied as it is.",
   );
   expect(sentence(SCAN(), "linearize", 3)).toBe(
-    "add: it is copied as it is; `k` is the tangent of its result too.",
+    "add: it is copied as it is; `q` is the tangent of its result too.",
   );
-  expect(sentence(SCAN(), "transpose", 3)).toBe("scan: 1 equation for the cotangent of `a`, 1 for zeros.");
+  expect(sentence(SCAN(), "transpose", 3)).toBe("scan: 1 equation for the cotangent of `b`, 1 for zeros.");
   expect(sentence(CHECKPOINT(), "transpose", 1)).toBe(
-    "cos: 1 equation that computes again what was not saved.",
+    "sin: 1 equation that computes again what was not saved.",
   );
 });
 

@@ -15,6 +15,7 @@ from jaxviz.analysis.donation import Donation, donations_of
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.features.explorer.relations import Variables, handed_to
 from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import SHARD_MAP
@@ -47,6 +48,8 @@ class Rows:
         self.owners: list[int] = []
         """For each program the row that holds it, or -1."""
         self.equations: list[Equation] = []
+        self.stages: list[dict[Atom, int]] = []
+        """For each stage the numbers of its atoms; those of literals are negative."""
         self.program_of: list[int] = []
         """For each row the number of its program."""
         self.first: dict[Equation, int] = {}
@@ -75,6 +78,7 @@ class Rows:
         for a in dict.fromkeys(inputs + results):
             if a not in number:
                 number[a] = ~self.numbers.literal(a)  # type: ignore[arg-type]
+        self.stages.append(number)
         for name, atoms in (
             ("binder_vars", binders), ("output_vars", outputs), ("input_atoms", inputs), ("result_atoms", results),
         ):  # fmt: skip
@@ -138,6 +142,18 @@ class Rows:
         )
         self._add_operations()
         self._add_origins()
+        self._add_relations()
+
+    def _add_relations(self) -> None:
+        """Which variables are one value, whose tangents and cotangents others are, and what nested programs are handed."""
+        holders = [None if owner < 0 else self.equations[owner] for owner in self.owners]
+        operands, handed = self.columns["binder_operands"], self.columns["binder_handed"]
+        for program, holder in zip(self.programs, holders, strict=True):
+            body, how = (None, []) if holder is None else handed_to(holder).get(id(program), (None, []))
+            n = len(program.constvars)
+            operands += [-1] * n + (list(body.operands) if body is not None else [-1] * len(program.invars))
+            handed += [0] * n + (how or [0] * len(program.invars))
+        self.columns.update(Variables(self.stages, self.programs, self.columns["program_stage"], holders).columns())
 
     def _locations(self) -> list[int]:
         """The location of each equation, or of the one that holds it."""

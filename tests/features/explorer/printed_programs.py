@@ -42,9 +42,29 @@ def layers(ws, x):
     return jnp.mean(x)
 
 
+def sin_cos(x, w):
+    return jnp.sum(jnp.sin(x) * jnp.cos(w @ x))
+
+
+def carries(w, xs):
+    def step(c, x):
+        c = jnp.tanh(w @ c + x)
+        return c, jnp.sum(c)
+
+    c, sums = lax.scan(step, jnp.ones(3), xs)
+    return jnp.sum(sums) + jnp.sum(c)
+
+
+def checkpointed(x):
+    return jax.checkpoint(lambda x: jnp.tanh(jnp.sin(x)))(x)
+
+
 PROGRAMS = {
     "waves": (waves, ({"w": jnp.ones(3), "b": jnp.ones(3)}, jnp.ones(3))),
     "loop": (loop, (jnp.ones((6, 6)), jnp.ones((10, 6)))),
+    "sin_cos": (sin_cos, (jnp.ones(3), jnp.ones((3, 3)))),
+    "carries": (carries, (jnp.ones((3, 3)), jnp.ones((4, 3)))),
+    "checkpointed": (checkpointed, (jnp.ones((128, 128)),)),
     "layers": (layers, ([jnp.ones((4, 4))] * 3, jnp.ones((2, 4)))),
 }
 

@@ -3,7 +3,6 @@
 import type { Model } from "../model";
 import { constantsOf } from "./constants";
 import { EQUATION, PROGRAM, STAGE, type Tree } from "./hierarchy";
-import { operandsOf } from "./operands";
 import { CLOSED, IN, OPEN, OUT, type Shape } from "./place";
 import {
   LONG_STUB,
@@ -312,8 +311,8 @@ class Scenes {
   ): void {
     const { model } = this;
     const inner = new Map<number, Source>();
-    for (const { binder, operand, role } of operandsOf(model, row, program)) {
-      const source = this.sourceOf(operand, binder, role, sources);
+    for (const { binder, operand, how } of model.handed(program)) {
+      const source = this.sourceOf(operand, binder, how === "as it is" ? "" : how, sources);
       if ("stub" in source) {
         inner.set(binder, source);
         continue;
@@ -345,9 +344,9 @@ class Scenes {
 
   private closedBranch(box: number, outer: number, row: number, program: number, sources: Sources): void {
     const { model } = this;
-    for (const { binder, operand, role } of operandsOf(model, row, program)) {
+    for (const { binder, operand, how } of model.handed(program)) {
       if (model.uses(binder).length === 0 && !model.results(program).includes(binder)) continue;
-      const source = this.sourceOf(operand, binder, role, sources);
+      const source = this.sourceOf(operand, binder, how === "as it is" ? "" : how, sources);
       if ("stub" in source) this.stub(this.before, box, source.stub);
       else this.edge(outer, this.port(outer, IN, operand)[0], box, operand);
     }

@@ -10,7 +10,7 @@ import { litAs, type Selection, type State } from "../state";
 import { ROLE_LETTERS } from "./codehead";
 import { hueClass } from "./variable";
 
-/** The variables that are pointed at, and those that belong to them, by their identities. */
+/** The variables that are pointed at, and those that belong to them. */
 interface Pointed {
   values: ReadonlySet<number>;
   families: ReadonlySet<number>;
@@ -27,11 +27,11 @@ export class Looks {
 
   /** How each line looks now. */
   now(editor: EditorState): (line: number) => Look | null {
-    const { identities } = this.state.model;
+    const { model } = this.state;
     const variables = [...this.state.pointed].filter((v) => v >= 0);
     const pointed = {
-      values: new Set(variables.map((v) => identities.of(v))),
-      families: new Set(variables.map((v) => identities.family(v))),
+      values: new Set(variables.map((v) => model.value(v))),
+      families: new Set(variables.map((v) => model.family(v))),
     };
     return (i) => (this.lines.isHidden(i) ? null : this.look(i, editor, pointed));
   }
@@ -98,11 +98,11 @@ export class Looks {
   private nameOf(token: Token, line: Line, pointed: Pointed): string {
     const { kind, variable: v } = token;
     if (v === undefined) return `jv-${kind}`;
-    const { identities } = this.state.model;
+    const { model } = this.state;
     const isCursor = v === this.state.variable && line.row >= 0 && line.row === this.state.row;
-    const how = pointed.values.has(identities.of(v))
+    const how = pointed.values.has(model.value(v))
       ? "is-pointed"
-      : pointed.families.has(identities.family(v)) && "is-kin";
+      : pointed.families.has(model.family(v)) && "is-kin";
     const played = this.playedName(line, v);
     return [`jv-${kind}`, hueClass(this.state, v), how, isCursor && "is-cursor", played]
       .filter(Boolean)

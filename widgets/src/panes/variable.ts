@@ -15,7 +15,7 @@ export function variableCard(state: State, v: number, program = -1): HTMLElement
   const { name, type } = model.variable(v);
   const made = model.definition(v, program);
   const uses = model.uses(v, program);
-  const kin = model.identities.kin(v);
+  const kin = model.kin(v);
   const place = made >= 0 ? model.place(made) : null;
   const source = model.sourceText(place);
   return h(
@@ -82,8 +82,8 @@ export function usesText({ model }: State, v: number, program = -1): string {
 /** The class of the hue of a variable, or empty while there are none. */
 export function hueClass({ model, coloured }: State, v: number): string {
   if (!coloured || v < 0 || model.atomText(v) === "_") return "";
-  const kin = model.identities.kin(v);
-  return `jv-hue-${model.identities.hue(v)}${kin === "value" ? "" : ` jv-of-${kin}`}`;
+  const kin = model.kin(v);
+  return `jv-hue-${model.hue(v)}${kin === "value" ? "" : ` jv-of-${kin}`}`;
 }
 
 /** `argument params['w']`, `residual sin(x)` with why it is kept, or which input of which program it is. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import printed from "../../tests/fixtures/printed.json";
-import { HUES } from "../src/identity";
+import { HUES } from "../src/hues";
 import { Model } from "../src/model";
 import { fromJson, type View } from "../src/schema";
 import { model } from "./fixture";
@@ -20,12 +20,11 @@ function made(m: Model, key: string, primitive: string, role: string, n = 0): nu
 test("a value is the same variable in every stage that has it", () => {
   const m = viewOf("waves");
   const y = made(m, "primal", "sin", "primal");
-  for (const key of ["jvp", "forward"])
-    expect(m.identities.of(made(m, key, "sin", "primal"))).toBe(m.identities.of(y));
+  for (const key of ["jvp", "forward"]) expect(m.value(made(m, key, "sin", "primal"))).toBe(m.value(y));
   const saved = m.binders(m.view.stages.find((s) => s.key === "backward")!.programs[0]);
-  expect(saved.filter((v) => m.identities.of(v) === m.identities.of(y))).toHaveLength(1);
+  expect(saved.filter((v) => m.value(v) === m.value(y))).toHaveLength(1);
   const others = ["mul", "cos", "add"].map((primitive) => made(m, "primal", primitive, "primal"));
-  expect(new Set([y, ...others].map((v) => m.identities.of(v))).size).toBe(4);
+  expect(new Set([y, ...others].map((v) => m.value(v))).size).toBe(4);
 });
 
 test("tangents and cotangents have the hue of their value, and are told apart", () => {
@@ -33,14 +32,14 @@ test("tangents and cotangents have the hue of their value, and are told apart", 
   const [w] = m.binders(0).slice(1);
   const y = made(m, "primal", "sin", "primal");
   const tangent = made(m, "jvp", "mul", "tangent", 1);
-  expect(m.identities.kin(tangent)).toBe("tangent");
-  expect(m.identities.family(tangent)).toBe(m.identities.of(y));
-  expect(m.identities.hue(tangent)).toBe(m.identities.hue(y));
-  expect(m.identities.of(tangent)).not.toBe(m.identities.of(y));
+  expect(m.kin(tangent)).toBe("tangent");
+  expect(m.family(tangent)).toBe(m.value(y));
+  expect(m.hue(tangent)).toBe(m.hue(y));
+  expect(m.value(tangent)).not.toBe(m.value(y));
   const backward = m.view.stages.find((s) => s.key === "backward")!;
   const results = m.results(backward.programs[0]);
-  expect(m.identities.kin(results[1]!)).toBe("cotangent");
-  expect(m.identities.family(results[1]!)).toBe(m.identities.of(w!));
+  expect(m.kin(results[1]!)).toBe("cotangent");
+  expect(m.family(results[1]!)).toBe(m.value(w!));
 });
 
 test("calls of one program keep their operands apart", () => {
@@ -50,8 +49,8 @@ test("calls of one program keep their operands apart", () => {
     (row) => m.owner(row) < 0 && m.primitive(row) === "jit",
   );
   expect(calls.length).toBeGreaterThan(1);
-  expect(new Set(calls.map((row) => m.identities.of(m.outputs(row)[0]!))).size).toBe(calls.length);
-  expect(new Set(calls.map((row) => m.identities.of(m.inputs(row)[0]!))).size).toBe(calls.length);
+  expect(new Set(calls.map((row) => m.value(m.outputs(row)[0]!))).size).toBe(calls.length);
+  expect(new Set(calls.map((row) => m.value(m.inputs(row)[0]!))).size).toBe(calls.length);
 });
 
 test("what an equation of the function makes has another hue than what it reads", () => {
@@ -59,13 +58,13 @@ test("what an equation of the function makes has another hue than what it reads"
     const [from, to] = m.view.stages[0]!.equations;
     for (let row = from; row < to; row++) {
       if (m.nested(row).length > 0 || m.owner(row) >= 0) continue;
-      const hues = m.inputs(row).flatMap((a) => (a >= 0 ? [m.identities.hue(a)] : []));
-      for (const v of m.outputs(row)) expect(hues).not.toContain(m.identities.hue(v));
+      const hues = m.inputs(row).flatMap((a) => (a >= 0 ? [m.hue(a)] : []));
+      for (const v of m.outputs(row)) expect(hues).not.toContain(m.hue(v));
     }
     const all = m.column("variable_name").length;
     for (let v = 0; v < all; v++) {
-      expect(m.identities.hue(v)).toBeGreaterThanOrEqual(0);
-      expect(m.identities.hue(v)).toBeLessThan(HUES);
+      expect(m.hue(v)).toBeGreaterThanOrEqual(0);
+      expect(m.hue(v)).toBeLessThan(HUES);
     }
   }
 });

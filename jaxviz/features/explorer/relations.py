@@ -1,0 +1,228 @@
+"""Which variables of a derivation are one value, whose tangent or cotangent a variable is, and what a nested program is handed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxviz.derivation import STAGES
+from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of
+from jaxviz.ir.origin import ancestors
+from jaxviz.ir.syntax import Atom, Equation, Program
+from jaxviz.page.schema import KINS
+
+_VALUE, _TANGENT, _COTANGENT, _OF_TANGENT, _OF_COTANGENT, _COPY = range(len(KINS))
+_KIN = {"tangent": _TANGENT, "cotangent": _COTANGENT, "part": _OF_COTANGENT}
+_CERTAIN = (_TANGENT, _COTANGENT, _COPY, _OF_TANGENT, _OF_COTANGENT, _VALUE)
+_OF_ROLE = {"tangent": _OF_TANGENT, "cotangent": _OF_COTANGENT, "accumulation": _OF_COTANGENT}
+
+
+_ALL_OPERANDS = {"linear_call": "callee", "remat_opt": "fwd_jaxpr"}
+"""Of primitives that reports do not look into, the programs that take all operands in order."""
+
+
+def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
+    """For each program that an equation holds and runs, by identity, how each of its inputs comes by its value: an index into HANDED."""
+    rounds = carried(equation)
+    # What a scan goes over comes behind its consts and its carry.
+    slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
+    name = _ALL_OPERANDS.get(equation.primitive.name)
+    found = {
+        id(p): (Body(p, range(len(equation.invars))), [0] * len(equation.invars))
+        for label, p in equation.programs
+        if label == name
+    }
+    for body in bodies(equation):
+        how = [1 if i in rounds else 2 if i >= slices else 0 for i in body.operands]
+        found[id(body.program)] = (body, how)
+    return found
+
+
+def _made(program: Program) -> Iterator[Atom]:
+    return (v for e in program.equations for v in e.outvars)
+
+
+@dataclass
+class Variables:
+    """The variables of all stages, by number.
+
+    Args:
+      stages: for each stage the numbers of its atoms; those of literals are negative.
+      programs: those of all stages, one that is called several times once for each call.
+      stage_of: for each of them its stage.
+      holders: for each of them the equation that holds it, or None at the top of a stage.
+    """
+
+    stages: Sequence[dict[Atom, int]]
+    programs: Sequence[Program]
+    stage_of: Sequence[int]
+    holders: Sequence[Equation | None]
+
+    def __post_init__(self) -> None:
+        self.first: dict[Atom, int] = {}
+        """For a variable its number in the first stage that has it."""
+        self.size = 0
+        for numbers in self.stages:
+            for a, i in numbers.items():
+                if i >= 0:
+                    self.first.setdefault(a, i)
+                    self.size += 1
+        self.parents = list(range(self.size))
+        for numbers in self.stages:
+            for a, i in numbers.items():
+                if i >= 0:
+                    self.parents[i] = self.first[a]
+        self.kin = [_VALUE] * self.size
+        self.of: dict[int, int] = {}
+        """For a variable one that it belongs to: whose tangent it is, say, or what the equation made that it was derived from."""
+        self.others: list[tuple[int, int, int]] = []
+        """Where it belongs to more than one: the variable, another that it belongs to, and how."""
+        self.computed: set[int] = set()
+        """What is computed from values alone."""
+        calls = Counter((stage, id(p)) for stage, p in zip(self.stage_of, self.programs, strict=True))
+        self.calls: dict[int, int] = {}
+        """How often a program is called, by identity; a variable of one that is called several times stands for several values."""
+        for (_, program), times in calls.items():
+            self.calls[program] = max(times, self.calls.get(program, 0))
+        self._read_relations()
+        self._read_calls()
+        self._read_rules()
+
+    def value(self, i: int) -> int:
+        """The first variable that is the same value."""
+        parents = self.parents
+        while parents[i] != i:
+            parents[i] = parents[parents[i]]
+            i = parents[i]
+        return i
+
+    def _join(self, i: int, j: int) -> None:
+        i, j = sorted((self.value(i), self.value(j)))
+        self.parents[j] = i
+
+    @property
+    def _unique(self) -> Iterator[Program]:
+        return iter({id(p): p for p in self.programs}.values())
+
+    def _read_relations(self) -> None:
+        """What the transforms say."""
+        first = self.first
+        several = [p for p in self._unique if self.calls[id(p)] > 1]
+        times = {v: self.calls[id(p)] for p in several for v in (*p.constvars, *p.invars, *_made(p))}
+        branches = [b for p in self._unique for e in p.equations if is_choice(e) for _, b in e.programs]
+        inputs = {v for p in branches for v in p.invars}
+        self.held_apart = {v for p in self._unique for v in _made(p) if v in inputs} if inputs else set[Atom]()
+        """Inputs of branches that are known otherwise than by what they are handed: residuals, for which branches share a place."""
+        for program in self._unique:
+            for v, relation, whose in program.relations():
+                i, j = first.get(v), first.get(whose)
+                if i is None or j is None:
+                    continue
+                if relation == "value":
+                    if not times or times.get(v, 1) == times.get(whose, 1):
+                        self._join(i, j)
+                    else:  # a copy of what is done in one of several calls
+                        self._belongs(i, j, _COPY)
+                    if v in inputs:
+                        self.held_apart.add(v)
+                elif i in self.of:
+                    self.others.append((i, j, _KIN[relation]))
+                else:
+                    self._belongs(i, j, _KIN[relation])
+
+    def _belongs(self, i: int, j: int, kin: int) -> None:
+        self.of[i] = j
+        self.kin[i] = kin
+
+    def _read_calls(self) -> None:
+        """What a program is handed as it is, and gives back as it is, is one value inside and outside, unless it is called several times."""
+        for program, holder in zip(self.programs, self.holders, strict=True):
+            if holder is None or self.calls[id(program)] > 1 or of(holder).kind == "devices":
+                continue
+            body, how = handed_to(holder).get(id(program), (None, []))
+            if body is None:
+                continue
+            for v, operand, handed in zip(program.invars, body.operands, how, strict=True):
+                a = holder.invars[operand]
+                if handed == 0 and a in self.first and not (body.branch is not None and v in self.held_apart):
+                    self._join(self.first[v], self.first[a])
+            if body.has_results and body.branch is None and not is_loop(holder):
+                for v, a in zip(holder.outvars, program.outvars, strict=True):
+                    if a in self.first:
+                        self._join(self.first[v], self.first[a])
+
+    def _read_rules(self) -> None:
+        """What a rule computes belongs to what the equation made that it is the rule of; of a transposition, to the operand whose
+        cotangent it leads to, where there is one alone."""
+        first = self.first
+        has_cotangent = {j for i, j in self.of.items() if self.kin[i] == _COTANGENT}
+        has_cotangent.update(j for _, j, kin in self.others if kin == _COTANGENT)
+        stage_of = dict(zip(map(id, self.programs), self.stage_of, strict=True))
+        for program in self._unique:
+            # What holds a program may be there for tangents as a whole; its known part is not.
+            is_derived = STAGES[stage_of[id(program)]] in ("jvp", "linear", "backward")
+            for e in program.equations:
+                role = e.origin.role if e.origin is not None else "primal"
+                if not is_derived or role in ("residual", "recomputation"):
+                    self.computed.update([first[v] for v in e.outvars])
+                if e.origin is None:
+                    continue
+                kin = _OF_ROLE.get(role, _VALUE) if is_derived else _VALUE
+                of: Sequence[Atom] | None = None
+                for k, v in enumerate(e.outvars):
+                    i = first[v]
+                    if self.kin[i] == _VALUE:
+                        self.kin[i] = kin
+                    if i in self.of or self.value(i) != i:
+                        continue
+                    if of is None:
+                        of = self._source(e, kin, has_cotangent)
+                    if of:
+                        j = first.get(of[min(k, len(of) - 1)])
+                        if j is not None and self.value(j) < i:
+                            self.of[i] = j
+
+    def _source(self, e: Equation, kin: int, has_cotangent: set[int]) -> Sequence[Atom]:
+        source = next((o for o in ancestors(e) if any(v in self.first for v in o.outvars)), None)
+        if source is None:
+            return ()
+        if kin == _OF_COTANGENT:
+            read = {a: None for a in source.invars if self.first.get(a) in has_cotangent}
+            if len(read) == 1:
+                return tuple(read)
+        return source.outvars
+
+    def columns(self) -> dict[str, list[int]]:
+        """As the explorer is told."""
+        values = [self.value(i) for i in range(self.size)]
+        # What is said of one variable holds for all that are the same value.
+        of: dict[int, int] = {}
+        kin = [_VALUE] * self.size
+        computed = {values[i] for i in self.computed}
+        others: dict[tuple[int, int], int] = {}
+        certainty = np.argsort(np.array(_CERTAIN))[np.array(self.kin, np.int64)]
+        for i in np.argsort(certainty, kind="stable").tolist():
+            k, v, j = self.kin[i], values[i], self.of.get(i, -1)
+            if k in (_TANGENT, _COTANGENT) and not kin[v]:
+                kin[v] = k
+            elif v not in computed or k == _COPY:
+                kin[v] = kin[v] or k
+            if j < 0 or values[j] >= v:
+                continue
+            if of.setdefault(v, j) != j and k in (_TANGENT, _COTANGENT, _COPY) and values[of[v]] != values[j]:
+                others[v, values[j]] = k
+        for i, j, k in self.others:
+            v, j = values[i], values[j]
+            if j < v and (v not in of or values[of[v]] != j):
+                others.setdefault((v, j), k)
+        return {
+            "variable_value": values,
+            "variable_kin": [kin[v] for v in values],
+            "variable_of": [of.get(v, -1) for v in values],
+            "others_value": [v for v, _ in others],
+            "others_of": [j for _, j in others],
+            "others_kin": list(others.values()),
+        }

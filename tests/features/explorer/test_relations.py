@@ -1,0 +1,192 @@
+"""Which variables are one value, and whose tangents and cotangents others are: held against the numbers that the programs compute."""
+
+import itertools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import nested_programs  # noqa: F401  which enters its programs into the table
+import numpy as np
+import pytest
+from programs import CASES
+
+import jaxviz
+from jaxviz.derivation import STAGES
+from jaxviz.features.explorer.relations import Variables
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Literal, Var
+from jaxviz.page.schema import KINS
+
+NAMES = """layer_norm gelu scalars powers jitted_twice jitted_closing_over input_and_result used_often updates scan_rnn
+    scan_results_that_are_residuals cond_branches_differ cond_in_cond remat remat_everything_saveable remat_in_remat cond_in_remat
+    custom_jvp_nondiff""".split()
+BY_NAME = {case.name: case for case in CASES}
+SEVERAL = jax.jit(lambda x: jnp.sin(x) * x)
+
+
+class Known:
+    """A derivation, its variables by number, and the numbers that those at the top of its stages come to."""
+
+    def __init__(self, case):
+        self.derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
+        self.programs, self.stage_of, holders, self.stages = [], [], [], []
+        count = itertools.count()
+        for i, key in enumerate(STAGES):
+            try:
+                top = getattr(self.derivation, key)
+            except Exception:  # as a while loop's backward program
+                continue
+            numbers = {}
+            todo = [(top, None)]
+            while todo:
+                program, holder = todo.pop()
+                self.programs.append(program)
+                self.stage_of.append(i)
+                holders.append(holder)
+                own = (*program.constvars, *program.invars, *(v for e in program.equations for v in e.outvars))
+                for v in own:
+                    if v not in numbers:
+                        numbers[v] = next(count)
+                todo += [(p, e) for e in program.equations for _, p in e.programs]
+            self.stages.append(numbers)
+        self.found = Variables(self.stages, self.programs, self.stage_of, holders)
+        self.columns = self.found.columns()
+        self.values = self._run()
+
+    def _run(self):
+        """For a variable at the top of a stage, by its number, its value."""
+        d, random = self.derivation, np.random.default_rng(0)
+        like = lambda aval: jnp.asarray(random.normal(size=aval.shape), aval.dtype)
+        inputs = [
+            jnp.abs(like(a)) + 0.1 if jnp.issubdtype(a.dtype, jnp.inexact) else jnp.ones(a.shape, a.dtype)
+            for a in d.primal.in_avals
+        ]
+        tangents = [like(v.aval.to_tangent_aval()) for v, nz in zip(d.primal.invars, d.nonzeros, strict=True) if nz]
+        found = {}
+        self.env(found, 0, d.primal, inputs)
+        self.env(found, 1, d.jvp, [*inputs, *tangents])
+        forward = self.env(found, 2, d.forward, inputs)
+        residuals = forward[len(forward) - d.n_residuals :]
+        self.env(found, 3, d.linear, [*residuals, *tangents])
+        cotangents = [like(a) for a in d.backward.in_avals[d.n_residuals :]]
+        self.env(found, 4, d.backward, [*residuals, *cotangents])
+        return found
+
+    def env(self, found, stage, program, inputs):
+        made = tuple(v for e in program.equations for v in e.outvars)
+        results = as_function(replace(program, outvars=(*made, *program.outvars)))(*inputs)
+        names = self.stages[stage]
+        for v, x in zip((*program.invars, *made), (*inputs, *results), strict=False):
+            found[names[v]] = x
+        return results[len(made) :]
+
+
+KNOWN = {}
+
+
+@pytest.fixture(params=NAMES)
+def known(request):
+    if request.param not in KNOWN:
+        KNOWN[request.param] = Known(BY_NAME[request.param])
+    return KNOWN[request.param]
+
+
+def groups(known):
+    found = {}
+    for i in known.values:
+        found.setdefault(known.columns["variable_value"][i], []).append(i)
+    return [g for g in found.values() if len(g) > 1]
+
+
+def close(x, y):
+    return x.shape == y.shape and x.dtype == y.dtype and np.allclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_variables_that_are_one_value_have_one_value(known):
+    assert groups(known)
+    for first, *others in groups(known):
+        for other in others:
+            assert close(known.values[first], known.values[other])
+
+
+def test_every_input_of_a_stage_is_known(known):
+    d = known.derivation
+    value, kin, of = (known.columns[f"variable_{name}"] for name in ("value", "kin", "of"))
+    number = known.stages
+    for v, again in zip(d.primal.invars, d.jvp.invars, strict=False):
+        assert value[number[1][again]] == number[0][v]
+    for a, v in zip(d.linearized.residuals, d.linear.invars, strict=False):
+        if isinstance(a, Var):
+            assert value[number[3][v]] == value[number[2][a]]
+    for stage, program, n in ((1, d.jvp, len(d.primal.invars)), (3, d.linear, d.n_residuals)):
+        differentiated = [number[0][v] for v, nz in zip(d.primal.invars, d.nonzeros, strict=True) if nz]
+        for v, i in zip(program.invars[n:], differentiated, strict=True):
+            assert KINS[kin[number[stage][v]]] == "tangent"
+            assert of[number[stage][v]] == i
+
+
+def test_tangents_of_one_value_are_the_same_in_both_programs_that_have_them(known):
+    kin, of, value = (known.columns[f"variable_{name}"] for name in ("kin", "of", "value"))
+    tangents = {}
+    for i in known.values:
+        if KINS[kin[i]] == "tangent" and of[i] >= 0:
+            tangents.setdefault(value[of[i]], []).append(i)
+    assert tangents
+    for first, *others in tangents.values():
+        for other in others:
+            assert close(known.values[first], known.values[other])
+
+
+def test_cotangents_say_how_the_result_depends(known):
+    """What the linear program's result changes by, when a variable of it is changed, is what that one's cotangent says."""
+    d, kin, of = known.derivation, known.columns["variable_kin"], known.columns["variable_of"]
+    number = known.stages[3]
+    by_number = {number[v]: v for v in number}
+    inputs = [known.values[number[v]] for v in d.linear.invars]
+    cotangents = [known.values[known.stages[4][v]] for v in d.backward.invars[d.n_residuals :]]
+    cotangent_of = {}
+    for i in known.values:
+        if KINS[kin[i]] == "cotangent" and of[i] in known.values:
+            cotangent_of.setdefault(of[i], known.values[i])
+    tried = 0
+    makers = {v: e for e in d.linear.equations for v in e.outvars}
+    for j, ct in list(cotangent_of.items())[:6]:
+        v = by_number[j]
+        maker = makers.get(v)
+        if maker is not None and len(maker.outvars) > 1:
+            continue
+        rest = tuple(e for e in d.linear.equations if e is not maker)
+        given = [known.values[number[u]] for u in d.linear.invars]
+        if maker is None:
+            i = d.linear.invars.index(v)
+            run = lambda t, i=i, given=given: as_function(d.linear)(*given[:i], t, *given[i + 1 :])
+        else:
+            changed = replace(d.linear, invars=(*d.linear.invars, v), equations=rest, debug_info=None)
+            run = lambda t, changed=changed: as_function(changed)(*inputs, t)
+        before = known.values[j]
+        change = jnp.asarray(np.random.default_rng(1).normal(size=before.shape), before.dtype)
+        results = [y - x for x, y in zip(run(before), run(before + change), strict=True)]
+        through = sum(np.sum(np.asarray(r) * np.asarray(c)) for r, c in zip(results, cotangents, strict=True))
+        assert np.allclose(through, np.sum(np.asarray(ct) * np.asarray(change)), rtol=1e-2, atol=1e-2)
+        tried += 1
+    assert tried
+
+
+def test_a_literal_that_is_kept_is_no_variable_of_the_same_name():
+    """JAX keeps the 3.0 as an array; the listing calls that residual `a`, as it calls the input."""
+    view = jaxviz.explore(lambda x: 3.0 * x, 2.0).view
+    stages = {stage.key: stage for stage in view.stages}
+    binders = lambda key: view.columns["binder_vars"][view.columns["program_binders"][stages[key].programs[0]] :]
+    value = view.columns["variable_value"]
+    assert value[binders("linear")[0]] != value[binders("primal")[0]]
+
+
+def test_calls_of_one_program_are_told_apart():
+    known = Known(type(CASES[0])("twice", lambda x: SEVERAL(SEVERAL(x)), (jnp.ones(3),)))
+    value = known.columns["variable_value"]
+    results = [known.stages[0][v] for e in known.derivation.primal.equations for v in e.outvars]
+    assert len({value[i] for i in results}) == len(results)
+
+
+def test_literals_have_no_number():
+    assert not any(isinstance(a, Literal) for numbers in Known(BY_NAME["scalars"]).stages for a in numbers)

@@ -1,0 +1,50 @@
+/** The hue that a variable is written in: one for each value, which its tangents and cotangents have too. */
+
+import type { Model } from "./model";
+
+/** Hues there are: `--jv-hue-0` and so on. */
+export const HUES = 8;
+
+export class Hues {
+  /** By value. */
+  private readonly hues: Int8Array;
+  /** The value that had each hue last. */
+  private readonly last = new Int32Array(HUES).fill(-1);
+  private turn = 0;
+
+  constructor(private readonly model: Model) {
+    this.hues = new Int8Array(model.column("variable_name").length).fill(-1);
+    const [outputs, made] = [model.column("equation_outputs"), model.column("output_vars")];
+    // The stages stand in order, so the function's own values have the same hues whatever was made of it.
+    for (const { programs, equations } of model.view.stages) {
+      for (let p = programs[0]; p < programs[1]; p++) for (const v of model.binders(p)) this.give(v);
+      for (let row = equations[0]; row < equations[1]; row++)
+        for (let k = outputs[row]!; k < outputs[row + 1]!; k++) this.give(made[k]!, row);
+    }
+  }
+
+  of(variable: number): number {
+    return this.hues[this.model.value(variable)]!;
+  }
+
+  /** Another hue than those of the values beside it, and than those given last; that of the value it belongs to. */
+  private give(variable: number, row = -1): void {
+    const { model, hues, last } = this;
+    const value = model.value(variable);
+    if (hues[value]! >= 0) return;
+    const of = model.belongsTo(value);
+    if (of >= 0) {
+      this.give(of);
+      hues[value] = this.of(of);
+      return;
+    }
+    let taken = 0;
+    for (const atom of row < 0 ? [] : model.inputs(row))
+      if (atom >= 0 && this.of(atom) >= 0) taken |= 1 << this.of(atom);
+    let best = -1;
+    for (let hue = 0; hue < HUES; hue++)
+      if (!(taken & (1 << hue)) && (best < 0 || last[hue]! < last[best]!)) best = hue;
+    hues[value] = best < 0 ? this.turn % HUES : best;
+    last[hues[value]!] = this.turn++;
+  }
+}
