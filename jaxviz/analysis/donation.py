@@ -29,7 +29,16 @@ class Donation:
     offered: int | None = None
 
 
-def match_donations(program: Program, donated: Sequence[bool]) -> tuple[Donation, ...]:
+NameOf = Callable[[int], str]
+"""From the place of a result to what it is called."""
+
+
+def result_number(k: int) -> str:
+    """`result 0`."""
+    return f"result {k}"
+
+
+def match_donations(program: Program, donated: Sequence[bool], name: NameOf = result_number) -> tuple[Donation, ...]:
     """What `jax.jit` makes of the donated arguments of a program.
 
     Each result takes the memory of the first argument left that has its type. An argument that is left over then is offered to XLA,
@@ -47,7 +56,7 @@ def match_donations(program: Program, donated: Sequence[bool]) -> tuple[Donation
     made = []
     for i, (is_donated, is_read) in enumerate(zip(donated, read, strict=True)):
         if is_donated:
-            reason = "" if i in taken else why_not(program, i, is_read, taken.values(), offered.get(i))
+            reason = "" if i in taken else why_not(program, i, is_read, taken.values(), offered.get(i), name)
             made.append(Donation(i, taken.get(i), reason, offered.get(i)))
     return tuple(made)
 
@@ -72,7 +81,13 @@ def _size(aval: Any) -> int:
 
 
 def why_not(
-    program: Program, i: int, is_read: bool, taken: Collection[int], offered: int | None, is_final: bool = False
+    program: Program,
+    i: int,
+    is_read: bool,
+    taken: Collection[int],
+    offered: int | None,
+    name: NameOf,
+    is_final: bool = False,
 ) -> str:
     """Why no result takes the memory of an argument.
 
@@ -81,6 +96,7 @@ def why_not(
       is_read: whether the results depend on it.
       taken: the results that take the memory of other arguments.
       offered: see `Donation`.
+      name: of a result, in the sentence.
       is_final: whether XLA has decided.
     """
     aval = program.invars[i].aval
@@ -90,12 +106,12 @@ def why_not(
     if offered is not None:
         other = program.out_avals[offered].str_short(short_dtypes=True)
         xla = "XLA did not let it take the memory" if is_final else "XLA may let it take the memory"
-        return f"no result has its type {kind}; result {offered}, {other}, has as many elements, and {xla}"
+        return f"no result has its type {kind}; {name(offered)}, {other}, has as many elements, and {xla}"
     alike = [k for k in sorted(taken) if _memory(program.out_avals[k]) == _memory(aval)]
     if len(alike) == 1:
-        return f"the only result of type {kind}, result {alike[0]}, takes the memory of another argument"
+        return f"the only result of type {kind}, {name(alike[0])}, takes the memory of another argument"
     if alike:
-        return f"all results of type {kind}, results {', '.join(map(str, alike))}, take the memory of other arguments"
+        return f"all results of type {kind}, {', '.join(map(name, alike))}, take the memory of other arguments"
     return f"no result has its type {kind} ({format_bytes(nbytes(aval))})"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -286,3 +286,13 @@ def defined_at(program: Program) -> Location:
 def primal_equation(equation: Equation) -> Equation:
     """The equation of the user's program that a derived one came from."""
     return list(ancestors(equation))[-1] if equation.origin is not None and equation.origin.equation else equation
+
+
+def with_holders(
+    program: Program, within: tuple[Equation, ...] = ()
+) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
+    """The equations in the order of `Program.walk`, each with those that hold its program, outermost first."""
+    for e in program.equations:
+        yield e, within
+        for _, nested in e.programs:
+            yield from with_holders(nested, (*within, e))

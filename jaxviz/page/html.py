@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jaxviz.page.schema import CheckResult, Excerpt, SourceFile, View
+from jaxviz.page.schema import View
+from jaxviz.page.texts import fit
 from jaxviz.report.tables import printable
-
-_LONGEST = 2000
-"""The most characters of a name that are shown."""
 
 _HOST = """
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -106,42 +104,9 @@ html {{ color-scheme: light dark; }}
 
 
 def fit_to_show(view: View) -> View:
-    """A view whose texts have their control characters, and those that turn text around, spelt out; very long names are cut."""
-    return replace(
-        view,
-        title=printable(view.title, 200),
-        strings=tuple(_lines(text) for text in view.strings),
-        notes=tuple(_lines(text) for text in view.notes),
-        files=tuple(_file(file) for file in view.files),
-        stages=tuple(replace(stage, error=_lines(stage.error)) for stage in view.stages),
-        branches=tuple(replace(branch, value=printable(branch.value, _LONGEST)) for branch in view.branches),
-        check=view.check and _check(view.check),
-        devices=tuple(_lines(text) for text in view.devices),
-        placement=_lines(view.placement),
-        no_memory=_lines(view.no_memory),
-    )
-
-
-def _lines(text: str) -> str:
-    if len(text) <= _LONGEST and text.isprintable():  # as nearly all are
-        return text
-    return "\n".join(printable(line, _LONGEST) for line in text.split("\n"))
-
-
-def _file(file: SourceFile) -> SourceFile:
-    excerpts = tuple(map(_source, file.excerpts))
-    return replace(file, label=printable(file.label, _LONGEST), path=printable(file.path, _LONGEST), excerpts=excerpts)
-
-
-def _check(check: CheckResult) -> CheckResult:
-    return replace(check, summary=_lines(check.summary), differences=tuple(map(_lines, check.differences)))
-
-
-def _source(excerpt: Excerpt) -> Excerpt:
-    return replace(
-        excerpt,
-        lines=tuple("\t".join(printable(part, _LONGEST) for part in line.split("\t")) for line in excerpt.lines),
-    )
+    """A view whose texts have their control characters, and those that turn text around, spelt out; very long lines are cut."""
+    shown: View = fit(view)
+    return replace(shown, title=printable(view.title, 200))
 
 
 def _packed(block: bytes) -> str:

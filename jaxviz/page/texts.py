@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from jaxviz.page.sources import without_folders
@@ -19,7 +20,7 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
     {'name': 'a<U+202E>b'}
 
     Args:
-      value: dicts, lists, tuples, texts and numbers. Lines and tabs stay; keys are not looked at.
+      value: dicts, lists, tuples, dataclasses, texts and numbers. Lines and tabs stay; keys are not looked at.
       limit: the most characters of a line.
     """
     if isinstance(value, str):
@@ -28,7 +29,9 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
         return "".join(part if part in "\n\t" else printable(part, limit) for part in re.split(r"([\n\t])", value))
     if isinstance(value, dict):
         return {key: fit(inner, limit) for key, inner in value.items()}
-    return [fit(inner, limit) for inner in value] if isinstance(value, (list, tuple)) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: fit(getattr(value, f.name), limit) for f in fields(value)})
+    return type(value)(fit(inner, limit) for inner in value) if isinstance(value, (list, tuple)) else value
 
 
 def first_line(error: BaseException) -> str:

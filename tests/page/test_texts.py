@@ -8,7 +8,7 @@ from jaxviz.page.texts import first_line, fit
 
 def test_all_texts_of_a_value_are_fit():
     value = {"a\u202e": ["b\x1b[0m", {"c": "d\ud800"}], "e": (1, None, "f\ng\th")}
-    assert fit(value) == {"a\u202e": ["b<U+001B>[0m", {"c": "d<U+D800>"}], "e": [1, None, "f\ng\th"]}
+    assert fit(value) == {"a\u202e": ["b<U+001B>[0m", {"c": "d<U+D800>"}], "e": (1, None, "f\ng\th")}
 
 
 def test_a_long_line_is_cut_and_the_others_stay():

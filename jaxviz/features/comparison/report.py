@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from jaxviz.analysis.walk import location_of
+from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import STAGES, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.features.cost.report import cost, format_flops
@@ -16,9 +16,9 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Equation, Program
+from jaxviz.ir.syntax import Program
 from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, short_location, type_text
+from jaxviz.report.tables import format_bytes, format_change, short_location, type_text
 from jaxviz.transforms.unopened import unopened_note
 
 _ROWS = 20
@@ -222,7 +222,7 @@ class Comparison(Report):
                 yield Table(("", "equation", "type", "line"), equations, "<<<<", caption, _ROWS)
         kept = [
             (
-                f"{r.before:,} → {r.after:,}", r.what, r.type, _signed((r.after - r.before) * r.nbytes),
+                f"{r.before:,} → {r.after:,}", r.what, r.type, format_change((r.after - r.before) * r.nbytes),
                 short_location(r.location),
             )
             for r in (self.residuals if "backward" in self.alignments else ())
@@ -271,7 +271,7 @@ def compare(f: Any, g: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwar
 def _grouped(program: Program, numbers: Sequence[int], is_added: bool) -> list[Difference]:
     wanted = set(numbers)
     groups: dict[tuple[str, str, Location | None], list[int]] = {}
-    for i, (e, within) in enumerate(_walk(program, ())):
+    for i, (e, within) in enumerate(with_holders(program)):
         if i in wanted:
             types = ", ".join(type_text(v.aval) for v in e.outvars)
             groups.setdefault((e.primitive.name, types, location_of(e, within)), []).append(i)
@@ -279,13 +279,6 @@ def _grouped(program: Program, numbers: Sequence[int], is_added: bool) -> list[D
         Difference(what, kind, location, is_added, len(group), tuple(group))
         for (what, kind, location), group in groups.items()
     ]
-
-
-def _walk(program: Program, within: tuple[Equation, ...]) -> Iterable[tuple[Equation, tuple[Equation, ...]]]:
-    for e in program.equations:
-        yield e, within
-        for _, nested in e.programs:
-            yield from _walk(nested, (*within, e))
 
 
 def _amount(n: int, unit: str) -> str:
@@ -297,7 +290,3 @@ def _change(f: Figure) -> str:
         return "same"
     amount = f"{'+' if f.change > 0 else '-'}{_amount(abs(f.change), f.unit)}"
     return f"{amount} ({100 * f.change / f.before:+.0f}%)" if f.before else amount
-
-
-def _signed(n: int) -> str:
-    return f"{'-' if n < 0 else '+' * (n > 0)}{format_bytes(abs(n))}"

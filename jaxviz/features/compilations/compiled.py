@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.donation import Donation, match_donations, why_not
+from jaxviz.analysis.donation import Donation, NameOf, match_donations, result_number, why_not
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
@@ -119,7 +119,7 @@ def report_compiled(
         if d.result is None:
             notes[d.argument] = f"donated, but {d.reason}"
         else:
-            notes[d.argument] = f"donated: {_result(d.result)} takes its memory"
+            notes[d.argument] = f"donated: {result_number(d.result)} takes its memory"
             takes[d.result] = f"in the memory of {names[d.argument]}"
     shardings = [s for s in (*in_shardings, *out_shardings) if s is not None]
     devices = device_names(d for s in shardings for d in s.device_set)
@@ -133,17 +133,13 @@ def report_compiled(
             for i, (name, v, s) in enumerate(zip(names, program.invars, in_shardings, strict=True))
         ),
         tuple(
-            _placed(_result(k), a, s, takes.get(k, ""))
+            _placed(result_number(k), a, s, takes.get(k, ""))
             for k, (a, s) in enumerate(zip(program.out_avals, out_shardings, strict=True))
         ),
         static,
         donations,
         None if memory is None else int(memory.temp_size_in_bytes),
     )
-
-
-def _result(k: int) -> str:
-    return f"result {k}"
 
 
 def _placed(path: str, aval: Any, sharding: Any, note: str) -> Placed:
@@ -168,15 +164,17 @@ def layout_of(sharding: Any) -> str:
     return f"P({', '.join(map(repr, spec))})" if spec is not None else str(sharding)
 
 
-def as_compiled(program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool]) -> tuple[Donation, ...]:
+def as_compiled(
+    program: Program, donated: Sequence[bool], compiled: Any, kept: Sequence[bool], name: NameOf = result_number
+) -> tuple[Donation, ...]:
     """What JAX planned for donated arguments, corrected by what XLA says that it did."""
-    planned = match_donations(program, donated)
+    planned = match_donations(program, donated, name)
     pairs = aliases_of(compiled)
     place = [i for i, is_kept in enumerate(kept) if is_kept]
     if pairs is None or any(i >= len(place) or k >= len(program.outvars) for i, k in pairs.items()):
         return planned  # XLA does not tell, or tokens are among its inputs
     result_of = {place[i]: k for i, k in pairs.items()}
-    return tuple(_corrected(program, d, result_of, kept[d.argument], compiled) for d in planned)
+    return tuple(_corrected(program, d, result_of, kept[d.argument], compiled, name) for d in planned)
 
 
 def aliases_of(compiled: Any) -> dict[int, int] | None:
@@ -191,19 +189,19 @@ def aliases_of(compiled: Any) -> dict[int, int] | None:
 
 
 def _corrected(
-    program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool, compiled: Any
+    program: Program, planned: Donation, result_of: dict[int, int], is_kept: bool, compiled: Any, name: NameOf
 ) -> Donation:
     i = planned.argument
     if i in result_of:
         return Donation(i, result_of[i])
     if planned.result is not None:
-        other = _laid_out_otherwise(compiled, i, planned.result)
-        return Donation(i, None, other or f"XLA did not let {_result(planned.result)}, of its type, take the memory")
-    reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, is_final=True)
+        other = _laid_out_otherwise(compiled, i, planned.result, name(planned.result))
+        return Donation(i, None, other or f"XLA did not let {name(planned.result)}, of its type, take the memory")
+    reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, name, is_final=True)
     return Donation(i, None, reason, planned.offered)
 
 
-def _laid_out_otherwise(compiled: Any, i: int, k: int) -> str:
+def _laid_out_otherwise(compiled: Any, i: int, k: int, result: str) -> str:
     """How an argument and a result of one type differ in how they lie in memory; '' where they do not."""
     given = jax.tree.leaves(compiled.input_formats, is_leaf=lambda x: x is None)[i]
     made = jax.tree.leaves(compiled.output_formats)[k]
@@ -211,12 +209,12 @@ def _laid_out_otherwise(compiled: Any, i: int, k: int) -> str:
         return ""
     kinds = given.sharding.memory_kind, made.sharding.memory_kind
     if kinds[0] != kinds[1]:
-        return f"{_result(k)}, of its type, is in {kinds[1]} memory, and it is in {kinds[0]} memory"
+        return f"{result}, of its type, is in {kinds[1]} memory, and it is in {kinds[0]} memory"
     places = layout_of(given.sharding), layout_of(made.sharding)
     if places[0] != places[1]:
-        return f"{_result(k)}, of its type, is laid out as {places[1] or 'on one device'}, and it as {places[0] or 'on one device'}"
+        return f"{result}, of its type, is laid out as {places[1] or 'on one device'}, and it as {places[0] or 'on one device'}"
     if given.layout != made.layout:
-        return f"{_result(k)}, of its type, has another order of dimensions in memory"
+        return f"{result}, of its type, has another order of dimensions in memory"
     return ""
 
 

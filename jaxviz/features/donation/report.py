@@ -151,12 +151,12 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
     copied = _copied(compiled)
     place = {i: n for n, i in enumerate(i for i, is_kept in enumerate(kept) if is_kept)}
     donated = []
-    for d in as_compiled(program, given, compiled, kept):
+    for d in as_compiled(program, given, compiled, kept, results.__getitem__):
         aval = program.invars[d.argument].aval
         result = "" if d.result is None else results[d.result]
         donated.append(
             Donated(
-                names[d.argument], aval.str_short(short_dtypes=True), nbytes(aval), result, _with_paths(d.reason, results),
+                names[d.argument], aval.str_short(short_dtypes=True), nbytes(aval), result, d.reason,
                 bool(result) and place.get(d.argument) in copied,
             )
         )  # fmt: skip
@@ -173,17 +173,6 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
 def _dynamic(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _, positional, named = compat.static_arguments(fun, info, args, kwargs)
     return tuple(positional.values()), named
-
-
-def _with_paths(reason: str, results: Sequence[str]) -> str:
-    """A reason with `result 2` as its path."""
-    return re.sub(
-        r"\b(result|results) ((?:\d+(?:, )?)+)",
-        lambda m: (
-            ", ".join(results[int(n)] for n in m[2].rstrip(", ").split(", ")) + (", " if m[2].endswith(", ") else "")
-        ),
-        reason,
-    )
 
 
 def _copied(compiled: Any) -> frozenset[int]:

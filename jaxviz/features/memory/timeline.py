@@ -209,16 +209,12 @@ class MemoryTimeline(Report):
         Args:
           ax: axes of a figure of your own to draw in.
         """
-        from jaxviz.report.figures import Picture
+        from jaxviz.report.figures import Picture, unit_of
 
         axes = Picture(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
         figure = cast("Figure", axes.figure)
         totals = np.asarray([s.nbytes for s in self.steps], float).reshape(-1, len(KINDS))
-        unit, scale = next(
-            (u, s)
-            for u, s in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-            if self.peak_nbytes >= s or s == 1
-        )
+        unit, scale = unit_of(self.peak_nbytes)
         shown = [i for i in range(len(KINDS)) if totals[:, i].any()]
         axes.stackplot(
             np.arange(len(totals)), totals[:, shown].T / scale, labels=[_plural(KINDS[i]) for i in shown], step="mid",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,9 +13,6 @@ import numpy as np
 from jaxviz.features.probes import probes
 from jaxviz.features.probes.probes import STATISTICS, Kind, Report, What
 from jaxviz.report.tables import printable
-
-if TYPE_CHECKING:
-    pass
 
 Array = np.ndarray[Any, Any]
 

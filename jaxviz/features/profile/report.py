@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 
 from jaxviz.analysis.lowering import Tags
-from jaxviz.analysis.walk import location_of
+from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.features.profile.device_trace import DeviceTrace, device_trace
 from jaxviz.features.profile.flame import Flame, Path, flame_of, plot_flame, speedscope
 from jaxviz.features.profile.python_loop import Loop, look_for_loop
@@ -25,7 +25,7 @@ from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location, is_own_code
-from jaxviz.ir.syntax import Equation, Program
+from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.report import Listed, Report, Table, attributes
 from jaxviz.report.tables import format_seconds, short_location
@@ -388,7 +388,7 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
         return (), (f"{unknown} is recording something else.",)
     text = str(numbered.compiled.as_text() or "")
     made_from, module = _equations(text, numbered.tags), text.partition("HloModule ")[2].partition(",")[0]
-    places = list(_with_holders(numbered.program))
+    places = list(with_holders(numbered.program))
     kernels = []
     for (of, name), (seconds, times) in recorded.instructions.items():
         opcode, numbers = made_from.get(name, ("", ()))
@@ -402,16 +402,6 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
     if not kernels:
         return (), (f"{unknown} gives no instructions of {jax.default_backend()}.",)
     return tuple(sorted(kernels, key=lambda k: -k.seconds)), ()
-
-
-def _with_holders(
-    program: Program, within: tuple[Equation, ...] = ()
-) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
-    """The equations in the order of their numbers in `Tags`, with those that hold them."""
-    for e in program.equations:
-        yield e, within
-        for _, nested in e.programs:
-            yield from _with_holders(nested, (*within, e))
 
 
 def _equations(text: str, tags: Tags) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -505,3 +505,12 @@ def _scaled(amounts: np.ndarray) -> np.ndarray:
 def _can_be_saved(aval: Any) -> bool:
     """Whether it is an array, and of a type that JAX's checkpoint saves: it rounds what it saves, and complex values cannot be."""
     return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
+
+
+def best_trades(points: Iterable[Point]) -> list[Point]:
+    """Those of which none is better in bytes and in FLOPs, the fewest bytes first."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
+        if not best or point.flops < best[-1].flops:
+            best.append(point)
+    return best

@@ -15,7 +15,7 @@ from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import memory as modelled_memory
 from jaxviz.features.remat.code import CodeRow, Place, code_text, places_of_values, with_source
-from jaxviz.features.remat.graph import Graph, Point, Saved, derive_like
+from jaxviz.features.remat.graph import Graph, Point, Saved, best_trades, derive_like
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -94,12 +94,7 @@ class RematPlan(Report):
         """The best trades between the least bytes that can be had and no recomputation, each solved for when first asked for."""
         budgets = sorted({*evenly(self._graph.least, self.everything.nbytes, 12)})
         solved = each(lambda b: self._graph.solve(b).point, budgets[:-1], "plans")
-        points = {*solved, self.everything}
-        best: list[Point] = []
-        for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
-            if not best or point.flops < best[-1].flops:
-                best.append(point)
-        return tuple(best)
+        return tuple(best_trades({*solved, self.everything}))
 
     def apply(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """The function with the checkpoint and the names of this plan: plain JAX, for arguments of the types planned for.

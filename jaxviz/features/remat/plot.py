@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxviz.features.remat.graph import Point
-from jaxviz.report.figures import INK, Picture, shortened
+from jaxviz.features.remat.graph import Point, best_trades
+from jaxviz.report.figures import INK, Picture, unit_of
+from jaxviz.report.tables import printable
 
 if TYPE_CHECKING:
     from jaxviz.features.remat.plan import RematPlan
@@ -30,8 +31,7 @@ def plot_policies(found: PolicyComparison, front: Sequence[Point], axes: Axes | 
 def plot_plan(plan: RematPlan, axes: Axes | None = None) -> Figure:
     """See `RematPlan.plot`."""
     marks = {plan.everything: "no checkpoints", Point(plan.nbytes, plan.flops): "this plan"}
-    front = sorted({*plan.front, Point(plan.nbytes, plan.flops)}, key=lambda p: (p.nbytes, p.flops))
-    best = [p for i, p in enumerate(front) if all(p.flops < q.flops for q in front[:i])]
+    best = best_trades({*plan.front, Point(plan.nbytes, plan.flops)})
     return _draw_trades(marks, best, f"plans for {plan.function}", axes)
 
 
@@ -41,7 +41,7 @@ def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str,
         axes = Picture(figsize=(8, 4.5), layout="constrained", facecolor="white").subplots()
     figure = cast("Figure", axes.figure)
     largest = max([*(p.nbytes for p in (*marks, *front)), 1])
-    unit, size = next((u, s) for u, s in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)) if largest >= s)
+    unit, size = unit_of(largest)
     most = max([*(p.flops for p in (*marks, *front)), 1])
     flop, scale = next((u, s) for u, s in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1)) if most >= s)
     if front:
@@ -55,7 +55,7 @@ def _draw_trades(marks: Mapping[Point, str], front: Sequence[Point], title: str,
         axes.plot(x, y, "o", color="#d9822b", markersize=8)
         to_left = point.nbytes > 0.6 * largest
         axes.annotate(
-            shortened(name, 44), (x, y), xytext=(-8 if to_left else 8, 6), textcoords="offset points",
+            printable(name, 44), (x, y), xytext=(-8 if to_left else 8, 6), textcoords="offset points",
             ha="right" if to_left else "left", fontsize=9, color=INK, parse_math=False,
         )  # fmt: skip
     axes.set_xlim(0, 1.05 * largest / size)

@@ -24,7 +24,7 @@ from jaxviz.analysis.walk import Tracer, defined_at, location_of
 from jaxviz.derivation import Derivation, derive
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
-from jaxviz.features.remat.graph import Point
+from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import RematPlan, plan_remat
 from jaxviz.features.remat.policies import counted, of_type
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
@@ -40,7 +40,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
 from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, nbytes, short_location
+from jaxviz.report.tables import format_bytes, nbytes, printable, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -304,9 +304,9 @@ class PolicyComparison(Report):
     def _parts(self) -> Iterator[str | Table]:
         shown = [d for d in self.differences if d.at_stake][:ROWS]
         names = [o.name for o in self.outcomes]
-        values = [(cut(r[0], 26), *r[1:]) for r in self._values(shown)]
+        values = [(printable(r[0], 26), *r[1:]) for r in self._values(shown)]
         is_wide = width_of((*_VALUES, *names), values) > 100
-        rows = [(f"{i + 1} " * is_wide + cut(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
+        rows = [(f"{i + 1} " * is_wide + printable(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
         yield Table(_HEADS, rows, "<>>>>>")
         if self._is_compiled:
             yield self.compare()
@@ -477,22 +477,9 @@ def _by_decision(texts: Sequence[str]) -> str:
     return "; ".join(f"{text}: {', '.join(under)}" for text, under in found.items())
 
 
-def best_trades(points: Iterable[Point]) -> list[Point]:
-    """Those of which none is better in bytes and in FLOPs, the fewest bytes first."""
-    best: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.nbytes, p.flops)):
-        if not best or point.flops < best[-1].flops:
-            best.append(point)
-    return best
-
-
 def number(flops: int) -> str:
     """`1.2 M`."""
     return format_flops(flops).removesuffix("FLOP").strip()
-
-
-def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _change(n: int, of: int) -> str:

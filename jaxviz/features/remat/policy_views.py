@@ -8,9 +8,9 @@ from typing import Any
 
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, curve, peak_text
-from jaxviz.features.remat.policy_comparison import PolicyComparison, cut, number, width_of
+from jaxviz.features.remat.policy_comparison import PolicyComparison, number, width_of
 from jaxviz.report.report import Drawn, Part, Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import format_bytes, format_change, printable
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class MemoryComparison(Report):
         rows = []
         for kind, sizes in zip((*KINDS, "all"), (*zip(*alive, strict=True), tuple(map(sum, alive))), strict=True):
             if any(sizes):
-                less = [_signed(sizes[1] - sizes[0])] if len(alive) == 2 else []
+                less = [format_change(sizes[1] - sizes[0])] if len(alive) == 2 else []
                 rows.append((kind, *map(format_bytes, sizes), *less))
         return heads, rows
 
@@ -68,10 +68,6 @@ class MemoryComparison(Report):
 
 def _at_peak(timeline: MemoryTimeline) -> tuple[int, ...]:
     return timeline.steps[timeline.peak].nbytes if timeline.steps else (0,) * len(KINDS)
-
-
-def _signed(n: int) -> str:
-    return f"{'-' if n < 0 else '+' * (n > 0)}{format_bytes(abs(n))}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +95,7 @@ class PlanComparison(Report):
     def _parts(self) -> Iterator[Table]:
         rows = []
         for o, plan in zip(self.policies.outcomes, self.policies.plans, strict=True):
-            policy = (cut(o.name, 34), format_bytes(o.nbytes), number(o.flops))
+            policy = (printable(o.name, 34), format_bytes(o.nbytes), number(o.flops))
             if plan is None:
                 rows.append((*policy, "", "", "no plan so small"))
             else:
