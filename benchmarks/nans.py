@@ -25,12 +25,13 @@ def measure(name: str, arguments: str, what: str) -> dict[str, Any]:
     """In this process: seconds, by the clock and of the processor, peak bytes, and what was found."""
     f, finite, broken = PROGRAMS[name]()
     args = jax.block_until_ready(finite if arguments == "finite" else broken)
+    find_nan = jaxviz.find_nan  # which is imported when it is first asked for
     start, start_cpu = time.perf_counter(), time.process_time()
     found = ""
     if what == "gradient":
         jax.block_until_ready(jax.jit(jax.value_and_grad(f))(*args))
     else:
-        report = jaxviz.find_nan(f, *args)
+        report = find_nan(f, *args)
         found = "" if report is None else report.born.short if report.born else report.given[0]
     seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

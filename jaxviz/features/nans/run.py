@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,21 +36,21 @@ class Run:
 
     def once(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """`jax.jit` of a part of it that is run a single time: where it ran in a moment, compiling it well takes longer than that spares."""
+        jitted = jax.jit(fun)
         quickly = self.is_short and jax.default_backend() == "cpu"
-        made: Callable[..., Any] = jax.jit(fun, compiler_options=_quick_options() if quickly else None)
-        return made
+        return (lambda *args: _compiled_quickly(jitted.lower(*args))(*args)) if quickly else jitted
 
 
-@functools.cache
-def _quick_options() -> dict[str, Any]:
-    """What has XLA compile for the CPU in about half of the time. Not every version knows all of it."""
-    least = {"xla_backend_optimization_level": 0}
-    options = {**least, "xla_cpu_use_fusion_emitters": False}
+_LITTLE_WORK = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+_LEAST_WORK = {**_LITTLE_WORK, "xla_cpu_use_fusion_emitters": False}
+"""What has XLA compile for the CPU in less than half of the time; the latter where it knows it, as JAX 0.10 does."""
+
+
+def _compiled_quickly(lowered: Any) -> Any:
     try:
-        jax.jit(lambda x: x, compiler_options=options)(np.float32(0))
+        return lowered.compile(compiler_options=_LEAST_WORK)
     except jax.errors.JaxRuntimeError:
-        return least
-    return options
+        return lowered.compile(compiler_options=_LITTLE_WORK)
 
 
 _SHARE = 0.2
