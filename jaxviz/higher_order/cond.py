@@ -41,7 +41,7 @@ from jaxviz.transforms.linearize import (
     rule_of,
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules, typed_by_cotangents
 from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
 
 
@@ -232,13 +232,20 @@ def _split_cond(operation: Operation, unknown: Mask, available: Mask | None, pol
     )
 
 
+typed_by_cotangents.add(compat.cond_p)
+
+
 @transpose_rules.register(compat.cond_p)
 def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *lin = linear
     nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts).nonzeros_out for b in branches)
     made = cond_operation(
-        operation, [transpose_program(b, lin, nonzero_cts, None, nonzeros_out).backward for b in branches]
+        operation,
+        [
+            transpose_program(b, lin, nonzero_cts, None, nonzeros_out, ct_avals=operation.out_avals).backward
+            for b in branches
+        ],
     )
     return TransposeRule(Template(call_of(made), ["cotangent"]), nonzeros_out, "transpose of a cond")
 

@@ -110,9 +110,12 @@ def _may_bypass(operation: Operation, result: int) -> bool:
     return params["out_shardings"][result] is compat.UNSPECIFIED and params["out_layouts"][result] is None
 
 
+transpose.typed_by_cotangents.add(compat.jit_p)
+
+
 @transpose_rules.register(compat.jit_p)
 def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
-    parts = transpose.transpose_program(operation.params["jaxpr"], linear, nonzero_cts)
+    parts = transpose.transpose_program(operation.params["jaxpr"], linear, nonzero_cts, ct_avals=operation.out_avals)
     others = [i for i, lin in enumerate(linear) if not lin]
     cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
     cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])

@@ -44,7 +44,7 @@ from jaxviz.transforms.linearize import (
     rule_of,
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules
+from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules, typed_by_cotangents
 from jaxviz.transforms.vmap import Dims, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
 
 
@@ -353,6 +353,9 @@ def _split_scan(operation: Operation, unknown: Mask, available: Mask | None, pol
     )
 
 
+typed_by_cotangents.add(compat.scan_p)
+
+
 @transpose_rules.register(compat.scan_p)
 def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     """Cotangents of the carry go round in reverse; those of the consts are summed up in a carry of their own.
@@ -374,6 +377,7 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
         [*([True] * n_carry), *ys_cts],
         carried=[True] * n_const_lin + [False] * (n_lin - n_const_lin),
         instantiate=[True] * n_lin,
+        ct_avals=[compat.as_weak_as(a, b) for a, b in zip(scan.body.out_avals, operation.out_avals, strict=True)],
     )
     n_fixed, n_stacked, n_ys = n_consts - n_const_lin, len(xs_lin) - sum(xs_lin), sum(ys_cts)
     fixed, stacked, ct_carry, ct_ys, ct_consts = partition(

@@ -2278,6 +2278,12 @@ def is_float0(aval: Any) -> bool:
 
 @cleared
 @functools.lru_cache(maxsize=4096)
+def as_weak_as(aval: Any, other: Any) -> Any:
+    """A type, weak where another one is; the same object where it is so already."""
+    weak = getattr(other, "weak_type", None)
+    return aval if weak is None or weak == getattr(aval, "weak_type", weak) else aval.update(weak_type=weak)
+
+
 def cotangent_type(aval: Any) -> Any:
     """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
     ct = aval.to_ct_aval()

@@ -10,6 +10,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import applied, trace_rule, trace_rule_on_values, write_params
+from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Relations, Shared, Var
@@ -97,6 +98,9 @@ def _not_linear(operation: Operation) -> EquationError:
     )
 
 
+typed_by_cotangents: set[Any] = set()
+"""Primitives that hold programs which JAX transposes for the types of the cotangents that come in; of others those of the program decide."""
+
 Read = tuple[Atom, "Equation | None", Atom]
 """A variable, an equation that reads it, None for the program's results, and what that adds to its cotangent."""
 
@@ -109,6 +113,7 @@ def transpose_program(
     carried: Sequence[bool] | None = None,
     instantiate: Sequence[bool] | None = None,
     at: Sequence[Any] | None = None,
+    ct_avals: Sequence[Any] | None = None,
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
@@ -120,6 +125,7 @@ def transpose_program(
       nonzero_cts: for each result, whether a cotangent comes in for it.
       carried: for each linear input, whether the sum of its cotangents starts from a value that comes in too, after those.
       instantiate: for each linear input, whether a zero cotangent is written out.
+      ct_avals: types whose cotangents come in for the results; those of the results by default.
       at: concrete values of what the backward program takes, for custom rules whose Python looks at values.
 
     Raises:
@@ -147,9 +153,9 @@ def transpose_program(
         cotangents[to] = ct if before is None else _add(builder, before, ct, equation)
 
     cts_in: list[Var] = []
-    for result, nonzero in zip(program.outvars, nonzero_cts, strict=True):
+    for result, aval, nonzero in zip(program.outvars, ct_avals or program.out_avals, nonzero_cts, strict=True):
         if nonzero:
-            cts_in.append(Var(compat.cotangent_type(result.aval)))
+            cts_in.append(Var(compat.cotangent_type(aval)))
             if result in is_linear:
                 accumulate(result, cts_in[-1], None)
     linear_inputs = [v for v, lin in zip(program.invars, linear, strict=True) if lin]
@@ -164,8 +170,9 @@ def transpose_program(
         if True not in nonzeros:
             continue
         mask = tuple([a in is_linear for a in equation.invars])
+        operation = _as_weak_as(equation.operation, cts)
         try:
-            rule = transpose_rules(equation.operation, mask, nonzeros)
+            rule = transpose_rules(operation, mask, nonzeros)
         except compat.ConcretizationTypeErrors as error:
             if at is None:
                 located(error, equation, index)
@@ -173,7 +180,7 @@ def transpose_program(
             inputs = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
             read = [a for a in equation.invars if a not in is_linear] + [ct for ct in cts if ct is not None]
             values = values_at(builder, inputs, at, read)
-            rule = transpose_rules.find(equation.operation)(equation.operation, mask, nonzeros, values)
+            rule = transpose_rules.find(operation)(operation, mask, nonzeros, values)
         except AssertionError as error:
             if sum(mask) < 2:
                 raise
@@ -246,6 +253,23 @@ def _readers(reads: Sequence[Read]) -> dict[Atom, list[tuple[Equation | None, At
     for a, equation, ct in reads:
         readers.setdefault(a, []).append((equation, ct))
     return readers
+
+
+def _as_weak_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
+    """The operation with results of weak types where their cotangents have weak types: in JAX a rule is run on what comes in.
+
+    The cotangent of a weakly typed value is strong where, say, a matrix product with a strong one reads it.
+    """
+    if operation.programs and operation.primitive not in typed_by_cotangents:
+        return operation
+    avals = tuple(
+        a if ct is None else compat.as_weak_as(a, ct.aval) for a, ct in zip(operation.out_avals, cts, strict=True)
+    )
+    if all(a is b for a, b in zip(avals, operation.out_avals, strict=True)):
+        return operation
+    return make_operation(
+        operation.primitive, operation.params, operation.in_avals, avals, operation.effects, operation.context
+    )
 
 
 def _of_values(

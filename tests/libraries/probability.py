@@ -71,7 +71,7 @@ def dynamax_hidden_markov():
     return lambda params, observed: -model.marginal_log_prob(params, observed), (params, observed)
 
 
-@program("gpjax", grad="The cotangent of a jitted function's weakly typed result counts as weak where JAX's is not.")
+@program("gpjax")
 def gpjax_marginal_likelihood():
     import equinox as eqx
     import gpjax as gpx
