@@ -39,7 +39,7 @@ def shown(explorer):
     explorer._fill()
     explorer.complete()
     explorer._fill_what_if()
-    return explorer.payload, explorer.what_if, str(explorer)
+    return explorer.payload, explorer.rest, explorer.what_if, str(explorer)
 
 
 def planned(derivation, explorer):

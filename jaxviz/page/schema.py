@@ -9,6 +9,11 @@ The block is little-endian::
     ...       the header, JSON in UTF-8, padded with spaces to a multiple of 8 bytes
     ...       the columns, each starting at a multiple of 8 bytes
 
+The header has for each column its type, its length and where it starts, and how it is coded if it is not there as it is: "delta" and a type
+for the differences of its neighbours, "dictionary" and a number for so many values, then a byte for each item that says which.
+
+What comes later of a large program is a block of its own that has the columns that differ, and the strings that are new.
+
 Equations of all stages stand in one table of columns, in the order in which they are read: an equation that holds
 programs is followed by theirs. A block is sent gzipped. Strings are held once and referred to by number. `COLUMNS` says what each column means.
 """
@@ -18,6 +23,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -25,7 +31,7 @@ from typing import Any
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 9
+VERSION = 10
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -231,26 +237,37 @@ def pack(block: bytes) -> bytes:
     return gzip.compress(block, 1, mtime=0)
 
 
-def encode(view: View) -> bytes:
-    """Write a view as bytes.
+def encode(view: View, known: View | None = None) -> bytes:
+    """Write a view as bytes; of one whose first part is known, what is not the same there, which is for `decode` with that part.
 
     >>> decode(encode(view)).title == view.title
     True
     """
-    columns = {name: _narrowed(name, view.columns[name]) for name in COLUMNS}
     table, blocks, offset = {}, [], 0
-    for name, column in columns.items():
-        block = column.tobytes()
-        table[name] = [column.dtype.str[1:], offset, column.size]
-        blocks.append(block + bytes(-len(block) % 8))
-        offset += len(blocks[-1])
-    header = json.dumps(_header(view, table), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
-    header += b" " * (-(_PREFIX.size + len(header)) % 8)
-    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header), 0), header, *blocks])
+    for name in COLUMNS:
+        column = view.columns[name]
+        if known is not None and column is known.columns[name]:
+            continue
+        code, size, coding, parts = _coded(name, column)
+        table[name] = [code, size, offset, *coding]
+        for block in parts:
+            blocks.append(block + bytes(-len(block) % 8))
+            offset += len(blocks[-1])
+    header = _header(view, table)
+    if known is not None:
+        header["strings"] = header["strings"][len(known.strings) :]
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    text += b" " * (-(_PREFIX.size + len(text)) % 8)
+    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(text), 0), text, *blocks])
 
 
-def decode(block: bytes) -> View:
-    """Read a view from bytes, packed or not; raises ValueError on anything that `encode` did not write."""
+def decode(block: bytes, known: View | None = None) -> View:
+    """Read a view from bytes, packed or not; raises ValueError on anything that `encode` did not write.
+
+    Args:
+      block: the bytes.
+      known: what they were written without.
+    """
     if block.startswith(_GZIP):
         block = gzip.decompress(block)
     if len(block) < _PREFIX.size or not block.startswith(MAGIC):
@@ -262,11 +279,60 @@ def decode(block: bytes) -> View:
     if len(block) < start:
         raise ValueError("this jaxviz view is cut short")
     header = json.loads(block[_PREFIX.size : start])
-    columns = {
-        name: np.frombuffer(block, dtype="<" + code, count=size, offset=start + offset)
-        for name, (code, offset, size) in header["columns"].items()
-    }
+    columns = {name: _decoded(block, start, *entry) for name, entry in header["columns"].items()}
+    if known is not None:
+        header["strings"] = [*known.strings, *header["strings"]]
+        columns = {**known.columns, **columns}
     return _from_header(header, columns)
+
+
+_SAMPLE = 8192
+"""Items by which it is found out how a column is coded best."""
+
+
+def _coded(name: str, column: np.ndarray) -> tuple[str, int, list[Any], list[bytes]]:
+    """The type of a column, its length, how it is coded, and its blocks: what is packed best."""
+    plain = _narrowed(name, column)
+    code, size = plain.dtype.str[1:], plain.size
+    if size < 256:
+        return code, size, [], [plain.tobytes()]
+    start = max(0, size // 2 - _SAMPLE // 2)
+    sample = plain[start : start + _SAMPLE]
+    ways: list[tuple[int, list[Any], list[np.ndarray]]] = [(_packed_size(sample), [], [plain])]
+    if code != "f8":
+        delta = np.diff(plain.astype(np.int64), prepend=0)
+        if abs(delta).max() < 2**31:
+            delta = _narrowest(delta)
+            size_of_it = _packed_size(delta[start : start + _SAMPLE])
+            ways.append((size_of_it, ["delta", delta.dtype.str[1:]], [delta]))
+    if plain.itemsize > 1 and len(np.unique(sample)) <= 256:
+        values, which = np.unique(plain, return_inverse=True)
+        if len(values) <= 256:
+            index = which.astype("u1")
+            size_of_it = _packed_size(index[start : start + _SAMPLE])
+            ways.append((size_of_it, ["dictionary", len(values)], [values, index]))
+    _, coding, blocks = min(ways, key=lambda way: way[0])
+    return code, size, coding, [block.tobytes() for block in blocks]
+
+
+def _packed_size(column: np.ndarray) -> int:
+    return len(zlib.compress(column.tobytes(), 1))
+
+
+def _decoded(
+    block: bytes, start: int, code: str, size: int, offset: int, coding: str = "", how: Any = None
+) -> np.ndarray:
+    def at(code: str, count: int, offset: int) -> np.ndarray:
+        return np.frombuffer(block, dtype="<" + code, count=count, offset=start + offset)
+
+    if coding == "delta":
+        whole: np.ndarray = np.cumsum(at(how, size, offset), dtype=np.int64).astype("<" + code)
+        return whole
+    if coding == "dictionary":
+        values = at(code, how, offset)
+        taken: np.ndarray = values[at("u1", size, offset + values.nbytes + -values.nbytes % 8)]
+        return taken
+    return at(code, size, offset)
 
 
 def to_json(view: View) -> dict[str, Any]:
@@ -337,11 +403,18 @@ def _as_column(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
 def _narrowed(name: str, column: np.ndarray) -> np.ndarray:
     """The column in the narrowest type that holds it."""
     column = _as_column(name, column)
+    narrow = _narrowest(column)
+    if narrow.dtype.itemsize < 8 or name in _SIZES:
+        return narrow
+    high, low = int(column.max()), int(column.min())
+    raise OverflowError(f"column {name} holds {high if high > -low else low}, more than 32 bits")
+
+
+def _narrowest(column: np.ndarray) -> np.ndarray:
+    """Whole numbers in the narrowest type up to 32 bits that holds them; others as they are."""
     low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
     for code in ("u1", "i1", "u2", "i2", "i4"):
         limits = np.iinfo(code)
         if limits.min <= low and high <= limits.max:
             return column.astype("<" + code)
-    if name in _SIZES:
-        return column
-    raise OverflowError(f"column {name} holds {high if high > -low else low}, more than 32 bits")
+    return column

@@ -27,7 +27,7 @@ def test_columns_start_at_multiples_of_eight():
     header = json.loads(BYTES[16 : 16 + length])
     assert (16 + length) % 8 == 0
     assert list(header["columns"]) == list(COLUMNS)
-    assert all(offset % 8 == 0 for _, offset, _ in header["columns"].values())
+    assert all(offset % 8 == 0 for _, _, offset, *_ in header["columns"].values())
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,41 @@ def test_a_packed_block_is_read_as_it_is():
 def test_text_that_is_not_unicode_does_not_stop_the_rest():
     view = from_json(FIXTURE["view"])
     assert decode(encode(dataclasses.replace(view, title="a\ud800b"))).title == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("values", "coding"),
+    [
+        (np.arange(1000) * 7, "delta"),
+        (np.random.default_rng(0).integers(0, 5, 1000) * 100_003, "dictionary"),
+        (np.random.default_rng(0).integers(-(2**31), 2**31 - 1, 1000), ""),
+        (np.array([0, 2**31 - 1, -(2**31)] * 100), "dictionary"),
+        (np.zeros(1000), ""),
+    ],
+)
+def test_a_long_column_is_coded_as_it_packs_best(values, coding):
+    view = from_json(FIXTURE["view"])
+    block = encode(dataclasses.replace(view, columns={**view.columns, "consumer_rows": values}))
+    header = json.loads(block[16 : 16 + int.from_bytes(block[8:12], "little")])
+    assert "".join(map(str, header["columns"]["consumer_rows"][3:4])) in {coding, "delta"}
+    read = decode(block).columns["consumer_rows"]
+    assert read.tolist() == values.astype(int).tolist()
+
+
+def test_large_sizes_are_coded_too():
+    view = from_json(FIXTURE["view"])
+    sizes = np.random.default_rng(0).integers(0, 3, 1000) * 2.0**40
+    read = decode(encode(dataclasses.replace(view, columns={**view.columns, "buffer_nbytes": sizes})))
+    assert read.columns["buffer_nbytes"].tolist() == sizes.tolist()
+
+
+def test_what_is_known_is_not_written_again():
+    whole = from_json(FIXTURE["view"])
+    first = dataclasses.replace(
+        whole, is_whole=False, columns={**whole.columns, "step_row": np.array([])}, strings=whole.strings[:5]
+    )
+    block = encode(whole, known=first)
+    header = json.loads(block[16 : 16 + int.from_bytes(block[8:12], "little")])
+    assert list(header["columns"]) == ["step_row"]
+    assert header["strings"] == list(whole.strings[5:])
+    assert to_json(decode(block, first)) == FIXTURE["view"]

@@ -18,7 +18,7 @@ import { SourcePane } from "./panes/source";
 import { WhatIfPane } from "./panes/whatif";
 import { loadPart } from "./parts";
 import { transformsOf } from "./player";
-import { decode, type View } from "./schema";
+import { decode } from "./schema";
 import { linkScrolling } from "./scrolling";
 import { addSheet } from "./sheet";
 import { splitter } from "./splitter";
@@ -30,6 +30,7 @@ import {
   compiledOf,
   failureOf,
   heightOf,
+  laterOf,
   onPayload,
   payloadOf,
   restOf,
@@ -311,22 +312,20 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     console.error(error);
     say("failed", `The explorer could not be shown: ${reasonOf(error)}`);
   };
-  /** The block of the version before that is shown beside. */
-  let beside: DataView | null = null;
-  const present = (view: View, other: View | undefined, earlier: DataView | null) => {
-    const shown = state?.model.view;
-    const isRest = shown && !shown.is_whole && view.is_whole && isSame(shown, view) && beside === earlier;
-    if (state && isRest) {
-      state.complete(view);
+  /** The blocks that are shown: of the programs, and of the version before beside them. */
+  let shown: [DataView | null, DataView | null] = [null, null];
+  const present = ([own, other]: Model[], payload: DataView, earlier: DataView | null) => {
+    if (state && shown[0] === payload && shown[1] === earlier) {
+      if (own!.view.is_whole) state.complete();
       return;
     }
     clear();
     addSheet(el, sheet); // which may by now be in a shadow tree
-    state = new State(new Model(view), whatIfOf(model), restOf(model));
+    state = new State(own!, whatIfOf(model), restOf(model));
     setBeside(state, other, changesOf(model));
-    beside = earlier;
+    shown = [payload, earlier];
     unmount = mount(root, model, state);
-    if (!view.is_whole) state.rest.ask();
+    if (!own!.view.is_whole) state.rest.ask();
   };
   let turn = 0;
   const show = () => {
@@ -337,13 +336,13 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
       const payload = payloadOf(model);
       if (payload !== null) {
         const earlier = beforeOf(model);
-        const views = [payload, ...(earlier ? [earlier] : [])].map(viewIn);
-        if (views.some((view) => view instanceof Promise)) {
+        const models = [modelIn(payload, laterOf(model)), ...(earlier ? [modelIn(earlier)] : [])];
+        if (models.some((each) => each instanceof Promise)) {
           if (state === null) say("loading", "Reading…");
-          Promise.all(views)
-            .then(([view, other]) => isLatest() && present(view!, other, earlier))
+          Promise.all(models)
+            .then((all) => isLatest() && present(all, payload, earlier))
             .catch((error) => isLatest() && fail(error));
-        } else present(views[0] as View, views[1] as View | undefined, earlier);
+        } else present(models as Model[], payload, earlier);
       } else if (failureOf(model)) say("failed", `The explorer could not be shown: ${failureOf(model)}`);
       else {
         clear();
@@ -365,21 +364,32 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   };
 }
 
-/** Whether two views are of the same programs. */
-function isSame(a: View, b: View): boolean {
-  const rows = (view: View) => view.stages.map((stage) => `${stage.key} ${stage.equations}`).join();
-  return a.title === b.title && rows(a) === rows(b);
-}
+/** What each block holds, so that another view of it, in another cell, reads nothing again. */
+const models = new WeakMap<DataView, Model>();
 
-/** The view in a block: at once, unless it has to be unzipped. */
-function viewIn(block: DataView): View | Promise<View> {
-  return isZipped(block) ? unzipped(block).then((bytes) => decode(new DataView(bytes))) : decode(block);
+/** The model of a block and of what came later: at once, unless something has to be unzipped. */
+function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
+  const made = models.get(block);
+  const todo = [...(made ? [] : [block]), ...(later && !made?.view.is_whole ? [later] : [])];
+  const finish = (read: DataView[]) => {
+    const rest = [...read];
+    // Another view may have read it meanwhile.
+    const first = made ? null : rest.shift()!;
+    const model = models.get(block) ?? new Model(decode(first!));
+    models.set(block, model);
+    if (rest[0] && !model.view.is_whole) model.complete(decode(rest[0], model.view));
+    return model;
+  };
+  if (!todo.some(isZipped)) return finish(todo);
+  return Promise.all(
+    todo.map(async (each) => (isZipped(each) ? new DataView(await unzipped(each)) : each)),
+  ).then(finish);
 }
 
 /** Sets the version before beside a state, if there is one. */
-function setBeside(state: State, view: View | undefined, changes: Changes | null): void {
-  if (view === undefined || changes === null) return;
-  const before = new State(new Model(view));
+function setBeside(state: State, model: Model | undefined, changes: Changes | null): void {
+  if (model === undefined || changes === null) return;
+  const before = new State(model);
   const match = (isAfter: boolean) => new Matches(changes, before.model, state.model, isAfter);
   state.other = { state: before, matches: match(true), mark: "is-added" };
   before.other = { state, matches: match(false), mark: "is-removed" };

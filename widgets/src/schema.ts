@@ -1,7 +1,7 @@
 /** The wire format: a mirror of `jaxviz/page/schema.py`, which says what each column means. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 9;
+export const VERSION = 10;
 const PREFIX_BYTES = 16;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
@@ -72,8 +72,15 @@ const ARRAYS = {
   f8: Float64Array,
 } as const;
 
-/** Reads a view from the bytes that Python wrote; throws an Error that says what is wrong with them. */
-export function decode(block: DataView): View {
+type Code = keyof typeof ARRAYS;
+/** Of a column: its type, its length, where it starts, and how it is coded, if it is not there as it is. */
+type Entry = [Code, number, number, ("delta" | "dictionary")?, (Code | number)?];
+
+/**
+ * Reads a view from the bytes that Python wrote; throws an Error that says what is wrong with them. What is `known` of a view
+ * is not in the bytes of the rest.
+ */
+export function decode(block: DataView, known?: View): View {
   const bytes = new Uint8Array(block.buffer, block.byteOffset, block.byteLength);
   const text = new TextDecoder();
   if (bytes.length < PREFIX_BYTES || text.decode(bytes.subarray(0, MAGIC.length)) !== MAGIC)
@@ -86,12 +93,25 @@ export function decode(block: DataView): View {
   const header = JSON.parse(text.decode(bytes.subarray(PREFIX_BYTES, start)));
   // A copy of the columns starts at a multiple of eight wherever the message was put in memory.
   const data = bytes.slice(start).buffer;
-  const columns: Record<string, Column> = {};
-  for (const [name, [code, offset, length]] of Object.entries(
-    header.columns as Record<string, [keyof typeof ARRAYS, number, number]>,
-  ))
-    columns[name] = new ARRAYS[code](data, offset, length);
-  return { ...header, columns };
+  const columns: Record<string, Column> = { ...known?.columns };
+  for (const [name, entry] of Object.entries(header.columns as Record<string, Entry>))
+    columns[name] = columnIn(data, ...entry);
+  const strings = known ? [...known.strings, ...header.strings] : header.strings;
+  return { ...header, strings, columns };
+}
+
+function columnIn(data: ArrayBuffer, ...[code, size, offset, coding, how]: Entry): Column {
+  if (coding === undefined) return new ARRAYS[code](data, offset, size);
+  const column = new ARRAYS[code](size);
+  if (coding === "delta") {
+    const deltas = new ARRAYS[how as Code](data, offset, size);
+    for (let i = 0, sum = 0; i < size; i++) column[i] = sum += deltas[i]!;
+    return column;
+  }
+  const values = new ARRAYS[code](data, offset, how as number);
+  const which = new Uint8Array(data, offset + Math.ceil(values.byteLength / 8) * 8, size);
+  for (let i = 0; i < size; i++) column[i] = values[which[i]!]!;
+  return column;
 }
 
 /** The view in the JSON form that the tests of both languages share. */

@@ -3,7 +3,6 @@
 import type { Matches } from "./changes";
 import type { Model, Place } from "./model";
 import type { Player } from "./player";
-import type { View } from "./schema";
 import { Switches } from "./switches";
 import { NO_WORK, type Work } from "./work";
 
@@ -139,9 +138,8 @@ export class State {
     return () => this.listeners.delete(listener);
   }
 
-  /** Takes what was left out of the view at first. */
-  complete(view: View): void {
-    this.model.complete(view);
+  /** What was left out of the view at first is in the model now. */
+  complete(): void {
     this.tell("whole");
   }
 

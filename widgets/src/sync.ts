@@ -13,6 +13,9 @@ export interface WidgetModel extends Holder {
 
 export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
+/** What came later of a large program; null where the payload is all, or while there is none. */
+export const laterOf = (model: WidgetModel): DataView | null => blockOf(model.get("rest"));
+
 /** The view of the version before, and what differs; null where there is none. */
 export const beforeOf = (model: WidgetModel): DataView | null => blockOf(model.get("before"));
 
@@ -46,9 +49,9 @@ export function heightOf(model: WidgetModel): number {
 
 /** Calls back when Python sends another view. */
 export function onPayload(model: WidgetModel, callback: () => void): () => void {
-  for (const name of ["payload", "failure"]) model.on(`change:${name}`, callback);
+  for (const name of ["payload", "rest", "failure"]) model.on(`change:${name}`, callback);
   return () => {
-    for (const name of ["payload", "failure"]) model.off(`change:${name}`, callback);
+    for (const name of ["payload", "rest", "failure"]) model.off(`change:${name}`, callback);
   };
 }
 
@@ -64,8 +67,9 @@ const LONG = 20_000;
 export const viewOf = (model: WidgetModel): Work =>
   workOf(model, "fill", ["payload", "failure"], { patience: LONG });
 
-/** What Python left out of the view of a large program, so that the rest is there sooner; it comes with another view. */
-export const restOf = (model: WidgetModel): Work => workOf(model, "rest", ["payload"], { patience: LONG });
+/** What Python left out of the view of a large program, so that the rest is there sooner; it comes by itself. */
+export const restOf = (model: WidgetModel): Work =>
+  workOf(model, "rest", ["rest", "payload"], { patience: LONG });
 
 export const whatIfOf = (model: WidgetModel): Work => workOf(model, "what if", ["what_if"]);
 export const compiledOf = (model: WidgetModel): Work =>

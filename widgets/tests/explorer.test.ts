@@ -573,7 +573,10 @@ test("what was left out at first comes without a change to what is shown", () =>
   find("stage-backward")[0]!.click();
   const [code] = find("code-left");
   find("residual-row")[0]!.click();
-  model.set("payload", bytes());
+  // Of the rest only what is new: no strings, and here no columns.
+  const again = show(model.values);
+  model.set("rest", withHeader({ strings: [], columns: {} }));
+  again.model.set("rest", model.values["rest"]);
   expect(find("code-left")[0]).toBe(code);
   expect(find("badge")[0]!.textContent).toContain("residuals differ");
   expect(find("residuals")[0]!.textContent).toContain(json.notes[0]);
@@ -581,6 +584,9 @@ test("what was left out at first comes without a change to what is shown", () =>
   expect(find("timeline")).toHaveLength(1);
   expect(model.values["selected"]).not.toBe("");
   expect(model.sent.filter((m) => m === "rest")).toHaveLength(1);
+  // Another view of the same bytes has it too, and one that is made later.
+  expect(again.find("badge")[0]!.textContent).toContain("residuals differ");
+  expect(show(model.values).find("badge")[0]!.textContent).toContain("residuals differ");
   layOut(0, 0);
 });
 

@@ -67,6 +67,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     _code = traitlets.Instance(Bundle).tag(sync=True, **ipywidgets.widget_serialization)
     _build = traitlets.Unicode("").tag(sync=True)
     payload = traitlets.Bytes(b"").tag(sync=True)
+    rest = traitlets.Bytes(b"").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     what_if = traitlets.Unicode("").tag(sync=True)
     compiled = traitlets.Unicode("").tag(sync=True)
@@ -81,7 +82,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         self.derivation = derivation
-        self._is_complete = False
+        self._partial: View | None = None
         # Set on the instance, so that the class can be imported where the bundle has not been built.
         self._esm = loader()
         self._comparison = comparison
@@ -127,15 +128,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
         maker = ViewMaker(derivation)
-        payload, is_complete = _first_payload(maker)
+        payload, partial = _first_payload(maker)
         self._fill()
-        before = self.payload
+        before = pack(encode(self.view)) if self.rest else self.payload
         self.derivation, self._comparison = derivation, comparison
         self.__dict__.pop("view", None)
-        self._maker, self._is_complete = maker, is_complete
+        self._maker, self._partial = maker, partial
         # In one message, so that the page is drawn once.
         with self.hold_sync():
-            self.selected, self.what_if, self.compiled, self.failure = selected, "", "", ""
+            self.selected, self.what_if, self.compiled, self.failure, self.rest = selected, "", "", "", b""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
 
     def save_html(self, path: str | Path, source: bool = True, compiled: bool = False, graphviz: bool = False) -> Path:
@@ -223,9 +224,9 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
                 self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
                 self.changes = _changes_json(self._comparison)
             if "view" in vars(self):
-                self.payload, self._is_complete = pack(encode(self.view)), True
+                self.payload = pack(encode(self.view))
             else:
-                self.payload, self._is_complete = _first_payload(self._maker)
+                self.payload, self._partial = _first_payload(self._maker)
         except Exception as error:
             self.failure = first_line(error)
             raise
@@ -236,9 +237,10 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         The browser asks for it as soon as the rest is on the screen. Where none does, as when a notebook is run by a script, this has
         them saved with the notebook.
         """
-        if not self._is_complete:
-            self.payload = pack(encode(self.view))
-            self._is_complete = True
+        self._fill()
+        if self._partial is not None:
+            self.rest = pack(encode(self.view, known=self._partial))
+            self._partial = None
 
     def _fill_what_if(self) -> None:
         if not self.what_if:
@@ -311,10 +313,11 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
 """What the browser may ask for that takes time."""
 
 
-def _first_payload(maker: ViewMaker) -> tuple[bytes, bool]:
-    """What is sent first, and whether that is all of it."""
+def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
+    """What is sent first, and the view that it is where that is not all of it."""
     is_small = maker.first.n_equations <= _AT_ONCE
-    return pack(encode(fit_to_show(maker.whole if is_small else maker.first))), is_small
+    shown = fit_to_show(maker.whole if is_small else maker.first)
+    return pack(encode(shown)), None if is_small else shown
 
 
 def _changes_json(comparison: Comparison) -> str:

@@ -204,7 +204,7 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     assert "equations" in shown["text/plain"]
     assert (first.is_whole, first.check, len(first.columns["step_row"])) == (False, None, 0)
     explorer._handle_custom_msg("rest", [])
-    whole = decode(explorer.payload)
+    whole = decode(explorer.rest, first)
     assert whole.is_whole
     assert whole.check.status == "agrees"
     assert whole.columns["step_row"].size
@@ -214,9 +214,11 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     for name in set(COLUMNS) - set(later):
         np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
     assert to_json(whole) == to_json(view_of(explorer.derivation))
-    before = explorer.payload
+    # What has been sent is not sent again.
+    assert len(gzip.decompress(explorer.rest)) < len(gzip.decompress(explorer.payload)) / 2
+    before = explorer.rest
     explorer._handle_custom_msg("rest", [])
-    assert explorer.payload is before
+    assert explorer.rest is before
 
 
 def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
@@ -225,7 +227,15 @@ def test_a_page_of_a_large_program_is_whole(explorer, monkeypatch, tmp_path):
     assert decode(packed(explorer.save_html(tmp_path / "loss.html"), "payload")).is_whole
     # It is worked out by now, so the browser gets it too.
     explorer._handle_custom_msg("rest", [])
-    assert decode(explorer.payload).is_whole
+    assert decode(explorer.rest, decode(explorer.payload)).is_whole
+
+
+def test_a_new_version_of_a_large_program_stands_beside_all_of_the_one_before(explorer, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    explorer.complete()
+    explorer.update(other, jnp.ones((3, 3)), jnp.ones((2, 3)))
+    assert decode(explorer.before).is_whole
+    assert explorer.rest == b""
 
 
 @pytest.fixture
