@@ -10,8 +10,8 @@ from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, write_params
 from jaxviz.ir.syntax import Operation, Program
 from jaxviz.transforms import linearize
-from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import Mask, Template, roles_by_use
+from jaxviz.transforms.dce import dce_program, roles_by_use
+from jaxviz.transforms.driver import Mask, Template
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, split_program, split_rules

@@ -16,8 +16,8 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import read_jaxpr, read_traced, write_params
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 from jaxviz.transforms import linearize
-from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
-from jaxviz.transforms.driver import Builder, Mask, Template, call_of, roles_by_use, select
+from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left, roles_by_use
+from jaxviz.transforms.driver import Builder, Mask, Template, call_of, select
 from jaxviz.transforms.jvp import JvpRule, jvp_rules
 from jaxviz.transforms.linearize import VJP, LinearizeRule, Mode, linearize_rules
 from jaxviz.transforms.transpose import TransposeRule, transpose_rules

@@ -1,13 +1,19 @@
-"""Dead code elimination: `(program, needed results) → program`, into nested programs too."""
+"""Dead code elimination: `(program, needed results) → program`, into nested programs too.
+
+An equation is live if something reads one of its results, or if it has an effect. So a program is gone through once, from its
+end to its beginning, and what a live equation reads is live in its turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.syntax import Equation, Operation, Program, Var
-from jaxviz.transforms.driver import Mask, RuleTable, select
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Role, Var
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, select
 
 DceRule = tuple[Mask, Mask, Operation | None]
 """Which operands are still read, which results are still given (those used, and such as a loop needs), and the smaller
@@ -28,6 +34,34 @@ dce_rules: RuleTable[DceRule] = RuleTable("dce", _default_rule)
 """Key: operation, which results are used. A rule is needed only where an operation can be made smaller."""
 
 
+def live_equations(
+    equations: Sequence[Equation], live: set[Atom], made_smaller: bool = False, effects: bool = True
+) -> list[Equation]:
+    """Of some equations, those that needed values depend on.
+
+    Args:
+      equations: in order of evaluation.
+      live: the needed values; what the live equations read is added.
+      made_smaller: whether an equation that has a rule in `dce_rules` gives way to what is left of it.
+      effects: whether one that has an effect is live in any case.
+    """
+    kept: list[Equation] = []
+    with_rule = dce_rules.registered if made_smaller else ()
+    for equation in reversed(equations):
+        operation = equation.operation
+        if operation.primitive in with_rule:
+            smaller = _smaller(equation, live)
+            if smaller is None:
+                continue
+            equation = smaller
+        elif live.isdisjoint(equation.outvars) and not (effects and compat.has_effects(operation.effects)):
+            continue
+        live.update(equation.invars)
+        kept.append(equation)
+    kept.reverse()
+    return kept
+
+
 def dce_program(
     program: Program, used: Sequence[bool] | None = None, keep_inputs: Sequence[bool] | None = None
 ) -> tuple[Program, Mask]:
@@ -42,21 +76,8 @@ def dce_program(
       the smaller program, and which inputs it kept. Equations that stay as they are, are the same objects.
     """
     outvars = program.outvars if used is None else select(used, program.outvars)
-    live: set[object] = set(outvars)
-    kept: list[Equation] = []
-    registered = dce_rules.registered
-    for equation in reversed(program.equations):
-        operation = equation.operation
-        if operation.primitive in registered:
-            smaller = _smaller(equation, live)
-            if smaller is None:
-                continue
-            equation = smaller
-        elif not compat.has_effects(operation.effects) and live.isdisjoint(equation.outvars):
-            continue
-        live.update(equation.invars)
-        kept.append(equation)
-    kept.reverse()
+    live: set[Atom] = set(outvars)
+    kept = live_equations(program.equations, live, made_smaller=True)
     keep = [v in live for v in program.invars]
     keep = [True] * len(keep) if keep_inputs is None else [k or must for k, must in zip(keep, keep_inputs, strict=True)]
     live_consts = [v in live for v in program.constvars]
@@ -76,7 +97,7 @@ def dce_program(
     return made, tuple(keep)
 
 
-def _smaller(equation: Equation, live: set[object]) -> Equation | None:
+def _smaller(equation: Equation, live: set[Atom]) -> Equation | None:
     used = tuple([v in live for v in equation.outvars])
     read, given, operation = dce_rules(equation.operation, used)
     if operation is None:
@@ -85,3 +106,22 @@ def _smaller(equation: Equation, live: set[object]) -> Equation | None:
         return equation
     outvars: tuple[Var, ...] = select(given, equation.outvars)
     return Equation(operation, select(read, equation.invars), outvars, equation.source, equation.origin)
+
+
+def roles_by_use(program: Program, n_results: int, result: Role, other: Role) -> list[Role]:
+    """For each equation `result` if one of the first `n_results` outputs needs it, else `other`."""
+    needed = set(live_equations(program.equations, set(program.outvars[:n_results])))
+    return [result if e in needed else other for e in program.equations]
+
+
+def values_at(builder: Builder, inputs: Sequence[Var], at: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
+    """The values of some atoms of a program that is being built, at a point.
+
+    Args:
+      builder: with the equations so far.
+      inputs, at: of the program, and their concrete values.
+      atoms: whose values are asked for.
+    """
+    program = builder.program(inputs, atoms)
+    equations = live_equations(program.equations, set(atoms), effects=False)
+    return list(as_function(replace(program, equations=tuple(equations), effects=frozenset()))(*at))

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_traced, shared
-from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError, ForwardModeError, NoRuleError
 from jaxviz.ir.origin import is_inside_own_code, locate
 from jaxviz.ir.pretty import describe_equation
@@ -184,24 +183,6 @@ class Builder:
         return self.splice(_zero(aval, transform), (), None, transform, "")[0]
 
 
-def values_at(builder: Builder, inputs: Sequence[Var], at: Sequence[Any], atoms: Sequence[Atom]) -> list[Any]:
-    """The values of some atoms of a program that is being built, at a point.
-
-    Args:
-      builder: with the equations so far.
-      inputs, at: of the program, and their concrete values.
-      atoms: whose values are asked for.
-    """
-    program = builder.program(inputs, atoms)
-    live: set[Atom] = set(atoms)
-    equations = []
-    for e in reversed(program.equations):
-        if not live.isdisjoint(e.outvars):
-            live.update(e.invars)
-            equations.append(e)
-    return list(as_function(replace(program, equations=tuple(equations[::-1]), effects=frozenset()))(*at))
-
-
 def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> frozenset[Any]:
     """The effects of a program of these equations; one that concerns an operand is followed to the program's input."""
     found: set[Any] = set()
@@ -333,18 +314,6 @@ def located(error: Exception, equation: Equation, index: int) -> None:
             error.is_placed = has_line
     elif has_line and not any(note.startswith(_DERIVING) for note in getattr(error, "__notes__", ())):
         error.add_note(f"{_DERIVING} {place}.")
-
-
-def roles_by_use(program: Program, n_results: int, result: Role, other: Role) -> list[Role]:
-    """For each equation `result` if one of the first `n_results` outputs needs it, else `other`."""
-    needed: set[Atom] = {a for a in program.outvars[:n_results] if isinstance(a, Var)}
-    roles: list[Role] = []
-    for equation in reversed(program.equations):
-        used = any(v in needed for v in equation.outvars) or compat.has_effects(equation.effects)
-        if used:
-            needed.update(a for a in equation.invars if isinstance(a, Var))
-        roles.append(result if used else other)
-    return roles[::-1]
 
 
 def values_of_tangents(

@@ -10,7 +10,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import one_equation, read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
-from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.dce import dce_program, roles_by_use
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
@@ -19,7 +19,6 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     relations_of_values,
-    roles_by_use,
     values_of_tangents,
 )
 

@@ -12,7 +12,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
-from jaxviz.transforms.dce import dce_program
+from jaxviz.transforms.dce import dce_program, live_equations, roles_by_use, values_at
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
@@ -22,10 +22,8 @@ from jaxviz.transforms.driver import (
     check_differentiable,
     located,
     relations_of_values,
-    roles_by_use,
     scopes_alone,
     select,
-    values_at,
     values_of_tangents,
 )
 from jaxviz.transforms.jvp import jvp_rules
@@ -206,7 +204,7 @@ def _split_plain(
     tangents = [next(given) if nz else None for nz in nonzeros_out]
     nonzero = tuple([t in unknown for t in tangents])
     tangents_out = tuple([t for t in tangents if t is not None and t in unknown])
-    later = _live(later, tangents_out)
+    later = live_equations(later, set(tangents_out))
     residuals: dict[Atom, Var] = {}
     for e in later:
         for a in e.invars:
@@ -224,21 +222,10 @@ def _split_plain(
     had = {*operands, *results}
     kept = (*results, *(a for a in residuals if a not in had))
     primal = Program(
-        pushed.constvars, operands, kept, tuple(_live(now, kept)), pushed.consts, pushed.effects,
+        pushed.constvars, operands, kept, tuple(live_equations(now, set(kept))), pushed.consts, pushed.effects,
         relations=pushed.relations,
     )  # fmt: skip
     return rule_of(primal, n_out, tuple(residuals), linear, nonzero, name, keeps_lines)
-
-
-def _live(equations: list[Equation], outvars: Sequence[Atom]) -> list[Equation]:
-    """The equations that those values, or an effect, depend on."""
-    live: set[Atom] = set(outvars)
-    kept = []
-    for e in reversed(equations):
-        if compat.has_effects(e.effects) or not live.isdisjoint(e.outvars):
-            live.update(e.invars)
-            kept.append(e)
-    return kept[::-1]
 
 
 def linearize_from_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:

@@ -14,6 +14,7 @@ from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Relations, Shared, Var
+from jaxviz.transforms.dce import live_equations, values_at
 from jaxviz.transforms.driver import (
     NOT_YET,
     Builder,
@@ -24,7 +25,6 @@ from jaxviz.transforms.driver import (
     needs_own_rule,
     no_rule,
     scopes_alone,
-    values_at,
 )
 
 
@@ -204,7 +204,10 @@ def transpose_program(
     ]
     invars = [v for v, lin in zip(program.invars, linear, strict=True) if not lin] + cts_in
     results = [ct for ct in cts_out if ct is not None]
-    _drop_unread(builder, len(program.equations) - len(linear_equations), results)
+    # Of the equations that no linear input reaches, only what those after them read is needed.
+    n = len(program.equations) - len(linear_equations)
+    needed = {a for e in builder.equations[n:] for a in e.invars}.union(results)
+    builder.equations[:n] = live_equations(builder.equations[:n], needed)
     info = compat.derived_debug_info(program.debug_info, [""] * len(invars), len(results))
     backward = builder.program(invars, results, info, like=program)
     backward = replace(
@@ -309,17 +312,6 @@ def _read_by(equation: Equation | None, shared: Shared) -> list[int]:
         if places:
             return places
     return []
-
-
-def _drop_unread(builder: Builder, n: int, results: list[Atom]) -> None:
-    """Of the first `n` equations, those of the program that no linear input reaches, leaves out what nothing reads."""
-    read: set[Atom] = {a for e in builder.equations[n:] for a in e.invars}.union(results)
-    kept = []
-    for e in reversed(builder.equations[:n]):
-        if compat.has_effects(e.effects) or not read.isdisjoint(e.outvars):
-            read.update(e.invars)
-            kept.append(e)
-    builder.equations[:n] = kept[::-1]
 
 
 def _add(builder: Builder, x: Atom, y: Atom, equation: Equation | None) -> Var:
