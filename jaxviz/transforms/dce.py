@@ -13,7 +13,7 @@ from typing import Any
 from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Role, Var
-from jaxviz.transforms.driver import Builder, Mask, RuleTable, select
+from jaxviz.transforms.driver import Builder, Mask, RuleTable, either, select
 
 DceRule = tuple[Mask, Mask, Operation | None]
 """Which operands are still read, which results are still given (those used, and such as a loop needs), and the smaller
@@ -77,24 +77,30 @@ def dce_program(
     """
     outvars = program.outvars if used is None else select(used, program.outvars)
     live: set[Atom] = set(outvars)
-    kept = live_equations(program.equations, live, made_smaller=True)
-    keep = [v in live for v in program.invars]
-    keep = [True] * len(keep) if keep_inputs is None else [k or must for k, must in zip(keep, keep_inputs, strict=True)]
+    equations = tuple(live_equations(program.equations, live, made_smaller=True))
+    keep = tuple([v in live for v in program.invars])
+    keep = (True,) * len(keep) if keep_inputs is None else either(keep, keep_inputs)
+    if (
+        equations == program.equations
+        and outvars == program.outvars
+        and all(keep)
+        and live.issuperset(program.constvars)
+    ):
+        return program, keep
     live_consts = [v in live for v in program.constvars]
     info = program.debug_info
     if info is not None:
-        names = select(keep, program.arg_names)
-        info = info._replace(arg_names=names, result_paths=("",) * len(outvars))
+        info = info._replace(arg_names=select(keep, program.arg_names), result_paths=("",) * len(outvars))
     made = replace(
         program,
         constvars=select(live_consts, program.constvars),
         consts=select(live_consts, program.consts),
         invars=select(keep, program.invars),
-        outvars=tuple(outvars),
-        equations=tuple(kept),
+        outvars=outvars,
+        equations=equations,
         debug_info=info,
     )
-    return made, tuple(keep)
+    return made, keep
 
 
 def _smaller(equation: Equation, live: set[Atom]) -> Equation | None:

@@ -12,7 +12,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import read_jaxpr, trace_rule, write_params
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Literal, Operation, Origin, Program, Var
-from jaxviz.transforms.dce import dce_program, live_equations, roles_by_use, values_at
+from jaxviz.transforms.dce import dce_program, roles_by_use, values_at
 from jaxviz.transforms.driver import (
     Builder,
     Mask,
@@ -27,7 +27,7 @@ from jaxviz.transforms.driver import (
     values_of_tangents,
 )
 from jaxviz.transforms.jvp import jvp_rules
-from jaxviz.transforms.partial_eval import split_program, split_rules
+from jaxviz.transforms.partial_eval import split_program
 
 CondResiduals = OneOf["jax", "recompute"]
 """What a cond saves for the backward pass: what JAX saves, with dummies where its branches differ, or its operands alone."""
@@ -161,71 +161,22 @@ def split_jvp(
 
     Source: `linearize_from_jvp` in JAX's `ad.py`.
     """
-    n_out = len(nonzeros_out)
-    if not any(e.primitive in split_rules.registered for e in pushed.equations):
-        return _split_plain(pushed, nonzeros_out, n_in, name, keeps_lines)
-    unknown = [False] * n_in + [True] * (len(pushed.invars) - n_in)
-    parts = split_program(pushed, unknown, is_rule=True)
+    n_out, n_tangents = len(nonzeros_out), len(pushed.invars) - n_in
+    parts = split_program(pushed, [False] * n_in + [True] * n_tangents, is_rule=True)
     if any(parts.unknown_out[:n_out]):
         raise unknown_results()
     # A tangent that depends on none of those that come in is a zero, though it is written out.
     unknown_tangents = iter(parts.unknown_out[n_out:])
-    nonzero = tuple(given and next(unknown_tangents) for given in nonzeros_out)
-    n_tangents = len(pushed.invars) - n_in
-    keep = [False] * len(parts.residuals) + [True] * n_tangents
-    linear, kept = dce_program(parts.staged, keep_inputs=keep)
-    residuals = select(kept[: len(parts.residuals)], parts.residuals)
+    nonzero = tuple([given and next(unknown_tangents) for given in nonzeros_out])
+    n_residuals = len(parts.residuals)
+    linear, kept = dce_program(parts.staged, keep_inputs=[False] * n_residuals + [True] * n_tangents)
+    residuals = select(kept[:n_residuals], parts.residuals)
     results = parts.known.outvars[:n_out]
-    given = {*parts.known.invars, *results}
-    computed = [a for a in residuals if a not in given]
-    primal, _ = dce_program(replace(parts.known, outvars=(*results, *computed)), keep_inputs=[True] * n_in)
+    had = {*parts.known.invars, *results}
+    others = len(parts.known.outvars) - n_out - n_residuals
+    computed = [k and a not in had for k, a in zip(kept, parts.residuals, strict=False)]
+    primal, _ = dce_program(parts.known, [True] * n_out + [False] * others + computed)
     return rule_of(primal, n_out, residuals, linear, nonzero, name, keeps_lines, parts.checkpoints)
-
-
-def _split_plain(
-    pushed: Program, nonzeros_out: Sequence[bool], n_in: int, name: str, keeps_lines: bool
-) -> LinearizeRule:
-    """`split_jvp` where no equation is split in two, which is nearly always; it makes nothing that is thrown away."""
-    n_out = len(nonzeros_out)
-    tangents_in = pushed.invars[n_in:]
-    unknown: set[Atom] = set(tangents_in)
-    now: list[Equation] = []
-    later: list[Equation] = []
-    for e in pushed.equations:
-        if unknown.isdisjoint(e.invars):
-            now.append(e)
-        else:
-            unknown.update(e.outvars)
-            later.append(e)
-    results = pushed.outvars[:n_out]
-    if not unknown.isdisjoint(results):
-        raise unknown_results()
-    given = iter(pushed.outvars[n_out:])
-    tangents = [next(given) if nz else None for nz in nonzeros_out]
-    nonzero = tuple([t in unknown for t in tangents])
-    tangents_out = tuple([t for t in tangents if t is not None and t in unknown])
-    later = live_equations(later, set(tangents_out))
-    residuals: dict[Atom, Var] = {}
-    for e in later:
-        for a in e.invars:
-            if a not in unknown and (isinstance(a, Var) or a.held):
-                residuals.setdefault(a, Var(a.aval))
-    later = [
-        Equation(e.operation, tuple([residuals.get(a, a) for a in e.invars]), e.outvars, e.source, e.origin)
-        for e in later
-    ]
-    linear = Program(
-        (), (*residuals.values(), *tangents_in), tangents_out, tuple(later),
-        relations=pushed.relations,
-    )  # fmt: skip
-    operands = pushed.invars[:n_in]
-    had = {*operands, *results}
-    kept = (*results, *(a for a in residuals if a not in had))
-    primal = Program(
-        pushed.constvars, operands, kept, tuple(live_equations(now, set(kept))), pushed.consts, pushed.effects,
-        relations=pushed.relations,
-    )  # fmt: skip
-    return rule_of(primal, n_out, tuple(residuals), linear, nonzero, name, keeps_lines)
 
 
 def linearize_from_jvp(operation: Operation, nonzeros: Mask, mode: Mode = VJP) -> LinearizeRule:

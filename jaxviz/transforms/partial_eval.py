@@ -192,26 +192,30 @@ class _Splitter:
         return self.residuals.setdefault(atom, atom)
 
     def split(self, equation: Equation, index: int) -> None:
-        operation = equation.operation
-        unknown = tuple([a in self.unknown for a in equation.invars])
-        if operation.primitive in split_rules.registered and (
-            operation.primitive in policy_rules if self.by_policy else True in unknown
-        ):
-            self.split_by_rule(equation, index, unknown)
-        elif True in unknown:
+        primitive = equation.operation.primitive
+        is_known = self.unknown.isdisjoint(equation.invars)
+        if primitive in split_rules.registered and (primitive in policy_rules if self.by_policy else not is_known):
+            self.split_by_rule(equation, index)
+        elif not is_known:
             self.add_later(equation, equation.origin)
             self.unknown.update(equation.outvars)
             self.available.update(equation.outvars)
-        else:
-            ins = [self.value_now.get(a, a) for a in equation.invars]
-            here = _with_own_origin(equation, ins) if self.by_policy else _with_inputs(equation, ins)
+        elif self.by_policy:
+            here = _with_own_origin(equation, self.read_now(equation))
             self.now.equations.append(here)
-            if self.by_policy:
-                self.ask_policy(equation, here)
+            self.ask_policy(equation, here)
+        else:
+            self.now.equations.append(_with_inputs(equation, self.read_now(equation)))
+
+    def read_now(self, equation: Equation) -> tuple[Atom, ...]:
+        """What the operands of a known equation are in the known part."""
+        value = self.value_now
+        return tuple([value.get(a, a) for a in equation.invars]) if value else equation.invars
 
     def add_later(self, equation: Equation, origin: Origin | None) -> None:
-        ins = [self.read_later(a) for a in equation.invars]
-        self.later.equations.append(Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin))
+        value, available = self.value_later, self.available
+        ins = tuple([value.get(a, a) if a in available else self.read_later(a) for a in equation.invars])
+        self.later.equations.append(Equation(equation.operation, ins, equation.outvars, equation.source, origin))
 
     def ask_policy(self, equation: Equation, here: Equation) -> None:
         """Records what the policy says of an equation, which is `here` in the known part, and does it."""
@@ -251,7 +255,8 @@ class _Splitter:
         self.residuals.update(zip(parked, parked, strict=True))
         self.available.update(equation.outvars)
 
-    def split_by_rule(self, equation: Equation, index: int, unknown: Mask) -> None:
+    def split_by_rule(self, equation: Equation, index: int) -> None:
+        unknown = tuple([a in self.unknown for a in equation.invars])
         available = tuple([self.is_available(a) for a in equation.invars]) if self.by_policy else None
         try:
             rule = split_rules(equation.operation, unknown, available, self.policy)
@@ -301,20 +306,23 @@ class _Splitter:
         results_later = [self.read_later(a) for a in select(available_out, program.outvars)]
         results_now = [self.value_now.get(a, a) for a, u in zip(program.outvars, unknown_out, strict=True) if not u]
         residuals = tuple(self.residuals)
-        known = self.now.program(
-            self.inputs_now,
-            [*results_now, *residuals],
-            _names(program, len(self.inputs_now), len(results_now) + len(residuals)),
-        )
-        later = [*self.residuals.values(), *self.inputs_later]
-        staged = self.later.program(later, results_later, _names(program, len(later), len(results_later)))
-        if program.relations is not unrelated:
-            known = replace(known, relations=cache(partial(_of_part, program, known, self.now)))
-        of_staged = cache(partial(_of_part, program, staged, self.later))
-        staged = replace(staged, tangents=program.tangents, relations=of_staged)
+        known = self.finished(self.now, self.inputs_now, [*results_now, *residuals])
+        staged = self.finished(self.later, [*self.residuals.values(), *self.inputs_later], results_later)
+        if not self.is_rule:
+            staged = replace(staged, tangents=program.tangents)
         return Split(
             known, staged, residuals, unknown_out, available_out, tuple(self.decisions), tuple(self.checkpoints)
         )
+
+    def finished(self, builder: Builder, invars: Sequence[Var], results: Sequence[Atom]) -> Program:
+        """One of the two parts; a rule has no names."""
+        program = self.program
+        names = [""] * len(invars)
+        info = compat.derived_debug_info(program.debug_info, names, len(results)) if not self.is_rule else None
+        made = builder.program(invars, results, info)
+        if program.relations is unrelated:
+            return made
+        return replace(made, relations=cache(partial(_of_part, program, made, builder)))
 
 
 def _of_part(program: Program, part: Program, builder: Builder) -> Relations:
@@ -340,21 +348,17 @@ def _in_place_of(made: list[Atom], variables: Mapping[Atom, Var], equations: Seq
     return [renamed.get(a, a) for a in made]
 
 
-def _names(program: Program, n_in: int, n_out: int) -> Any:
-    return compat.derived_debug_info(program.debug_info, [""] * n_in, n_out)
-
-
-def _with_inputs(equation: Equation, ins: Sequence[Atom]) -> Equation:
-    if all(a is b for a, b in zip(ins, equation.invars, strict=True)):
+def _with_inputs(equation: Equation, ins: tuple[Atom, ...]) -> Equation:
+    if ins is equation.invars or all(a is b for a, b in zip(ins, equation.invars, strict=True)):
         return equation
-    return Equation(equation.operation, tuple(ins), equation.outvars, equation.source, equation.origin)
+    return Equation(equation.operation, ins, equation.outvars, equation.source, equation.origin)
 
 
-def _with_own_origin(equation: Equation, ins: Sequence[Atom]) -> Equation:
+def _with_own_origin(equation: Equation, ins: tuple[Atom, ...]) -> Equation:
     """A copy whose origin is shared with no other equation of the rule that wrote them, so that a copy of it can be told by it."""
     o = equation.origin
     own = Origin(o.equation, o.transform, o.rule, o.role) if o is not None else None
-    return Equation(equation.operation, tuple(ins), equation.outvars, equation.source, own)
+    return Equation(equation.operation, ins, equation.outvars, equation.source, own)
 
 
 def recomputed(program: Program, transform: str) -> Program:
