@@ -219,12 +219,10 @@ def derive(
       cond_residuals: what conds keep; see `vjp`.
 
     Raises:
-      TypeError: an argument to differentiate in is missing or is not an array.
+      TypeError, ValueError: an argument to differentiate in is missing or is not an array.
       EquationError: when a program is asked for that some equation stands in the way of, for want of a rule or because it has no
         reverse mode; the message names it and the user's line.
     """
-    argnums = compat.index_or_indices(argnums)
-    wanted = (argnums,) if isinstance(argnums, int) else argnums
     if isinstance(f, Derivation):
         return f
     if isinstance(f, (Program, ClosedJaxpr)):
@@ -233,12 +231,12 @@ def derive(
                 f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
             )
         program = f if isinstance(f, Program) else read_jaxpr(f)
-        wanted = in_bounds(wanted, len(program.invars))
+        wanted = in_bounds(argnums, len(program.invars))
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
         reference = lambda: _jax_residuals_of_program(program, nonzeros)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
-    return _derive_call(f, args, kwargs, in_bounds(wanted, len(args)), cond_residuals)
+    return _derive_call(f, args, kwargs, in_bounds(argnums, len(args)), cond_residuals)
 
 
 def _derive_call(
@@ -284,14 +282,26 @@ def flat_arguments(
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
 
 
-def in_bounds(argnums: Sequence[int], n: int) -> tuple[int, ...]:
-    for i in argnums:
-        if not -n <= i < n:
-            raise TypeError(
-                f"differentiating with respect to argnums={i} requires at least {i + 1 if i >= 0 else -i} positional "
-                f"arguments to be passed by the caller, but got only {n} positional arguments."
+def in_bounds(argnums: int | Sequence[int], n: int) -> tuple[int, ...]:
+    """Which of `n` positional arguments are differentiated, each counted from the first.
+
+    Raises:
+      TypeError, ValueError: jax's, for an argument that there is not.
+    """
+    argnums = compat.index_or_indices(argnums)
+    wanted = (argnums,) if isinstance(argnums, int) else argnums
+    if wanted and max(wanted) >= n:
+        raise TypeError(
+            f"differentiating with respect to argnums={argnums} requires at least {max(wanted) + 1} positional arguments "
+            f"to be passed by the caller, but got only {n} positional arguments."
+        )
+    for i in wanted:
+        if i < -n:
+            raise ValueError(
+                "Positional argument indices, e.g. for `static_argnums`, must have value greater than or equal to -len(args) "
+                f"and less than len(args), but got value {i} for len(args) == {n}."
             )
-    return tuple(i % n for i in argnums)
+    return tuple(i % n for i in wanted)
 
 
 def _has_tangent(aval: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import jax
 from jax.tree_util import Partial
 
+from jaxviz.derivation import in_bounds
 from jaxviz.functions.vjp_function import vjp_function
 from jaxviz.higher_order.custom_vjp import is_backward_rule
 from jaxviz.ir import compat
@@ -428,13 +429,7 @@ def partial_in(
     fun: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function of the arguments to differentiate in, the others fixed; and those arguments."""
-    wanted = (argnums,) if isinstance(argnums, int) else argnums
-    if wanted and max(wanted) >= len(args):
-        raise TypeError(
-            f"differentiating with respect to argnums={argnums} requires at least {max(wanted) + 1} positional arguments "
-            f"to be passed by the caller, but got only {len(args)} positional arguments."
-        )
-    wanted = tuple(i % len(args) if -len(args) <= i else compat.index_or_indices(i) for i in wanted)
+    wanted = in_bounds(argnums, len(args))
 
     def in_argnums(*dyn_args: Any) -> Any:
         given = dict(zip(wanted, dyn_args, strict=True))

@@ -33,6 +33,7 @@ BAD = {
     "complex argument": lambda m: m.grad(lambda z: jnp.abs(z), holomorphic=True)(1.0),
     "complex result": lambda m: m.grad(lambda x: x * 1j)(1.0),
     "argnums beyond the arguments": lambda m: m.grad(lambda x: x, argnums=2)(1.0),
+    "argnums before the first argument": lambda m: m.grad(lambda x, y: x, argnums=(0, -3))(1.0, 2.0),
     "argnums that are no numbers": lambda m: m.grad(lambda x: x, argnums="x")(1.0),
     "no function": lambda m: m.grad(3)(1.0),
     "aux that is no pair": lambda m: m.grad(lambda x: x, has_aux=True)(1.0),
@@ -84,6 +85,17 @@ def test_an_error_names_the_argument_by_its_path(call, path):
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("argnums", [2, (0, 5), -3, (1, -4)])
+def test_an_argument_that_there_is_not_is_refused_in_jaxs_words(argnums):
+    f = lambda x, y: x * y
+    theirs, ours = both(lambda m: m.grad(f, argnums=argnums)(1.0, 2.0))
+    assert type(ours) is type(theirs)
+    assert str(ours) == str(theirs)
+    with pytest.raises(type(theirs)) as caught:
+        jaxviz.derive(f, 1.0, 2.0, argnums=argnums)
+    assert str(caught.value) == str(theirs)
 
 
 @pytest.mark.parametrize(

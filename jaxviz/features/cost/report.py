@@ -456,12 +456,10 @@ def cost(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) ->
     Raises:
       what `derive` raises.
     """
-    argnums = compat.index_or_indices(argnums)
     d = derive(f, *args, argnums=argnums, **kwargs)
     if isinstance(f, (Derivation, Program)) or not callable(f):
         return _report(d, None)
-    wanted = in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
-    leaves, _, _, is_input = flat_arguments(args, kwargs, wanted)
+    leaves, _, _, is_input = flat_arguments(args, kwargs, in_bounds(argnums, len(args)))
     return _report(d, tuple(x for x, given in zip(leaves, is_input, strict=True) if given))
 
 

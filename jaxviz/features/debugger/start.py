@@ -86,8 +86,7 @@ def _derived(
         return derivation, list(args)
     check_not_donated(f, args, kwargs)
     derivation = derive(f, *args, argnums=argnums, **kwargs)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    leaves, _, _, is_input = flat_arguments(args, kwargs, in_bounds(numbers, len(args)))
+    leaves, _, _, is_input = flat_arguments(args, kwargs, in_bounds(argnums, len(args)))
     return derivation, [x for x, given in zip(leaves, is_input, strict=True) if given]
 
 

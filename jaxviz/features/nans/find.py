@@ -211,7 +211,7 @@ def _subject(
 ) -> _Subject:
     argnums = compat.index_or_indices(argnums)
     by_default = argnums == 0 and not args and not gradient  # called with keywords alone, or with nothing
-    wanted = () if by_default else in_bounds((argnums,) if isinstance(argnums, int) else argnums, len(args))
+    wanted = () if by_default else in_bounds(argnums, len(args))
     try:
         d = derive(f, *args, argnums=wanted, **kwargs)
     except NoArrayError:

@@ -381,9 +381,7 @@ class _Call:
                 f"{primal.name} cannot be planned: its Python looks at values ({where}), so that what it computes differs from call to "
                 "call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
             )
-        wanted = compat.index_or_indices(argnums)
-        places = in_bounds((wanted,) if isinstance(wanted, int) else wanted, len(args))
-        leaves, in_tree, _, is_input = flat_arguments(args, kwargs, places)
+        leaves, in_tree, _, is_input = flat_arguments(args, kwargs, in_bounds(argnums, len(args)))
         call = _Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), primal.in_avals, primal.name)
         return call, derivation
 
