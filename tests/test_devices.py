@@ -15,9 +15,9 @@ from jax.sharding import PartitionSpec as P
 from test_nestings import NESTINGS, inexact, total
 from test_parity import assert_same, half_slow, side_by_side
 from test_parity import seeds as plain_seeds
+from typecheck import check_program
 
 import jaxviz
-from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
 
 cases = pytest.mark.parametrize("case", CASES, ids=str)

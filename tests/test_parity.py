@@ -11,9 +11,9 @@ import pytest
 from jax.extend import core as jex_core
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from programs import CASES, on_device
+from typecheck import check_program
 
 import jaxviz
-from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
 from jaxviz.ir.origin import ancestors
 

@@ -12,9 +12,9 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from nested_programs import halved, log1pexp
 from test_parity import assert_same, seeds
+from typecheck import check_program
 
 import jaxviz
-from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
 
 LEAVES = {

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_parity import assert_same, seeds
+from typecheck import check_program
 
 import jaxviz
-from jaxviz.analysis.typecheck import check_program
 from jaxviz.derivation import STAGES, type_name
 from jaxviz.ir.convert import read_jaxpr, write_program
 

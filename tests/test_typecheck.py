@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from typecheck import check_program
 
 import jaxviz
-from jaxviz.analysis.typecheck import check_program
 from jaxviz.ir.errors import ProgramTypeError
 from jaxviz.ir.syntax import Literal, Var
 
