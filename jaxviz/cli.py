@@ -200,7 +200,7 @@ def _load(target: str) -> tuple[Any, dict[str, Any]]:
             raise CallError(f"{place} has no {name!r}; it has {', '.join((own or there)[:12]) or 'no functions'}")
         found = getattr(found, part)
     if not callable(found):
-        raise CallError(f"{target} is no function, but of type {type(found).__name__}")
+        raise CallError(f"{target} is not a function (it is of type {type(found).__name__})")
     return found, vars(module)
 
 
@@ -220,7 +220,7 @@ def _module(place: str) -> Any:
         raise CallError(f"there is no file {place}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise CallError(f"{place} is no Python file")
+        raise CallError(f"{place} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     sys.modules[path.stem] = module
@@ -311,7 +311,7 @@ def _jaxpr(request: Request) -> None:
     except (jax.errors.ConcretizationTypeError, TypeError):
         if not call.args:
             raise
-        program = request.derivation.primal  # in which an argument that is no array is itself, such as a flag
+        program = request.derivation.primal  # in which an argument that is not an array is itself, such as a flag
     show(str(program))
 
 

@@ -92,7 +92,7 @@ def each(work: Callable[[T], R], units: Iterable[T], what: str) -> list[R]:
 
 
 @contextlib.contextmanager
-def told_to(listener: Listener) -> Iterator[None]:
+def report_progress_to(listener: Listener) -> Iterator[None]:
     """Has somebody else told what is counted inside, at once and in place of a bar."""
     token = _listener.set(listener)
     try:

@@ -176,7 +176,7 @@ def test_the_width(run):
         (["residuals", "nowhere:loss"], "there is no module 'nowhere' here; a file is given by its path"),
         (["residuals", "nowhere.py:loss"], "there is no file nowhere.py"),
         (["residuals", "command_line_model:lost"], "has no 'lost'; it has loss, deep, broken"),
-        (["residuals", "command_line_model:params"], "is no function, but of type dict"),
+        (["residuals", "command_line_model:params"], "is not a function (it is of type dict)"),
         (["residuals", "command_line_model:loss"], "missing a required argument: 'params'"),
         (["residuals", "command_line_model:loss", "--args", "params, ("], "not valid Python"),
         (["residuals", "command_line_model:loss", *CALL, "--argnums", "first"], "--argnums takes numbers"),

@@ -98,7 +98,7 @@ def test_work_inside_of_work_shows_nothing_of_its_own(capsys):
 def test_a_listener_is_told_in_place_of_a_bar(capsys):
     jaxviz.show_progress()
     told = []
-    with progress.told_to(lambda *said: told.append(said)):
+    with progress.report_progress_to(lambda *said: told.append(said)):
         progress.each(slow, range(2), "plans")
         with progress.counting("compiling"):
             pass
@@ -128,7 +128,7 @@ WORK = {
 @pytest.mark.parametrize("what", WORK)
 def test_what_takes_long_on_large_programs_says_how_far_it_is(what):
     told = []
-    with progress.told_to(lambda *said: told.append(said)):
+    with progress.report_progress_to(lambda *said: told.append(said)):
         WORK[what]()
     counts = [(n, of) for name, n, of in told if name == what]
     assert counts

@@ -109,7 +109,7 @@ class Tags:
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """One jitted program, as `jax.jit(jax.value_and_grad(f))` or, of a function whose result is no number, `jax.vjp` within `jax.jit` gives it.
+    """One jitted program, as `jax.jit(jax.value_and_grad(f))` or, of a function whose result is not a number, `jax.vjp` within `jax.jit` gives it.
 
     Args:
       derivation: of the function.

@@ -92,7 +92,7 @@ class DoctorReport(Report):
         for finding in self.findings:
             if finding.what == what:
                 return finding
-        raise KeyError(f"nothing is known of {what!r} here; of {', '.join(f.what for f in self.findings)}")
+        raise KeyError(f"no check {what!r}; the checks are {', '.join(f.what for f in self.findings)}")
 
     def __contains__(self, what: object) -> bool:
         return any(f.what == what for f in self.findings)
@@ -114,7 +114,7 @@ class DoctorReport(Report):
         if self.ok:
             return f"jaxviz {version}: all that it needs is here"
         names = ", ".join(f.what for f in self.faults)
-        return f"jaxviz {version}: {len(self.faults)} {'thing is' if len(self.faults) == 1 else 'things are'} to be mended: {names}"
+        return f"jaxviz {version}: {len(self.faults)} {'problem' if len(self.faults) == 1 else 'problems'}: {names}"
 
     def _parts(self) -> Iterator[Drawn | Table]:
         yield Table(("", "what", "found"), [(_MARKS[f.state], f.what, f.found) for f in self.findings], "<<<")
@@ -128,7 +128,7 @@ class DoctorReport(Report):
     _data = ("ok", "findings")
 
 
-_MARKS: Mapping[str, str] = {"ok": "ok", "note": "note", "fault": "MEND"}
+_MARKS: Mapping[str, str] = {"ok": "ok", "note": "note", "fault": "FAIL"}
 
 
 def doctor() -> DoctorReport:

@@ -402,7 +402,7 @@ class _Leaf:
 class _ArgumentTypes:
     """The types of the arguments of one call, which the residuals carry to the backward rule.
 
-    They are no part of any trace, so a call met again has equal ones, and the residuals have the same leaves as without them.
+    They are not part of any trace, so a call met again has equal ones, and the residuals have the same leaves as without them.
     """
 
     leaves: tuple[_Leaf, ...]

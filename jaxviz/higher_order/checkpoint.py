@@ -24,7 +24,7 @@ from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Checkpoint, Equation, Operation, Origin, Program, Var
 from jaxviz.transforms.dce import DceRule, dce_program, dce_rules, nothing_left
 from jaxviz.transforms.driver import Builder, Mask, Template, select
-from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules, told_from
+from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import linearize_from_jvp, linearize_rules
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
@@ -290,7 +290,7 @@ def _dce_remat(operation: Operation, used: Mask) -> DceRule:
     return read, used, made
 
 
-told_from[compat.remat_p] = lambda _: 0
+covered_from[compat.remat_p] = lambda _: 0
 
 
 @flag_rules.register(compat.remat_p)

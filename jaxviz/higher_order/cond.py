@@ -30,7 +30,7 @@ from jaxviz.transforms.driver import (
     with_results,
     written_out,
 )
-from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules, told_from
+from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
     VJP,
@@ -318,7 +318,7 @@ def _selected(index: Any, *results: Any) -> list[Any]:
     return [compat.select_results(index, *results)]
 
 
-told_from[compat.cond_p] = lambda _: 0
+covered_from[compat.cond_p] = lambda _: 0
 
 
 @flag_rules.register(compat.cond_p)

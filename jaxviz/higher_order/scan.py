@@ -33,7 +33,7 @@ from jaxviz.transforms.driver import (
     select,
     with_results,
 )
-from jaxviz.transforms.flags import FlagRule, flag_program, flag_rules, told_from
+from jaxviz.transforms.flags import FlagRule, covered_from, flag_program, flag_rules
 from jaxviz.transforms.jvp import JvpRule, jvp_program, jvp_rules
 from jaxviz.transforms.linearize import (
     VJP,
@@ -360,7 +360,7 @@ typed_by_cotangents.add(compat.scan_p)
 def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
     """Cotangents of the carry go round in reverse; those of the consts are summed up in a carry of their own.
 
-    A part of the carry that starts from a zero tangent is no linear operand, but goes round with the others.
+    A part of the carry that starts from a zero tangent is not a linear operand, but goes round with the others.
 
     Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
     After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`.
@@ -453,7 +453,7 @@ def _dce_scan(operation: Operation, used: Mask) -> DceRule:
     return read, used_out, scan.like(smaller, sum(const_read), sum(carry_used))
 
 
-told_from[compat.scan_p] = lambda operation: SCAN.carry(operation)[1]
+covered_from[compat.scan_p] = lambda operation: SCAN.carry(operation)[1]
 
 
 @flag_rules.register(compat.scan_p)

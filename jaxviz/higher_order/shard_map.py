@@ -132,7 +132,7 @@ class _Kept:
     """How the residuals of a body get from one `shard_map` to the other.
 
     Args:
-      forward: the body that keeps them: the results asked for, then those residuals that are no operand and no result.
+      forward: the body that keeps them: the results asked for, then those residuals that are neither an operand nor a result.
       linear: the body that takes all of them, in order, then what it took before.
       forwarded: for each residual its place among the operands, or past those among the results; None for one of `forward`'s own.
       own_specs: how those are laid out.

@@ -1760,7 +1760,7 @@ COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")
 
 
 def is_transposable(dtype: Any) -> bool:
-    """Whether values of a type may stand in a function that `linear_transpose` takes, among others that are no integers."""
+    """Whether values of a type may stand in a function that `linear_transpose` takes, among others that are not integers."""
     return bool(dtypes.issubdtype(dtype, np.inexact)) or (_TRANSPOSES_FLOAT0 and dtype == dtypes.float0)
 
 
@@ -2530,7 +2530,7 @@ _check_if_deleted = _array.ArrayImpl._check_if_deleted
 
 
 def explain_deleted(tell: Callable[[Any], str] | None) -> None:
-    """Has JAX's error for reading an array that is no more end in what a function says of the array, if anything; None undoes it."""
+    """Has JAX's error for reading a deleted array end in what a function says of the array, if anything; None undoes it."""
 
     def check(self: Any) -> None:
         try:

@@ -46,4 +46,4 @@ class ForwardModeError(EquationError, TypeError):
 
 
 class NoArrayError(TypeError):
-    """A function that was traced gave something that is no array."""
+    """A function that was traced gave something that is not an array."""

@@ -33,7 +33,7 @@ def parse_calls(text: str, n: int = 1) -> tuple[str, list[ast.Call]]:
     """The statements before a number of calls with commas between them, as code to run, and the calls.
 
     Raises:
-      CallError: the text is no Python, or does not end in as many calls.
+      CallError: the text is not Python, or does not end in as many calls.
     """
     example = ", ".join(f"{name}(x)" for name in "fgh"[:n])
     expected = f"expected {'a call' if n == 1 else f'{n} calls'}, such as {example}"

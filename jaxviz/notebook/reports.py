@@ -161,7 +161,7 @@ class Request:
         except (ValueError, TypeError) as error:
             raise CallError(str(error)) from None
         except Exception as error:
-            raise CallError(f"{text} is no policy: {type(error).__name__}: {error}") from None
+            raise CallError(f"{text} is not a policy: {type(error).__name__}: {error}") from None
 
 
 def read_argnums(text: str | None) -> Argnums | None:

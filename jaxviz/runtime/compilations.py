@@ -376,7 +376,7 @@ def _closure(fun: Any) -> dict[str, Held]:
 
 
 def _bound(x: Any, depth: int = 8) -> Held:
-    """A value that a function closes over: what is no number, and no container of numbers, goes by identity."""
+    """A value that a function closes over: what is neither a number nor a container of numbers goes by identity."""
     if isinstance(x, (jax.Array, np.ndarray)):
         return Held(_kind(x), identity(x), by_identity=True)
     if type(x) in _NUMBERS:

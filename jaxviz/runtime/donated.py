@@ -116,7 +116,7 @@ class _Watch:
     at: float = field(default_factory=time.perf_counter)
 
     def hear(self, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
-        """Notes which arguments of a call that has just returned are no more."""
+        """Notes which arguments of a call that has just returned were deleted."""
         info = compat.donating(f)
         if info is None:
             return
@@ -144,13 +144,13 @@ class _Watch:
         self.credit -= time.perf_counter() - now
 
     def hear_compiled(self, call: compat.JitCall, at: Location | None) -> None:
-        """Notes what a call is given to donate; when this is asked for, the array is no more. JAX's hook is for calls that it need not compile."""
+        """Notes what a call is given to donate; when this is asked for, the array is deleted. JAX's hook is for calls that it need not compile."""
         is_array = lambda x: isinstance(x, jax.Array) and not compat.is_tracer(x)
         _, noted = _donated(call.fun, call.info, call.args, call.kwargs, at, is_array)
         self.given.add(noted)
 
     def where(self, x: Any) -> str:
-        """`to step as params['w'] at train.py:30`, of an array that is no more; '' where it is not known."""
+        """`to step as params['w'] at train.py:30`, of a deleted array; '' where it is not known."""
         found = self.went.find(x) or self.given.find(x)
         if found:
             return found
@@ -185,7 +185,7 @@ def donated_to(x: Any) -> str | None:
     It is None of an array that was not donated, or by a call that is not known; see `watch_donations`, which comes before.
 
     Raises:
-      RuntimeError: the array is no more, and donations are not watched.
+      RuntimeError: the array is deleted, and donations are not watched.
     """
     if _watch is None and is_deleted(x):
         raise RuntimeError(
@@ -227,7 +227,7 @@ def watch_donations(on: bool = True) -> None:
 def check_not_donated(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], cause: Exception | None = None
 ) -> None:
-    """Raises jax's error for the first argument that is no more, with its path, and where it went if that is known.
+    """Raises jax's error for the first deleted argument, with its path, and where it went if that is known.
 
     Raises:
       RuntimeError: see above.
@@ -254,7 +254,7 @@ def is_deleted(x: Any) -> bool:
 
 
 def _gone(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The arguments that are no more, each with its path, '' where it has none."""
+    """The deleted arguments, each with its path, '' where it has none."""
     leaves = jax.tree.leaves((args, kwargs))
     deleted = [is_deleted(x) for x in leaves]
     if not any(deleted):

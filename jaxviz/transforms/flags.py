@@ -212,17 +212,17 @@ def is_watchable(aval: Any) -> bool:
     )
 
 
-told_from: dict[Any, Callable[[Operation], int]] = {}
+covered_from: dict[Any, Callable[[Operation], int]] = {}
 """Of the primitives whose results are values of their programs, iteration by iteration: the first such result."""
 
 
-def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
+def covered_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
     """The results of an equation that need no flag, since values in its programs tell of them: what a scan stacks, what a branch gives.
 
     Returns:
       for each such result the values, each with the place of its program; the result is not finite where one of them is not.
     """
-    first = told_from.get(equation.primitive)
+    first = covered_from.get(equation.primitive)
     if first is None:
         return {}
     n_carry = first(equation.operation)
@@ -236,7 +236,7 @@ def told_inside(equation: Equation) -> dict[Var, tuple[tuple[int, Var], ...]]:
 
 
 def decides(operation: Operation) -> bool:
-    """Whether it makes of numbers what is none, as a comparison does."""
+    """Whether it maps inexact values to results that are not, as a comparison does."""
     return not operation.programs and not any(is_watchable(a) for a in operation.out_avals)
 
 
@@ -250,7 +250,7 @@ def watched(program: Program, deciding: bool = False) -> tuple[Var, ...]:
             found.update(a for a, h in zip(e.invars, hides, strict=True) if h)
         if any(hides):
             found.update(e.outvars)
-        told.update(told_inside(e))
+        told.update(covered_inside(e))
     made = (v for e in program.equations for v in e.outvars)
     return tuple(
         v for v in made if v in found and v not in told and is_watchable(v.aval) and not isinstance(v, DropVar)

@@ -53,7 +53,7 @@ class SplitRule:
       available_out: which results `staged` gives.
       name: for people.
       decisions: what the policy said of the equations inside.
-      checkpoints: checkpointed functions inside, if there is no policy.
+      checkpoints: checkpointed functions inside, if there is not a policy.
     """
 
     known: Template
@@ -77,7 +77,7 @@ class Split:
       unknown_out: which results are unknown until later.
       available_out: which results `staged` gives.
       decisions: what the policy said of the equations.
-      checkpoints: checkpointed functions inside, if there is no policy.
+      checkpoints: checkpointed functions inside, if there is not a policy.
     """
 
     known: Program

@@ -101,7 +101,7 @@ def _is_unopened(operation: Operation) -> bool:
 
 
 def _is_opaque(operation: Operation) -> bool:
-    """Whether an operation holds code that is no Program: a function, or a hi-primitive."""
+    """Whether an operation holds code that is not a Program: a function, or a hi-primitive."""
     if any(callable(x) and not isinstance(x, type) for x in operation.params.values()):
         return True
     return compat.is_high_equation(operation.primitive, operation.in_avals, operation.params)

@@ -62,7 +62,7 @@ def test_without_dot_pictures_are_made_all_the_same(monkeypatch, tmp_path):
     assert "note: dot" in str(report)
 
 
-def test_a_missing_bundle_is_to_be_mended(monkeypatch, tmp_path, capsys):
+def test_a_missing_bundle_is_a_problem(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(module, "_PACKAGE", tmp_path / "jaxviz")
     report = jaxviz.doctor()
     assert [f.what for f in report.faults] == ["widget bundle"]
@@ -71,7 +71,7 @@ def test_a_missing_bundle_is_to_be_mended(monkeypatch, tmp_path, capsys):
     assert "make lab" in jaxviz.doctor()["widget bundle"].advice
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
-    assert "1 thing is to be mended: widget bundle" in shown
+    assert "1 problem: widget bundle" in shown
     assert "make lab" in shown
 
 
@@ -104,7 +104,7 @@ def test_versions_that_do_not_fit(monkeypatch):
     assert "pip install 'matplotlib>=" in report["matplotlib"].advice
     assert "jaxviz-lab needs jax" in report["jax"].advice
     assert "ipywidgets needs jupyterlab_widgets" in report["jupyterlab_widgets"].advice
-    assert "3 things are to be mended" in report.summary
+    assert "3 problems" in report.summary
 
 
 def test_a_package_that_is_not_installed_says_so(monkeypatch):

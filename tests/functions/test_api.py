@@ -24,7 +24,7 @@ def both(call):
 
 BAD = {
     "result that is no scalar": lambda m: m.grad(jnp.sin)(X),
-    "result that is no array": lambda m: m.grad(lambda x: "text")(1.0),
+    "result that is not an array": lambda m: m.grad(lambda x: "text")(1.0),
     "integer argument": lambda m: m.grad(lambda x: x * 1.0)(3),
     "integer in a tree": lambda m: m.grad(lambda p: p["w"].sum())(PARAMS),
     "boolean argument": lambda m: m.jacrev(jnp.sin)(True),
@@ -60,7 +60,7 @@ def test_bad_input_is_refused_as_jax_does(name):
     theirs, ours = both(BAD[name])
     assert isinstance(ours, type(theirs)) or type(ours).__mro__[-3:] == type(theirs).__mro__[-3:]
     words = " ".join(str(theirs).split()).rstrip(".")
-    if name == "result that is no array":
+    if name == "result that is not an array":
         assert "is not a valid JAX type" in words
         assert "returned a value of type <class 'str'>, which is not a valid JAX type" in str(ours)
         return

@@ -297,7 +297,7 @@ def test_help(run, capsys, shell):
         ("%residuals --argnums one f(x)", "%residuals: --argnums takes numbers such as 0 or 0,1; got: one"),
         ("%residuals --policy dots_savable f(x)", "did you mean 'dots_saveable' or"),
         ("%residuals --policy save_only_these_names f(x)", "makes a policy and is none itself"),
-        ("%residuals --policy nosuch(1) f(x)", "nosuch(1) is no policy: NameError: name 'nosuch' is not defined"),
+        ("%residuals --policy nosuch(1) f(x)", "nosuch(1) is not a policy: NameError: name 'nosuch' is not defined"),
         ("%residuals --policy (1 f(x)", "%residuals: expected a call, such as f(x); got nothing"),
         ("%residuals --policy x f(x)", "a policy is a name in jax.checkpoint_policies or a function, not Array("),
         (

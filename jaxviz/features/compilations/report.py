@@ -300,7 +300,7 @@ def explain_recompile(
       *args, **kwargs: of a call that is not made: the report says whether it would be compiled, and for what reason.
 
     Raises:
-      TypeError: f is no function; or arguments are given, and f is not jitted.
+      TypeError: f is not a function; or arguments are given, and f is not jitted.
     """
     if f is not None:
         compat.check_callable(f)

@@ -7,7 +7,7 @@
 - Bytes are those of the operands and the results of an operation by itself. XLA fuses operations, so that a compiled program moves fewer.
   Of a slice, a gather or a scatter only what is touched counts.
 
-Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is no FLOP, where XLA has one for each element. A
+Where the counts are not those of XLA's compiled program: a conversion of types, or of bits, is not a FLOP, where XLA has one for each element. A
 cumulative sum is one addition for each element but the first, where XLA sums windows of 16 elements, 15 additions for each. Random
 bits are all 20 rounds of threefry, where XLA on a CPU has a loop of five times four rounds and counts its body once. XLA on a CPU
 splits large reductions in two and pads them, makes an operation of its own of a pooling's gradient, and computes bfloat16 in float32.

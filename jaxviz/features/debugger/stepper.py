@@ -31,7 +31,7 @@ from jaxviz.report.tables import printable, short_location
 Move = TypeVar("Move", bound=Callable[..., Any])
 
 
-def _alone(move: Move) -> Move:
+def _locked(move: Move) -> Move:
     """A move that waits for one that another thread is at: a notebook may hear its widgets beside the cell that runs."""
 
     @functools.wraps(move)
@@ -130,7 +130,7 @@ class Stepper:
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
-    @_alone
+    @_locked
     def next(self, n: int = 1) -> Stepper:
         """Runs the next equation, whatever it holds at once; at the end of a loop's body, goes on to the next iteration."""
         for _ in range(n):
@@ -139,20 +139,20 @@ class Stepper:
 
     over = next
 
-    @_alone
+    @_locked
     def into(self) -> Stepper:
         """Goes into the program of the next equation: a jitted function, a loop's body, the branch taken, a checkpoint, a function with
         a custom rule. Where there is none, as `next`. A `shard_map` and the condition of a while loop are one step."""
         self.machine.into()
         return self._stopped()
 
-    @_alone
+    @_locked
     def out(self) -> Stepper:
         """Runs what is left of the program that the position is in, all iterations of a loop; of the outermost, to its end."""
         self.machine.out()
         return self._stopped()
 
-    @_alone
+    @_locked
     def back(self, n: int = 1, into: bool = False) -> Stepper:
         """Goes back in time by one equation of the same program, from the start of a body out of it or to the iteration before.
 
@@ -164,7 +164,7 @@ class Stepper:
             self.machine.back(into)
         return self._stopped()
 
-    @_alone
+    @_locked
     def to(self, iteration: int) -> Stepper:
         """Goes to the start of an iteration of the loop that the position is in, or else of the one that is next.
 
@@ -189,7 +189,7 @@ class Stepper:
         self.machine.goto(Position(p.stage, (*p.path[:depth], Level(level.index, level.body, iteration)), 0))
         return self._stopped()
 
-    @_alone
+    @_locked
     def goto(self, position: Position) -> Stepper:
         """Goes to any position, ahead or back; what is missing on the way is run at once.
 
@@ -203,7 +203,7 @@ class Stepper:
         """Goes back to the start."""
         return self.goto(Position(self.stages[0]))
 
-    @_alone
+    @_locked
     def run(
         self,
         line: int | str | None = None,
@@ -324,7 +324,7 @@ class Stepper:
         variables = text.by_name.get(name, [])
         places: list[Place] = [(site, (v,)) for v in variables for site in text.sites.get(v, ())]
         if not places:
-            raise NoValueError(f"The {stage} program has no variable `{name}` that can be looked at.")
+            raise NoValueError(f"The {stage} program has no variable `{name}` that can be shown.")
         return self._look(stage, name, places, iterations, f"`{name}`")
 
     def _look(self, stage: str, name: str, places: Sequence[Place], iterations: tuple[int, ...], what: str) -> Any:
@@ -401,7 +401,7 @@ class Stepper:
         text = self._texts["forward"]
         variables = [v for v in text.by_name.get(name, []) if v in text.sites]
         if not variables:
-            raise NoValueError(f"The forward program has no variable `{name}` that can be looked at.")
+            raise NoValueError(f"The forward program has no variable `{name}` that can be shown.")
         places = [place for v in variables for s in text.sites[v] if (place := self._places.place(s, v)) is not None]
         if not places:
             raise NoValueError(

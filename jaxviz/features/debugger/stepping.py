@@ -197,7 +197,7 @@ class Machine:
           SteppingError: there is no such position: a branch that is not taken, an iteration that the loop does not come to.
         """
         if not isinstance(position, Position):
-            raise SteppingError(f"{position!r} is no position, such as `position` of an earlier stop.")
+            raise SteppingError(f"{position!r} is not a Position; pass `position` of an earlier stop.")
         self._check(position)
         self._run_to(position)
         self._arrive(position)
@@ -222,7 +222,7 @@ class Machine:
                 raise SteppingError(f"Equation {level.index} of {program.name} has no {level.body} to step into.")
             assert equation is not None
             if (level.iteration is None) == is_loop(equation):
-                raise SteppingError(f"A position in a loop, and in nothing else, has an iteration; got {level}.")
+                raise SteppingError(f"A position has an iteration inside a loop and only there; got {level}.")
             program = inside[level.body]
         if not 0 <= position.index <= len(program.equations):
             raise SteppingError(

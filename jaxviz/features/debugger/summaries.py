@@ -135,7 +135,7 @@ def summarize(x: Any) -> Summary:
     aval = compat.aval_of(x)
     kind = aval.str_short(short_dtypes=True)
     if not hasattr(aval, "dtype"):
-        return Summary(kind, (), 0, note="is no array")
+        return Summary(kind, (), 0, note="not an array")
     shape, size = tuple(map(int, aval.shape)), int(aval.size)
     if isinstance(x, jax.Array) and x.is_deleted():
         return Summary(kind, shape, size, note="was donated or deleted")

@@ -247,7 +247,7 @@ def predicate(text: str) -> Callable[[Any], Any]:
     """A predicate that somebody typed, such as `lambda v: abs(v).max() > 3`, in the notebook's own namespace; it prints as it was typed.
 
     Raises:
-      SteppingError: it is no Python, or no function.
+      SteppingError: it is not Python, or not a function.
     """
     from IPython.core.getipython import get_ipython
 

@@ -30,7 +30,7 @@ from jaxviz.page.bundle import GRAPHVIZ, MAIN, Bundle, bundle, loader, packed, p
 from jaxviz.page.html import fit_to_show, page
 from jaxviz.page.schema import View, encode, pack
 from jaxviz.page.texts import first_line
-from jaxviz.progress import told_to
+from jaxviz.progress import report_progress_to
 from jaxviz.report.tables import printable
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
         tell()
         try:
-            with told_to(tell):
+            with report_progress_to(tell):
                 _WORK[asked](self)
         except KeyboardInterrupt:
             self.send({"work": asked, "stopped": True})

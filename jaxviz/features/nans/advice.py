@@ -51,7 +51,7 @@ DOMAINS: Mapping[str, Domain] = {
         "log1p is NaN below -1"),
     "pow": Domain("{x} ** p", "x > 0", "jnp.where(x > 0, x, 1.0)",
         "the slope of x ** p at x = 0 is infinite for p < 1, and its slope in p has log(0)",
-        "a negative number to a power that is no integer is NaN"),
+        "a negative number to a power that is not an integer is NaN"),
     "integer_pow": Domain("{x} ** p", "x != 0", _UNLESS_ZERO, "a negative power and its slope are infinite at 0"),
     "div": Domain("a / {x}", "x != 0", _UNLESS_ZERO, "the slopes of a / x, 1 / x and -a / x**2, are infinite at x = 0"),
     "atan2": Domain("jnp.arctan2(y, {x})", "(x != 0) | (y != 0)", "jnp.where((x == 0) & (y == 0), 1.0, x)",

@@ -92,7 +92,7 @@ def find_nan(
         jitted training step.
       *args, **kwargs: what to call it with.
       argnums: what a loss is differentiated in.
-      gradient: whether `f` is a loss; by default it is one if it gives one real number and is no gradient itself.
+      gradient: whether `f` is a loss; by default it is one if it gives one real number and is not a gradient itself.
       harmless: whether to list what is not finite and reaches no result too.
 
     Returns:
@@ -273,7 +273,7 @@ def _refuse_references(program: Program) -> None:
 
 
 def _arrays_of(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function without those of its results that are no arrays, such as the functions in a model of equinox."""
+    """A function without those of its results that are not arrays, such as the functions in a model of equinox."""
 
     @wraps(f)
     def arrays(*args: Any, **kwargs: Any) -> Any:

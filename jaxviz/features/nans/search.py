@@ -15,7 +15,7 @@ from jaxviz.features.nans.capture import Path, place_of_body
 from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
-from jaxviz.transforms.flags import INFINITE, NAN, Watch, flag_rules, is_watchable, told_inside
+from jaxviz.transforms.flags import INFINITE, NAN, Watch, covered_inside, flag_rules, is_watchable
 from jaxviz.transforms.vmap import named_axes
 
 Steps = tuple[int, ...]
@@ -44,7 +44,7 @@ class Level:
 
     @cached_property
     def told(self) -> dict[Var, tuple[tuple[int, Var], ...]]:
-        return {v: inside for e in self.program.equations for v, inside in told_inside(e).items()}
+        return {v: inside for e in self.program.equations for v, inside in covered_inside(e).items()}
 
     @cached_property
     def devices(self) -> tuple[dict[Any, int] | None, ...]:

@@ -55,7 +55,7 @@ def parse_line(line: Any) -> Line:
     file, _, number = str(line).rpartition(":")
     if not file or not number.isdigit():
         raise ValueError(
-            f"{line!r} is no line of source. Write it as 'model.py:41', or as 41 for the file of the function."
+            f"{line!r} is not a line of source. Write it as 'model.py:41', or as 41 for the file of the function."
         )
     return Line(file, int(number))
 

@@ -214,7 +214,7 @@ def observed(x: Any, name: str, spec: Spec, indices: tuple[Any, ...] = (), has_s
     array = jnp.asarray(x)
     is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     report_p.bind(jax.random.key_data(array) if is_key else array, *indices, **params)
-    # What is no array of JAX's has no cotangent, and stays what it is.
+    # What is not an array of JAX's has no cotangent, and stays what it is.
     if not spec.cotangents or not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     return link_p.bind(x, *indices, **{**params, "site": replace(site, kind="cotangent")})

@@ -89,7 +89,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         if self.is_open:
-            raise RuntimeError("this watch is open already; make another one for what is within")
+            raise RuntimeError("this Watch is already active; make a second one for the nested block")
         self.is_open = True
         self._listen(True)
         return self
@@ -177,7 +177,7 @@ class Watch:
             told = (
                 ", ".join(self.names) or "none yet; what is compiled ahead of time, or has no such probe, tells nothing"
             )
-            raise KeyError(f"nothing was told of {name!r}. Names told of: {told}") from None
+            raise KeyError(f"no values recorded for {name!r}; recorded: {told}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -250,7 +250,7 @@ class Watch:
     def __str__(self) -> str:
         rows = self._rows()
         if not rows:
-            return f"nothing told of {', '.join(self.spec.names) or 'its lines'} yet"
+            return f"no values recorded for {', '.join(self.spec.names) or 'its lines'} yet"
         return "\n".join([text_table(_HEADS, rows, _ALIGN), "", *self._notes()])
 
     def _notes(self) -> list[str]:
@@ -258,10 +258,10 @@ class Watch:
         return [f"{self.cost}.", *errors]
 
     def __repr__(self) -> str:
-        return f"Watch({', '.join(map(repr, self.spec.names))}: {len(self)} told of, {self._reports:,} reports)"
+        return f"Watch({', '.join(map(repr, self.spec.names))}: {len(self)} recorded, {self._reports:,} reports)"
 
     def _repr_html_(self) -> str:
-        table = html_table("What was told, with the last values", _HEADS, self._rows(), [a == ">" for a in _ALIGN])
+        table = html_table("Recorded values, the latest of each", _HEADS, self._rows(), [a == ">" for a in _ALIGN])
         return table + "".join(f"<p>{printable(note)}</p>" for note in self._notes())
 
 
@@ -297,7 +297,7 @@ class WatchedFunction(Watch):
             key = tree, tuple(compat.aval_of(compat.canonicalize(x)) for x in leaves), probes.asked()
             if key in self._programs:
                 return self._programs[key]
-        except TypeError:  # an argument is no array: tracing says which
+        except TypeError:  # an argument is not an array: tracing says which
             key = None
         with probes.asking(self.spec):
             traced = trace_call(self._fun, args, kwargs)

@@ -48,7 +48,7 @@ def setting(policy: Any) -> Setting:
 
     Raises:
       ValueError: no policy has that name, or it is that of a function that makes policies; the message says what to write.
-      TypeError: it is no policy.
+      TypeError: it is not a policy.
     """
     if isinstance(policy, Setting):
         return policy

@@ -98,12 +98,12 @@ def _methods(equation: Equation, within: Sequence[Equation]) -> Iterator[str]:
 def _methods_on(traceback: Any) -> tuple[str, ...]:
     """The methods on the way to an equation, innermost first."""
     frames = takewhile(lambda frame: not is_own_code(frame.file_name), compat.user_frames(traceback))
-    # What called jaxviz is no part of the function.
+    # What called jaxviz is not part of the function.
     return tuple(filter(None, (_method(frame.function_name) for frame in frames)))
 
 
 def _method(qualified_name: str) -> str:
-    """`Block.__call__` of `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is no method, or a private one."""
+    """`Block.__call__` of `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is not a method, or a private one."""
     for part in reversed(qualified_name.split(".<locals>.")):
         names = part.split(".")[-2:]
         if len(names) == 2 and names[0][:1].isupper() and (names[1].startswith("__") or not names[1].startswith("_")):

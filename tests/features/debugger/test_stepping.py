@@ -99,7 +99,7 @@ def test_a_mapped_while_loop_is_stepped_into(budget):
 
 
 def test_what_is_no_position_is_refused():
-    with pytest.raises(SteppingError, match="3 is no position"):
+    with pytest.raises(SteppingError, match="3 is not a Position"):
         machine(jnp.sin, X).goto(3)
 
 

@@ -252,7 +252,7 @@ def test_what_cannot_be_watched_is_said():
     ):
         w(X)
     for line in ("model.py", ":3", "model.py:x", True):
-        with pytest.raises(ValueError, match="is no line of source"):
+        with pytest.raises(ValueError, match="is not a line of source"):
             jaxviz.watch(plain, lines=[line])
     with pytest.raises(ValueError, match=r"write watch\(f, lines=\.\.\.\)"):
         jaxviz.watch("h", lines=["model.py:3"])

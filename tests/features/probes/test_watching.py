@@ -124,12 +124,12 @@ def test_the_report():
     assert "12 reports took" in lines[-1]
     assert w._repr_html_().count("<tr") == 5
     assert repr(w["h"]) == "Series('h', value, 3 records)"
-    assert "nothing told of nothing.*" in str(jaxviz.watch("nothing.*"))
+    assert "no values recorded for nothing.*" in str(jaxviz.watch("nothing.*"))
 
 
 def test_what_is_told_of_is_named_in_the_error():
     w, _ = trained(1)
-    with pytest.raises(KeyError, match="Names told of: h, loss"):
+    with pytest.raises(KeyError, match="recorded: h, loss"):
         _ = w["hidden"]
 
 
@@ -160,7 +160,7 @@ def test_the_figure_has_a_line_for_each_series():
 
 
 def test_an_open_watch_is_not_opened_again():
-    with jaxviz.watch("h") as w, pytest.raises(RuntimeError, match="open already"), w:
+    with jaxviz.watch("h") as w, pytest.raises(RuntimeError, match="already active"), w:
         pass
 
 

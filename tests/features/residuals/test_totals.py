@@ -234,7 +234,7 @@ def test_without_a_module_it_is_the_method_or_the_function():
             return helper(x)
 
         def fit(self):
-            return jaxviz.residuals(jnp.sin, X)  # what calls jaxviz is no part of the function
+            return jaxviz.residuals(jnp.sin, X)  # what calls jaxviz is not part of the function
 
     def helper(x):
         return jnp.sin(x)
