@@ -1,4 +1,4 @@
-"""The wire format of the explorer: one block of bytes, mirrored by `widgets/src/schema.ts`.
+"""The wire format of the explorer: one block of bytes, whose types in `widgets/src/schema.generated.ts` are written from here.
 
 The block is little-endian::
 
@@ -26,12 +26,12 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 10
+VERSION = 11
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -194,7 +194,7 @@ class BranchPoint:
 class CheckResult:
     """How the derivation compares with JAX: 'agrees', 'differs' or 'unknown'."""
 
-    status: str
+    status: Literal["agrees", "differs", "unknown"]
     summary: str
     differences: tuple[str, ...] = ()
 
@@ -351,11 +351,6 @@ def from_json(values: Mapping[str, Any]) -> View:
 def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {
         "title": view.title,
-        "roles": list(ROLES),
-        "kinds": list(KINDS),
-        "memory_kinds": list(MEMORY_KINDS),
-        "kins": list(KINS),
-        "handed": list(HANDED),
         "stages": [asdict(stage) for stage in view.stages],
         "files": [asdict(file) for file in view.files],
         "branches": [asdict(branch) for branch in view.branches],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wire_types import TYPES, wire_types
 
 from jaxviz.page.schema import COLUMNS, MAGIC, VERSION, decode, encode, from_json, pack, to_json
 
@@ -121,3 +122,8 @@ def test_what_is_known_is_not_written_again():
     assert list(header["columns"]) == ["step_row"]
     assert header["strings"] == list(whole.strings[5:])
     assert to_json(decode(block, first)) == FIXTURE["view"]
+
+
+def test_the_types_of_the_page_are_current():
+    """Write them anew with `python tests/page/wire_types.py`."""
+    assert TYPES.read_text(encoding="utf-8") == wire_types()

@@ -2,7 +2,7 @@
 
 import { svg } from "./dom";
 import { formatBytes, plural } from "./format";
-import { columnOf, columnsOf, MEMORY_KINDS, type Totals, ticks } from "./timeline";
+import { columnOf, columnsOf, STACKED, type Totals, ticks } from "./timeline";
 
 /** Pixels around the areas: the label of the peak above, sizes at the left, what is lit and the names of the passes below. */
 const TOP = 18;
@@ -103,7 +103,7 @@ export class Chart {
   /** One area for each kind, from the ground up: the topmost first, so that those below are painted over it. */
   private stack(steps: Int32Array, className: string): SVGElement[] {
     const levels = new Float64Array(steps.length);
-    const areas = MEMORY_KINDS.flatMap((kind, k) => {
+    const areas = STACKED.flatMap((kind, k) => {
       const bytes = this.totals.kinds[k]!;
       let any = false;
       for (let c = 0; c < levels.length; c++) {

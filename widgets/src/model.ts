@@ -2,8 +2,8 @@
 
 import { formatBytes, formatParts } from "./format";
 import { Hues } from "./hues";
-import type { Column, View } from "./schema";
-import type { Buffer, MemoryKind, Timeline } from "./timeline";
+import { type Column, type ColumnName, HANDED, KINDS, MEMORY_KINDS, ROLES, type View } from "./schema";
+import type { Buffer, Timeline } from "./timeline";
 
 export interface Variable {
   name: string;
@@ -137,17 +137,17 @@ export class Model {
     this.modelled = null;
   }
 
-  column(name: string): Column {
+  column(name: ColumnName): Column {
     const found = this.view.columns[name];
     if (found === undefined) throw new Error(`the view has no column ${name}`);
     return found;
   }
 
-  private text(name: string, i: number): string {
+  private text(name: ColumnName, i: number): string {
     return this.view.strings[this.column(name)[i]!] ?? "";
   }
 
-  private slice(offsets: string, values: string, i: number): number[] {
+  private slice(offsets: ColumnName, values: ColumnName, i: number): number[] {
     const o = this.column(offsets);
     return Array.from(this.column(values).subarray(o[i]!, o[i + 1]!));
   }
@@ -167,7 +167,7 @@ export class Model {
     return text === "" ? [] : text.split("\n");
   }
   role(row: number): string {
-    return this.view.roles[this.column("equation_role")[row]!] ?? "primal";
+    return ROLES[this.column("equation_role")[row]!] ?? "primal";
   }
   rule(row: number): string {
     return this.text("equation_rule", row);
@@ -443,7 +443,7 @@ export class Model {
     const operands = this.inputs(row);
     return this.binders(program).flatMap((binder, i) => {
       const place = this.column("binder_operands")[start + i]!;
-      const how = this.view.handed[this.column("binder_handed")[start + i]!]!;
+      const how = HANDED[this.column("binder_handed")[start + i]!]!;
       return place < 0 ? [] : [{ binder, operand: operands[place]!, how }];
     });
   }
@@ -490,11 +490,12 @@ export class Model {
     this.column("residual_buffer").forEach((buffer, residual) => {
       push(held, buffer, residual);
     });
-    const kinds = this.view.memory_kinds as MemoryKind[];
-    const [kind, born, last, row] = ["kind", "born", "last", "row"].map((n) => this.column(`buffer_${n}`));
+    const [kind, born, last, row] = (["kind", "born", "last", "row"] as const).map((n) =>
+      this.column(`buffer_${n}`),
+    );
     const buffers: Buffer[] = Array.from(this.column("buffer_nbytes"), (nbytes, i) => ({
       nbytes,
-      kind: kinds[kind![i]!]!,
+      kind: MEMORY_KINDS[kind![i]!]!,
       born: born![i]!,
       last: last![i]!,
       row: row![i]!,
@@ -615,7 +616,7 @@ export class Model {
       nbytes: this.column("residual_nbytes")[i]!,
       perDevice: this.column("residual_per_device")[i]!,
       dummy: this.column("residual_dummy")[i]!,
-      kind: this.view.kinds[this.column("residual_kind")[i]!] ?? "",
+      kind: KINDS[this.column("residual_kind")[i]!] ?? "",
       place: this.location(this.column("residual_location")[i]!),
       scope: this.text("residual_scope", i),
       module: this.text("residual_module", i),

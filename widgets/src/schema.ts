@@ -1,67 +1,10 @@
-/** The wire format: a mirror of `jaxviz/page/schema.py`, which says what each column means. */
+/** Reads the wire format; its types, and what each column means, are written from Python's. */
 
-export const MAGIC = "jaxviz";
-export const VERSION = 10;
+import { type Column, type ColumnName, MAGIC, VERSION, type View } from "./schema.generated";
+
+export * from "./schema.generated";
+
 const PREFIX_BYTES = 16;
-
-export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
-
-export interface Stage {
-  key: string;
-  label: string;
-  title: string;
-  /** First and one past the last program, and equation, of this stage. */
-  programs: [number, number];
-  equations: [number, number];
-  error: string;
-  is_path: boolean;
-}
-
-export interface Excerpt {
-  first: number;
-  lines: string[];
-}
-
-export interface SourceFile {
-  label: string;
-  path: string;
-  is_user: boolean;
-  excerpts: Excerpt[];
-}
-
-export interface BranchPoint {
-  file: number;
-  line: number;
-  kind: string;
-  value: string;
-}
-
-export interface CheckResult {
-  status: "agrees" | "differs" | "unknown";
-  summary: string;
-  differences: string[];
-}
-
-export interface View {
-  title: string;
-  roles: string[];
-  kinds: string[];
-  memory_kinds: string[];
-  kins: string[];
-  handed: string[];
-  stages: Stage[];
-  files: SourceFile[];
-  branches: BranchPoint[];
-  check: CheckResult | null;
-  notes: string[];
-  devices: string[];
-  placement: string;
-  no_memory: string;
-  /** Whether the memory, the notes and the comparison with JAX are there, and not on their way. */
-  is_whole: boolean;
-  strings: string[];
-  columns: Record<string, Column>;
-}
 
 const ARRAYS = {
   u1: Uint8Array,
@@ -93,9 +36,9 @@ export function decode(block: DataView, known?: View): View {
   const header = JSON.parse(text.decode(bytes.subarray(PREFIX_BYTES, start)));
   // A copy of the columns starts at a multiple of eight wherever the message was put in memory.
   const data = bytes.slice(start).buffer;
-  const columns: Record<string, Column> = { ...known?.columns };
-  for (const [name, entry] of Object.entries(header.columns as Record<string, Entry>))
-    columns[name] = columnIn(data, ...entry);
+  const columns = { ...known?.columns } as Record<ColumnName, Column>;
+  for (const [name, entry] of Object.entries(header.columns as Record<ColumnName, Entry>))
+    columns[name as ColumnName] = columnIn(data, ...entry);
   const strings = known ? [...known.strings, ...header.strings] : header.strings;
   return { ...header, strings, columns };
 }
@@ -116,7 +59,8 @@ function columnIn(data: ArrayBuffer, ...[code, size, offset, coding, how]: Entry
 
 /** The view in the JSON form that the tests of both languages share. */
 export function fromJson(values: Omit<View, "columns"> & { columns: Record<string, number[]> }): View {
-  const columns: Record<string, Column> = {};
-  for (const [name, column] of Object.entries(values.columns)) columns[name] = Float64Array.from(column);
+  const columns = {} as Record<ColumnName, Column>;
+  for (const [name, column] of Object.entries(values.columns))
+    columns[name as ColumnName] = Float64Array.from(column);
   return { ...values, columns };
 }

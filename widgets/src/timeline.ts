@@ -1,9 +1,11 @@
 /** Memory over time: who is alive at a step, the totals by kind, and what of them fits into pixels. */
 
-/** What memory is there for, in the order in which kinds are stacked: what stays longest is at the bottom. */
-export const MEMORY_KINDS = ["argument", "constant", "residual", "result", "cotangent", "temporary"] as const;
+import type { MemoryKind } from "./schema";
 
-export type MemoryKind = (typeof MEMORY_KINDS)[number];
+/** The kinds of memory in the order in which kinds are stacked: what stays longest is at the bottom. */
+export const STACKED = ["argument", "constant", "residual", "result", "cotangent", "temporary"] as const;
+
+export type { MemoryKind };
 
 /** The time of one equation. */
 export interface Step {
@@ -36,7 +38,7 @@ export interface Timeline {
 }
 
 export interface Totals {
-  /** For each of `MEMORY_KINDS`, the bytes at each step. */
+  /** For each of `STACKED`, the bytes at each step. */
   kinds: readonly Float64Array[];
   total: Float64Array;
   /** The first step at which most is alive, or -1. */
@@ -47,8 +49,8 @@ export interface Totals {
 
 export function totalsOf({ steps, buffers }: Timeline): Totals {
   const n = steps.length;
-  const kinds = MEMORY_KINDS.map(() => new Float64Array(n));
-  const number = new Map<MemoryKind, Float64Array>(MEMORY_KINDS.map((kind, i) => [kind, kinds[i]!]));
+  const kinds = STACKED.map(() => new Float64Array(n));
+  const number = new Map<MemoryKind, Float64Array>(STACKED.map((kind, i) => [kind, kinds[i]!]));
   for (const { nbytes, kind, born, last } of buffers) {
     const change = number.get(kind)!;
     if (born < n) change[born]! += nbytes;

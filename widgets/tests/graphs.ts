@@ -1,7 +1,7 @@
 /** Programs for tests of the graph, written as lines such as `b = sin a`. */
 
 import { Model } from "../src/model";
-import { fromJson, type View } from "../src/schema";
+import { fromJson, HANDED, type Handed, ROLES, type Role, type View } from "../src/schema";
 import { json } from "./fixture";
 
 export interface Equation {
@@ -19,7 +19,7 @@ export interface Program {
   label?: string;
   inputs: string[];
   /** How each input gets its operand, if not as it is: `carry`, or `each`. */
-  handed?: string[];
+  handed?: Handed[];
   equations: Equation[];
   results: string[];
 }
@@ -88,7 +88,9 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
     binders.push(program.inputs.map(atom));
     results.push([]);
     operands.push(...program.inputs.map((_, i) => (owner < 0 ? -1 : skipped + i)));
-    handed.push(...program.inputs.map((_, i) => Math.max(0, json.handed.indexOf(program.handed?.[i] ?? ""))));
+    handed.push(
+      ...program.inputs.map((_, i) => Math.max(0, HANDED.indexOf(program.handed?.[i] ?? "as it is"))),
+    );
     for (const equation of program.equations) {
       const row = columns["equation_program"]!.length;
       const [left, right] = equation.text.split(" = ");
@@ -101,7 +103,7 @@ export function modelOf(stages: Record<string, Program>, size: (name: string) =>
       add("input_atoms", ...given!.split(" ").filter(Boolean).map(atom));
       add("equation_outputs", columns["output_vars"]!.length);
       add("output_vars", ...left!.split(" ").map(atom));
-      add("equation_role", Math.max(0, json.roles.indexOf(equation.role ?? "primal")));
+      add("equation_role", Math.max(0, ROLES.indexOf((equation.role ?? "primal") as Role)));
       for (const name of ["transform", "rule", "earlier", "decision"]) add(`equation_${name}`, 0);
       add("equation_scope", text(equation.scope ?? ""));
       add("equation_flops", equation.flops ?? 0);

@@ -1,9 +1,7 @@
 /** Views written as text, in the notation of the listings: real programs, with where each equation came from. */
 
 import { Model } from "../src/model";
-import type { View } from "../src/schema";
-
-const ROLES = "primal tangent residual cotangent accumulation recomputation zero dummy".split(" ");
+import { type Column, type ColumnName, ROLES, type Role, type View } from "../src/schema";
 
 const OFFSETS = {
   program_binders: "binder_vars",
@@ -83,7 +81,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
         column("equation_primitive").push(string(primitive));
         list("equation_inputs").push(inputs.map(atom));
         list("equation_outputs").push(left.trim().split(/\s+/).map(define));
-        column("equation_role").push(ROLES.indexOf(role));
+        column("equation_role").push(ROLES.indexOf(role as Role));
         column("equation_rule").push(string(rule));
         column("equation_origin").push(Number(origin));
         for (const name of ["equation_params", "equation_transform", "equation_earlier", "equation_decision"])
@@ -116,11 +114,6 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     columns[name] = column("variable_name").map(() => -1);
   return new Model({
     title: "f",
-    roles: ROLES,
-    kinds: [],
-    memory_kinds: [],
-    kins: [],
-    handed: [],
     stages: found,
     files: [],
     branches: [],
@@ -131,7 +124,10 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     no_memory: "",
     is_whole: true,
     strings,
-    columns: Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, Int32Array.from(v)])),
+    columns: Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, Int32Array.from(v)])) as Record<
+      string,
+      Column
+    > as Record<ColumnName, Column>,
   });
 }
 

@@ -44,23 +44,25 @@ function coded(entry: unknown[], blocks: ArrayBufferView[]): DataView {
     const bytes = [...new Uint8Array(block.buffer)];
     return [...bytes, ...Array(-bytes.length & 7).fill(0)];
   });
-  const text = new TextEncoder().encode(JSON.stringify({ strings: ["b"], columns: { a: entry } }).padEnd(80));
-  const made = new Uint8Array(16 + 80 + data.length);
+  const text = new TextEncoder().encode(
+    JSON.stringify({ strings: ["b"], columns: { step_row: entry } }).padEnd(88),
+  );
+  const made = new Uint8Array(16 + 88 + data.length);
   made.set(new Uint8Array(bytes().buffer, 0, 8));
-  made[8] = 80;
+  made[8] = 88;
   made.set(text, 16);
-  made.set(data, 96);
+  made.set(data, 104);
   return new DataView(made.buffer);
 }
 
 test("columns are read in whatever way they are coded", () => {
   const deltas = coded(["i4", 4, 0, "delta", "i1"], [Int8Array.of(100, 100, -120, 127)]);
-  expect([...decode(deltas).columns["a"]!]).toEqual([100, 200, 80, 207]);
+  expect([...decode(deltas).columns["step_row"]!]).toEqual([100, 200, 80, 207]);
   const values = Float64Array.of(2 ** 40, -1, 0);
   const few = coded(["f8", 5, 0, "dictionary", 3], [values, Uint8Array.of(2, 0, 0, 1, 2)]);
-  expect([...decode(few).columns["a"]!]).toEqual([0, 2 ** 40, 2 ** 40, -1, 0]);
+  expect([...decode(few).columns["step_row"]!]).toEqual([0, 2 ** 40, 2 ** 40, -1, 0]);
   const odd = coded(["u2", 3, 0, "dictionary", 1], [Uint16Array.of(300), Uint8Array.of(0, 0, 0)]);
-  expect([...decode(odd).columns["a"]!]).toEqual([300, 300, 300]);
+  expect([...decode(odd).columns["step_row"]!]).toEqual([300, 300, 300]);
 });
 
 test("the rest is read with what is known", () => {
@@ -68,5 +70,5 @@ test("the rest is read with what is known", () => {
   const view = decode(coded(["u1", 1, 0], [Uint8Array.of(7)]), known);
   expect(view.strings).toEqual([...known.strings, "b"]);
   expect(view.columns["type_text"]).toBe(known.columns["type_text"]);
-  expect([...view.columns["a"]!]).toEqual([7]);
+  expect([...view.columns["step_row"]!]).toEqual([7]);
 });

@@ -4,8 +4,8 @@ import {
   type Buffer,
   columnOf,
   columnsOf,
-  MEMORY_KINDS,
   type MemoryKind,
+  STACKED,
   type Timeline,
   ticks,
   totalsOf,
@@ -33,7 +33,7 @@ const chain = timeline(
   buffer(4000, "result", 4, 5, "mul"),
 );
 
-const ofKind = (t: Timeline, kind: MemoryKind) => Array.from(totalsOf(t).kinds[MEMORY_KINDS.indexOf(kind)]!);
+const ofKind = (t: Timeline, kind: MemoryKind) => Array.from(totalsOf(t).kinds[STACKED.indexOf(kind)]!);
 
 test("totals of a chain, counted by hand", () => {
   expect(ofKind(chain, "argument")).toEqual([4000, 4000, 4000, 4000, 4000]);
@@ -53,13 +53,13 @@ test("totals are sums of what is alive, whatever the buffers", () => {
   };
   const buffers = Array.from({ length: 300 }, () => {
     const born = random(51);
-    return buffer(random(1000), MEMORY_KINDS[random(6)]!, born, Math.min(50, born + random(20)));
+    return buffer(random(1000), STACKED[random(6)]!, born, Math.min(50, born + random(20)));
   });
   const some = timeline(20, 30, ...buffers);
   const { kinds, total } = totalsOf(some);
   for (let i = 0; i < 50; i++) {
     const alive = buffers.filter((b) => b.born <= i && i <= b.last);
-    const sums = MEMORY_KINDS.map((kind) =>
+    const sums = STACKED.map((kind) =>
       alive.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.nbytes, 0),
     );
     expect(kinds.map((bytes) => bytes[i])).toEqual(sums);

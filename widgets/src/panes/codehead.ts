@@ -3,6 +3,7 @@
 import { h, svg } from "../dom";
 import { formatCount, plural } from "../format";
 import { ROLE_LETTERS } from "../roles";
+import { ROLES } from "../schema";
 import type { Change, State } from "../state";
 
 export { ROLE_LETTERS };
@@ -24,7 +25,7 @@ export class RoleChips {
     this.counts = counts;
     // With one role there is nothing to tell apart.
     if (counts.size < 2) return;
-    for (const role of state.model.view.roles) {
+    for (const role of ROLES) {
       const n = counts.get(role);
       if (n === undefined) continue;
       const chip = h(

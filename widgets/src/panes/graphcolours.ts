@@ -9,6 +9,7 @@ import { CLOSED } from "../layout/place";
 import { sizeOf } from "../layout/query";
 import type { Scene } from "../layout/scene";
 import { ROLE_LETTERS } from "../roles";
+import { ROLES } from "../schema";
 
 export type By = "role" | "cost" | "bytes";
 
@@ -90,7 +91,7 @@ export class Colours implements Colouring {
       const [from, to] = model.view.stages[stage]!.equations;
       for (let row = from; row < to; row++) there.add(roles[row]!);
     }
-    const names = new Set([...there].map((i) => model.view.roles[i]));
+    const names = new Set<string | undefined>([...there].map((i) => ROLES[i]));
     this.legend.replaceChildren(
       ...Object.entries(ROLE_LETTERS)
         .filter(([role]) => names.has(role) && names.size > 1)

@@ -9,8 +9,8 @@ import {
   type Alive,
   aliveAt,
   type Buffer,
-  MEMORY_KINDS,
   type MemoryKind,
+  STACKED,
   type Step,
   type Timeline,
   type Totals,
@@ -236,7 +236,7 @@ export class MemoryPane {
       this.amounts.set(key, amount);
       return h("tr", { class: swatch }, h("th", { scope: "row" }, label), amount);
     };
-    const kinds = MEMORY_KINDS.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
+    const kinds = STACKED.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
     const before = reference && h("td", {}, formatBytes(peakOf(reference)));
     this.legend.replaceChildren(
       this.when,
@@ -298,7 +298,7 @@ export class MemoryPane {
     const at = step >= 0 ? step : totals.peak;
     this.when.textContent = step >= 0 ? `at step ${formatCount(step + 1)}` : "at the peak";
     for (const [kind, cell] of this.amounts) {
-      const bytes = kind === "total" ? totals.total : totals.kinds[MEMORY_KINDS.indexOf(kind)]!;
+      const bytes = kind === "total" ? totals.total : totals.kinds[STACKED.indexOf(kind)]!;
       cell.textContent = formatBytes(bytes[at] ?? 0);
     }
     if (step < 0 || this.chart === null) {
