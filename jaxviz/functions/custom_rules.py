@@ -20,7 +20,8 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
-from jaxviz.report.tables import short_location
+from jaxviz.report.tables import counted, short_location
+from jaxviz.runtime.cache import function_name
 
 Rule = Callable[..., Any]
 
@@ -197,11 +198,6 @@ def _unwrapped(fun: Any) -> Any:
     while isinstance(fun, functools.partial):
         fun = fun.func
     return inspect.unwrap(fun)
-
-
-def function_name(fun: Any) -> str:
-    """Its name, also of one wrapped in `functools.partial`."""
-    return str(getattr(_unwrapped(fun), "__name__", type(fun).__name__))
 
 
 def _where(fun: Any) -> str:
@@ -428,7 +424,7 @@ class _ArgumentTypes:
             "function, and in particular must produce a tuple of length equal to the number of arguments to the primal function, but "
             f"got bwd output structure {jax.tree.structure(given)} for primal input structure {self.tree}:"
         )
-        wanted = f"{len(arguments)} cotangent{'s' if len(arguments) != 1 else ''}, one for each differentiable argument"
+        wanted = f"{counted(len(arguments), 'cotangent')}, one for each differentiable argument"
         if not isinstance(given, tuple):
             return TypeError(f"{words} expected a tuple of {wanted}, got a {type(given).__name__}.")
         if len(given) != len(arguments):

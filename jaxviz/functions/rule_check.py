@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from jaxviz.functions.custom_rules import argument_names, function_name
+from jaxviz.functions.custom_rules import argument_names
 from jaxviz.higher_order import of
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -21,6 +21,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import noting_arguments, trace
 from jaxviz.report.report import Report, Table
+from jaxviz.runtime.cache import function_name
 from jaxviz.transforms.driver import Builder
 
 

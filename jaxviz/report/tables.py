@@ -127,6 +127,18 @@ def code_html(text: str) -> str:
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
+def listed(texts: Iterable[str], most: int = 3) -> str:
+    """`a, b, c and 2 more`; what is there twice is listed once."""
+    different = list(dict.fromkeys(texts))
+    more = f" and {len(different) - most:,} more" if len(different) > most else ""
+    return ", ".join(different[:most]) + more
+
+
+def counted(n: int, what: str) -> str:
+    """`1 value`, `1,200 values`."""
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
 def short_location(location: Location | None) -> str:
     """`model.py:12`, or `cell:12`; '' where there is none."""
     return "" if location is None else str(location).rsplit("/", 1)[-1]

@@ -9,6 +9,7 @@ from typing import Any
 from typing import Literal as OneOf
 
 from jaxviz.displays import display
+from jaxviz.report.report import Data
 from jaxviz.report.tables import code_html, printable, wrapped
 
 BLANK = "Write your answer in place of the dots, and run the cell again."
@@ -46,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Data):
     """What came of an answer. It is true if the answer is right.
 
     Args:
@@ -91,10 +92,7 @@ class Verdict:
         )
         return f"<details><summary>What the solution gives</summary>{shown}</details>" if self.is_folded else shown
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        points = [{"mark": p.mark, "what": p.what, "why": p.why} for p in self.points]
-        return {"is_right": self.is_right, "headline": self.headline, "points": points, "note": self.note}
+    _data = ("is_right", "headline", "points", "note")
 
 
 def _start(is_right: bool | None) -> str:

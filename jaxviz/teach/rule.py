@@ -15,11 +15,11 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from jaxviz.features.residuals.residual_set import residuals
-from jaxviz.functions.custom_rules import function_name
 from jaxviz.functions.rule_check import check_rule
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.report.tables import format_bytes
+from jaxviz.runtime.cache import function_name
 from jaxviz.teach.exercise import BLANK, Exercise, Form, Mark, Point, Verdict
 from jaxviz.teach.predict import Text
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.report.tables import code_html, html_table, printable, text_table, wrapped
+from jaxviz.report.tables import code_html, counted, html_table, listed, printable, text_table, wrapped
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,15 @@ def test_a_sentence_shows_its_code_escaped():
     assert code_html("`x < y` is <b>") == "<code>x &lt; y</code> is &lt;b&gt;"
     assert code_html("one ` alone") == "one ` alone"
     assert '<td style="text-align:left"><code>mul</code></td>' in html_table("", ("a",), [("`mul`",)], (False,))
+
+
+def test_lists_are_cut_and_name_nothing_twice():
+    assert listed(["a", "b", "a"]) == "a, b"
+    assert listed("abcde") == "a, b, c and 2 more"
+    assert listed("abcde", 4) == "a, b, c, d and 1 more"
+    assert listed(()) == ""
+
+
+@pytest.mark.parametrize(("n", "shown"), [(0, "0 values"), (1, "1 value"), (1200, "1,200 values")])
+def test_counted(n, shown):
+    assert counted(n, "value") == shown

@@ -13,7 +13,7 @@ from jaxviz.features.probes.probes import Spec
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.report.report import Data, Listed, Part, Report, Table, attributes
-from jaxviz.report.tables import format_seconds, short_location
+from jaxviz.report.tables import counted, format_seconds, listed, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf
@@ -239,8 +239,8 @@ class CompilationReport(Report):
         n, own = self.count, sum(f.count for f in self.functions)
         seconds = sum(c.total for c in self.records)
         k = sum(f.count > 0 for f in self.functions)
-        of = f": {own:,} of {k:,} function{'s' * (k != 1)}, {n - own:,} of jax's own outside of jit" if n else ""
-        return f"{n:,} program{'s' * (n != 1)} compiled in {format_seconds(seconds)} since {self._when}{of}"
+        of = f": {own:,} of {counted(k, 'function')}, {n - own:,} of jax's own outside of jit" if n else ""
+        return f"{counted(n, 'program')} compiled in {format_seconds(seconds)} since {self._when}{of}"
 
     @property
     def _when(self) -> str:
@@ -552,9 +552,4 @@ def _of_static(changes: Sequence[Change]) -> Iterator[str]:
 
 
 def _names(changes: Sequence[Change]) -> str:
-    return _some(dict.fromkeys(c.path for c in changes))
-
-
-def _some(names: dict[str, None]) -> str:
-    shown = list(names)[:3]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+    return listed(c.path for c in changes)

@@ -17,7 +17,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.report import Listed, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, nbytes
+from jaxviz.report.tables import format_bytes, listed, nbytes
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 
@@ -102,9 +102,8 @@ class DonationReport(Report):
 
     def _could(self) -> str:
         size = format_bytes(sum(n for _, n, _ in self.others))
-        shown = ", ".join(f"{path} (to {result}, {format_bytes(n)})" for path, n, result in self.others[:4])
-        more = f" and {len(self.others) - 4} more" if len(self.others) > 4 else ""
-        return f"Donating {shown}{more} could spare {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
+        shown = listed((f"{path} (to {result}, {format_bytes(n)})" for path, n, result in self.others), 4)
+        return f"Donating {shown} could spare {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
 
     def _parts(self) -> Iterator[Table | Listed]:
         rows = [(d.path, d.type, format_bytes(d.nbytes), d.text) for d in self.donated]

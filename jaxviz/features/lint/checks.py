@@ -28,7 +28,7 @@ from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.report import attributes
-from jaxviz.report.tables import format_bytes, nbytes, short_location, wrapped
+from jaxviz.report.tables import counted, format_bytes, listed, nbytes, short_location, wrapped
 from jaxviz.transforms.inline import inlined, inlined_where
 
 
@@ -120,10 +120,10 @@ def _recompute(c: Candidate, kept: Kept, residuals: tuple[Residual, ...]) -> Adv
     calls = {compat.library_call(e.source) for e in c.runs[0]}
     call = calls.pop() if len(calls) == 1 else ""
     lines = f"line {c.first.line}" if c.first.line == c.last.line else f"lines {c.first.line} to {c.last.line}"
-    operations = _some([_made_by(a, kept) for a in _largest_first(gone, kept)])
+    operations = listed([_made_by(a, kept) for a in _largest_first(gone, kept)], 4)
     text = f"{_sizes(gone, kept)} of {f'`{call}` on ' * bool(call)}{lines} are kept ({operations}), and could be computed again from "
     if instead:
-        text += f"{_sizes(instead, kept)} kept in their place: {_some([_source(a, kept) for a in _largest_first(instead, kept)])}."
+        text += f"{_sizes(instead, kept)} kept in their place: {listed([_source(a, kept) for a in _largest_first(instead, kept)], 4)}."
     else:
         text += "what is kept anyway."
     if c.saving.unread:
@@ -169,7 +169,7 @@ _LIFTED = {
 def _sizes(atoms: Sequence[Atom], kept: Kept) -> str:
     """`12.0 KiB in 3 values`."""
     size = format_bytes(sum(map(kept.nbytes_of, atoms)))
-    return f"{size} in {len(atoms):,} value{'s' * (len(atoms) != 1)}"
+    return f"{size} in {counted(len(atoms), 'value')}"
 
 
 def _largest_first(atoms: Sequence[Atom], kept: Kept) -> list[Atom]:
@@ -191,12 +191,6 @@ def _source(atom: Atom, kept: Kept) -> str:
     made_by = kept.maker.get(atom)
     where = location_of(made_by[0]) if made_by is not None else None
     return _made_by(atom, kept) + (f" ({short_location(where)})" if where is not None else "")
-
-
-def _some(texts: Sequence[str]) -> str:
-    """The first four that differ, and how many more."""
-    different = list(dict.fromkeys(texts))
-    return ", ".join(different[:4]) + (f" and {len(different) - 4:,} more" if len(different) > 4 else "")
 
 
 class _Matching:
@@ -378,7 +372,7 @@ def _by_line(
     for f in findings:
         groups.setdefault((place or _users_line)(f.residuals[0]), []).append(f)
     for where, group in groups.items():
-        texts = _some([f.text for f in group])
+        texts = listed([f.text for f in group], 4)
         residuals = tuple(r for f in group for r in f.residuals)
         yield Advice("", text(texts), fix, where, sum(f.nbytes for f in group), len(group), residuals)
 
@@ -404,7 +398,7 @@ def _constants(subject: Subject) -> Iterator[Advice]:
             seen.add(id(array))
             groups.setdefault(where, {})[id(array)] = jax.typeof(array)
     for where, avals in groups.items():
-        kinds = _some([a.str_short(short_dtypes=True) for a in avals.values()])
+        kinds = listed([a.str_short(short_dtypes=True) for a in avals.values()], 4)
         many = len(avals) > 1
         yield Advice(
             "", f"{where.function} reads {'arrays' if many else 'an array'} {kinds} that {'are' if many else 'is'} no argument, and so "

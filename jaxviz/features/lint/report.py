@@ -13,7 +13,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
 from jaxviz.report.report import Drawn, Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, short_location, wrapped
+from jaxviz.report.tables import counted, format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 
 CAPTURED_NBYTES = 1 << 20
@@ -72,7 +72,7 @@ class LintReport(Report, Sequence[Advice]):
         n = len(self.items)
         found = f"{n:,} piece{'s' * (n != 1)} of advice" if n else "nothing to advise"
         few = f" (and {self.n_left_out:,} for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
-        kept = f"its gradient keeps {self.n_residuals:,} residual{'s' * (self.n_residuals != 1)}, {format_bytes(self.nbytes)}"
+        kept = f"its gradient keeps {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
         return f"lint of {self.function}: {found}{few}; {kept}"
 
     def _parts(self) -> Iterator[str]:

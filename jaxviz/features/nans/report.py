@@ -9,7 +9,7 @@ from typing import Any
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
 from jaxviz.report.report import Data, attributes
-from jaxviz.report.tables import preformatted, short_location, wrapped
+from jaxviz.report.tables import listed, preformatted, short_location, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,7 @@ class Devices:
         n = math.prod(size for _, size in self.axes)
         if len(self.alike) + 1 == n and n > 1:
             return f"on all {n:,} devices of the {self.mapped}, here {self._named(self.index)}"
-        few = ", ".join(map(self._named, self.alike[:_FEW])) + (
-            f" and {len(self.alike) - _FEW:,} more" if len(self.alike) > _FEW else ""
-        )
+        few = listed(map(self._named, self.alike), 4)
         also = f" (also {few})" if self.alike else ""
         return f"on device {self._named(self.index)} of {n:,}{also} of the {self.mapped}"
 
@@ -72,10 +70,6 @@ class Devices:
             "index": named(self.index),
             "alike": [named(a) for a in self.alike],
         }
-
-
-_FEW = 4
-"""So many devices are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +199,7 @@ class NanReport(Data):
         """One sentence: what came out, and where it was born."""
         if not self.results:
             return f"{self.function}: every result is finite"
-        few = ", ".join(self.results[:3]) + (f" and {len(self.results) - 3:,} more" if len(self.results) > 3 else "")
+        few = listed(self.results)
         verb = "is" if len(self.results) == 1 else "are"
         if self.born is None:
             where = f"it came in by {', '.join(self.given)}" if self.given else "where from was not found"

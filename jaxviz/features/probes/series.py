@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxviz.features.probes import probes
 from jaxviz.features.probes.probes import STATISTICS, Kind, Report, What
-from jaxviz.report.tables import printable
+from jaxviz.report.tables import counted, printable
 
 Array = np.ndarray[Any, Any]
 
@@ -215,7 +215,7 @@ class Series:
         return {**found, **{n: self.statistic(n) for n in names}, **({"values": self.values} if not names else {})}
 
     def __repr__(self) -> str:
-        return f"Series({printable(self.name, 60)!r}, {self.kind}, {self.count:,} record{'s' * (self.count != 1)})"
+        return f"Series({printable(self.name, 60)!r}, {self.kind}, {counted(self.count, 'record')})"
 
 
 def _stacked(arrays: Sequence[Array]) -> Any:

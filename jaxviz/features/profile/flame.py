@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+from jaxviz.report.report import Data
 from jaxviz.report.tables import printable
 
 COLOURS = {
@@ -39,7 +40,7 @@ _LEAST = 0.002
 
 
 @dataclass(frozen=True)
-class Flame:
+class Flame(Data):
     """A bar, with what lies on it.
 
     Args:
@@ -53,15 +54,6 @@ class Flame:
     kind: str
     seconds: float
     parts: tuple[Flame, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "seconds": self.seconds,
-            "parts": [p.to_dict() for p in self.parts],
-        }
 
     def placed(self, left: float = 0.0, depth: int = 0, least: float = 0.0) -> Iterator[tuple[Flame, float, int]]:
         """Each bar with its left end in seconds and its depth, those shorter than `least` left out."""

@@ -28,7 +28,7 @@ from jaxviz.ir.origin import Location, is_own_code
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.report import Listed, Report, Table, attributes
-from jaxviz.report.tables import format_seconds, short_location
+from jaxviz.report.tables import counted, format_seconds, listed, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.transforms.unopened import find_unopened, unopened_note
@@ -87,8 +87,7 @@ class Kernel:
     @property
     def lines(self) -> str:
         """`model.py:12, model.py:14`."""
-        names = list(dict.fromkeys(map(short_location, self.locations)))
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return listed(map(short_location, self.locations))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
@@ -162,7 +161,7 @@ class Profile(Report):
         on = ""
         if self.busy is not None and self.run:
             on = f", {100 * min(1.0, self.busy / self.run):.0f} % of it on the device"
-        n = f"{self.repeats} call{'s' * (self.repeats != 1)}, {low} to {high}"
+        n = f"{counted(self.repeats, 'call')}, {low} to {high}"
         return f"profile of {self.function} on {self.backend}: {format_seconds(self.run)} a call ({n}){on}; {format_seconds(first)} before the first"
 
     def _parts(self) -> Iterator[Table | Listed]:
@@ -462,7 +461,7 @@ def _profile_python(
     phases = [
         Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{kept}"),
         Phase("lowering", seconds["lower"], True),
-        Phase("compilation", seconds["compile"], True, f"of {n_programs:,} program{'s' if n_programs != 1 else ''}"),
+        Phase("compilation", seconds["compile"], True, f"of {counted(n_programs, 'program')}"),
         Phase("python", python, False, "Python and dispatch: the rest of a call, in which the device does nothing"),
         Phase("derivation", derivation, False, "transforms that run in each call, outside of jit"),
         Phase(

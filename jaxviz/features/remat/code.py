@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import PurePath
@@ -19,6 +19,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.origin import is_own_code
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.report.report import Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeRow:
+class CodeRow(Data):
     """An expression that gets a name.
 
     Args:
@@ -57,10 +58,6 @@ class CodeRow:
     start: int = 0
     end: int = 0
     target: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: what `code_text` is made of."""
-        return asdict(self)
 
 
 def code_text(function: str, rows: Sequence[CodeRow], notes: Sequence[str], static_argnums: Sequence[int] = ()) -> str:

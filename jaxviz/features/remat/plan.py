@@ -27,7 +27,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program, Var
 from jaxviz.progress import counting, each
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import format_bytes, nbytes, short_location
+from jaxviz.report.tables import counted, format_bytes, nbytes, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class RematPlan(Report):
         if self.saved is None:
             return f"{head}, no checkpoint is needed"
         n = len(self.saved)
-        return f"{head}, {n:,} value{'s' * (n != 1)} saved, {format_flops(self.flops)} computed again"
+        return f"{head}, {counted(n, 'value')} saved, {format_flops(self.flops)} computed again"
 
     def _parts(self) -> Iterator[str | Table]:
         rows = [

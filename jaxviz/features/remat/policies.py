@@ -18,7 +18,7 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import format_bytes, short_location
+from jaxviz.report.tables import counted, format_bytes, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 ROWS = 15
@@ -88,7 +88,7 @@ class PolicyReport(Report):
     @property
     def summary(self) -> str:
         """`policies of loss: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; its gradient keeps 2.4 MiB in all`."""
-        kept = f"its gradient keeps {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals))}"
+        kept = f"its gradient keeps {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
         n = len(self.checkpoints)
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)
@@ -99,7 +99,7 @@ class PolicyReport(Report):
             for fate in FATES[:3]
         }
         parts = [f"{len(found):,} values {fate} {format_bytes(sum(found))}" for fate, found in sizes.items() if found]
-        return f"policies of {self.function}: {n} checkpoint{'s' * (n > 1)}, {', '.join([*parts, kept])} in all"
+        return f"policies of {self.function}: {counted(n, 'checkpoint')}, {', '.join([*parts, kept])} in all"
 
     def _parts(self) -> Iterator[str | Table]:
         yield from (group.table() for group in self.groups)
@@ -164,10 +164,6 @@ def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
             if is_checkpoint and outer is not None:
                 yield inner.name, outer
             yield from _nested(inner, inner.name if is_checkpoint else outer)
-
-
-def counted(n: int) -> str:
-    return f"{n:,} value{'s' * (n != 1)}"
 
 
 def _listed(fates: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import RematPlan, plan_remat
-from jaxviz.features.remat.policies import counted, of_type
+from jaxviz.features.remat.policies import of_type
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
@@ -40,7 +40,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
 from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, nbytes, printable, short_location
+from jaxviz.report.tables import counted, format_bytes, nbytes, printable, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class PolicyComparison(Report):
         w = self.without
         return (
             f"policies of {self.function} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} kept in "
-            f"{counted(len(w.residuals))}, {format_bytes(w.nbytes_without_arguments)} of it no arguments, "
+            f"{counted(len(w.residuals), 'value')}, {format_bytes(w.nbytes_without_arguments)} of it no arguments, "
             f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
         )
 
@@ -296,7 +296,7 @@ class PolicyComparison(Report):
             parts.append(f"{sum(d.count for d in kept):,} more, {format_bytes(sum(d.at_stake for d in kept))}")
         if again:
             parts.append(
-                f"{counted(again)} {'are' if again > 1 else 'is'} kept by none or by all, but computed again under one and not needed "
+                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} kept by none or by all, but computed again under one and not needed "
                 "under another"
             )
         return f"and {'; '.join(parts)}" if parts else ""

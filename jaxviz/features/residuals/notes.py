@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxviz.derivation import Derivation
 from jaxviz.features.residuals.findings import Finding
 from jaxviz.ir.compat import is_float0
-from jaxviz.report.tables import format_bytes, type_text
+from jaxviz.report.tables import counted, format_bytes, listed, type_text
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
@@ -21,37 +21,35 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
     if found.dummy_nbytes:
         n = sum(bool(r.dummies) for r in found)
         notes.append(
-            f"Up to {format_bytes(found.dummy_nbytes)} in {n:,} residual{'s' if n > 1 else ''} are dummies: a branch of a cond "
+            f"Up to {format_bytes(found.dummy_nbytes)} in {counted(n, 'residual')} are dummies: a branch of a cond "
             "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
             "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
             "the cond or the body of the scan; around each branch it leaves some."
         )
     if found.unread:
         notes.append(
-            f"{format_bytes(sum(f.nbytes for f in found.unread))} are kept that the backward program never reads: {_listed(found.unread)}."
+            f"{format_bytes(sum(f.nbytes for f in found.unread))} are kept that the backward program never reads: {listed(f.text for f in found.unread)}."
         )
     if found.duplicates:
         notes.append(
             f"{_bytes_of(found.duplicates)} are second copies, which could be made again of the value that they are copies of: "
-            f"{_listed(found.duplicates)}."
+            f"{listed(f.text for f in found.duplicates)}."
         )
     if found.stacked:
-        note = (
-            f"{_bytes_of(found.stacked)} are stacked by scans, a value from each iteration: {_listed(found.stacked)}."
-        )
+        note = f"{_bytes_of(found.stacked)} are stacked by scans, a value from each iteration: {listed(f.text for f in found.stacked)}."
         if any(r.lengths and r.rule != "checkpoint" for r in found):
             note += " jax.checkpoint around the body keeps what an iteration starts from instead."
         notes.append(note)
     if found.invariant:
         notes.append(
             f"{_bytes_of(found.invariant)} are copies that a scan stacks of values that are the same in each iteration: "
-            f"{_listed(found.invariant)}. Computed before the loop and closed over, each is kept once."
+            f"{listed(f.text for f in found.invariant)}. Computed before the loop and closed over, each is kept once."
         )
     # A number here and there, that a jitted function of jax.numpy gets as an array, is not worth a sentence.
     if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.nbytes:
         notes.append(
             f"{_bytes_of(found.forced)} are kept only because they cross the boundary of a jitted function, and not where its "
-            f"equations stand in place of the call: {_listed(found.forced)}."
+            f"equations stand in place of the call: {listed(f.text for f in found.forced)}."
         )
     unknown = [r for r in found if r.nbytes_per_device is None] if found.on_devices else []
     if unknown:
@@ -77,29 +75,17 @@ def no_gradient_note(derivation: Derivation) -> tuple[str, ...]:
     typed = [(name or "an argument", aval, nonzero) for name, aval, nonzero in inputs]
     if not any(derivation.nonzeros):
         whole = [f"{name} is {type_text(aval)}" for name, aval, _ in typed if is_float0(aval.to_tangent_aval())]
-        of = f": {_some(whole)}" if whole else ""
+        of = f": {listed(whole)}" if whole else ""
         return (f"There is nothing to differentiate in{of}. Only floating-point and complex numbers have a gradient.",)
     if not any(parts.nonzeros_out):
         whole = [type_text(a) for a in primal.out_avals if is_float0(a.to_tangent_aval())]
         if len(whole) == len(primal.out_avals):
-            return (f"The result has no gradient: it is {_some(whole) or 'empty'}.",)
-        differentiated = _some([name for name, _, nonzero in typed if nonzero])
+            return (f"The result has no gradient: it is {listed(whole) or 'empty'}.",)
+        differentiated = listed([name for name, _, nonzero in typed if nonzero])
         return (f"The result does not depend on {differentiated}, so the gradient is zero.",)
     return ()
 
 
-def _some(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - 3:,} more" if len(texts) > 3 else ""
-    return ", ".join(texts[:3]) + more
-
-
 def _bytes_of(found: Sequence[Finding]) -> str:
     n = len({r for f in found for r in f.residuals})
-    return f"{format_bytes(sum(f.nbytes for f in found))} in {n:,} residual{'s' if n > 1 else ''}"
-
-
-def _listed(found: Sequence[Finding]) -> str:
-    """The three largest, by what they are, and how many more."""
-    texts = list(dict.fromkeys(f.text for f in found))
-    more = f", and {len(texts) - 3:,} more" if len(texts) > 3 else ""
-    return ", ".join(texts[:3]) + more
+    return f"{format_bytes(sum(f.nbytes for f in found))} in {counted(n, 'residual')}"

@@ -37,6 +37,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
 from jaxviz.progress import counting
 from jaxviz.report.report import Data, Report, Table, attributes, plain
 from jaxviz.report.tables import (
+    counted,
     format_bytes,
     line_beside,
     nbytes,
@@ -246,9 +247,7 @@ class ResidualSet(Report, Sequence[Residual]):
     def summary(self) -> str:
         """`7 residuals of loss, 1.2 MiB: 3 arguments 0.8 MiB, 4 intermediates 0.4 MiB`."""
         n = len(self.items)
-        head = (
-            f"{n:,} residual{'s' if n != 1 else ''} of {self.function}, {_sizes(self.nbytes, self.nbytes_per_device)}"
-        )
+        head = f"{counted(n, 'residual')} of {self.function}, {_sizes(self.nbytes, self.nbytes_per_device)}"
         parts = []
         for kind in ("argument", "constant", "literal", "intermediate", "dummy"):
             of_kind = [r for r in self.items if r.kind == kind]
