@@ -1,0 +1,110 @@
+"""The cotangents of a program's variables while it is transposed, and of which values they are the cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jaxviz.ir import compat
+from jaxviz.ir.convert import applied
+from jaxviz.ir.origin import ancestors
+from jaxviz.ir.syntax import Atom, Equation, Origin, Program, Relations, Shared, Var
+from jaxviz.transforms.driver import Builder
+
+
+class Cotangents:
+    """The cotangent of each variable of a linear program: the sum of what the equations that read it add.
+
+    Args:
+      builder: of the backward program.
+    """
+
+    def __init__(self, builder: Builder):
+        self.builder = builder
+        self.sums: dict[Atom, Atom] = {}
+        self.reads: list[tuple[Atom, Equation | None, Atom]] = []
+        """A variable, an equation that reads it, None for the program's results, and what that adds."""
+
+    def add(self, to: Atom, ct: Atom, equation: Equation | None) -> None:
+        self.reads.append((to, equation, ct))
+        before = self.sums.get(to)
+        self.sums[to] = ct if before is None else self._sum(before, ct, equation)
+
+    def _sum(self, x: Atom, y: Atom, equation: Equation | None) -> Var:
+        """Two cotangents added, in the context of the equation that gives the second, as JAX does."""
+        context = compat.current_context() if equation is None else equation.operation.context
+        operation = applied(compat.add_any_p, {}, (x.aval, y.aval), context)
+        out = Var(operation.out_avals[0])
+        source = equation.source if equation is not None else None
+        origin = Origin(equation, "transpose", "sum of cotangents of a value used more than once", "accumulation")
+        self.builder.equations.append(Equation(operation, (x, y), (out,), source, origin))
+        return out
+
+    def _readers(self) -> dict[Atom, list[tuple[Equation | None, Atom]]]:
+        """For a variable, the equations that read it, and what each adds to its cotangent."""
+        readers: dict[Atom, list[tuple[Equation | None, Atom]]] = {}
+        for a, equation, ct in self.reads:
+            readers.setdefault(a, []).append((equation, ct))
+        return readers
+
+    def _with_inputs(self, inputs: Sequence[Var], of_inputs: Sequence[Atom | None]) -> dict[Atom, Atom]:
+        return {**self.sums, **{v: ct for v, ct in zip(inputs, of_inputs, strict=True) if ct is not None}}
+
+    def relations(self, inputs: Sequence[Var], of_inputs: Sequence[Atom | None]) -> Relations:
+        """See `Program.relations`; the parts of a sum are what each reader adds, and what is summed so far.
+
+        Args:
+          inputs, of_inputs: as of `of_values`.
+        """
+        before: dict[Atom, Atom] = {
+            e.outvars[0]: e.invars[0] for e in self.builder.equations if e.primitive is compat.add_any_p
+        }
+        found = self._with_inputs(inputs, of_inputs)
+        for v, ct in found.items():
+            yield ct, "cotangent", v
+        for v, parts in self._readers().items():
+            if len(parts) < 2:
+                continue
+            for _, ct in parts:
+                yield ct, "part", v
+            so_far = found[v]
+            for _ in parts[2:]:
+                so_far = before[so_far]
+                yield so_far, "part", v
+        yield from self.builder.relations()
+
+    def of_values(
+        self, program: Program, inputs: Sequence[Var], of_inputs: Sequence[Atom | None]
+    ) -> Mapping[Atom, tuple[Atom, ...]]:
+        """From the values that the variables of a linear program are the tangents of to the sums that are their cotangents.
+
+        Args:
+          program: the linear program.
+          inputs, of_inputs: its linear inputs, and their cotangents, zeros that were written out among them.
+        """
+        found, readers = self._with_inputs(inputs, of_inputs), self._readers()
+        of_values: dict[Atom, tuple[Atom, ...]] = {}
+        for t, shared in program.tangents().items():
+            if t not in found:
+                continue
+            of_values.setdefault(shared.values[0], (found[t],))
+            read = [_read_by(equation, shared) for equation, _ in readers.get(t, ())]
+            for i, value in enumerate(shared.values[1:], 1):
+                if any(not places or min(places) < i <= max(places) for places in read):
+                    continue  # which part of the sum comes from this value, and which from one before it, is not known
+                parts = (
+                    [ct for places, (_, ct) in zip(read, readers[t], strict=True) if min(places) >= i] if read else []
+                )
+                if parts:
+                    of_values.setdefault(value, (found[t],) if len(parts) == len(read) else tuple(parts))
+        return of_values
+
+
+def _read_by(equation: Equation | None, shared: Shared) -> list[int]:
+    """The places of the variables, among those that share a tangent, that the equation which one of its readers came from reads."""
+    if equation is None:
+        return [shared.variables.index(a) for a in shared.results]
+    for e in ancestors(equation):
+        places = [shared.variables.index(a) for a in e.invars if a in shared.variables]
+        if places:
+            return places
+    return []
