@@ -2,6 +2,8 @@
 
 An equation is live if something reads one of its results, or if it has an effect. So a program is gone through once, from its
 end to its beginning, and what a live equation reads is live in its turn.
+
+Source: `dce_jaxpr` in JAX's `interpreters/partial_eval.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Linearize: `a → b` becomes forward `a → (b, residuals)` and linear `(residuals, T a) ⊸ T b`."""
+"""Linearize: `a → b` becomes forward `a → (b, residuals)` and linear `(residuals, T a) ⊸ T b`.
+
+The JVP rule of each equation is split in two, by partial evaluation: what depends on a tangent goes to the linear program, all else to
+the forward program, and what the first reads of the second is a residual. The linear program transposed is reverse mode.
+
+Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469); Radul,
+Paszke, Frostig, Johnson and Maclaurin, "You Only Linearize Once: Tangents Transpose to Gradients" (POPL 2023, arXiv:2204.10923); `LinearizeTrace`
+in JAX's `ad.py`.
+"""
 
 from __future__ import annotations
 

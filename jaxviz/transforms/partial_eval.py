@@ -8,7 +8,8 @@ There are two ways, as in JAX. Without a policy what is known is evaluated now, 
 residual. With a checkpoint policy the inputs may be there later as well, and the policy says of each known equation whether its
 results are saved for later, computed again, or moved to another memory in between.
 
-Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`.
+Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where what comes later is tangents, this is the
+unzipping of "You Only Linearize Once" (see `linearize.py`).
 """
 
 from __future__ import annotations

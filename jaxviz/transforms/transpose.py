@@ -1,4 +1,12 @@
-"""Transpose: a program linear in some inputs, `(res, a) ⊸ b`, becomes `(res, CT b) → CT a`."""
+"""Transpose: a program linear in some inputs, `(res, a) ⊸ b`, becomes `(res, CT b) → CT a`.
+
+From the last equation to the first, the rule of its primitive gives the cotangents of the linear operands from those of the results. A
+variable that several equations read has the sum of what they give; one that none reads has none, which stands for zero.
+
+Source: Frostig, Johnson, Maclaurin, Paszke and Radul, "Decomposing reverse-mode automatic differentiation" (2021, arXiv:2105.09469);
+`backward_pass3` in JAX's `ad.py`. That each cotangent is summed before it is read is the reverse sweep of Griewank and Walther, "Evaluating
+Derivatives" (SIAM, second edition 2008), chapter 3.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Vmap: `a → b` becomes `[a] → [b]`, each mapped value with one more dimension."""
+"""Vmap: `a → b` becomes `[a] → [b]`, each mapped value with one more dimension.
+
+Source: `BatchTrace` in JAX's `batching.py`.
+"""
 
 from __future__ import annotations
 

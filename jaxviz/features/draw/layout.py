@@ -1,7 +1,10 @@
 """Where the boxes, frames and lines of a graph go: a layered layout, frame by frame from the inside.
 
-After Sugiyama, Tagawa and Toda: boxes stand in rows, lines run downwards from row to row, each row is ordered by the barycentres of what
-its boxes are joined to, and then moved to lie straight above and below it.
+Boxes stand in rows, lines run downwards from row to row, each row is ordered by the barycentres of what its boxes are joined to, and then
+moved to lie straight above and below it.
+
+Source: Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical System Structures" (IEEE Transactions on Systems, Man, and
+Cybernetics 11(2), 1981).
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ What JAX computes again in a checkpoint that saves values by name is decided on 
 function with a name after each value that could be saved. A value can be had in the backward pass if it is an input, or is saved by its
 name, or is computed again from operands that can be had. Each value that the linear program takes must be. The cheapest choice is an
 integer program, solved by HiGHS.
+
+Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who put it as an
+integer program. Theirs chooses when each value is computed and freed; `jax.checkpoint` leaves to choose what is saved, once.
 """
 
 from __future__ import annotations
