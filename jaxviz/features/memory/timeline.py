@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -135,7 +135,7 @@ class MemoryTimeline(Report):
         if without is primal:
             return found
         plain = derive(without, argnums=tuple(i for i, nz in enumerate(self.derivation.nonzeros) if nz))
-        return _with(found, xla_memory(plain, self.donated).temporaries)
+        return replace(found, temporaries_without_checkpoints=xla_memory(plain, self.donated).temporaries)
 
     def compare(self) -> str:
         """What XLA makes of it, in a sentence or two: where it needs less or more than the model, and what it undid."""
@@ -329,10 +329,6 @@ _ANY_INDEX = re.compile(r"\[\d+\]")
 
 def _plural(kind: str) -> str:
     return "temporaries" if kind == "temporary" else f"{kind}s"
-
-
-def _with(found: XlaMemory, without: int) -> XlaMemory:
-    return XlaMemory(found.arguments, found.results, found.temporaries, found.reused, found.backend, without)
 
 
 @usual_stack
