@@ -130,7 +130,9 @@ class Report(Data):
 def _text(part: Part) -> str:
     if isinstance(part, (Table, Drawn)):
         return str(part)
-    return "\n".join(wrapped(f"- {item}") for item in part) if isinstance(part, Listed) else wrapped(part)
+    return (
+        "\n".join(f"- {wrapped(item, '  ').lstrip()}" for item in part) if isinstance(part, Listed) else wrapped(part)
+    )
 
 
 def _html(part: Part) -> str:

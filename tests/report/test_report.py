@@ -41,6 +41,18 @@ class Example(Report):
         yield Drawn("  a   curve")
 
 
+@dataclass(frozen=True, repr=False)
+class Words(Report):
+    function: str
+
+    @property
+    def summary(self):
+        return f"words of {self.function}"
+
+    def _parts(self):
+        yield Listed([" ".join(20 * ["word"]), "another"])
+
+
 AT = Location("model.py", 3, "f")
 FULL = Example("f", (Row("a", AT), Row("<b>", None), Row("c", AT)))
 
@@ -51,6 +63,10 @@ def test_text_sets_tables_apart():
         "by name", "name", "----", "a", "", "A note.", "- one <thing>", "- another", "  a   curve",
     ]  # fmt: skip
     assert repr(FULL) == str(FULL)
+
+
+def test_what_is_listed_stands_beside_its_dash():
+    assert str(Words("f")).split("\n") == ["words of f", "- " + 18 * "word " + "word", "  word", "- another"]
 
 
 def test_tables_without_rows_leave_nothing_but_their_caption():

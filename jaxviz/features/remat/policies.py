@@ -98,7 +98,11 @@ class PolicyReport(Report):
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
             for fate in FATES[:3]
         }
-        parts = [f"{len(found):,} values {fate} {format_bytes(sum(found))}" for fate, found in sizes.items() if found]
+        parts = [
+            f"{counted(len(found), 'value')} {fate} {format_bytes(sum(found))}"
+            for fate, found in sizes.items()
+            if found
+        ]
         return f"policies of {self.function}: {counted(n, 'checkpoint')}, {', '.join([*parts, kept])} in all"
 
     def _parts(self) -> Iterator[str | Table]:
