@@ -10,7 +10,7 @@ in JAX's `ad.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -231,6 +231,25 @@ def _modes_matter(operation: Operation) -> bool:
     return operation.primitive in linearize_rules.registered or not compat.has_plain_jvp_rule(operation.primitive)
 
 
+def _rule(
+    equation: Equation, index: int, nonzeros: Mask, mode: Mode, values: Callable[[], Sequence[Any]] | None
+) -> LinearizeRule:
+    """The rule of an equation; where JAX's rule looks at values, and they are there, the one that holds at these."""
+    operation = equation.operation
+    try:
+        if mode == VJP or not _modes_matter(operation):
+            return linearize_rules(operation, nonzeros)
+        return linearize_rules(operation, nonzeros, mode)
+    except compat.ConcretizationTypeErrors as error:
+        if values is None or operation.primitive in linearize_rules.registered:
+            located(error, equation, index)
+            raise
+        return jax_rule(operation, nonzeros, mode.is_vjp, values())
+    except Exception as error:
+        located(error, equation, index)
+        raise
+
+
 @collector_paused()
 def linearize_program(
     program: Program,
@@ -257,97 +276,94 @@ def linearize_program(
     Raises:
       EquationError: names the primitive, the equation and the user's line.
     """
-    forward, linear = Builder(program.constvars, program.consts), Builder()
-    primal: dict[Atom, Atom] = {}
-    tangent: dict[Atom, Var] = {}
-    residuals: dict[Atom, Var] = {}
-    tangents_in: list[Var] = []
-    checkpoints: list[Checkpoint] = []
-    for v, nonzero in zip(program.invars, nonzeros, strict=True):
-        if nonzero:
-            tangent[v] = Var(v.aval.to_tangent_aval())
-            tangents_in.append(tangent[v])
+    parts = _Parts(program, nonzeros, in_loop)
+    tangent = parts.tangent
+    for index, equation in enumerate(program.equations):
+        nonzero_in = tuple([a in tangent for a in equation.invars])
+        ins = [parts.primal.get(a, a) for a in equation.invars]
+        if True not in nonzero_in:
+            parts.copy(equation, ins)
+            continue
+        values = partial(values_at, parts.forward, program.invars, at, ins) if at is not None else None
+        parts.apply(_rule(equation, index, nonzero_in, mode, values), equation, ins)
 
-    def residual(atom: Atom, made_by_rule: bool) -> Atom:
+    differentiated = program.outvars[:n_results]
+    written = instantiate or (False,) * len(differentiated)
+    nonzeros_out = tuple(a in tangent or w for a, w in zip(differentiated, written, strict=True))
+    tangents_out = [tangent[a] if a in tangent else parts.zero(a) for a in select(nonzeros_out, differentiated)]
+    return parts.finish(tangents_out, nonzeros_out)
+
+
+class _Parts:
+    """The forward and the linear program under construction, and what the variables have become in them."""
+
+    def __init__(self, program: Program, nonzeros: Sequence[bool], in_loop: bool):
+        self.program = program
+        self.in_loop = in_loop
+        self.forward, self.linear = Builder(program.constvars, program.consts), Builder()
+        self.primal: dict[Atom, Atom] = {}
+        self.tangent: dict[Atom, Var] = {v: Var(v.aval.to_tangent_aval()) for v in select(nonzeros, program.invars)}
+        self.tangents_in = [*self.tangent.values()]
+        self.residuals: dict[Atom, Var] = {}
+        """What the forward program keeps -> the input of the linear program that takes it."""
+        self.checkpoints: list[Checkpoint] = []
+
+    def copy(self, equation: Equation, ins: list[Atom]) -> None:
+        origin = Origin(equation, "linearize", "known: no tangent reaches it", "primal")
+        self.forward.equations.append(
+            Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
+        )
+
+    def apply(self, rule: LinearizeRule, equation: Equation, ins: list[Atom]) -> None:
+        """Copies the rule of an equation into both programs."""
+        tangent, n_in = self.tangent, len(ins)
+        outs = self.forward.splice(rule.primal, ins, equation, "linearize", rule.name)
+        self.primal.update(zip(equation.outvars, outs, strict=False))
+        values = ins + outs
+        taken = [self.residual(values[i], i >= n_in) for i in rule.residuals]
+        taken += [tangent[a] for a in equation.invars if a in tangent]
+        given = iter(self.linear.splice(rule.linear, taken, equation, "linearize", rule.name))
+        for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
+            if nonzero:
+                tangent[v] = next(given)  # type: ignore[assignment]
+        self.checkpoints += rule.checkpoints
+
+    def residual(self, atom: Atom, made_by_rule: bool) -> Atom:
+        """What a value of the forward program is in the linear one: a residual, or a constant that is written in place."""
         if isinstance(atom, Literal):
-            if in_loop:
+            if self.in_loop:
                 return atom
             if made_by_rule:  # JAX makes such a constant afresh, as an array, each time the rule runs
                 atom = Literal(atom.val, atom.aval, held=True)
             elif not atom.held:
                 return atom
-        found = residuals.get(atom)
+        found = self.residuals.get(atom)
         if found is None:
-            found = residuals[atom] = Var(atom.aval)
+            found = self.residuals[atom] = Var(atom.aval)
         return found
 
-    modes = () if mode == VJP else (mode,)
-    read = primal.get
-    for index, equation in enumerate(program.equations):
-        nonzero_in = tuple([a in tangent for a in equation.invars])
-        ins = [read(a, a) for a in equation.invars]
-        if True not in nonzero_in:
-            origin = Origin(equation, "linearize", "known: no tangent reaches it", "primal")
-            forward.equations.append(
-                Equation(equation.operation, tuple(ins), equation.outvars, equation.source, origin)
-            )
-            continue
-        try:
-            options = modes if modes and _modes_matter(equation.operation) else ()
-            rule = linearize_rules(equation.operation, nonzero_in, *options)
-        except compat.ConcretizationTypeErrors as error:
-            if at is None or equation.primitive in linearize_rules.registered:
-                located(error, equation, index)
-                raise
-            rule = jax_rule(equation.operation, nonzero_in, mode.is_vjp, values_at(forward, program.invars, at, ins))
-        except Exception as error:
-            located(error, equation, index)
-            raise
-        outs = forward.splice(rule.primal, ins, equation, "linearize", rule.name)
-        primal.update(zip(equation.outvars, outs, strict=False))
-        n_in = len(ins)
-        values = ins + outs
-        taken = [residual(values[i], i >= n_in) for i in rule.residuals]
-        taken += [tangent[a] for a in equation.invars if a in tangent]
-        checkpoints += rule.checkpoints
-        given = iter(linear.splice(rule.linear, taken, equation, "linearize", rule.name))
-        for v, nonzero in zip(equation.outvars, rule.nonzeros_out, strict=True):
-            if nonzero:
-                tangent[v] = next(given)  # type: ignore[assignment]
+    def zero(self, atom: Atom) -> Atom:
+        """The tangent of a result that has none, written out."""
+        return self.residual(self.forward.zero(atom.aval.to_tangent_aval(), "linearize"), True)
 
-    differentiated = program.outvars[:n_results]
-    written = instantiate or (False,) * len(differentiated)
-    nonzeros_out = tuple(a in tangent or w for a, w in zip(differentiated, written, strict=True))
-    tangents_out = [
-        tangent[a] if a in tangent else residual(forward.zero(a.aval.to_tangent_aval(), "linearize"), True)
-        for a, nonzero in zip(differentiated, nonzeros_out, strict=True)
-        if nonzero
-    ]
-    return _finish(
-        program, forward, linear, [read(a, a) for a in program.outvars], residuals, tangents_in,
-        primal, tangent, tangents_out, nonzeros_out, checkpoints,
-    )  # fmt: skip
-
-
-def _finish(
-    program: Program, forward: Builder, linear: Builder, results: list[Atom], residuals: dict[Atom, Var],
-    tangents_in: list[Var], primal: dict[Atom, Atom], tangent: dict[Atom, Var], tangents_out: list[Atom],
-    nonzeros_out: Mask, checkpoints: list[Checkpoint],
-) -> Linearized:  # fmt: skip
-    """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
-    names = [""] * (len(residuals) + len(tangents_in))
-    info = compat.derived_debug_info(program.debug_info, names, len(tangents_out))
-    whole = linear.program([*residuals.values(), *tangents_in], tangents_out, info, like=program)
-    keep = [False] * len(residuals) + [True] * len(tangents_in)
-    linear_program, kept = dce_program(whole, keep_inputs=keep)
-    saved = tuple(a for a, k in zip(residuals, kept, strict=False) if k)
-    info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
-    forward_program = forward.program(program.invars, [*results, *saved], info, like=program)
-    forward_program, _ = dce_program(forward_program)
-    forward_program = replace(forward_program, relations=partial(relations_of_values, primal, {}, forward))
-    # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
-    tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
-    tangents = partial(values_of_tangents, tangent, primal, program.outvars)
-    relations = partial(relations_of_values, {}, tangent, linear, residuals)
-    linear_program = replace(linear_program, tangents=tangents, relations=relations)
-    return Linearized(forward_program, linear_program, saved, nonzeros_out, tangent_of, tuple(checkpoints))
+    def finish(self, tangents_out: list[Atom], nonzeros_out: Mask) -> Linearized:
+        """Drops the residuals that no tangent needs, as JAX does, and then what was computed for them alone."""
+        program, primal, tangent, residuals = self.program, self.primal, self.tangent, self.residuals
+        names = [""] * (len(residuals) + len(self.tangents_in))
+        info = compat.derived_debug_info(program.debug_info, names, len(tangents_out))
+        whole = self.linear.program([*residuals.values(), *self.tangents_in], tangents_out, info, like=program)
+        keep = [False] * len(residuals) + [True] * len(self.tangents_in)
+        linear, kept = dce_program(whole, keep_inputs=keep)
+        saved = select(kept[: len(residuals)], [*residuals])
+        results = [primal.get(a, a) for a in program.outvars]
+        info = compat.derived_debug_info(program.debug_info, program.arg_names, len(results) + len(saved))
+        forward, _ = dce_program(self.forward.program(program.invars, [*results, *saved], info, like=program))
+        forward = replace(forward, relations=partial(relations_of_values, primal, {}, self.forward))
+        linear = replace(
+            linear,
+            tangents=partial(values_of_tangents, tangent, primal, program.outvars),
+            relations=partial(relations_of_values, {}, tangent, self.linear, residuals),
+        )
+        # A value that is passed on unchanged shares its tangent with the first that had it, which is the one to name.
+        tangent_of = {t: primal.get(v, v) for v, t in reversed(tangent.items())}
+        return Linearized(forward, linear, saved, nonzeros_out, tangent_of, tuple(self.checkpoints))
