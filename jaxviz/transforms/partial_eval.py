@@ -134,7 +134,10 @@ def split_program(
     Raises:
       EquationError: names the primitive, the equation and the user's line.
     """
-    splitter = _Splitter(program, unknown, available, policy, transform, is_rule, later_role)
+    if policy is None or available is None:
+        splitter = _Splitter(program, unknown, unknown, transform, is_rule, later_role)
+    else:
+        splitter = _PolicySplitter(policy, program, unknown, available, transform, is_rule, later_role)
     for index, equation in enumerate(program.equations):
         splitter.split(equation, index)
     n = len(program.outvars)
@@ -145,25 +148,20 @@ class _Splitter:
     """The state of one split: the two programs under construction, and what each variable has become in them."""
 
     def __init__(
-        self, program: Program, unknown: Sequence[bool], available: Sequence[bool] | None, policy: Policy | None,
-        transform: str, is_rule: bool, later_role: Role | None,
+        self, program: Program, unknown: Sequence[bool], available: Sequence[bool], transform: str, is_rule: bool,
+        later_role: Role | None,
     ):  # fmt: skip
         self.program = program
-        self.policy = policy
         self.transform = transform
         self.is_rule = is_rule
         self.later_role = later_role
-        self.by_policy = available is not None
         self.unknown: set[Atom] = set(select(unknown, program.invars))
-        self.available: set[Atom] = (
-            set(select(available, program.invars)) if available is not None else set(self.unknown)
-        )
+        self.available: set[Atom] = set(select(available, program.invars))
+        """What the staged part has beside residuals."""
         self.inputs_now = select([not u for u in unknown], program.invars)
-        self.inputs_later = tuple(v for v in program.invars if v in self.available)
+        self.inputs_later = select(available, program.invars)
         self.now = Builder(program.constvars, program.consts)
-        self.later = Builder(program.constvars, program.consts) if self.by_policy else Builder()
-        if self.by_policy:
-            self.available |= set(program.constvars)
+        self.later = Builder()
         self.value_now: dict[Atom, Atom] = {}
         self.value_later: dict[Atom, Atom] = {}
         self.residuals: dict[Atom, Var] = {}
@@ -193,20 +191,21 @@ class _Splitter:
         return self.residuals.setdefault(atom, atom)
 
     def split(self, equation: Equation, index: int) -> None:
-        primitive = equation.operation.primitive
         is_known = self.unknown.isdisjoint(equation.invars)
-        if primitive in split_rules.registered and (primitive in policy_rules if self.by_policy else not is_known):
+        if self.has_rule(equation.operation.primitive, is_known):
             self.split_by_rule(equation, index)
-        elif not is_known:
+        elif is_known:
+            self.add_known(equation)
+        else:
             self.add_later(equation, equation.origin)
             self.unknown.update(equation.outvars)
             self.available.update(equation.outvars)
-        elif self.by_policy:
-            here = _with_own_origin(equation, self.read_now(equation))
-            self.now.equations.append(here)
-            self.ask_policy(equation, here)
-        else:
-            self.now.equations.append(_with_inputs(equation, self.read_now(equation)))
+
+    def has_rule(self, primitive: Any, is_known: bool) -> bool:
+        return not is_known and primitive in split_rules.registered
+
+    def add_known(self, equation: Equation) -> None:
+        self.now.equations.append(_with_inputs(equation, self.read_now(equation)))
 
     def read_now(self, equation: Equation) -> tuple[Atom, ...]:
         """What the operands of a known equation are in the known part."""
@@ -218,49 +217,13 @@ class _Splitter:
         ins = tuple([value.get(a, a) if a in available else self.read_later(a) for a in equation.invars])
         self.later.equations.append(Equation(equation.operation, ins, equation.outvars, equation.source, origin))
 
-    def ask_policy(self, equation: Equation, here: Equation) -> None:
-        """Records what the policy says of an equation, which is `here` in the known part, and does it."""
-        operation = equation.operation
-        assert self.policy is not None
-        verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
-        if any(compat.is_real_effect(e) for e in operation.effects):
-            verdict = "saved"  # an effect is not repeated, whatever the policy says
-        if verdict == "saved":
-            self.decisions.append(Decision(here, "saved"))
-        elif verdict == "recomputed":
-            self.decisions.append(Decision(here, "recomputed"))
-            self.add_later(equation, self.recomputation(here))
-            self.available.update(equation.outvars)
-        else:
-            self.decisions.append(Decision(here, "offloaded"))
-            self.offload(equation, *verdict)
-
-    def recomputation(self, equation: Equation) -> Origin | None:
-        return Origin(equation, self.transform, "computed again in the backward pass", "recomputation")
-
-    def offload(self, equation: Equation, source: str, destination: str) -> None:
-        """Moves the results to another kind of memory, and back where the staged part starts."""
-        types = tuple([compat.in_memory(v.aval, destination) for v in equation.outvars])
-        parked = tuple([Var(t) for t in types])
-        operation = equation.operation
-        for builder, kind, ins, outs, rule in (
-            (self.now, destination, equation.outvars, parked, f"offloaded to {destination}"),
-            (self.later, source, parked, equation.outvars, f"brought back from {destination}"),
-        ):
-            move = make_operation(
-                compat.device_put_p, compat.move_params(kind, len(ins)), tuple([v.aval for v in ins]),
-                tuple([v.aval for v in outs]), frozenset(), operation.context,
-            )  # fmt: skip
-            origin = Origin(equation, self.transform, rule, "residual")
-            builder.equations.append(Equation(move, tuple(ins), tuple(outs), equation.source, origin))
-        self.residuals.update(zip(parked, parked, strict=True))
-        self.available.update(equation.outvars)
+    def rule(self, equation: Equation, unknown: Mask) -> SplitRule:
+        return split_rules(equation.operation, unknown, None, None)
 
     def split_by_rule(self, equation: Equation, index: int) -> None:
         unknown = tuple([a in self.unknown for a in equation.invars])
-        available = tuple([self.is_available(a) for a in equation.invars]) if self.by_policy else None
         try:
-            rule = split_rules(equation.operation, unknown, available, self.policy)
+            rule = self.rule(equation, unknown)
         except Exception as error:
             located(error, equation, index)
             raise
@@ -298,12 +261,7 @@ class _Splitter:
     def finish(self, ensure_unknown: Sequence[bool], ensure_available: Sequence[bool]) -> Split:
         program = self.program
         unknown_out = tuple(a in self.unknown or e for a, e in zip(program.outvars, ensure_unknown, strict=True))
-        if self.by_policy:
-            available_out = tuple(
-                self.is_available(a) or e for a, e in zip(program.outvars, ensure_available, strict=True)
-            )
-        else:
-            available_out = unknown_out
+        available_out = self.available_out(unknown_out, ensure_available)
         results_later = [self.read_later(a) for a in select(available_out, program.outvars)]
         results_now = [self.value_now.get(a, a) for a, u in zip(program.outvars, unknown_out, strict=True) if not u]
         residuals = tuple(self.residuals)
@@ -315,6 +273,9 @@ class _Splitter:
             known, staged, residuals, unknown_out, available_out, tuple(self.decisions), tuple(self.checkpoints)
         )
 
+    def available_out(self, unknown_out: Mask, ensure_available: Sequence[bool]) -> Mask:
+        return unknown_out
+
     def finished(self, builder: Builder, invars: Sequence[Var], results: Sequence[Atom]) -> Program:
         """One of the two parts; a rule has no names."""
         program = self.program
@@ -324,6 +285,68 @@ class _Splitter:
         if program.relations is unrelated:
             return made
         return replace(made, relations=cache(partial(_of_part, program, made, builder)))
+
+
+class _PolicySplitter(_Splitter):
+    """A split with a checkpoint policy, which is asked of each known equation; what it does not save is there later all the same."""
+
+    def __init__(self, policy: Policy, program: Program, *others: Any):
+        super().__init__(program, *others)
+        self.policy = policy
+        self.later = Builder(program.constvars, program.consts)
+        self.available.update(program.constvars)
+
+    def has_rule(self, primitive: Any, is_known: bool) -> bool:
+        return primitive in policy_rules and primitive in split_rules.registered
+
+    def rule(self, equation: Equation, unknown: Mask) -> SplitRule:
+        available = tuple([self.is_available(a) for a in equation.invars])
+        return split_rules(equation.operation, unknown, available, self.policy)
+
+    def available_out(self, unknown_out: Mask, ensure_available: Sequence[bool]) -> Mask:
+        return tuple(self.is_available(a) or e for a, e in zip(self.program.outvars, ensure_available, strict=True))
+
+    def add_known(self, equation: Equation) -> None:
+        here = _with_own_origin(equation, self.read_now(equation))
+        self.now.equations.append(here)
+        self.ask_policy(equation, here)
+
+    def ask_policy(self, equation: Equation, here: Equation) -> None:
+        """Records what the policy says of an equation, which is `here` in the known part, and does it."""
+        operation = equation.operation
+        verdict = compat.decide(self.policy, operation.primitive, operation.in_avals, write_params(operation))
+        if any(compat.is_real_effect(e) for e in operation.effects):
+            verdict = "saved"  # an effect is not repeated, whatever the policy says
+        if verdict == "saved":
+            self.decisions.append(Decision(here, "saved"))
+        elif verdict == "recomputed":
+            self.decisions.append(Decision(here, "recomputed"))
+            self.add_later(equation, self.recomputation(here))
+            self.available.update(equation.outvars)
+        else:
+            self.decisions.append(Decision(here, "offloaded"))
+            self.offload(equation, *verdict)
+
+    def recomputation(self, equation: Equation) -> Origin | None:
+        return Origin(equation, self.transform, "computed again in the backward pass", "recomputation")
+
+    def offload(self, equation: Equation, source: str, destination: str) -> None:
+        """Moves the results to another kind of memory, and back where the staged part starts."""
+        types = tuple([compat.in_memory(v.aval, destination) for v in equation.outvars])
+        parked = tuple([Var(t) for t in types])
+        operation = equation.operation
+        for builder, kind, ins, outs, rule in (
+            (self.now, destination, equation.outvars, parked, f"offloaded to {destination}"),
+            (self.later, source, parked, equation.outvars, f"brought back from {destination}"),
+        ):
+            move = make_operation(
+                compat.device_put_p, compat.move_params(kind, len(ins)), tuple([v.aval for v in ins]),
+                tuple([v.aval for v in outs]), frozenset(), operation.context,
+            )  # fmt: skip
+            origin = Origin(equation, self.transform, rule, "residual")
+            builder.equations.append(Equation(move, tuple(ins), tuple(outs), equation.source, origin))
+        self.residuals.update(zip(parked, parked, strict=True))
+        self.available.update(equation.outvars)
 
 
 def _of_part(program: Program, part: Program, builder: Builder) -> Relations:
