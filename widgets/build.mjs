@@ -1,6 +1,6 @@
 // Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
 // loader.js, the few lines that each widget has of its own; live.js, the plot of a watch; stepper.js, the stepper; and
-// parts/NAME.js for each src/parts/NAME.ts, see src/parts.ts. LICENSES.txt names the packages that are in them.
+// parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt names the packages that are in them.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
@@ -39,14 +39,14 @@ const margins = {
   },
 };
 
-const folder = "src/parts";
+const folder = "src/host/parts";
 const parts = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith(".ts")) : [];
 
 /** What runs in a worker is a text in the module, so that there is one file to load. */
 async function workerSource() {
   const { outputFiles } = await once({
     ...common,
-    entryPoints: ["src/layout/worker.ts"],
+    entryPoints: ["src/graph/layout/worker.ts"],
     format: "iife",
     target: "es2022",
     minify: true,
@@ -59,10 +59,10 @@ async function workerSource() {
 const options = {
   ...common,
   entryPoints: {
-    explorer: "src/index.ts",
-    loader: "src/loader.ts",
-    live: "src/live.ts",
-    stepper: "src/stepper.ts",
+    explorer: "src/main/index.ts",
+    loader: "src/host/loader.ts",
+    live: "src/main/live.ts",
+    stepper: "src/stepper/index.ts",
     ...Object.fromEntries(parts.map((name) => [`parts/${name.slice(0, -3)}`, `${folder}/${name}`])),
   },
   outdir: "../jaxviz/static",

@@ -1,7 +1,7 @@
 """The explorer's JavaScript, held once for all explorers of a kernel, and so once in a notebook that is saved.
 
-Each explorer's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/loader.ts`). Heavier
-parts are loaded when they are first used (`widgets/src/parts.ts`).
+Each explorer's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Heavier
+parts are loaded when they are first used (`widgets/src/host/parts.ts`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wire format of the explorer: one block of bytes, whose types in `widgets/src/schema.generated.ts` are written from here.
+"""The wire format of the explorer: one block of bytes, whose types in `widgets/src/wire/schema.generated.ts` are written from here.
 
 The block is little-endian::
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxviz.page import schema
 
-TYPES = Path(__file__).parents[2] / "widgets" / "src" / "schema.generated.ts"
+TYPES = Path(__file__).parents[2] / "widgets" / "src" / "wire" / "schema.generated.ts"
 WORDS = {
     "ROLES": ("Role", schema.ROLES),
     "KINDS": ("Kind", schema.KINDS),

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { type Changes, Matches } from "../src/changes";
+import { type Changes, Matches } from "../src/model/changes";
 import { changeText } from "../src/panes/changes";
 import { model } from "./fixture";
 

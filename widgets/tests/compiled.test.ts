@@ -1,14 +1,14 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
-import { Linked, partsOf } from "../src/compiled";
-import { textView } from "../src/editor";
-import type { Listing, Pane } from "../src/pane";
+import { textView } from "../src/code/editor";
+import { linkScrolling, Places, target } from "../src/code/scrolling";
+import { compiledOf, whatIfOf } from "../src/host/sync";
+import { PATIENCE } from "../src/host/work";
+import { GONE, NO_ANSWER } from "../src/main/waiting";
 import { CompiledPane } from "../src/panes/compiled";
-import { linkScrolling, Places, target } from "../src/scrolling";
-import { type Side, State } from "../src/state";
-import { compiledOf, whatIfOf } from "../src/sync";
-import { GONE, NO_ANSWER } from "../src/waiting";
-import { PATIENCE } from "../src/work";
+import { Linked, partsOf } from "../src/panes/compiledtext";
+import type { Listing, Pane } from "../src/panes/pane";
+import { type Side, State } from "../src/state/state";
 import { model } from "./fixture";
 import { host } from "./host";
 import { layOut } from "./layout";

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { constantsOf } from "../src/layout/constants";
-import { Tree } from "../src/layout/hierarchy";
-import { CLOSED } from "../src/layout/place";
-import { sceneOf } from "../src/layout/scene";
+import { constantsOf } from "../src/graph/layout/constants";
+import { Tree } from "../src/graph/layout/hierarchy";
+import { CLOSED } from "../src/graph/layout/place";
+import { sceneOf } from "../src/graph/layout/scene";
 import { modelOf, type Program } from "./graphs";
 
 function shown(program: Program) {

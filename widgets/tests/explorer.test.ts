@@ -1,24 +1,24 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import whatIfs from "../../tests/fixtures/whatif.json";
-import { formatBytes, formatFlops } from "../src/format";
-import explorer from "../src/index";
-import { CodePane } from "../src/panes/code";
+import { CodePane } from "../src/code/pane";
+import { coloured } from "../src/code/python";
+import explorer from "../src/main/index";
+import { GONE, NO_ANSWER } from "../src/main/waiting";
+import { type Table, WhatIf } from "../src/model/whatif";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
-import { coloured } from "../src/python";
-import { type Side, State } from "../src/state";
-import { GONE, NO_ANSWER } from "../src/waiting";
-import { type Table, WhatIf } from "../src/whatif";
+import { type Side, State } from "../src/state/state";
+import { formatBytes, formatFlops } from "../src/ui/format";
 import { bytes, json, model } from "./fixture";
 import { host as modelOf, zipped } from "./host";
 import { layOut } from "./layout";
 import { SIN_COS } from "./programs";
 
 // Node imports no blobs.
-vi.mock("../src/parts", () => ({
-  loadPart: (_: unknown, name: string) => import(`../src/parts/${name}.ts`),
+vi.mock("../src/host/parts", () => ({
+  loadPart: (_: unknown, name: string) => import(`../src/host/parts/${name}.ts`),
 }));
 
 beforeAll(() => {
@@ -717,7 +717,7 @@ test("the program and the selected equations are copied as JAX text, to a sheet 
 
 test("G shows the pane in use as a graph, and as code again", async () => {
   HTMLCanvasElement.prototype.getContext = (() => null) as never;
-  await import("../src/parts/graph");
+  await import("../src/host/parts/graph");
   const { find, key } = show();
   key("g");
   // The graph is loaded as it is first shown, which takes a moment in a test.

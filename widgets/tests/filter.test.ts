@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { filterOf } from "../src/filter";
+import { filterOf } from "../src/ui/filter";
 import { model } from "./fixture";
 
 /** The numbers of the residuals that pass. */

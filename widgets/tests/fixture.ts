@@ -1,8 +1,8 @@
 /** The view that the tests of both languages share. */
 
 import fixture from "../../tests/fixtures/explorer_view.json";
-import { Model } from "../src/model";
-import { decode, fromJson, type View } from "../src/schema";
+import { Model } from "../src/model/model";
+import { decode, fromJson, type View } from "../src/wire/schema";
 
 type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
 

@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { EditorState } from "@codemirror/state";
 import { expect, test } from "vitest";
-import { Folding } from "../src/folding";
+import { Folding } from "../src/code/folding";
 
 /** Line 1 holds 2 to 4, of which 2 holds 3; nothing folds under the others. */
 const LINES = [-1, 4, 3, -1, -1, -1].map((foldTo) => ({ foldTo }));

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { formatBytes, formatCount, plural } from "../src/format";
-import type { Residual } from "../src/model";
+import type { Residual } from "../src/model/model";
 import { sorted, summary } from "../src/panes/residuals";
+import { formatBytes, formatCount, plural } from "../src/ui/format";
 
 test.each([
   [0, "0 B"],

@@ -1,14 +1,14 @@
 // @vitest-environment jsdom
 import { afterEach, beforeAll, expect, test, vi } from "vitest";
-import { Drawing } from "../src/draw/drawing";
-import { inkOn, viridis } from "../src/draw/palette";
-import { opening } from "../src/draw/view";
-import { openAtFirst, Tree } from "../src/layout/hierarchy";
-import { placeAll } from "../src/layout/place";
-import { sceneOf } from "../src/layout/scene";
-import type { Model } from "../src/model";
-import { GraphPane } from "../src/panes/graph";
-import { State } from "../src/state";
+import { Drawing } from "../src/graph/draw/drawing";
+import { inkOn, viridis } from "../src/graph/draw/palette";
+import { opening } from "../src/graph/draw/view";
+import { openAtFirst, Tree } from "../src/graph/layout/hierarchy";
+import { placeAll } from "../src/graph/layout/place";
+import { sceneOf } from "../src/graph/layout/scene";
+import { GraphPane } from "../src/graph/pane";
+import type { Model } from "../src/model/model";
+import { State } from "../src/state/state";
 import { model as fixture } from "./fixture";
 import { layers, modelOf } from "./graphs";
 import { layOut } from "./layout";

@@ -1,7 +1,7 @@
 /** Programs for tests of the graph, written as lines such as `b = sin a`. */
 
-import { Model } from "../src/model";
-import { fromJson, HANDED, type Handed, ROLES, type Role, type View } from "../src/schema";
+import { Model } from "../src/model/model";
+import { fromJson, HANDED, type Handed, ROLES, type Role, type View } from "../src/wire/schema";
 import { json } from "./fixture";
 
 export interface Equation {

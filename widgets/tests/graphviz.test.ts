@@ -1,11 +1,11 @@
 import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import { beforeEach, expect, test, vi } from "vitest";
-import { pointsAlong } from "../src/layout/curves";
-import { type Dot, placeByDot } from "../src/layout/graphviz";
-import { Tree } from "../src/layout/hierarchy";
-import { CLOSED, OPEN, type Positions, placeAll, type Shape } from "../src/layout/place";
-import { crossings, isBetter } from "../src/layout/quality";
-import { sceneOf } from "../src/layout/scene";
+import { pointsAlong } from "../src/graph/layout/curves";
+import { type Dot, placeByDot } from "../src/graph/layout/graphviz";
+import { Tree } from "../src/graph/layout/hierarchy";
+import { CLOSED, OPEN, type Positions, placeAll, type Shape } from "../src/graph/layout/place";
+import { crossings, isBetter } from "../src/graph/layout/quality";
+import { sceneOf } from "../src/graph/layout/scene";
 import { layers, modelOf, type Program } from "./graphs";
 
 const graphviz = await Graphviz.load();
@@ -113,7 +113,7 @@ test("a crossing is counted, and costs as much as a detour", () => {
   expect(pointsAlong(plain, 0).slice(-2)).toEqual([50, 100]);
 });
 
-const client = () => import("../src/layout/client");
+const client = () => import("../src/graph/layout/client");
 
 beforeEach(() => {
   vi.resetModules();

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { COPY, differences, EQUATION, PROGRAM, REPEAT, SCOPE, Tree } from "../src/layout/hierarchy";
-import { findRepeats } from "../src/layout/repeats";
+import { COPY, differences, EQUATION, PROGRAM, REPEAT, SCOPE, Tree } from "../src/graph/layout/hierarchy";
+import { findRepeats } from "../src/graph/layout/repeats";
 import { bestOf, layers, modelOf } from "./graphs";
 
 function nodes(tree: Tree, kind: number): number[] {

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import fixture from "../../tests/fixtures/printed.json";
-import { equationsText, jaxprText } from "../src/jaxpr";
-import { Model } from "../src/model";
-import { fromJson, type View } from "../src/schema";
+import { equationsText, jaxprText } from "../src/code/jaxpr";
+import { Model } from "../src/model/model";
+import { fromJson, type View } from "../src/wire/schema";
 import { model } from "./fixture";
 
 type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };

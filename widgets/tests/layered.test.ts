@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import { Tree } from "../src/layout/hierarchy";
-import { type Level, layered, ranks } from "../src/layout/layered";
-import { placeAll } from "../src/layout/place";
-import { sceneOf } from "../src/layout/scene";
-import { type Row, residualText, rowOf, type Stub } from "../src/layout/stubs";
+import { Tree } from "../src/graph/layout/hierarchy";
+import { type Level, layered, ranks } from "../src/graph/layout/layered";
+import { placeAll } from "../src/graph/layout/place";
+import { sceneOf } from "../src/graph/layout/scene";
+import { type Row, residualText, rowOf, type Stub } from "../src/graph/layout/stubs";
 import { layers, modelOf, random } from "./graphs";
 
 function level(n: number, edges: [number, number][], width = (_: number) => 60): Level {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { Lines } from "../src/lines";
+import { Lines } from "../src/code/lines";
 import { CHECKPOINT } from "./programs";
 
 const model = CHECKPOINT();

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { donationText, foldText, listing } from "../src/listing";
+import { donationText, foldText, listing } from "../src/code/listing";
 import { model } from "./fixture";
 
 test("a stage reads as a jaxpr, nested programs under the equation that holds them", () => {

@@ -1,6 +1,6 @@
 // @vitest-environment jsdom
 import { beforeEach, expect, test, vi } from "vitest";
-import live, { described, type Line, label, range, type Shown, ticks } from "../src/live";
+import live, { described, type Line, label, range, type Shown, ticks } from "../src/main/live";
 import { host } from "./host";
 
 const line = (name: string, y: (number | null)[], kind: Line["kind"] = "value"): Line => ({

@@ -1,12 +1,12 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type loader from "../src/loader";
+import type loader from "../src/host/loader";
 import { host, zipped } from "./host";
 
 const SHARED = Symbol.for("jaxviz");
 const render = vi.fn(() => "clean up");
 const moduleOf = vi.fn(async () => ({ default: { render } }));
-vi.mock("../src/zip", () => ({ moduleOf }));
+vi.mock("../src/host/zip", () => ({ moduleOf }));
 
 let module: typeof loader;
 
@@ -14,7 +14,7 @@ beforeEach(async () => {
   vi.useFakeTimers();
   vi.resetModules();
   delete (globalThis as Record<symbol, unknown>)[SHARED];
-  module = (await import("../src/loader")).default;
+  module = (await import("../src/host/loader")).default;
 });
 
 afterEach(() => {
@@ -51,7 +51,7 @@ test("the explorers of a page share one module", async () => {
 test("another copy of the loader finds the modules of the first", async () => {
   await module.render(explorer("a"));
   vi.resetModules();
-  await (await import("../src/loader")).default.render(explorer("a"));
+  await (await import("../src/host/loader")).default.render(explorer("a"));
   expect(moduleOf).toHaveBeenCalledTimes(1);
 });
 

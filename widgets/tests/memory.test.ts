@@ -1,9 +1,9 @@
 // @vitest-environment jsdom
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Chart } from "../src/chart";
+import { type Timeline, totalsOf } from "../src/model/timeline";
+import { Chart } from "../src/panes/chart";
 import { MemoryPane } from "../src/panes/memory";
-import { State } from "../src/state";
-import { type Timeline, totalsOf } from "../src/timeline";
+import { State } from "../src/state/state";
 import { model } from "./fixture";
 import { layOut } from "./layout";
 

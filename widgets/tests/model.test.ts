@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { litAs, litLines, residualLitAs, State } from "../src/state";
+import { litAs, litLines, residualLitAs, State } from "../src/state/state";
 import { model } from "./fixture";
 
 test("ancestors and descendants follow the origins", () => {

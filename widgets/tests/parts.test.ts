@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest";
-import { loadPart } from "../src/parts";
-import { isZipped, unzipped } from "../src/zip";
+import { loadPart } from "../src/host/parts";
+import { isZipped, unzipped } from "../src/host/zip";
 import { zipped as block, host } from "./host";
 
 /** Node imports no blobs: a part is its own text here. */

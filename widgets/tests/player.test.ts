@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { Model } from "../src/model";
-import { Play, Player, type Transform, transformsOf } from "../src/player";
-import { Rules } from "../src/rule";
+import { Model } from "../src/model/model";
+import { Play, Player, type Transform, transformsOf } from "../src/model/player";
+import { Rules } from "../src/model/rule";
 import { model } from "./fixture";
 import { CHECKPOINT, modelOf, SCAN, SIN_COS } from "./programs";
 

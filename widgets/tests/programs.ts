@@ -1,7 +1,7 @@
 /** Views written as text, in the notation of the listings: real programs, with where each equation came from. */
 
-import { Model } from "../src/model";
-import { type Column, type ColumnName, ROLES, type Role, type View } from "../src/schema";
+import { Model } from "../src/model/model";
+import { type Column, type ColumnName, ROLES, type Role, type View } from "../src/wire/schema";
 
 const OFFSETS = {
   program_binders: "binder_vars",

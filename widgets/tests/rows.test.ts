@@ -1,7 +1,7 @@
 // @vitest-environment jsdom
 import { beforeEach, expect, test } from "vitest";
-import { h } from "../src/dom";
-import { Rows } from "../src/rows";
+import { h } from "../src/ui/dom";
+import { Rows } from "../src/ui/rows";
 
 const HEIGHT = 10;
 const SIGHT = 300;

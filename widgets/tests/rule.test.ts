@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import printed from "../../tests/fixtures/printed.json";
-import { Model } from "../src/model";
-import { Play, type Transform, transformsOf } from "../src/player";
-import { type Name, nameClass, Rules } from "../src/rule";
-import { fromJson, type View } from "../src/schema";
+import { Model } from "../src/model/model";
+import { Play, type Transform, transformsOf } from "../src/model/player";
+import { type Name, nameClass, Rules } from "../src/model/rule";
+import { fromJson, type View } from "../src/wire/schema";
 
 type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };
 const read = (name: string) => () =>

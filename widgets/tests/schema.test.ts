@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { decode, VERSION } from "../src/schema";
+import { decode, VERSION } from "../src/wire/schema";
 import { bytes, decoded, json } from "./fixture";
 
 function lists(columns: Record<string, ArrayLike<number>>): Record<string, number[]> {

@@ -1,11 +1,11 @@
 // @vitest-environment jsdom
 import { beforeEach, expect, test, vi } from "vitest";
 import fixture from "../../tests/fixtures/stepper.json";
-import stepper from "../src/stepper";
-import type { Programs, Stop } from "../src/stepping/schema";
-import { GONE, SAVED } from "../src/stepping/session";
-import { described, histogram, number } from "../src/stepping/values";
-import { StepperState } from "../src/stepping/view";
+import stepper from "../src/stepper/index";
+import type { Programs, Stop } from "../src/stepper/schema";
+import { GONE, SAVED } from "../src/stepper/session";
+import { described, histogram, number } from "../src/stepper/values";
+import { StepperState } from "../src/stepper/view";
 import { host, zipped } from "./host";
 
 const programs = fixture.programs as unknown as Programs;

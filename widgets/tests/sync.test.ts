@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { blockOf } from "../src/sync";
+import { blockOf } from "../src/host/sync";
 
 const read = (block: DataView | null) =>
   block && Array.from(new Uint8Array(block.buffer, block.byteOffset, block.byteLength));

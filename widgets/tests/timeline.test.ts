@@ -9,7 +9,7 @@ import {
   type Timeline,
   ticks,
   totalsOf,
-} from "../src/timeline";
+} from "../src/model/timeline";
 import { model } from "./fixture";
 
 function buffer(nbytes: number, kind: MemoryKind, born: number, last: number, name = "v"): Buffer {

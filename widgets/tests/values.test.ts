@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import printed from "../../tests/fixtures/printed.json";
-import { HUES } from "../src/hues";
-import { Model } from "../src/model";
-import { fromJson, type View } from "../src/schema";
+import { HUES } from "../src/model/hues";
+import { Model } from "../src/model/model";
+import { fromJson, type View } from "../src/wire/schema";
 import { model } from "./fixture";
 
 type Json = Omit<View, "columns"> & { columns: Record<string, number[]> };

@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
 import fixture from "../../tests/fixtures/whatif.json";
-import { formatBytes, formatFlops } from "../src/format";
+import { codeFor, codeText, placesFor } from "../src/model/plancode";
+import { type Table, WhatIf } from "../src/model/whatif";
 import { peakOf, rowsOf, sortedRows } from "../src/panes/whatif";
-import { codeFor, codeText, placesFor } from "../src/plancode";
-import { type Table, WhatIf } from "../src/whatif";
+import { formatBytes, formatFlops } from "../src/ui/format";
 
 interface Program {
   table: Table;

@@ -1,6 +1,6 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { restOf, viewOf, whatIfOf } from "../src/sync";
-import { PATIENCE } from "../src/work";
+import { restOf, viewOf, whatIfOf } from "../src/host/sync";
+import { PATIENCE } from "../src/host/work";
 import { host } from "./host";
 
 afterEach(() => {

@@ -1,6 +1,6 @@
 """What the stepper's widget shows, as plain data: the programs with their source, once, and each stop.
 
-`widgets/src/stepping/schema.ts` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
+`widgets/src/stepper/schema.ts` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows a stepper, and moves it. Made by `Stepper.widget`, and by a notebook that shows one.
 
     Traits:
-      payload: what is stepped through, as gzipped JSON; see `widgets/src/stepping/schema.ts`.
+      payload: what is stepped through, as gzipped JSON; see `widgets/src/stepper/schema.ts`.
       stop: where the run is and the values there, as JSON.
       failure: what went wrong in the last move, as JSON; '' where nothing did.
       height: in pixels.

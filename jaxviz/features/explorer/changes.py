@@ -1,4 +1,4 @@
-"""What an explorer shows of two versions of a function: mirrored by `widgets/src/changes.ts`."""
+"""What an explorer shows of two versions of a function: mirrored by `widgets/src/model/changes.ts`."""
 
 from __future__ import annotations
 

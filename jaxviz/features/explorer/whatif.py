@@ -1,4 +1,4 @@
-"""What the explorer needs to say by itself what comes of saving or computing again each value: mirrored by `widgets/src/whatif.ts`.
+"""What the explorer needs to say by itself what comes of saving or computing again each value: mirrored by `widgets/src/model/whatif.ts`.
 
 The table has a row for each slot, node, step and buffer:
 

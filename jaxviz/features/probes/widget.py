@@ -37,7 +37,7 @@ class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows the series of a watch as lines, with their last values in words. Made by `Watch.live`.
 
     Traits:
-      shown: what is drawn, as JSON; see `widgets/src/live.ts`.
+      shown: what is drawn, as JSON; see `widgets/src/main/live.ts`.
     """
 
     shown = traitlets.Unicode("").tag(sync=True)

@@ -58,7 +58,7 @@ def programs(widget):
 
 
 def program_at(made, stop):
-    """As `widgets/src/stepping/view.ts` finds it."""
+    """As `widgets/src/stepper/view.ts` finds it."""
     number = next(s["program"] for s in made["stages"] if s["name"] == stop["stage"])
     for level in stop["path"]:
         number = made["programs"][number]["rows"][level["index"]]["n"][level["body"]]

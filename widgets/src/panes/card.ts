@@ -1,11 +1,11 @@
 /** What the player tells of a step: its equation, the rule, and the equations that it added. */
 
-import { h } from "../dom";
-import { formatCount } from "../format";
-import type { Model } from "../model";
-import type { Play, Player } from "../player";
-import { coloured } from "../python";
-import { type Kind, type Name, nameClass, type Part } from "../rule";
+import { coloured } from "../code/python";
+import type { Model } from "../model/model";
+import type { Play, Player } from "../model/player";
+import { type Kind, type Name, nameClass, type Part } from "../model/rule";
+import { h } from "../ui/dom";
+import { formatCount } from "../ui/format";
 import { marked } from "./residuals";
 
 /** Longer params are left out; the title has them whole. */

@@ -1,9 +1,9 @@
 /** What differs between two versions of a function: how much of everything, and which residuals. */
 
-import type { Changes } from "../changes";
-import { h } from "../dom";
-import { formatBytes, formatCount, formatFlops, plural } from "../format";
-import type { Change, State } from "../state";
+import type { Changes } from "../model/changes";
+import type { Change, State } from "../state/state";
+import { h } from "../ui/dom";
+import { formatBytes, formatCount, formatFlops, plural } from "../ui/format";
 import { tabs } from "./lower";
 
 export class ChangesPane {

@@ -1,14 +1,14 @@
 /** The pane of the stage `compiled`: StableHLO and optimised HLO, each line linked to the equations that it was made from. */
 
-import { type Compiled, Linked, partsOf } from "../compiled";
-import { h } from "../dom";
-import type { Look, Text, TextView } from "../editor";
-import { formatCount, plural } from "../format";
-import type { Listing } from "../pane";
-import { type Change, type Lit, litAs, type Side, type State } from "../state";
-import { Waiting } from "../waiting";
-import type { Work } from "../work";
+import type { Look, Text, TextView } from "../code/editor";
+import type { Work } from "../host/work";
+import { Waiting } from "../main/waiting";
+import { type Change, type Lit, litAs, type Side, type State } from "../state/state";
+import { h } from "../ui/dom";
+import { formatCount, plural } from "../ui/format";
+import { type Compiled, Linked, partsOf } from "./compiledtext";
 import { closeButton, message } from "./head";
+import type { Listing } from "./pane";
 import { marked } from "./residuals";
 
 type Which = "hlo" | "stablehlo";

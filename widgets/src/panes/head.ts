@@ -1,7 +1,7 @@
 /** What the two main panes have in common. */
 
-import { h } from "../dom";
-import type { Side, State } from "../state";
+import type { Side, State } from "../state/state";
+import { h } from "../ui/dom";
 import { marked } from "./residuals";
 
 /** Code or graph, and a cross at the right pane. */

@@ -1,11 +1,11 @@
 /** The inspector: one equation, or one residual, in full. */
 
-import { h } from "../dom";
-import { formatBytes, formatCount, formatParts, plural } from "../format";
-import { donationText } from "../listing";
-import type { Change, Lit, State } from "../state";
+import { donationText } from "../code/listing";
+import { usesText } from "../code/variable";
+import type { Change, Lit, State } from "../state/state";
+import { h } from "../ui/dom";
+import { formatBytes, formatCount, formatParts, plural } from "../ui/format";
 import { marked } from "./residuals";
-import { usesText } from "./variable";
 
 /** Links of one kind shown before the rest is only counted. */
 const SHOWN = 8;

@@ -1,9 +1,9 @@
 /** A table, of the residuals or of the switches, and the memory pane: one below the other, or one at a time in little room. */
 
-import { h } from "../dom";
-import type { Pane } from "../pane";
-import { splitter } from "../splitter";
-import type { Change, Lower, State } from "../state";
+import type { Change, Lower, State } from "../state/state";
+import { h } from "../ui/dom";
+import { splitter } from "../ui/splitter";
+import type { Pane } from "./pane";
 
 const NAMES: [Lower, string][] = [
   ["residuals", "residuals"],

@@ -1,10 +1,7 @@
 /** The memory pane: modelled bytes alive over the equations, forward then backward, stacked by what they are there for. */
 
-import { Chart, peakOf } from "../chart";
-import { h, onResize, svg } from "../dom";
-import { formatBytes, formatCount, plural } from "../format";
-import type { Model } from "../model";
-import { type Change, litAs, type State } from "../state";
+import { Waiting } from "../main/waiting";
+import type { Model } from "../model/model";
 import {
   type Alive,
   aliveAt,
@@ -15,8 +12,11 @@ import {
   type Timeline,
   type Totals,
   totalsOf,
-} from "../timeline";
-import { Waiting } from "../waiting";
+} from "../model/timeline";
+import { type Change, litAs, type State } from "../state/state";
+import { h, onResize, svg } from "../ui/dom";
+import { formatBytes, formatCount, plural } from "../ui/format";
+import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
 import { marked } from "./residuals";
 

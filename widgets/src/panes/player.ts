@@ -1,12 +1,12 @@
 /** The rewrite player: the program before at the left, the rule of a step in the middle, the programs made of it at the right. */
 
-import { h } from "../dom";
-import { formatCount } from "../format";
-import { guarded, type Pane } from "../pane";
-import { Play, Player, type Transform, transformsOf } from "../player";
-import { Rules } from "../rule";
-import type { Change, Side, State } from "../state";
+import { Play, Player, type Transform, transformsOf } from "../model/player";
+import { Rules } from "../model/rule";
+import type { Change, Side, State } from "../state/state";
+import { h } from "../ui/dom";
+import { formatCount } from "../ui/format";
 import { stepCard } from "./card";
+import { guarded, type Pane } from "./pane";
 
 /** Milliseconds that a step stays when played at speed 1. */
 const STEP_MS = 1600;

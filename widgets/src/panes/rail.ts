@@ -1,11 +1,11 @@
 /** The rail of stages, the badge, and the help. */
 
-import type { Matches } from "../changes";
-import { h } from "../dom";
-import { formatCount, plural } from "../format";
-import { transformsOf } from "../player";
-import type { Change, State } from "../state";
-import type { Progress } from "../work";
+import type { Progress } from "../host/work";
+import type { Matches } from "../model/changes";
+import { transformsOf } from "../model/player";
+import type { Change, State } from "../state/state";
+import { h } from "../ui/dom";
+import { formatCount, plural } from "../ui/format";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "show a stage"],

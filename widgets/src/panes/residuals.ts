@@ -1,11 +1,11 @@
 /** The residual table: what the gradient keeps, sortable and filtered, each with its reason. */
 
-import { h, onRowKey, reveal } from "../dom";
-import { filterOf } from "../filter";
-import { formatBytes, formatCount, formatParts, plural } from "../format";
-import type { Residual } from "../model";
-import { Rows } from "../rows";
-import { type Change, type Lit, residualLitAs, type State } from "../state";
+import type { Residual } from "../model/model";
+import { type Change, type Lit, residualLitAs, type State } from "../state/state";
+import { h, onRowKey, reveal } from "../ui/dom";
+import { filterOf } from "../ui/filter";
+import { formatBytes, formatCount, formatParts, plural } from "../ui/format";
+import { Rows } from "../ui/rows";
 import { tabs } from "./lower";
 import { figuresOf } from "./whatif";
 

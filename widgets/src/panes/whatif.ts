@@ -1,15 +1,15 @@
 /** The switches: each value saved or computed again, and what comes of it at once. */
 
-import { h, onRowKey, reveal } from "../dom";
-import { formatBytes, formatFlops, plural } from "../format";
-import type { Residual } from "../model";
-import { codeFor } from "../plancode";
-import { coloured } from "../python";
-import type { Change, State } from "../state";
-import type { Switches } from "../switches";
-import { type Timeline, totalsOf } from "../timeline";
-import { Waiting } from "../waiting";
-import type { Outcome, Table, WhatIf } from "../whatif";
+import { coloured } from "../code/python";
+import { Waiting } from "../main/waiting";
+import type { Residual } from "../model/model";
+import { codeFor } from "../model/plancode";
+import type { Switches } from "../model/switches";
+import { type Timeline, totalsOf } from "../model/timeline";
+import type { Outcome, Table, WhatIf } from "../model/whatif";
+import type { Change, State } from "../state/state";
+import { h, onRowKey, reveal } from "../ui/dom";
+import { formatBytes, formatFlops, plural } from "../ui/format";
 import { tabs } from "./lower";
 
 type Fate = "saved" | "again" | "unread";

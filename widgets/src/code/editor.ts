@@ -1,0 +1,192 @@
+/** Texts that are read, in an editor: lines of which only those in sight are decorated. */
+
+import { EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
+import {
+  Decoration,
+  type DecorationSet,
+  EditorView,
+  keymap,
+  ViewPlugin,
+  type ViewUpdate,
+  WidgetType,
+} from "@codemirror/view";
+import type { Listing } from "../panes/pane";
+import { h } from "../ui/dom";
+import { listingOf } from "./scrolling";
+
+/** How a line looks. */
+export interface Look {
+  /** Of its element; `data-letter` stands in the margin. */
+  attributes: Record<string, string>;
+  /** Classes of its parts, in order. */
+  marks: readonly { from: number; to: number; name: string; title?: string | undefined }[];
+  before?: WidgetType | undefined;
+  /** What is written behind it. */
+  behind?: string;
+}
+
+export interface TextOptions {
+  /** What it is, for those who do not see it. */
+  label: string;
+  lines: readonly string[];
+  /** The equations of each line. */
+  rows: readonly (readonly number[])[];
+  /** How each line looks at the moment; null for one that is not shown. */
+  looks(editor: EditorState): (line: number) => Look | null;
+  /** A click at a place of a line. */
+  choose(line: number, column: number): void;
+  /** To the next equation, or the previous. */
+  step(by: 1 | -1): boolean;
+  /** What only this text has. */
+  extensions?: readonly Extension[];
+}
+
+export interface Text {
+  readonly view: EditorView;
+  readonly listing: Listing;
+  /** Has what is in sight looked at again. */
+  relight(): void;
+  scrollTo(line: number, y: "start" | "center", more?: readonly StateEffect<unknown>[]): void;
+}
+
+const again = StateEffect.define<null>();
+
+/** The characters between a line that is scrolled to and the left edge. */
+const AT_LEFT = 200;
+
+class Behind extends WidgetType {
+  constructor(readonly text: string) {
+    super();
+  }
+  override eq(other: Behind): boolean {
+    return other.text === this.text;
+  }
+  override toDOM(): HTMLElement {
+    return h("span", { class: "jv-behind", "aria-hidden": true }, this.text);
+  }
+}
+
+const marks = new Map<string, Decoration>();
+
+/** A mark of a class, the same one each time, but for those that have a tooltip. */
+function markOf(name: string, title: string | undefined): Decoration {
+  if (title !== undefined) return Decoration.mark({ class: name, attributes: { title } });
+  let made = marks.get(name);
+  if (made === undefined) {
+    made = Decoration.mark({ class: name });
+    marks.set(name, made);
+  }
+  return made;
+}
+
+/** A text in the tree that its widget is shown in. */
+export function textView(root: HTMLElement, options: TextOptions): Text {
+  const view = editor(root, options);
+  return {
+    view,
+    listing: listingOf(view, options.rows),
+    relight: () => view.dispatch({ effects: again.of(null) }),
+    scrollTo: (line, y, more = []) => {
+      const { from } = view.state.doc.line(line + 1);
+      view.dispatch({
+        effects: [...more, EditorView.scrollIntoView(from, { y, x: "start", xMargin: AT_LEFT })],
+      });
+    },
+  };
+}
+
+export type TextView = typeof textView;
+
+/** It looks right in a shadow tree too, where marimo shows widgets: its style sheet goes into the tree that it stands in. */
+function editor(root: HTMLElement, options: TextOptions): EditorView {
+  const view = new EditorView({
+    state: EditorState.create({ doc: options.lines.join("\n"), extensions: extensions(options) }),
+  });
+  const settle = () => {
+    const tree = root.getRootNode();
+    if (typeof ShadowRoot !== "undefined" && tree instanceof ShadowRoot) view.setRoot(tree);
+  };
+  settle();
+  if (!root.isConnected) requestAnimationFrame(settle);
+  return view;
+}
+
+function extensions({ label, looks, choose, step, extensions = [] }: TextOptions): Extension[] {
+  let pressed: MouseEvent | null = null;
+  return [
+    EditorState.readOnly.of(true),
+    EditorView.editable.of(false),
+    EditorView.contentAttributes.of({
+      tabindex: "0",
+      "aria-label": `program ${label}`,
+      role: "textbox",
+      "aria-readonly": "true",
+    }),
+    ...extensions,
+    lights(looks),
+    EditorView.domEventHandlers({
+      mousedown: (event) => {
+        pressed = event;
+        return false;
+      },
+      click: (event, view) => {
+        // Who drags over text selects that, and who clicks twice a word.
+        const dragged =
+          pressed !== null &&
+          Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) > 3;
+        if (dragged || event.detail > 1 || event.shiftKey) return false;
+        const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
+        if (position === null) return false;
+        const { number, from } = view.state.doc.lineAt(position);
+        choose(number - 1, position - from);
+        return false;
+      },
+    }),
+    keymap.of([
+      { key: "ArrowDown", run: () => step(1) },
+      { key: "ArrowUp", run: () => step(-1) },
+      { key: "j", run: () => step(1) },
+      { key: "k", run: () => step(-1) },
+    ]),
+  ];
+}
+
+/** Colours for what is in sight only: a program may have a hundred thousand lines. */
+function lights(looks: TextOptions["looks"]): Extension {
+  const build = (view: EditorView): DecorationSet => {
+    const builder = new RangeSetBuilder<Decoration>();
+    const { doc } = view.state;
+    const look = looks(view.state);
+    // What is left out, or the middle of a very long line, ends one range in sight and starts the next.
+    let next = 1;
+    for (const { from, to } of view.visibleRanges) {
+      const last = doc.lineAt(to).number;
+      for (let n = Math.max(next, doc.lineAt(from).number); n <= last; n++) {
+        next = n + 1;
+        const shown = look(n - 1);
+        if (shown === null) continue;
+        const { from: start, to: end } = doc.line(n);
+        const { attributes, marks, before, behind } = shown;
+        builder.add(start, start, Decoration.line({ attributes }));
+        if (before) builder.add(start, start, Decoration.widget({ widget: before, side: -1 }));
+        for (const mark of marks)
+          builder.add(start + mark.from, start + mark.to, markOf(mark.name, mark.title));
+        if (behind) builder.add(end, end, Decoration.widget({ widget: new Behind(behind), side: 1 }));
+      }
+    }
+    return builder.finish();
+  };
+  return ViewPlugin.fromClass(
+    class {
+      decorations: DecorationSet;
+      constructor(view: EditorView) {
+        this.decorations = build(view);
+      }
+      update(update: ViewUpdate): void {
+        const lit = update.transactions.some((t) => t.effects.length > 0);
+        if (lit || update.viewportChanged) this.decorations = build(update.view);
+      }
+    },
+    { decorations: (plugin) => plugin.decorations },
+  );
+}

@@ -1,0 +1,134 @@
+/** Folding: lines that are folded away under the one that holds them, and what stands in their place. */
+
+import { type EditorState, type Extension, StateEffect, StateField, type Text } from "@codemirror/state";
+import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";
+import { h } from "../ui/dom";
+
+interface Folds {
+  lines: ReadonlySet<number>;
+  shown: DecorationSet;
+}
+
+export class Folding {
+  readonly extension: Extension;
+  /** The line under which each line folds, or -1. */
+  readonly parents: Int32Array;
+  private readonly field: StateField<Folds>;
+  private readonly change = StateEffect.define<{ lines: readonly number[]; open: boolean }>();
+
+  /**
+   * @param lines each with the last line of what folds under it, or -1.
+   * @param say what is folded under a line, in short.
+   */
+  constructor(
+    private readonly lines: readonly { readonly foldTo: number }[],
+    private readonly say: (line: number) => string,
+  ) {
+    this.parents = new Int32Array(lines.length).fill(-1);
+    lines.forEach((_, i) => {
+      let above = i - 1;
+      while (above >= 0 && lines[above]!.foldTo < i) above = this.parents[above]!;
+      this.parents[i] = above;
+    });
+    this.field = StateField.define<Folds>({
+      create: () => ({ lines: new Set(), shown: Decoration.none }),
+      update: (folds, { effects, newDoc }) =>
+        effects.reduce((now, e) => (e.is(this.change) ? this.changed(now, e.value, newDoc) : now), folds),
+      provide: (field) => EditorView.decorations.from(field, ({ shown }) => shown),
+    });
+    this.extension = this.field;
+  }
+
+  /** Folds lines that something folds under, or unfolds them. */
+  fold(lines: readonly number[], open: boolean): StateEffect<unknown> {
+    return this.change.of({ lines, open });
+  }
+
+  /** All that something folds under. */
+  get all(): number[] {
+    return this.lines.flatMap(({ foldTo }, i) => (foldTo >= 0 ? [i] : []));
+  }
+
+  /** Unfolds what a line is folded away under, if it is. */
+  unfoldAround(line: number, state: EditorState): StateEffect<unknown>[] {
+    const folded: number[] = [];
+    for (let i = this.parents[line]!; i >= 0; i = this.parents[i]!)
+      if (this.isFolded(i, state)) folded.push(i);
+    return folded.length > 0 ? [this.fold(folded, true)] : [];
+  }
+
+  isFolded(line: number, state: EditorState): boolean {
+    return state.field(this.field).lines.has(line);
+  }
+
+  /** Whether a line is folded away. */
+  isAway(line: number, state: EditorState): boolean {
+    for (let i = this.parents[line]!; i >= 0; i = this.parents[i]!) if (this.isFolded(i, state)) return true;
+    return false;
+  }
+
+  /** In front of a line that something folds under: what folds and unfolds it. */
+  arrow(line: number, state: EditorState): WidgetType | undefined {
+    const { foldTo } = this.lines[line]!;
+    return foldTo < 0 ? undefined : new Arrow(this, line, this.isFolded(line, state));
+  }
+
+  private changed(
+    { lines, shown }: Folds,
+    { lines: asked, open }: { lines: readonly number[]; open: boolean },
+    doc: Text,
+  ): Folds {
+    const changed = new Set(asked.filter((i) => lines.has(i) === open));
+    if (open) {
+      const kept = (_from: number, _to: number, { spec }: Decoration) => !changed.has(spec.line);
+      return {
+        lines: new Set([...lines].filter((i) => !changed.has(i))),
+        shown: shown.update({ filter: kept }),
+      };
+    }
+    const add = [...changed].map((line) => {
+      const widget = new Placeholder(this, line, this.say);
+      const [from, to] = [doc.line(line + 1).to, doc.line(this.lines[line]!.foldTo + 1).to];
+      return Decoration.replace({ widget, line }).range(from, to);
+    });
+    return { lines: new Set([...lines, ...changed]), shown: shown.update({ add, sort: true }) };
+  }
+}
+
+/** In the place of what is folded away: what that is. */
+class Placeholder extends WidgetType {
+  constructor(
+    private readonly folding: Folding,
+    readonly line: number,
+    private readonly say: (line: number) => string,
+  ) {
+    super();
+  }
+  override eq(other: Placeholder): boolean {
+    return other.line === this.line;
+  }
+  override toDOM(view: EditorView): HTMLElement {
+    const onclick = () => view.dispatch({ effects: this.folding.fold([this.line], true) });
+    const text = this.say(this.line);
+    const title = `Unfold: ${text}`;
+    return h("button", { class: "jv-fold", title, type: "button", tabindex: -1, onclick }, `▸ ${text}`);
+  }
+}
+
+class Arrow extends WidgetType {
+  constructor(
+    private readonly folding: Folding,
+    readonly line: number,
+    readonly isFolded: boolean,
+  ) {
+    super();
+  }
+  override eq(other: Arrow): boolean {
+    return other.line === this.line && other.isFolded === this.isFolded;
+  }
+  override toDOM(view: EditorView): HTMLElement {
+    const onclick = () => view.dispatch({ effects: this.folding.fold([this.line], this.isFolded) });
+    const title = this.isFolded ? "Unfold" : "Fold";
+    return h("span", { class: "jv-arrow", title, "aria-hidden": true, onclick }, this.isFolded ? "▸" : "▾");
+  }
+}

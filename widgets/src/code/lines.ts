@@ -1,0 +1,78 @@
+/** The lines of some stages, where the equations and variables are in them, and which are left out. */
+
+import type { Model } from "../model/model";
+import { type Line, listing, type Token } from "./listing";
+
+/** Lines that follow each other and are left out, with the equations in them. */
+export interface LeftOut {
+  from: number;
+  to: number;
+  rows: readonly number[];
+}
+
+/** A variable where it stands in a line. */
+export interface Found {
+  variable: number;
+  isBinder: boolean;
+  line: number;
+  column: number;
+}
+
+export class Lines {
+  readonly all: readonly Line[];
+  readonly ofRow = new Map<number, number>();
+  /** Where each variable is bound. */
+  readonly bindings = new Map<number, number>();
+  /** 1 for each line that is left out. */
+  private hidden: Uint8Array;
+
+  constructor(model: Model, stages: readonly number[], fullParams: boolean) {
+    this.all = listing(model, stages, fullParams);
+    this.all.forEach((line, i) => {
+      if (line.kind === "equation") this.ofRow.set(line.row, i);
+      for (const { variable, isBinder } of line.tokens) if (isBinder) this.bindings.set(variable!, i);
+    });
+    this.hidden = new Uint8Array(this.all.length);
+  }
+
+  get length(): number {
+    return this.all.length;
+  }
+
+  isHidden(line: number): boolean {
+    return this.hidden[line] === 1;
+  }
+
+  /** Leaves out the equations that are not kept; what holds others that are stays. */
+  keep(isKept: (row: number) => boolean): LeftOut[] {
+    const n = this.all.length;
+    this.hidden = new Uint8Array(n);
+    const kept = new Int32Array(n + 1);
+    this.all.forEach(({ kind, row }, i) => {
+      kept[i + 1] = kept[i]! + Number(kind === "equation" && isKept(row));
+    });
+    const endOf = (i: number) => Math.max(i, this.all[i]!.foldTo);
+    const isLeftOut = (i: number) =>
+      i < n && this.all[i]!.kind === "equation" && kept[endOf(i) + 1] === kept[i];
+    const found: LeftOut[] = [];
+    for (let i = 0; i < n; i++) {
+      if (!isLeftOut(i)) continue;
+      const from = i;
+      while (isLeftOut(i)) i = endOf(i) + 1;
+      this.hidden.fill(1, from, i);
+      const rows = this.all.slice(from, i).flatMap(({ kind, row }) => (kind === "equation" ? [row] : []));
+      found.push({ from, to: i - 1, rows });
+    }
+    return found;
+  }
+
+  /** The variable at a place, if there is one in sight. */
+  variableAt(line: number, column: number): Found | null {
+    const token = this.all[line]?.tokens.find(
+      (t): t is Token & { variable: number } =>
+        t.variable !== undefined && t.from <= column && column <= t.to,
+    );
+    if (token === undefined || this.isHidden(line)) return null;
+    return { variable: token.variable, isBinder: token.isBinder === true, line, column: token.from };
+  }
+}

@@ -1,0 +1,128 @@
+/** How the lines of a code pane look: what is lit, dimmed or played, the hues of variables, and the letters of roles. */
+
+import type { EditorState } from "@codemirror/state";
+import { nameClass } from "../model/rule";
+import { litAs, type Selection, type State } from "../state/state";
+import type { Look } from "./editor";
+import type { Folding } from "./folding";
+import { ROLE_LETTERS } from "./head";
+import type { Lines } from "./lines";
+import type { Line, Token } from "./listing";
+import { hueClass } from "./variable";
+
+/** The variables that are pointed at, and those that belong to them. */
+interface Pointed {
+  values: ReadonlySet<number>;
+  families: ReadonlySet<number>;
+}
+
+export class Looks {
+  private lit: { selection: Selection; lines: number[] } | null = null;
+
+  constructor(
+    private readonly state: State,
+    private readonly lines: Lines,
+    private readonly folding: Folding,
+  ) {}
+
+  /** How each line looks now. */
+  now(editor: EditorState): (line: number) => Look | null {
+    const { model } = this.state;
+    const variables = [...this.state.pointed].filter((v) => v >= 0);
+    const pointed = {
+      values: new Set(variables.map((v) => model.value(v))),
+      families: new Set(variables.map((v) => model.family(v))),
+    };
+    return (i) => (this.lines.isHidden(i) ? null : this.look(i, editor, pointed));
+  }
+
+  private look(i: number, editor: EditorState, pointed: Pointed): Look {
+    const { state } = this;
+    const line = this.lines.all[i]!;
+    const { row } = line;
+    const lit = state.player ? this.played(i) : row >= 0 ? litAs(state.selection, row) : "";
+    const role = line.kind === "equation" ? state.model.role(row) : "";
+    const classes = [
+      `jv-line jv-line-${line.kind}`,
+      lit,
+      lit === "" && !state.player && this.hidesLit(i, editor) && "hides-lit",
+      !state.player && state.muted.has(role) && "is-dimmed",
+      row >= 0 && !state.player && state.markOf(row),
+    ];
+    const attributes: Record<string, string> = {
+      class: classes.filter(Boolean).join(" "),
+      style: `--indent:${2 * line.depth + 4}ch`,
+    };
+    if (row >= 0) attributes["data-row"] = String(row);
+    if (role !== "") {
+      attributes["data-role"] = role;
+      attributes["data-letter"] = ROLE_LETTERS[role] ?? "";
+    }
+    if (lit === "is-selected") attributes["aria-current"] = "true";
+    const marks = line.tokens.map((t) => ({
+      from: t.from,
+      to: t.to,
+      name: this.nameOf(t, line, pointed),
+      title: t.title,
+    }));
+    return { attributes, marks, before: this.folding.arrow(i, editor) };
+  }
+
+  /** Whether a line is folded over an equation that is lit. */
+  private hidesLit(i: number, editor: EditorState): boolean {
+    if (!this.folding.isFolded(i, editor)) return false;
+    const { foldTo } = this.lines.all[i]!;
+    const { litLines } = this;
+    let [low, high] = [0, litLines.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (litLines[middle]! > i) high = middle;
+      else low = middle + 1;
+    }
+    return low < litLines.length && litLines[low]! <= foldTo;
+  }
+
+  /** The lines that are lit, in order; found once for a selection. */
+  private get litLines(): readonly number[] {
+    const { selection } = this.state;
+    if (this.lit?.selection !== selection) {
+      const { rows, ancestors, descendants, siblings } = selection;
+      const lit = [rows, ancestors, descendants, siblings].flatMap((set) => [...set]);
+      const lines = lit.map((row) => this.lines.ofRow.get(row)).filter((line) => line !== undefined);
+      this.lit = { selection, lines: lines.sort((a, b) => a - b) };
+    }
+    return this.lit.lines;
+  }
+
+  /** Of a part of a line: its kind; of a variable, how it stands to what is pointed at or played too. */
+  private nameOf(token: Token, line: Line, pointed: Pointed): string {
+    const { kind, variable: v } = token;
+    if (v === undefined) return `jv-${kind}`;
+    const { model } = this.state;
+    const isCursor = v === this.state.variable && line.row >= 0 && line.row === this.state.row;
+    const how = pointed.values.has(model.value(v))
+      ? "is-pointed"
+      : pointed.families.has(model.family(v)) && "is-kin";
+    const played = this.playedName(line, v);
+    return [`jv-${kind}`, hueClass(this.state, v), how, isCursor && "is-cursor", played]
+      .filter(Boolean)
+      .join(" ");
+  }
+
+  /** How a line stands to the step that is played; one that is no equation goes with the equation before it. */
+  private played(index: number): string {
+    for (let i = index; i >= 0; i--) {
+      const { row } = this.lines.all[i]!;
+      if (row < 0) continue;
+      const how = this.state.player!.standing(row);
+      return i === index || how === "is-later" ? how : "";
+    }
+    return "";
+  }
+
+  private playedName(line: Line, variable: number): string {
+    const { player } = this.state;
+    if (!player?.shown.includes(line.row)) return "";
+    return nameClass(player.rule.names.get(variable));
+  }
+}

@@ -1,0 +1,284 @@
+/** The code pane: a stage as a jaxpr, read-only, foldable, with the selection and its lineage lit. */
+
+import type { Extension, StateEffect } from "@codemirror/state";
+import { EditorView, keymap } from "@codemirror/view";
+import { headButtons, message } from "../panes/head";
+import type { Listing } from "../panes/pane";
+import { type Change, litAs, type Side, type State } from "../state/state";
+import { h } from "../ui/dom";
+import { plural } from "../ui/format";
+import { Copies } from "./copy";
+import { type Text, textView } from "./editor";
+import { Folding } from "./folding";
+import { copyIcon, huesIcon, RoleChips, toolButton } from "./head";
+import { hiddenLines, hide } from "./hiding";
+import { Lines } from "./lines";
+import { foldText } from "./listing";
+import { Looks } from "./look";
+import { Variables } from "./variables";
+
+/** Milliseconds for which it is said that something was copied. */
+const TOLD = 2500;
+
+/** A listing of more lines than this starts with its nested programs folded. */
+const MANY_LINES = 80;
+
+export class CodePane {
+  readonly element: HTMLElement;
+  private readonly lines: Lines;
+  private readonly text: Text;
+  private readonly folding: Folding;
+  private readonly variables: Variables;
+  private readonly copies: Copies;
+  private readonly chips: RoleChips;
+  private readonly body = h("div", { class: "jv-code-body" });
+  private readonly told = h("span", { class: "jv-told", role: "status" });
+  /** None where no stage could be derived. */
+  readonly listing: Listing | null;
+  private telling: ReturnType<typeof setTimeout> | undefined;
+  private colours: HTMLButtonElement | null = null;
+
+  constructor(
+    private readonly state: State,
+    stages: readonly number[],
+    private readonly side: Side,
+    root: HTMLElement,
+  ) {
+    const infos = stages.map((stage) => state.model.view.stages[stage]!);
+    const label = infos.map((info) => info.label).join(" + ");
+    const version = state.other?.mark === "is-removed" ? "before" : state.compared ? "after" : "";
+    const title = infos.map((info) => `${info.label}: ${info.title}`).join("\n");
+    const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
+    const errors = infos.filter((info) => info.error);
+    const isShown = errors.length < infos.length;
+    const lines = new Lines(state.model, stages, state.fullParams);
+    const tell = (text: string) => this.tell(text);
+    this.lines = lines;
+    this.folding = new Folding(lines.all, (i) => foldText(state.model, lines.all, i));
+    this.variables = new Variables(state, lines, () => this.view, tell, root);
+    this.copies = new Copies(state, lines, stages, tell, root);
+    this.chips = new RoleChips(state, lines.ofRow.keys());
+    const looks = new Looks(state, lines, this.folding);
+    this.text = textView(root, {
+      label,
+      lines: lines.all.map((line) => line.text),
+      rows: lines.all.map(({ row }) => (row >= 0 ? [row] : [])),
+      looks: (editor) => looks.now(editor),
+      choose: (line, column) => this.variables.choose(line, column),
+      step: (by) => this.step(by),
+      extensions: [this.variables.extension, this.copies.extension, this.extensions()],
+    });
+    for (const info of errors) this.body.append(message(`${info.label} could not be derived`, info.error));
+    if (isShown) this.body.append(this.view.dom);
+    this.listing = isShown ? this.text.listing : null;
+    this.element = h(
+      "section",
+      {
+        class: "jv-pane jv-code",
+        "aria-label": version ? `${version}: ${title}` : title,
+        "data-testid": `code-${side}`,
+        "data-stage": infos.map((info) => info.key).join("+"),
+        onfocusin: () => state.use(side),
+      },
+      h(
+        "div",
+        { class: "jv-pane-head", title },
+        h("strong", {}, label),
+        version !== "" && h("span", { class: "jv-version" }, version),
+        h("span", { class: "jv-dim" }, isShown ? plural(total, "equation") : ""),
+        h("span", { class: "jv-dim jv-cut jv-about" }, infos.length === 1 ? infos[0]!.title : ""),
+        this.chips.element,
+        isShown && this.tools(),
+        ...headButtons(state, side),
+      ),
+      this.body,
+      this.told,
+    );
+    this.foldAtFirst();
+    this.hideRoles();
+    this.markColours();
+    this.markSide();
+  }
+
+  private get view(): EditorView {
+    return this.text.view;
+  }
+
+  destroy(): void {
+    clearTimeout(this.telling);
+    this.variables.destroy();
+    this.view.destroy();
+  }
+
+  private tools(): HTMLElement {
+    const { state } = this;
+    const colours = toolButton({
+      id: `colours-${this.side}`,
+      title: "One hue for each value, wherever it appears (V)",
+      label: [huesIcon()],
+      run: () => state.toggleColours(),
+    });
+    this.colours = colours;
+    return h(
+      "span",
+      { class: "jv-tools" },
+      colours,
+      toolButton({
+        id: `fold-${this.side}`,
+        title: "Fold all nested programs (-)",
+        label: ["⊟"],
+        run: () => this.foldAll(false),
+      }),
+      toolButton({
+        id: `unfold-${this.side}`,
+        title: "Unfold all nested programs (+)",
+        label: ["⊞"],
+        run: () => this.foldAll(true),
+      }),
+      toolButton({
+        id: `copy-${this.side}`,
+        title: "Copy the program as JAX prints it (Ctrl+C copies what is selected)",
+        label: [copyIcon()],
+        run: () => this.copies.copyAll(),
+      }),
+    );
+  }
+
+  private extensions(): Extension {
+    return [
+      this.folding.extension,
+      hiddenLines,
+      EditorView.lineWrapping,
+      EditorView.domEventHandlers({
+        mousemove: ({ target, clientX }) => {
+          const line = target as HTMLElement;
+          const isAtLetter =
+            line.dataset["role"] !== undefined && clientX < line.getBoundingClientRect().left;
+          this.body.title = isAtLetter ? line.dataset["role"]! : "";
+          return false;
+        },
+      }),
+      keymap.of([
+        { key: "ArrowLeft", run: () => this.fold(false) },
+        { key: "ArrowRight", run: () => this.fold(true) },
+        { key: "-", run: () => this.foldAll(false) },
+        { key: "+", run: () => this.foldAll(true) },
+        { key: "=", run: () => this.foldAll(true) },
+      ]),
+    ];
+  }
+
+  /** After the selection changed: lights it, and brings its first line into sight. */
+  update(change: Change): void {
+    if (change === "side") this.markSide();
+    else if (change === "lower" || change === "switches") return;
+    else this.text.relight();
+    this.chips.update(change);
+    if (change === "roles" || (change === "player" && this.state.muted.size > 0)) this.hideRoles();
+    if (change === "colours") this.markColours();
+    if (change === "selection") {
+      this.variables.closeCard();
+      if (this.state.muted.size > 0) this.hideRoles();
+    }
+    if (change === (this.state.player ? "player" : "selection")) this.bringIntoSight(this.lineToShow());
+    if (change === "variable") {
+      const isHere = this.state.side === this.side;
+      this.bringIntoSight(this.variables.stand((text) => isHere && this.tell(text, true)));
+    }
+  }
+
+  private markColours(): void {
+    this.colours?.setAttribute("aria-pressed", String(this.state.coloured));
+    this.element.classList.toggle("has-hues", this.state.coloured);
+  }
+
+  private markSide(): void {
+    const isActive = this.state.side === this.side && this.state.shown.right.length > 0;
+    this.element.classList.toggle("is-active", isActive);
+  }
+
+  private bringIntoSight(line: number): void {
+    if (line < 0 || line === Infinity) return;
+    const at = this.view.state.doc.line(line + 1);
+    const { from, to } = this.view.viewport;
+    const effects: StateEffect<unknown>[] = this.folding.unfoldAround(line, this.view.state);
+    const block = this.view.lineBlockAt(at.from);
+    const { scrollTop, clientHeight } = this.view.scrollDOM;
+    // While steps are played there is always some of what comes next in sight.
+    const below = this.state.player ? Math.min(90, clientHeight / 4) : 0;
+    const inSight =
+      at.from >= from &&
+      at.to <= to &&
+      block.top >= scrollTop &&
+      block.bottom + below <= scrollTop + clientHeight;
+    if (!inSight || effects.length > 0) this.text.scrollTo(line, "center", effects);
+  }
+
+  /** The line of the selected equation; failing that, the nearest that is lit. */
+  private lineToShow(): number {
+    const { player } = this.state;
+    const { ofRow } = this.lines;
+    if (player) return Math.min(...player.shown.map((row) => ofRow.get(row) ?? Infinity));
+    const { rows, ancestors, descendants, siblings } = this.state.selection;
+    for (const set of [rows, descendants, ancestors, siblings]) {
+      let first = -1;
+      for (const row of set) {
+        const line = ofRow.get(row);
+        if (line !== undefined && (first < 0 || line < first)) first = line;
+      }
+      if (first >= 0) return first;
+    }
+    return -1;
+  }
+
+  /** Inputs beyond a few are folded; nested programs only where there is more than a screen of equations. */
+  private foldAtFirst(): void {
+    const { all } = this.lines;
+    const isLong = all.length > MANY_LINES;
+    const folded = this.folding.all.filter((i) => isLong || all[i]!.kind !== "equation");
+    if (folded.length > 0) this.view.dispatch({ effects: this.folding.fold(folded, false) });
+  }
+
+  /** Folds every program that an equation holds, and long lists of inputs, or unfolds them. */
+  private foldAll(open: boolean): boolean {
+    this.view.dispatch({ effects: this.folding.fold(this.folding.all, open) });
+    return true;
+  }
+
+  /** Folds what the selected equation holds, or unfolds it. */
+  private fold(open: boolean): boolean {
+    const i = this.lines.ofRow.get(this.state.row) ?? -1;
+    if (i < 0) return false;
+    if (this.lines.all[i]!.foldTo >= 0) this.view.dispatch({ effects: this.folding.fold([i], open) });
+    return true;
+  }
+
+  private hideRoles(): void {
+    const { model, muted, player, selection } = this.state;
+    const leftOut = this.lines.keep((row) => player !== null || muted.get(model.role(row)) !== "hidden");
+    hide(this.view, leftOut, (row) => litAs(selection, row) !== "");
+  }
+
+  /** Says something for a moment; or to those alone who do not see the pane. */
+  private tell(text: string, isQuiet = false): void {
+    clearTimeout(this.telling);
+    this.told.textContent = text;
+    this.told.classList.toggle("is-quiet", isQuiet);
+    this.telling = setTimeout(() => this.told.replaceChildren(), TOLD);
+  }
+
+  /** Selects the next equation in sight of this pane, or the previous. */
+  step(by: 1 | -1): boolean {
+    const { all, ofRow } = this.lines;
+    const current = [...this.state.selection.rows].find((row) => ofRow.has(row));
+    const start = current === undefined ? this.lineToShow() : ofRow.get(current)!;
+    const isInSight = (i: number) =>
+      all[i]!.kind === "equation" && !this.lines.isHidden(i) && !this.folding.isAway(i, this.view.state);
+    let i = start < 0 && by < 0 ? all.length : start;
+    do i += by;
+    while (i >= 0 && i < all.length && !isInSight(i));
+    const line = all[i];
+    if (line) this.state.selectRow(line.row);
+    return true;
+  }
+}

@@ -1,0 +1,122 @@
+/** What is said of a variable: its type, its size, where it is made and what reads it. */
+
+import { marked } from "../panes/residuals";
+import type { State } from "../state/state";
+import { h } from "../ui/dom";
+import { plural } from "../ui/format";
+import { donationText } from "./listing";
+
+/** Uses listed before the rest is only counted. */
+const SHOWN = 6;
+
+/** A card that hangs at a variable; its equations are buttons that lead there. */
+export function variableCard(state: State, v: number, program = -1): HTMLElement {
+  const { model } = state;
+  const { name, type } = model.variable(v);
+  const made = model.definition(v, program);
+  const uses = model.uses(v, program);
+  const kin = model.kin(v);
+  const place = made >= 0 ? model.place(made) : null;
+  const source = model.sourceText(place);
+  return h(
+    "div",
+    { class: "jv-hover", "data-testid": "variable" },
+    h(
+      "div",
+      { class: "jv-hover-head" },
+      h("strong", { class: hueClass(state, v) }, name),
+      h("code", {}, type),
+      h("span", { class: "jv-dim" }, model.sizeText(v)),
+      kin !== "value" && h("span", { class: `jv-badge-role jv-role-${kin}` }, kin),
+    ),
+    ...model
+      .donationsWith(v)
+      .map((d) =>
+        h(
+          "div",
+          {},
+          d.variable === v ? donationText(d) : `takes over the memory of ${model.atomText(d.variable)}`,
+        ),
+      ),
+    made >= 0 ? link(state, v, made, equationText(state, made)) : h("div", {}, ...inputText(state, v)),
+    source !== "" &&
+      h(
+        "div",
+        { class: "jv-hover-source" },
+        h("code", {}, source),
+        h("span", { class: "jv-dim" }, ` ${model.placeText(place)}`),
+      ),
+    source === "" && place !== null && h("div", { class: "jv-dim" }, model.placeText(place)),
+    h("div", { class: "jv-hover-uses" }, usesText(state, v, program)),
+    uses.length > 0 &&
+      h(
+        "ul",
+        {},
+        ...uses.slice(0, SHOWN).map((row) => h("li", {}, link(state, v, row, equationText(state, row)))),
+        uses.length > SHOWN &&
+          h("li", { class: "jv-dim" }, `and ${plural(uses.length - SHOWN, "more", "more")}`),
+      ),
+    h(
+      "div",
+      { class: "jv-hover-keys jv-dim" },
+      ...(made >= 0 ? ["click or ", h("kbd", {}, "F12"), " where it is made"] : []),
+      ...(made >= 0 && uses.length > 0 ? [" · "] : []),
+      ...(uses.length > 0 ? [h("kbd", {}, "N"), " next use"] : []),
+    ),
+  );
+}
+
+/** `2 uses, and a result of f`. */
+export function usesText({ model }: State, v: number, program = -1): string {
+  const uses = model.uses(v, program).length;
+  const returned = model.returnedBy(v).map((p) => {
+    const owner = model.column("program_owner")[p]!;
+    return owner < 0
+      ? `a result of ${model.view.stages[model.column("program_stage")[p]!]!.label}`
+      : `given back by the ${model.primitive(owner)}'s program`;
+  });
+  const parts = [uses > 0 && plural(uses, "use"), ...new Set(returned)].filter(Boolean);
+  return parts.length > 0 ? parts.join(", and ") : "no use";
+}
+
+/** The class of the hue of a variable, or empty while there are none. */
+export function hueClass({ model, coloured }: State, v: number): string {
+  if (!coloured || v < 0 || model.atomText(v) === "_") return "";
+  const kin = model.kin(v);
+  return `jv-hue-${model.hue(v)}${kin === "value" ? "" : ` jv-of-${kin}`}`;
+}
+
+/** `argument params['w']`, `residual sin(x)` with why it is kept, or which input of which program it is. */
+function inputText({ model }: State, v: number): (HTMLElement | string)[] {
+  const { label } = model.variable(v);
+  const program = model.boundBy(v);
+  if (program < 0) return ["an input"];
+  const owner = model.column("program_owner")[program]!;
+  const place = model.binders(program).indexOf(v);
+  if (label.startsWith("residual ")) {
+    const kept = model.residuals[place - model.constants(program)];
+    const why = kept ? [h("div", { class: "jv-dim" }, ...marked(kept.reason))] : [];
+    return ["residual ", h("code", {}, label.slice(9)), ...why];
+  }
+  const [, kin, of] = /^(tangent|cotangent) of (.*)$/.exec(label) ?? [];
+  if (of !== undefined) return [`the ${kin} of `, h("code", {}, of)];
+  if (label) return ["argument ", h("code", {}, label)];
+  if (owner < 0)
+    return [`input ${place} of ${model.view.stages[model.column("program_stage")[program]!]!.label}`];
+  return [`input ${place} of the program of `, h("code", {}, model.summary(owner))];
+}
+
+function equationText({ model }: State, row: number): HTMLElement[] {
+  return [
+    h("code", {}, model.summary(row)),
+    h("span", { class: "jv-dim" }, ` ${model.placeText(model.place(row))}`),
+  ];
+}
+
+function link(state: State, v: number, row: number, text: HTMLElement[]): HTMLElement {
+  return h(
+    "button",
+    { type: "button", class: "jv-link", tabindex: -1, onclick: () => state.goToVariable(v, row) },
+    ...text,
+  );
+}

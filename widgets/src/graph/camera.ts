@@ -1,0 +1,120 @@
+/** What part of the graph is in sight, and how it moves. */
+
+import { inSight } from "./draw/minimap";
+import { type Box, between, fitted, opening, type View, zoomed } from "./draw/view";
+import type { Positions } from "./layout/place";
+
+const MOVE = 180;
+/** A box is shown no smaller than this when it is gone to. */
+const READ = 0.6;
+
+export class Camera {
+  view: View = { scale: 1, x: 0, y: 0 };
+  /** The width and the height of the canvas, and the pixels of the device in one of them. */
+  size: readonly [number, number, number] = [0, 0, 1];
+  /** Whether somebody has moved since all of it was first shown. */
+  isMoved = false;
+  private isGone = false;
+
+  constructor(private readonly changed: () => void) {}
+
+  destroy(): void {
+    this.isGone = true;
+  }
+
+  get isSized(): boolean {
+    return this.size[0] > 0;
+  }
+
+  /** The part of the world in sight. */
+  get part(): Box {
+    return inSight(this.view, this.size[0], this.size[1]);
+  }
+
+  /** The point of the world at a point of the canvas. */
+  world(x: number, y: number): [number, number] {
+    return [(x - this.view.x) / this.view.scale, (y - this.view.y) / this.view.scale];
+  }
+
+  /** What is first seen of a drawing. */
+  open(width: number, height: number): void {
+    this.view = opening({ x: 0, y: 0, width, height }, this.size[0], this.size[1]);
+    this.isMoved = false;
+  }
+
+  zoom(factor: number, x = this.size[0] / 2, y = this.size[1] / 2): void {
+    this.set(zoomed(this.view, factor, x, y));
+  }
+
+  pan(dx: number, dy: number): void {
+    this.set({ ...this.view, x: this.view.x + dx, y: this.view.y + dy });
+  }
+
+  /** Puts a point of the world into the middle. */
+  lookAt(x: number, y: number): void {
+    const { scale } = this.view;
+    this.set({ scale, x: this.size[0] / 2 - x * scale, y: this.size[1] / 2 - y * scale });
+  }
+
+  fit(width: number, height: number): void {
+    this.go(fitted({ x: 0, y: 0, width, height }, this.size[0], this.size[1]));
+  }
+
+  /** Shows some boxes as large as they can be. */
+  zoomTo({ x, y, width, height }: Positions, boxes: readonly number[]): void {
+    const left = Math.min(...boxes.map((b) => x[b]!));
+    const top = Math.min(...boxes.map((b) => y[b]!));
+    const right = Math.max(...boxes.map((b) => x[b]! + width[b]!));
+    const bottom = Math.max(...boxes.map((b) => y[b]! + height[b]!));
+    const box = { x: left, y: top, width: right - left, height: bottom - top };
+    this.go(fitted(box, this.size[0], this.size[1], 40, 1.4));
+  }
+
+  /**
+   * Moves as little as is needed for a box to be in sight, and read.
+   *
+   * @param isCentred puts it into the middle instead.
+   */
+  reveal(at: Positions, box: number, isCentred: boolean): void {
+    if (box < 0 || !this.isSized) return;
+    const [width, height] = this.size;
+    const scale = Math.max(this.view.scale, READ);
+    let view = this.view;
+    if (isCentred || scale !== view.scale) {
+      const [cx, cy] = [at.x[box]! + at.width[box]! / 2, at.y[box]! + at.height[box]! / 2];
+      view = { scale, x: width / 2 - cx * scale, y: height / 2 - cy * scale };
+    }
+    const along = (start: number, size: number, room: number) => {
+      const margin = Math.min(40, room / 5);
+      if (size > room - 2 * margin) return start > margin || start + size < room / 2 ? margin - start : 0;
+      if (start < margin) return margin - start;
+      return start + size > room - margin ? room - margin - start - size : 0;
+    };
+    const dx = along(at.x[box]! * scale + view.x, at.width[box]! * scale, width);
+    const dy = along(at.y[box]! * scale + view.y, at.height[box]! * scale, height);
+    if (view !== this.view || dx !== 0 || dy !== 0) this.go({ scale, x: view.x + dx, y: view.y + dy });
+  }
+
+  private set(view: View): void {
+    this.view = view;
+    this.isMoved = true;
+    this.changed();
+  }
+
+  /** Moves there; at once for those who want no motion. */
+  private go(view: View): void {
+    const from = this.view;
+    if (!globalThis.matchMedia?.("(prefers-reduced-motion: no-preference)").matches) {
+      this.set(view);
+      return;
+    }
+    const start = performance.now();
+    const step = () => {
+      if (this.isGone) return;
+      const share = Math.min(1, (performance.now() - start) / MOVE);
+      this.set(between(from, view, 1 - (1 - share) ** 3));
+      if (share < 1) requestAnimationFrame(step);
+    };
+    step();
+  }
+}

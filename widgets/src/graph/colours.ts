@@ -1,0 +1,108 @@
+/** How the boxes of the graph are coloured, and the legend that says so. */
+
+import { ROLE_LETTERS } from "../model/roles";
+import { h } from "../ui/dom";
+import { formatBytes, formatFlops } from "../ui/format";
+import { ROLES } from "../wire/schema";
+import type { Colouring } from "./draw/painter";
+import { shareOf, viridis } from "./draw/palette";
+import type { Tree } from "./layout/hierarchy";
+import { CLOSED } from "./layout/place";
+import { sizeOf } from "./layout/query";
+import type { Scene } from "./layout/scene";
+
+export type By = "role" | "cost" | "bytes";
+
+export class Colours implements Colouring {
+  by: By = "role";
+  readonly legend = h("div", { class: "jv-graph-legend", "data-testid": "graph-legend" });
+  private scene: Scene | null = null;
+  private shares: Float32Array | null = null;
+  private most = 0;
+  private readonly known = new Map<string, number>();
+
+  constructor(
+    private readonly tree: Tree,
+    private readonly changed: () => void,
+  ) {}
+
+  set(by: By): void {
+    this.by = by;
+    this.measure();
+    this.changed();
+  }
+
+  /** After the layout changed. */
+  show(scene: Scene): void {
+    this.scene = scene;
+    this.measure();
+  }
+
+  role(row: number): string {
+    return this.tree.model.role(row);
+  }
+
+  share(box: number): number | null {
+    return this.shares === null ? null : this.shares[box]!;
+  }
+
+  /** FLOPs, or bytes made, of all that a node holds. */
+  amount(node: number, by: By): number {
+    const key = `${by} ${node}`;
+    let amount = this.known.get(key);
+    if (amount === undefined) {
+      const { model } = this.tree;
+      const of = by === "cost" ? (row: number) => model.flops(row) : (row: number) => sizeOf(model, row);
+      amount = this.tree.rows(node).reduce((sum, row) => sum + of(row), 0);
+      this.known.set(key, amount);
+    }
+    return amount;
+  }
+
+  private measure(): void {
+    const { scene, by } = this;
+    this.shares = null;
+    if (scene !== null && by !== "role") {
+      const { kind } = scene.shape;
+      const amounts = Float64Array.from(scene.node, (node, i) =>
+        kind[i] === CLOSED ? this.amount(node, by) : 0,
+      );
+      this.most = amounts.reduce((most, a) => Math.max(most, a), 0);
+      this.shares = Float32Array.from(amounts, (a) => shareOf(a, this.most));
+    }
+    this.fillLegend();
+  }
+
+  private fillLegend(): void {
+    const { by, tree } = this;
+    if (by !== "role") {
+      const stops = Array.from({ length: 9 }, (_, i) => viridis(i / 8)).join(", ");
+      this.legend.replaceChildren(
+        h("span", {}, "0"),
+        h("span", { class: "jv-graph-scale", style: `background: linear-gradient(to right, ${stops})` }),
+        h("span", {}, by === "cost" ? formatFlops(this.most) : formatBytes(this.most)),
+      );
+      return;
+    }
+    const { model } = tree;
+    const there = new Set<number>();
+    const roles = model.column("equation_role");
+    for (const stage of tree.stages) {
+      const [from, to] = model.view.stages[stage]!.equations;
+      for (let row = from; row < to; row++) there.add(roles[row]!);
+    }
+    const names = new Set<string | undefined>([...there].map((i) => ROLES[i]));
+    this.legend.replaceChildren(
+      ...Object.entries(ROLE_LETTERS)
+        .filter(([role]) => names.has(role) && names.size > 1)
+        .map(([role, letter]) =>
+          h(
+            "span",
+            { class: "jv-graph-role" },
+            h("span", { class: `jv-role jv-role-${role}` }, letter || "·"),
+            role,
+          ),
+        ),
+    );
+  }
+}

@@ -1,0 +1,71 @@
+/** Equations that depend on nothing: zeros, an iota, a number spread over an array. */
+
+import type { Model } from "../../model/model";
+import type { Tree } from "./hierarchy";
+
+/** What lays a value out anew or converts it, and is called as the value is. */
+const PLAIN: ReadonlySet<string> = new Set([
+  "broadcast_in_dim",
+  "convert_element_type",
+  "reshape",
+  "copy",
+  "full",
+]);
+
+const known = new WeakMap<Tree, ReadonlyMap<number, string>>();
+
+/**
+ * For each equation that is shown as a stub at its readers, what that says.
+ *
+ * An equation stays a box if its program hands its value back, if it is a residual, if nothing reads it, or if it holds a program.
+ */
+export function constantsOf(tree: Tree): ReadonlyMap<number, string> {
+  let found = known.get(tree);
+  if (found === undefined) {
+    found = find(tree);
+    known.set(tree, found);
+  }
+  return found;
+}
+
+function find(tree: Tree): Map<number, string> {
+  const { model } = tree;
+  const residuals = new Set(model.residuals.map((r) => r.producer));
+  const found = new Map<number, string>();
+  for (let node = 0; node < tree.size; node++) {
+    const program = tree.program[node]!;
+    if (program < 0) continue;
+    const several = tree.row[node]! >= 0 && model.nested(tree.row[node]!).length > 1;
+    if (several) continue;
+    const results = new Set(model.results(program));
+    /** What is said of each constant of this program. */
+    const texts = new Map<number, string>();
+    const read = new Set<number>();
+    const made: number[] = [];
+    for (const row of tree.children[node]!.flatMap((child) => tree.rows(child))) {
+      const inputs = model.inputs(row);
+      const outputs = model.outputs(row);
+      for (const v of inputs) if (v >= 0) read.add(v);
+      const isConstant =
+        outputs.length === 1 && model.nested(row).length === 0 && inputs.every((v) => v < 0 || texts.has(v));
+      if (!isConstant) continue;
+      texts.set(outputs[0]!, textOf(model, row, texts));
+      made.push(row);
+    }
+    for (const row of made) {
+      const [v] = model.outputs(row);
+      if (results.has(v!) || residuals.has(row) || !read.has(v!)) continue;
+      found.set(row, `${texts.get(v!)} ${model.atomType(v!)}`);
+    }
+  }
+  return found;
+}
+
+/** The number that fills it, or what makes it. */
+function textOf(model: Model, row: number, texts: ReadonlyMap<number, string>): string {
+  const inputs = model.inputs(row);
+  const [first] = inputs;
+  if (first === undefined || inputs.length > 1 || !PLAIN.has(model.primitive(row)))
+    return model.primitive(row);
+  return texts.get(first) ?? model.atomText(first);
+}

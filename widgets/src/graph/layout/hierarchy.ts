@@ -1,0 +1,437 @@
+/** A stage as boxes in boxes: programs in equations, functions, scopes and modules, and repeated layers folded into one. */
+
+import type { Model } from "../../model/model";
+import { findRepeats, mix, WORTH } from "./repeats";
+
+export const EQUATION = 0;
+/** One of several programs of an equation: a branch of a cond. */
+export const PROGRAM = 1;
+/** What one function, scope or module made. */
+export const SCOPE = 2;
+/** Layers that are alike; its children are the copies. */
+export const REPEAT = 3;
+export const COPY = 4;
+export const STAGE = 5;
+
+/** A function or scope of fewer items gets no box of its own. */
+const FEW = 3;
+
+const NONE: readonly number[] = [];
+
+/** The boxes of some stages. Boxes are numbered; each row is in exactly one, as an EQUATION. */
+export class Tree {
+  readonly kind: number[] = [];
+  readonly parent: number[] = [];
+  /** The equation that a box is, or -1. */
+  readonly row: number[] = [];
+  readonly children: (readonly number[])[] = [];
+  readonly title: string[] = [];
+  /** The program that its children stand in, or -1. */
+  readonly program: number[] = [];
+  /** How many equations a box holds, itself and those of nested programs included. */
+  readonly count: number[] = [];
+  readonly ofRow: Int32Array;
+  readonly roots: number[] = [];
+
+  constructor(
+    readonly model: Model,
+    readonly stages: readonly number[],
+  ) {
+    this.ofRow = new Int32Array(model.rows).fill(-1);
+    for (const stage of stages) {
+      const info = model.view.stages[stage]!;
+      if (info.programs[1] > info.programs[0])
+        this.roots.push(new Builder(this, model, info.equations).stage(info.label, info.programs[0]));
+    }
+  }
+
+  get size(): number {
+    return this.kind.length;
+  }
+
+  add(kind: number, title: string, children: readonly number[], row = -1, program = -1): number {
+    const node = this.kind.length;
+    this.kind.push(kind);
+    this.title.push(title);
+    this.children.push(children);
+    this.row.push(row);
+    this.program.push(program);
+    this.parent.push(-1);
+    let count = row >= 0 ? 1 : 0;
+    for (const child of children) {
+      this.parent[child] = node;
+      count += this.count[child]!;
+    }
+    this.count.push(count);
+    if (row >= 0) this.ofRow[row] = node;
+    return node;
+  }
+
+  canOpen(node: number): boolean {
+    return this.children[node]!.length > 0;
+  }
+
+  /** The equations in a box, in order; those of nested programs only if asked for. */
+  rows(node: number, nested = false): number[] {
+    const rows: number[] = [];
+    const visit = (n: number) => {
+      if (this.row[n]! >= 0) rows.push(this.row[n]!);
+      if (this.row[n]! < 0 || nested) for (const child of this.children[n]!) visit(child);
+    };
+    visit(node);
+    return rows;
+  }
+
+  /** The boxes around one, innermost first. */
+  *around(node: number): Generator<number> {
+    for (let n = this.parent[node]!; n >= 0; n = this.parent[n]!) yield n;
+  }
+
+  /** What a box is called. */
+  name(node: number): string {
+    const row = this.row[node]!;
+    if (row < 0) return this.title[node]!;
+    const primitive = this.model.primitive(row);
+    const name = this.model.params(row).find((p) => p.startsWith("name="));
+    return name === undefined || !this.canOpen(node) ? primitive : `${primitive} ${name.slice(5)}`;
+  }
+}
+
+class Builder {
+  private readonly rowsOf = new Map<number, number[]>();
+  private readonly paths = new Map<number, readonly string[]>();
+  /** For each box what it is like; the same for boxes that can be folded. */
+  private readonly likeness = new Map<number, number>();
+
+  constructor(
+    private readonly tree: Tree,
+    private readonly model: Model,
+    [from, to]: readonly [number, number],
+  ) {
+    for (let row = from; row < to; row++) {
+      const p = model.program(row);
+      const rows = this.rowsOf.get(p);
+      if (rows) rows.push(row);
+      else this.rowsOf.set(p, [row]);
+    }
+  }
+
+  stage(label: string, program: number): number {
+    return this.tree.add(STAGE, label, this.itemsOf(program), -1, program);
+  }
+
+  private itemsOf(program: number): readonly number[] {
+    const rows = this.rowsOf.get(program);
+    if (rows === undefined) return NONE;
+    const paths = this.pathsOf(rows);
+    let shared: readonly string[] | null = null;
+    let before: readonly string[] | null = null;
+    for (const path of paths) {
+      if (path.length === 0 || path === before) continue;
+      shared = shared === null ? path : shared.slice(0, common(shared, path));
+      before = path;
+    }
+    return new Level(this, this.tree, rows, paths, this.model).items(0, rows.length, shared?.length ?? 0, "");
+  }
+
+  /** The path of each row; what has none of its own stands where its neighbours both do. */
+  private pathsOf(rows: readonly number[]): (readonly string[])[] {
+    const given = rows.map((row) => this.path(row));
+    const next: (readonly string[])[] = new Array(rows.length);
+    for (let i = rows.length - 1, after: readonly string[] = []; i >= 0; i--) {
+      if (given[i]!.length > 0) after = given[i]!;
+      next[i] = after;
+    }
+    let before: readonly string[] | null = null;
+    return given.map((path, i) => {
+      if (path.length > 0) {
+        before = path;
+        return path;
+      }
+      const after = next[i]!;
+      return before === null ? [] : before.slice(0, common(before, after));
+    });
+  }
+
+  private path(row: number): readonly string[] {
+    const key = this.model.column("equation_scope")[row]!;
+    let path = this.paths.get(key);
+    if (path === undefined) {
+      path = this.model.scope(row).split("/").filter(Boolean);
+      this.paths.set(key, path);
+    }
+    return path;
+  }
+
+  equation(row: number): number {
+    const { tree, model } = this;
+    const programs = model.nested(row);
+    const children =
+      programs.length === 1
+        ? this.itemsOf(programs[0]!)
+        : programs.map((p) => this.noted(tree.add(PROGRAM, model.programLabel(p), this.itemsOf(p), -1, p)));
+    const node = tree.add(EQUATION, "", children, row, programs[0] ?? -1);
+    let like = mix(model.column("equation_primitive")[row]!, 1);
+    like = mix(mix(like, model.inputCount(row)), model.outputCount(row));
+    for (const child of children) like = mix(like, this.like(child));
+    this.likeness.set(node, like);
+    return node;
+  }
+
+  like(node: number): number {
+    return this.likeness.get(node)!;
+  }
+
+  /** Notes what a box that is no equation is like: what is in it, and its name but for numbers. */
+  noted(node: number): number {
+    let like = this.tree.kind[node]!;
+    for (const letter of this.tree.title[node]!.replace(/\d+/g, "")) like = mix(like, letter.charCodeAt(0));
+    for (const child of this.tree.children[node]!) like = mix(like, this.like(child));
+    this.likeness.set(node, like);
+    return node;
+  }
+}
+
+/** The rows of one program. */
+class Level {
+  private known: Int32Array | null = null;
+
+  constructor(
+    private readonly builder: Builder,
+    private readonly tree: Tree,
+    private readonly rows: readonly number[],
+    private readonly paths: readonly (readonly string[])[],
+    private readonly model: Model,
+  ) {}
+
+  /** Boxes for the rows from one position to another, which share so many parts of their paths. */
+  items(from: number, to: number, depth: number, within: string): readonly number[] {
+    const items: number[] = [];
+    const starts: number[] = [];
+    for (let i = from; i < to; ) {
+      const part = this.paths[i]![depth];
+      let end = i + 1;
+      if (part !== undefined) while (end < to && this.paths[end]![depth] === part) end += 1;
+      if (part === undefined) {
+        items.push(this.builder.equation(this.rows[i]!));
+        starts.push(i);
+      } else {
+        const inside = this.items(i, end, depth + 1, part);
+        const box = this.boxOf(part, inside);
+        for (const item of box) {
+          items.push(item);
+          starts.push(this.position(item));
+        }
+      }
+      i = end;
+    }
+    return this.fold(items, starts, within);
+  }
+
+  /** A box named so around some items; or none, where they are few. */
+  private boxOf(title: string, inside: readonly number[]): readonly number[] {
+    const { tree } = this;
+    const [only] = inside;
+    if (inside.length === 1 && only !== undefined) {
+      // A function that only calls another: one box with both names. One that repeats its layers: those.
+      if (tree.kind[only] === REPEAT) return inside;
+      if (tree.kind[only] === SCOPE) {
+        tree.title[only] = `${title}/${tree.title[only]}`;
+        return [this.builder.noted(only)];
+      }
+    }
+    if (inside.length < FEW) return inside;
+    return [this.builder.noted(tree.add(SCOPE, title, inside))];
+  }
+
+  private fold(items: readonly number[], starts: readonly number[], within: string): readonly number[] {
+    const { tree, builder } = this;
+    if (items.length < 2) return items;
+    // Not worth a look: there are thousands of these where a layer is small.
+    if (items.reduce((sum, item) => sum + tree.count[item]!, 0) < WORTH) return items;
+    const likes = items.map((item) => builder.like(item));
+    const weights = items.map((item) => tree.count[item]!);
+    const at = (i: number) => starts[i] ?? this.position(items.at(-1)!) + tree.rows(items.at(-1)!).length;
+    const repeats = findRepeats(likes, weights, (i) => this.cut(at(i)));
+    if (repeats.length === 0) return items;
+    const folded: number[] = [];
+    let done = 0;
+    for (const { start, period, count } of repeats) {
+      folded.push(...items.slice(done, start));
+      const parts = Array.from({ length: count }, (_, c) =>
+        items.slice(start + c * period, start + (c + 1) * period),
+      );
+      const isAll = period * count === items.length;
+      const name = isAll && within ? within : this.nameOf(parts[0]!);
+      const copies =
+        period === 1
+          ? parts.map(([item]) => item!)
+          : parts.map((part, c) => {
+              // What repeats within a copy is folded too.
+              const inside = this.fold(
+                part,
+                part.map((item) => this.position(item)),
+                "",
+              );
+              return builder.noted(tree.add(COPY, `${name} ${c + 1}`, inside));
+            });
+      folded.push(builder.noted(tree.add(REPEAT, period === 1 ? this.nameOfAll(copies) : name, copies)));
+      done = start + period * count;
+    }
+    folded.push(...items.slice(done));
+    return folded;
+  }
+
+  /** How many values pass the boundary before a row. */
+  private cut(at: number): number {
+    this.known ??= cuts(this.model, this.rows);
+    return this.known[at] ?? 0;
+  }
+
+  /** The first row of a box, as a position in the program. */
+  private position(node: number): number {
+    let first = node;
+    while (this.tree.row[first]! < 0) first = this.tree.children[first]![0]!;
+    const row = this.tree.row[first]!;
+    let low = 0;
+    for (let high = this.rows.length; low < high; ) {
+      const middle = (low + high) >> 1;
+      if (this.rows[middle]! < row) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** What a stretch of items is called: by the boxes in it, else by the functions whose lines it is from. */
+  private nameOf(items: readonly number[]): string {
+    const names = new Set<string>();
+    for (const item of items) if (this.tree.row[item]! < 0) names.add(this.tree.title[item]!);
+    if (names.size === 0)
+      for (const item of items) if (this.tree.canOpen(item)) names.add(this.tree.name(item));
+    if (names.size === 0) for (const item of items) names.add(this.tree.name(item));
+    const all = [...names];
+    return all.length > 3 ? `${all.slice(0, 3).join(" · ")} …` : all.join(" · ");
+  }
+
+  /** `blocks_0 … blocks_11` */
+  private nameOfAll(copies: readonly number[]): string {
+    const first = this.tree.name(copies[0]!);
+    const last = this.tree.name(copies.at(-1)!);
+    return first === last ? first : `${first} … ${last}`;
+  }
+}
+
+function common(a: readonly string[], b: readonly string[]): number {
+  let n = 0;
+  while (n < a.length && n < b.length && a[n] === b[n]) n += 1;
+  return n;
+}
+
+/** For each boundary between rows of a program, how many values pass it. */
+function cuts(model: Model, rows: readonly number[]): Int32Array {
+  const cut = new Int32Array(rows.length + 2);
+  const made = new Map<number, number>();
+  const last = new Int32Array(rows.length).fill(-1);
+  // The values that one equation makes count as one, which is enough to compare boundaries.
+  rows.forEach((row, i) => {
+    for (const v of model.inputs(row)) {
+      const there = made.get(v);
+      if (there !== undefined) last[there] = i;
+    }
+    for (const v of model.outputs(row)) made.set(v, i);
+  });
+  last.forEach((end, i) => {
+    if (end < 0) return;
+    cut[i + 1]! += 1;
+    cut[end + 1]! -= 1;
+  });
+  for (let i = 1; i < cut.length; i++) cut[i]! += cut[i - 1]!;
+  return cut;
+}
+
+/** Boxes are open at first as long as no more than so many are then visible; of small programs all. */
+const AT_FIRST = 12;
+const SMALL = 40;
+
+/** The boxes that are open at first. */
+export function openAtFirst(tree: Tree): Set<number> {
+  const open = new Set<number>();
+  const most = tree.roots.reduce((sum, root) => sum + tree.count[root]!, 0) <= SMALL ? SMALL : AT_FIRST;
+  const todo = tree.roots.flatMap((root) => tree.children[root]!);
+  let visible = todo.length;
+  for (let node = todo.shift(); node !== undefined; node = todo.shift()) {
+    const inside = tree.children[node]!;
+    if (inside.length === 0 || tree.kind[node] === REPEAT || visible + inside.length > most) continue;
+    open.add(node);
+    visible += inside.length;
+    todo.push(...inside);
+  }
+  return open;
+}
+
+/** What a box is, in words, for those who hear the tree. */
+export function kindOf(tree: Tree, node: number): string {
+  if (tree.row[node]! >= 0) return tree.canOpen(node) ? "equation that holds a program" : "equation";
+  return { [REPEAT]: "repeated layers", [COPY]: "layer", [STAGE]: "program" }[tree.kind[node]!] ?? "group";
+}
+
+/** What the copies of folded layers differ in, in a few lines. */
+export function differences(tree: Tree, node: number): string[] {
+  const { model } = tree;
+  const copies = tree.children[node]!.map((copy) => tree.rows(copy, true));
+  const first = copies[0] ?? [];
+  const others = copies.slice(1);
+  const lines: string[] = [];
+  const differing = (text: (row: number) => string) =>
+    first.flatMap((row, i) => {
+      const texts = new Set([text(row), ...others.map((copy) => text(copy[i] ?? row))]);
+      return texts.size > 1 ? [[...texts]] : [];
+    });
+  const tell = (what: string, found: string[][]) => {
+    if (found.length === 0) return;
+    const [sample = []] = found;
+    lines.push(
+      `${what}: ${sample.slice(0, 3).join(", ")}${sample.length > 3 ? ", …" : ""}${found.length > 1 ? `, and ${found.length - 1} more` : ""}`,
+    );
+  };
+  tell(
+    "types",
+    differing((row) =>
+      model
+        .outputs(row)
+        .map((v) => model.atomType(v))
+        .join(" "),
+    ),
+  );
+  tell(
+    "parameters",
+    differing((row) => model.params(row).join(" ")),
+  );
+  tell(
+    "numbers",
+    differing((row) =>
+      model
+        .inputs(row)
+        .filter((a) => a < 0)
+        .map((a) => model.atomText(a))
+        .join(" "),
+    ),
+  );
+  tell(
+    "lines",
+    differing((row) => model.placeText(model.place(row))),
+  );
+  tell(
+    "what is read",
+    differing((row) => inputLabels(model, row)),
+  );
+  return lines;
+}
+
+function inputLabels(model: Model, row: number): string {
+  return model
+    .inputs(row)
+    .map((a) => (a >= 0 ? model.variable(a).label : ""))
+    .filter(Boolean)
+    .join(" ");
+}

@@ -1,0 +1,150 @@
+/** What is said of a box, an edge or a stub of the graph under the pointer. */
+
+import { h } from "../ui/dom";
+import { formatBytes, formatFlops, plural } from "../ui/format";
+import type { Colours } from "./colours";
+import { differences, REPEAT, type Tree } from "./layout/hierarchy";
+import { IN } from "./layout/place";
+import type { Scene } from "./layout/scene";
+import type { Stub } from "./layout/stubs";
+
+const MANY = 8;
+
+export function boxTip(tree: Tree, scene: Scene, box: number, colours: Colours): HTMLElement {
+  const { model } = tree;
+  const node = scene.node[box]!;
+  if (scene.variable[box]! >= 0)
+    return valueTip(tree, scene.variable[box]!, scene.shape.kind[box] === IN ? "in" : "out");
+  const row = tree.row[node]!;
+  const cost = `${formatFlops(colours.amount(node, "cost"))} · makes ${formatBytes(colours.amount(node, "bytes"))}`;
+  if (row < 0) {
+    const differ = tree.kind[node] === REPEAT ? differing(tree, node) : [];
+    return h(
+      "div",
+      { class: "jv-hover" },
+      h("strong", {}, tree.name(node)),
+      h("div", {}, plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
+      ...differ,
+    );
+  }
+  const params = model.params(row);
+  return h(
+    "div",
+    { class: "jv-hover" },
+    h("code", {}, model.summary(row)),
+    ...model
+      .outputs(row)
+      .slice(0, MANY)
+      .map((v) =>
+        h(
+          "div",
+          {},
+          h("code", {}, `${model.atomText(v)}:${model.atomType(v)}`),
+          h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
+        ),
+      ),
+    params.length > 0 &&
+      h("div", { class: "jv-graph-params" }, ...params.slice(0, MANY).map((p) => h("code", {}, p))),
+    h(
+      "div",
+      { class: "jv-dim" },
+      [model.role(row), formatFlops(model.flops(row)), model.placeText(model.place(row))]
+        .filter(Boolean)
+        .join(" · "),
+    ),
+    model.scope(row) !== "" && h("div", { class: "jv-dim" }, model.scope(row)),
+  );
+}
+
+const known = new WeakMap<Tree, Map<number, HTMLElement[]>>();
+
+function differing(tree: Tree, node: number): HTMLElement[] {
+  const of = known.get(tree) ?? new Map<number, HTMLElement[]>();
+  known.set(tree, of);
+  let lines = of.get(node);
+  if (lines === undefined) {
+    const found = differences(tree, node);
+    const n = tree.children[node]!.length;
+    lines = [
+      h(
+        "div",
+        {},
+        found.length === 0 ? `${n} times the same, but for what they read` : `${n} times, which differ in`,
+      ),
+      ...found.map((line) => h("div", { class: "jv-dim" }, line)),
+    ];
+    of.set(node, lines);
+  }
+  return lines;
+}
+
+export function edgeTip(tree: Tree, scene: Scene, edge: number): HTMLElement {
+  const { model } = tree;
+  const values = scene.values[edge]!;
+  return h(
+    "div",
+    { class: "jv-hover" },
+    h(
+      "strong",
+      {},
+      values.length === 1
+        ? formatBytes(scene.bytes[edge]!)
+        : `${plural(values.length, "value")}, ${formatBytes(scene.bytes[edge]!)}`,
+    ),
+    ...values
+      .slice(0, MANY)
+      .map((v) => h("div", {}, h("code", {}, `${model.atomText(v)}:${model.atomType(v)}`))),
+    values.length > MANY && h("div", { class: "jv-dim" }, `and ${values.length - MANY} more`),
+  );
+}
+
+/** One value in full, or the names of several. */
+export function stubsTip(tree: Tree, stubs: readonly Stub[]): HTMLElement {
+  const [stub, more] = stubs;
+  if (stub !== undefined && more === undefined) return stubTip(tree, stub);
+  return h(
+    "div",
+    { class: "jv-hover" },
+    ...stubs.slice(0, MANY).map((s) => h("div", {}, stubLine(tree, s))),
+    stubs.length > MANY && h("div", { class: "jv-dim" }, `and ${stubs.length - MANY} more`),
+  );
+}
+
+function stubLine(tree: Tree, { text, residual, variable }: Stub): HTMLElement {
+  const { model } = tree;
+  if (residual >= 0) {
+    const r = model.residuals[residual]!;
+    return h("code", {}, `${text}: ${r.name}:${r.type}`);
+  }
+  return h("code", {}, variable >= 0 ? `${text}: ${model.atomType(variable)}` : text);
+}
+
+function stubTip(tree: Tree, stub: Stub): HTMLElement {
+  const { model } = tree;
+  if (stub.residual >= 0) {
+    const r = model.residuals[stub.residual]!;
+    return h(
+      "div",
+      { class: "jv-hover" },
+      h("strong", {}, `${stub.text}: residual ${r.name}:${r.type}`),
+      h("span", { class: "jv-dim" }, `  ${formatBytes(r.nbytes)}`),
+      h("div", {}, r.reason),
+      h("div", { class: "jv-dim" }, "a click leads to its other end"),
+    );
+  }
+  return stub.variable < 0
+    ? h("div", { class: "jv-hover" }, h("code", {}, stub.text))
+    : valueTip(tree, stub.variable, stub.kind);
+}
+
+function valueTip(tree: Tree, v: number, what: string): HTMLElement {
+  const { model } = tree;
+  const { name, type, label } = model.variable(v);
+  return h(
+    "div",
+    { class: "jv-hover" },
+    h("code", {}, `${name}:${type}`),
+    h("span", { class: "jv-dim" }, `  ${model.sizeText(v)}`),
+    h("div", {}, label ? `${what}: ${label}` : what),
+  );
+}

@@ -1,0 +1,144 @@
+/** The row of tools above the graph: search, colours, zoom, focus. */
+
+import { h } from "../ui/dom";
+import type { By, Colours } from "./colours";
+import type { Layouter } from "./layout/client";
+import { SYNTAX } from "./layout/query";
+
+/** What stays in the light: all, what leads to the current box and from it, or one of the two. */
+export type Focus = "" | "both" | "up" | "down";
+
+export interface Actions {
+  zoom(factor: number): void;
+  fit(): void;
+  zoomToSelection(): void;
+  focus(): void;
+  find(text: string): void;
+  nextHit(by: 1 | -1): void;
+  /** Gives the keys back to the graph. */
+  leave(): void;
+  layOutBy(by: Layouter): void;
+  colours: Colours;
+}
+
+const FOCUS: Record<Focus, [string, string]> = {
+  "": ["⇅", "Focus: what leads to the selection and from it (F)"],
+  both: ["⇅", "Focus on what leads to the selection and from it; next: ancestors (F)"],
+  up: ["↑", "Focus on ancestors; next: descendants (F)"],
+  down: ["↓", "Focus on descendants; next: off (F)"],
+};
+
+/** A few words to choose from. */
+function choice<T extends string>(
+  title: string,
+  id: string,
+  values: readonly T[],
+  choose: (value: T) => void,
+): HTMLSelectElement {
+  const select = h(
+    "select",
+    {
+      class: "jv-graph-by",
+      title,
+      "aria-label": title.toLowerCase(),
+      "data-testid": id,
+      onchange: () => choose(select.value as T),
+    },
+    ...values.map((value) => h("option", { value }, value)),
+  );
+  return select;
+}
+
+export class Tools {
+  readonly element: HTMLElement;
+  private readonly input: HTMLInputElement;
+  private readonly count = h("output", { class: "jv-dim jv-graph-count", "data-testid": "graph-hits" });
+  private readonly focusButton: HTMLButtonElement;
+  private typing: ReturnType<typeof setTimeout> | undefined;
+  private searched = "";
+
+  constructor(private readonly actions: Actions) {
+    this.input = h("input", {
+      type: "search",
+      class: "jv-graph-search",
+      placeholder: "search",
+      title: SYNTAX,
+      "aria-label": "search the graph",
+      "data-testid": "graph-search",
+      oninput: () => {
+        clearTimeout(this.typing);
+        this.typing = setTimeout(() => actions.find(this.input.value), 60);
+      },
+      onkeydown: (event: KeyboardEvent) => this.onKey(event),
+    });
+    const by = choice<By>("Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
+      actions.colours.set(value),
+    );
+    const layout = choice<Layouter>("Layout by", "graph-layout", ["auto", "graphviz", "layered"], (value) =>
+      actions.layOutBy(value),
+    );
+    const button = (text: string, title: string, onclick: () => void, id: string) =>
+      h(
+        "button",
+        { type: "button", class: "jv-graph-tool", title, "aria-label": title, "data-testid": id, onclick },
+        text,
+      );
+    this.focusButton = button(FOCUS[""][0], FOCUS[""][1], () => actions.focus(), "graph-focus");
+    this.element = h(
+      "div",
+      { class: "jv-graph-tools", role: "toolbar", "aria-label": "graph" },
+      this.input,
+      this.count,
+      h("span", { class: "jv-space" }),
+      layout,
+      by,
+      this.focusButton,
+      button("◎", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
+      button("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
+      button("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),
+      button("fit", "fit: see all (0)", () => actions.fit(), "graph-fit"),
+    );
+  }
+
+  focus(): void {
+    this.input.focus();
+    this.input.select();
+  }
+
+  /** Says what a search found, or why it could not be made. */
+  found(text: string, error = ""): void {
+    this.count.textContent = text;
+    this.count.title = error;
+    this.input.setAttribute("aria-invalid", String(error !== ""));
+    if (error) this.input.title = error;
+    else this.input.title = SYNTAX;
+  }
+
+  focused(focus: Focus): void {
+    const [text, title] = FOCUS[focus];
+    this.focusButton.textContent = text;
+    this.focusButton.title = title;
+    this.focusButton.setAttribute("aria-label", title);
+    this.focusButton.setAttribute("aria-pressed", String(focus !== ""));
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    // Typing is for the field alone.
+    if (event.key !== "Tab") event.stopPropagation();
+    if (event.key === "Enter") {
+      clearTimeout(this.typing);
+      if (this.count.textContent === "" || this.input.value !== this.searched) this.search();
+      this.actions.nextHit(event.shiftKey ? -1 : 1);
+    } else if (event.key === "Escape") {
+      this.input.value = "";
+      this.search();
+      this.actions.leave();
+    } else return;
+    event.preventDefault();
+  }
+
+  private search(): void {
+    this.searched = this.input.value;
+    this.actions.find(this.input.value);
+  }
+}

@@ -1,0 +1,3 @@
+/** The stage `compiled`. */
+
+export { CompiledPane } from "../../panes/compiled";

@@ -1,0 +1,15 @@
+/** Style sheets, which are texts in the modules. */
+
+import { h } from "../ui/dom";
+
+const styled = new WeakMap<Node, Set<string>>();
+
+/** Puts a style sheet where it holds for an element: once into the document, or into the shadow tree that a host shows it in. */
+export function addSheet(el: HTMLElement, text: string): void {
+  const tree = el.getRootNode();
+  const place = tree instanceof ShadowRoot ? tree : document.head;
+  const there = styled.get(place) ?? new Set();
+  if (there.has(text)) return;
+  styled.set(place, there.add(text));
+  place.append(h("style", {}, text));
+}

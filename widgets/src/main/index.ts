@@ -1,0 +1,403 @@
+/** The explorer as an anywidget module: reads the payload, lays the panes out, links them. */
+
+import { textView } from "../code/editor";
+import { CodePane } from "../code/pane";
+import { linkScrolling } from "../code/scrolling";
+import { SourcePane } from "../code/source";
+import { loadPart } from "../host/parts";
+import { addSheet } from "../host/sheet";
+import {
+  beforeOf,
+  changesOf,
+  compiledOf,
+  failureOf,
+  heightOf,
+  laterOf,
+  onPayload,
+  payloadOf,
+  restOf,
+  syncState,
+  viewOf,
+  type WidgetModel,
+  whatIfOf,
+} from "../host/sync";
+import { isZipped, unzipped } from "../host/zip";
+import { type Changes, Matches } from "../model/changes";
+import { Model } from "../model/model";
+import { transformsOf } from "../model/player";
+import { ChangesPane } from "../panes/changes";
+import { InspectorPane } from "../panes/inspector";
+import { lower } from "../panes/lower";
+import { MemoryPane } from "../panes/memory";
+import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
+import type { PlayerPane } from "../panes/player";
+import { KEYS, Rail } from "../panes/rail";
+import { ResidualsPane } from "../panes/residuals";
+import { WhatIfPane } from "../panes/whatif";
+import { type Other, type Side, State } from "../state/state";
+import sheet from "../styles/style.css";
+import { h } from "../ui/dom";
+import { splitter } from "../ui/splitter";
+import { decode } from "../wire/schema";
+import { focused, keepFocus } from "./focus";
+import { Waiting } from "./waiting";
+
+/** Equations of the function up to which its switches are asked for before they are looked at. */
+const AT_ONCE = 500;
+
+function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
+  const keys = keySheet();
+  const toggleKeys = () => (keys.open ? keys.close() : keys.show());
+  const player = playerOf(root, widget, state);
+  const rail = guarded("rail", () => new Rail(state, toggleKeys, player.toggle));
+  const residuals = guarded("residuals", () => new ResidualsPane(state));
+  const memory = guarded("memory", () => new MemoryPane(state, root));
+  const whatIf = guarded("what-if", () => new WhatIfPane(state));
+  const changes = state.other && changesOf(widget);
+  const changed = changes && guarded("changes", () => new ChangesPane(state, changes));
+  const below = lower(state, residuals, whatIf, memory, changed);
+  const inspector = guarded("inspector", () => new InspectorPane(state));
+  const source = guarded("source", () => new SourcePane(state));
+  const compilation = compiledOf(widget);
+  const codes = h("div", { class: "jv-codes" });
+  const between = splitter(codes, "column", "--jv-right");
+  const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
+  const showCodes = () => {
+    for (const side of ["left", "right"] as const) {
+      const shown = shownAt(state, side);
+      const { stages } = shown;
+      const isCompiled = shown.state === state && stages.includes(state.compiled);
+      const isGraph = !isCompiled && !state.compared && state.form[side] === "graph";
+      const version = state.compared ? `${side} of two ` : "";
+      const listed = isCompiled ? "compiled" : `${version}${stages.join()} ${state.fullParams}`;
+      const key = isGraph ? `graph ${stages.join()}` : listed;
+      const before = code.get(side);
+      if (before?.key === key) continue;
+      const hadFocus = before?.pane.element.contains(focused(root));
+      before?.pane.destroy?.();
+      before?.pane.element.remove();
+      code.delete(side);
+      if (stages.length === 0) continue;
+      const graph = async () => {
+        const { GraphPane } = await loadPart<typeof import("../host/parts/graph")>(widget, "graph");
+        const loadDot = async () =>
+          (await loadPart<typeof import("../host/parts/graphviz")>(widget, "graphviz")).loadDot();
+        return () => new GraphPane(state, stages, side, root, loadDot);
+      };
+      const compiled = async () => {
+        const { CompiledPane } = await loadPart<typeof import("../host/parts/compiled")>(widget, "compiled");
+        return () => new CompiledPane(state, compilation, side, root, textView);
+      };
+      const pane = isGraph
+        ? later("graph", graph())
+        : isCompiled
+          ? later("compiled", compiled())
+          : guarded("code", () => new CodePane(shown.state, stages, side, root));
+      if (side === "left") codes.prepend(pane.element);
+      else codes.append(pane.element);
+      const listing = shown.state !== state ? pane.listing : null;
+      code.set(side, { key, pane, translated: listing ? inTermsOf(listing, shown.state) : null });
+      pane.update("selection");
+      // Keys go on working: whoever pressed one stays in the pane that it changed.
+      if (hadFocus) {
+        const keyed = pane.element.querySelector<HTMLElement>(".cm-content, .jv-graph-tree");
+        (keyed ?? root).focus({ preventScroll: true });
+        if (!keyed) pane.focus?.();
+      }
+    }
+    const right = code.get("right")?.pane.element;
+    if (right) right.before(between);
+    else between.remove();
+  };
+
+  const top = h("div", { class: "jv-row jv-top" });
+  top.append(codes, splitter(top, "column", "--jv-side"), source.element);
+  const bottom = h("div", { class: "jv-row jv-bottom" });
+  bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
+  root.replaceChildren(rail.element, player.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
+
+  const onKey = (event: KeyboardEvent) => {
+    // JupyterLab listens for keys on the whole page: `b` would put a cell below.
+    event.stopPropagation();
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
+    if (event.key === "/") residuals.focus?.();
+    else if (event.key.toLowerCase() === "m") memory.focus?.();
+    else if (event.key.toLowerCase() === "r") player.toggle();
+    else if (!actOn(event, state, keys, toggleKeys, step)) return;
+    event.preventDefault();
+  };
+  root.addEventListener("keydown", onKey);
+
+  const unlink = linkScrolling(codes, state, (side) => {
+    const shown = code.get(side);
+    return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
+  });
+  const stop = syncState(widget, state);
+  // Who comes to see two versions sees first what differs.
+  if (state.compared) state.showLower("changes");
+  // What is said of the one is heard while no pane shows it, too.
+  const unwait = [compilation.listen(() => {}), state.rest.listen(() => rail.update("whole"))];
+  showCodes();
+  const unsubscribe = state.subscribe((change) => {
+    if (change === "shown" || change === "params") showCodes();
+    for (const pane of [player, rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
+      pane.update(change);
+  });
+  const unfollow = state.other ? selectInBoth(state, state.other, () => code.get("left")?.pane) : () => {};
+  for (const pane of [rail, below, inspector, source]) {
+    pane.update("shown");
+    pane.update("selection");
+    pane.update("filter");
+  }
+  // While there is a kernel to ask, so that a notebook opened without one has them.
+  const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
+  if (end - first <= AT_ONCE) state.switches.ask();
+  return () => {
+    root.removeEventListener("keydown", onKey);
+    unsubscribe();
+    unfollow();
+    unlink();
+    stop();
+    for (const stop of unwait) stop();
+    state.switches.destroy();
+    for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+  };
+}
+
+/** The rewrite player, whose code is loaded when it is first opened. */
+function playerOf(root: HTMLElement, widget: WidgetModel, state: State): Pane & { toggle(): void } {
+  const element = h("div", { class: "jv-guard" });
+  const canPlay = transformsOf(state.model).length > 0;
+  let opened: PlayerPane | null = null;
+  let pane: Pane | null = null;
+  const load = async () => {
+    const part = loadPart<typeof import("../host/parts/player")>(widget, "player");
+    const { PlayerPane, sheet } = await part.catch((error) => {
+      pane = null; // so that it can be tried again
+      throw error;
+    });
+    addSheet(root, sheet);
+    return () => {
+      opened = new PlayerPane(state, root, (stage, side) => new CodePane(state, [stage], side, root));
+      return opened;
+    };
+  };
+  return {
+    element,
+    update: (change) => pane?.update(change),
+    destroy: () => pane?.destroy?.(),
+    toggle: () => {
+      if (opened) opened.toggle();
+      else if (canPlay && pane === null) {
+        pane = later("player", load(), () => opened?.toggle());
+        element.replaceChildren(pane.element);
+      }
+    },
+  };
+}
+
+/** What stands at a side: stages of this version, or those of the version before at the left of the same of this one. */
+function shownAt(state: State, side: Side): { state: State; stages: readonly number[] } {
+  const { other } = state;
+  if (!state.compared || other === null) return { state, stages: state.shown[side] };
+  const stages = state.shown.left;
+  if (side === "right") return { state, stages };
+  const keys = stages.map((i) => state.model.view.stages[i]?.key);
+  const there = keys.map((key) => other.state.model.view.stages.findIndex((stage) => stage.key === key));
+  return { state: other.state, stages: there.filter((i) => i >= 0) };
+}
+
+/** Another version's listing, its equations as those of this one. */
+function inTermsOf(listing: Listing, { other }: State): Listing {
+  const rows = listing.rows.map((there) =>
+    there.map((row) => other!.matches.of(row)).filter((row) => row >= 0),
+  );
+  return { scroller: listing.scroller, rows, topOf: listing.topOf, lineAt: listing.lineAt };
+}
+
+/** What is selected in one version is selected in the other, where it has it; gives back what undoes that. */
+function selectInBoth(state: State, other: Other, left: () => Pane | undefined): () => void {
+  let isBusy = false;
+  const follow = (from: State, to: State) => {
+    if (isBusy) return;
+    isBusy = true;
+    const there = [...from.selection.rows]
+      .map((row) => from.other!.matches.of(row))
+      .filter((row) => row >= 0);
+    if (there.length > 0) to.selectRows(there);
+    else if (to.selection.rows.size > 0) to.clear();
+    isBusy = false;
+  };
+  const stops = [
+    state.subscribe((change) => {
+      if (change === "selection" && state.compared) follow(state, other.state);
+    }),
+    other.state.subscribe((change) => {
+      if (!state.compared) return;
+      left()?.update(change);
+      if (change === "selection") follow(other.state, state);
+    }),
+  ];
+  return () => {
+    for (const stop of stops) stop();
+  };
+}
+
+/** Does what a key stands for; says whether it stands for anything. */
+function actOn(
+  event: KeyboardEvent,
+  state: State,
+  keys: HTMLDialogElement,
+  toggleKeys: () => void,
+  step: (by: 1 | -1) => boolean,
+): boolean {
+  const digit = /^Digit([1-9])$/.exec(event.code)?.[1];
+  const stage = digit === undefined ? -1 : Number(digit) - 1;
+  if (stage >= 0 && stage <= state.compiled) state.showStages([stage], event.shiftKey);
+  else if (event.key === "Escape" && keys.open) keys.close();
+  else if (event.key === "Escape") state.clear();
+  else if (event.key === "?") toggleKeys();
+  else if (event.key.toLowerCase() === "g")
+    state.showAs(state.side, state.form[state.side] === "code" ? "graph" : "code");
+  else if (event.key.toLowerCase() === "l") state.compareWithJvp();
+  else if (event.key.toLowerCase() === "s") state.toggleLinking();
+  else if (event.key.toLowerCase() === "c" && state.other) state.compare(!state.compared);
+  else if (event.key.toLowerCase() === "p") state.toggleParams();
+  else if (event.key.toLowerCase() === "v") state.toggleColours();
+  // A pane that scrolls keeps its arrows.
+  else if ((event.target as Element).closest(".jv-scroll")) return false;
+  else if (event.key === "ArrowDown") return step(1);
+  else if (event.key === "ArrowUp") return step(-1);
+  else return false;
+  return true;
+}
+
+function keySheet(): HTMLDialogElement {
+  const sheet = h("dialog", { class: "jv-help", "aria-label": "keys", "data-testid": "keys" });
+  sheet.append(
+    h("dl", {}, ...KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
+    h("button", { type: "button", class: "jv-button", onclick: () => sheet.close() }, "Close"),
+  );
+  return sheet;
+}
+
+function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {
+  const root = h("div", {
+    class: "jaxviz",
+    "data-testid": "explorer",
+    role: "group",
+    tabindex: -1,
+    "aria-label": "jaxviz explorer",
+  });
+  root.style.height = `${heightOf(model)}px`;
+  el.append(root);
+  const loosen = keepFocus(root);
+  let unmount = () => {};
+  let state: State | null = null;
+  const derived = viewOf(model);
+  let waiting: Waiting | null = null;
+  const clear = () => {
+    waiting?.destroy();
+    waiting = null;
+    unmount();
+    unmount = () => {};
+    state = null;
+  };
+  const say = (id: string, text: string) => {
+    clear();
+    root.replaceChildren(note(id, text));
+  };
+  const fail = (error: unknown) => {
+    console.error(error);
+    say("failed", `The explorer could not be shown: ${reasonOf(error)}`);
+  };
+  /** The blocks that are shown: of the programs, and of the version before beside them. */
+  let shown: [DataView | null, DataView | null] = [null, null];
+  const present = ([own, other]: Model[], payload: DataView, earlier: DataView | null) => {
+    if (state && shown[0] === payload && shown[1] === earlier) {
+      if (own!.view.is_whole) state.complete();
+      return;
+    }
+    clear();
+    addSheet(el, sheet); // which may by now be in a shadow tree
+    state = new State(own!, whatIfOf(model), restOf(model));
+    setBeside(state, other, changesOf(model));
+    shown = [payload, earlier];
+    unmount = mount(root, model, state);
+    if (!own!.view.is_whole) state.rest.ask();
+  };
+  let turn = 0;
+  const show = () => {
+    const mine = ++turn;
+    const isLatest = () => mine === turn;
+    try {
+      addSheet(el, sheet);
+      const payload = payloadOf(model);
+      if (payload !== null) {
+        const earlier = beforeOf(model);
+        const models = [modelIn(payload, laterOf(model)), ...(earlier ? [modelIn(earlier)] : [])];
+        if (models.some((each) => each instanceof Promise)) {
+          if (state === null) say("loading", "Reading…");
+          Promise.all(models)
+            .then((all) => isLatest() && present(all, payload, earlier))
+            .catch((error) => isLatest() && fail(error));
+        } else present(models as Model[], payload, earlier);
+      } else if (failureOf(model)) say("failed", `The explorer could not be shown: ${failureOf(model)}`);
+      else {
+        clear();
+        waiting = new Waiting(derived, "Deriving the programs…", "loading");
+        root.replaceChildren(waiting.element);
+        derived.ask();
+      }
+    } catch (error) {
+      fail(error);
+    }
+  };
+  const stops = [onPayload(model, show), derived.listen(() => waiting?.update())];
+  show();
+  return () => {
+    turn++;
+    for (const stop of stops) stop();
+    loosen();
+    clear();
+  };
+}
+
+/** What each block holds, so that another view of it, in another cell, reads nothing again. */
+const models = new WeakMap<DataView, Model>();
+
+/** The model of a block and of what came later: at once, unless something has to be unzipped. */
+function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
+  const made = models.get(block);
+  const todo = [...(made ? [] : [block]), ...(later && !made?.view.is_whole ? [later] : [])];
+  const finish = (read: DataView[]) => {
+    const rest = [...read];
+    // Another view may have read it meanwhile.
+    const first = made ? null : rest.shift()!;
+    const model = models.get(block) ?? new Model(decode(first!));
+    models.set(block, model);
+    if (rest[0] && !model.view.is_whole) model.complete(decode(rest[0], model.view));
+    return model;
+  };
+  if (!todo.some(isZipped)) return finish(todo);
+  return Promise.all(
+    todo.map(async (each) => (isZipped(each) ? new DataView(await unzipped(each)) : each)),
+  ).then(finish);
+}
+
+/** Sets the version before beside a state, if there is one. */
+function setBeside(state: State, model: Model | undefined, changes: Changes | null): void {
+  if (model === undefined || changes === null) return;
+  const before = new State(model);
+  const match = (isAfter: boolean) => new Matches(changes, before.model, state.model, isAfter);
+  state.other = { state: before, matches: match(true), mark: "is-added" };
+  before.other = { state, matches: match(false), mark: "is-removed" };
+}
+
+function note(id: string, text: string): HTMLElement {
+  return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
+}
+
+export { loadPart };
+export default { render };

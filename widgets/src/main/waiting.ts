@@ -1,0 +1,102 @@
+/** What stands in the place of what the kernel is still to make: what it is at, for how long, and a way not to wait for it. */
+
+import type { Progress, Work } from "../host/work";
+import { h } from "../ui/dom";
+import { plural } from "../ui/format";
+
+/** Milliseconds that are waited without a word. */
+const AT_ONCE = 1000;
+
+export const NO_ANSWER =
+  "No answer from the kernel yet. If it is busy, this goes on when it is free; if it is gone, run the cell again.";
+export const GONE = "The kernel that made this is gone. Run the cell again to see it.";
+
+/** What is said in place of what is made. */
+const WORDS: Partial<Record<Progress["state"], string>> = {
+  late: NO_ANSWER,
+  gone: GONE,
+  stopping: "Stopping…",
+  left: "Not waited for any more. The kernel does it all the same, and it is shown here when it is there.",
+  stopped: "Stopped.",
+};
+
+/** What asks once more. */
+const AGAIN: Partial<Record<Progress["state"], string>> = {
+  late: "Try again",
+  gone: "Try again",
+  stopped: "Start again",
+};
+
+/** Why there is nothing yet; empty while it is waited for. */
+export const whyNot = ({ state }: Progress): string => (AGAIN[state] ? WORDS[state]! : "");
+
+/**
+ * What is said of work that is under way.
+ *
+ * @param what is made, such as `Working out the memory over time…`.
+ */
+export class Waiting {
+  readonly element = h("div", { class: "jv-waiting" });
+  private readonly timer: ReturnType<typeof setInterval>;
+  private readonly said = h("p", { role: "status" });
+  private readonly bar = h("progress", { class: "jv-progress", "aria-label": "progress" });
+  private readonly figures = h("span", { class: "jv-dim", "data-testid": "elapsed" });
+  private readonly button: HTMLButtonElement;
+  private readonly foot: HTMLElement;
+
+  constructor(
+    private readonly work: Work,
+    private readonly what: string,
+    private readonly id = "waiting",
+  ) {
+    this.button = h("button", { type: "button", class: "jv-button", onclick: () => this.press() });
+    this.foot = h("div", { class: "jv-waiting-foot" }, this.figures, this.button);
+    this.element.append(this.said, this.bar, this.foot);
+    this.timer = setInterval(() => this.update(), 250);
+    this.update();
+  }
+
+  destroy(): void {
+    clearInterval(this.timer);
+  }
+
+  /** To be called when the work tells of itself; time is kept here. */
+  update(): void {
+    const { state, since, what, done, total } = this.work.progress;
+    const passed = performance.now() - since;
+    const isOn = state === "asked" || state === "working" || state === "stopping";
+    const again = AGAIN[state];
+    this.element.dataset["testid"] = state === "late" || state === "gone" ? "no-answer" : this.id;
+    say(this.said, WORDS[state] ?? this.what);
+    this.bar.hidden = !isOn || passed < AT_ONCE;
+    if (total > 0) {
+      this.bar.max = total;
+      this.bar.value = done;
+    } else this.bar.removeAttribute("value");
+    const of = total > 0 ? `${done} of ${plural(total, what.replace(/s$/, ""))}` : what;
+    this.figures.hidden = !isOn && state !== "late";
+    say(this.figures, this.figures.hidden ? "" : [elapsed(passed), of].filter(Boolean).join(" · "));
+    say(this.button, again ?? (this.work.canStop ? "Cancel" : "Stop waiting"));
+    this.button.dataset["testid"] = again ? "again" : "cancel";
+    this.button.hidden = state === "stopping";
+    this.foot.hidden = isOn ? passed < AT_ONCE : !again;
+  }
+
+  private press(): void {
+    if (AGAIN[this.work.progress.state]) this.work.ask();
+    else this.work.cancel();
+    this.update();
+  }
+}
+
+/** Writes a text where it is not there yet, so that it is not read out again. */
+function say(element: HTMLElement, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** `12 s`, `2 min 05 s`. */
+export function elapsed(milliseconds: number): string {
+  const seconds = Math.floor(milliseconds / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  return `${Math.floor(seconds / 60)} min ${String(seconds % 60).padStart(2, "0")} s`;
+}

@@ -1,0 +1,636 @@
+/** Reading the columns: equations, variables, residuals, and who came from whom. */
+
+import { formatBytes, formatParts } from "../ui/format";
+import { type Column, type ColumnName, HANDED, KINDS, MEMORY_KINDS, ROLES, type View } from "../wire/schema";
+import { Hues } from "./hues";
+import type { Buffer, Timeline } from "./timeline";
+
+export interface Variable {
+  name: string;
+  type: string;
+  label: string;
+}
+
+/** How a `shard_map` lays out its operands and results. */
+export interface Layout {
+  /** What runs its program: `device`, or such as `place along i`. */
+  place: string;
+  operands: string[];
+  results: string[];
+}
+
+/** A donated operand of a `jit`. */
+export interface Donation {
+  row: number;
+  /** The input of its program that it is. */
+  variable: number;
+  operand: number;
+  /** The place of the result that takes its memory over, and what that is inside; -1 and null if none does. */
+  result: number;
+  taker: number | null;
+  reason: string;
+}
+
+export interface Place {
+  file: number;
+  line: number;
+  function: string;
+}
+
+export interface Residual {
+  index: number;
+  name: string;
+  type: string;
+  nbytes: number;
+  /** Bytes of it on one device, or -1. */
+  perDevice: number;
+  /** Bytes of it that are a dummy if a cond takes another branch. */
+  dummy: number;
+  kind: string;
+  place: Place | null;
+  /** The named scopes, and the path of the module, that it is made in. */
+  scope: string;
+  module: string;
+  rule: string;
+  reason: string;
+  decision: string;
+  producer: number;
+  consumers: number[];
+}
+
+/** Whether a variable is a value of the function, or what a tangent or a cotangent of one is. */
+export type Kin = "value" | "tangent" | "cotangent";
+
+/** An input of a program, and the operand that it gets: as it is, as a carry, or a slice of in each iteration. */
+export interface Handed {
+  binder: number;
+  operand: number;
+  how: string;
+}
+
+/** A view with the look-ups that panes need. Rows are equations, numbered over all stages. */
+export class Model {
+  readonly rows: number;
+  readonly residuals: Residual[];
+  /** For each residual's producer row, and each consumer row, the residuals concerned. */
+  readonly residualsOfRow = new Map<number, number[]>();
+  /** file → line → bytes that the line makes the gradient keep. */
+  readonly bytesOfLine = new Map<number, Map<number, number>>();
+  readonly maxLineBytes: number;
+  /** The equations that name axes, and whether the places along them exchange values. */
+  readonly axes: ReadonlyMap<number, boolean>;
+  readonly layouts: ReadonlyMap<number, Layout>;
+  readonly donations: readonly Donation[];
+  /** What has a variable that stands in a `shard_map`. */
+  private readonly places: ReadonlyMap<number, string>;
+  private readonly donationsOfVariable = new Map<number, Donation[]>();
+  private readonly childStarts: Int32Array;
+  private readonly children: Int32Array;
+  private definitions: Int32Array | null = null;
+  private readerStarts: Int32Array | null = null;
+  private readers: Int32Array | null = null;
+  private returners: Map<number, number[]> | null = null;
+  private bindings: Int32Array | null = null;
+  private modelled: Timeline | null = null;
+  private coloured: Hues | null = null;
+  private programRows: number[][] | null = null;
+  private readonly twins = new Map<number, number[]>();
+  private readonly nestedPrograms = new Map<number, number[]>();
+
+  constructor(private shown: View) {
+    this.rows = this.column("equation_program").length;
+    this.residuals = this.readResiduals();
+    const { starts, items } = this.readChildren();
+    this.childStarts = starts;
+    this.children = items;
+    const owners = this.column("program_owner");
+    for (let p = 0; p < owners.length; p++) if (owners[p]! >= 0) push(this.nestedPrograms, owners[p]!, p);
+    const exchanges = this.column("axis_exchanges");
+    this.axes = new Map(Array.from(this.column("axis_rows"), (row, i) => [row, exchanges[i] === 1]));
+    this.layouts = this.readLayouts();
+    this.places = this.readPlaces();
+    this.donations = this.readDonations();
+    for (const d of this.donations)
+      for (const v of new Set([d.variable, d.taker ?? -1])) if (v >= 0) push(this.donationsOfVariable, v, d);
+    for (const r of this.residuals)
+      for (const row of new Set([r.producer, ...r.consumers]))
+        if (row >= 0) push(this.residualsOfRow, row, r.index);
+    let max = 0;
+    for (const r of this.residuals) {
+      if (r.place === null || r.kind === "argument") continue;
+      const lines = this.bytesOfLine.get(r.place.file) ?? new Map<number, number>();
+      this.bytesOfLine.set(r.place.file, lines);
+      const total = (lines.get(r.place.line) ?? 0) + r.nbytes;
+      lines.set(r.place.line, total);
+      max = Math.max(max, total);
+    }
+    this.maxLineBytes = max;
+  }
+
+  get view(): View {
+    return this.shown;
+  }
+
+  /** Takes the same view with what was left out of it. */
+  complete(view: View): void {
+    this.shown = view;
+    this.modelled = null;
+  }
+
+  column(name: ColumnName): Column {
+    const found = this.view.columns[name];
+    if (found === undefined) throw new Error(`the view has no column ${name}`);
+    return found;
+  }
+
+  private text(name: ColumnName, i: number): string {
+    return this.view.strings[this.column(name)[i]!] ?? "";
+  }
+
+  private slice(offsets: ColumnName, values: ColumnName, i: number): number[] {
+    const o = this.column(offsets);
+    return Array.from(this.column(values).subarray(o[i]!, o[i + 1]!));
+  }
+
+  // --- equations ---
+
+  primitive(row: number): string {
+    return this.text("equation_primitive", row);
+  }
+  params(row: number): string[] {
+    const text = this.text("equation_params", row);
+    return text === "" ? [] : text.split("\n");
+  }
+  /** The params that JAX prints, in its order: `name=value`, or of a program that it holds the name. */
+  printed(row: number): string[] {
+    const text = this.text("equation_printed", row);
+    return text === "" ? [] : text.split("\n");
+  }
+  role(row: number): string {
+    return ROLES[this.column("equation_role")[row]!] ?? "primal";
+  }
+  rule(row: number): string {
+    return this.text("equation_rule", row);
+  }
+  /** What made the equations that it came from, in programs that are not shown: the latest first. */
+  earlier(row: number): string[] {
+    return this.text("equation_earlier", row).split("\n").filter(Boolean);
+  }
+  /** What a checkpoint policy decided of its results, or nothing. */
+  decision(row: number): string {
+    return this.text("equation_decision", row);
+  }
+  transform(row: number): string {
+    return this.text("equation_transform", row);
+  }
+  inputs(row: number): number[] {
+    return this.slice("equation_inputs", "input_atoms", row);
+  }
+  outputs(row: number): number[] {
+    return this.slice("equation_outputs", "output_vars", row);
+  }
+  place(row: number): Place | null {
+    return this.location(this.column("equation_location")[row]!);
+  }
+  /** The functions called on the way to it and its scopes, outermost first, joined by `/`. */
+  scope(row: number): string {
+    return this.text("equation_scope", row);
+  }
+  /** FLOPs of it and of what it holds. */
+  flops(row: number): number {
+    return this.column("equation_flops")[row]!;
+  }
+  inputCount(row: number): number {
+    const o = this.column("equation_inputs");
+    return o[row + 1]! - o[row]!;
+  }
+  outputCount(row: number): number {
+    const o = this.column("equation_outputs");
+    return o[row + 1]! - o[row]!;
+  }
+  /** Bytes that one value of an atom takes. */
+  bytes(atom: number): number {
+    const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
+    return this.column("type_nbytes")[type]!;
+  }
+  program(row: number): number {
+    return this.column("equation_program")[row]!;
+  }
+  nested(row: number): number[] {
+    return this.nestedPrograms.get(row) ?? [];
+  }
+  /** The rows that stand in a program itself. */
+  rowsOf(program: number): readonly number[] {
+    if (this.programRows === null) {
+      this.programRows = [];
+      const programs = this.column("equation_program");
+      for (let row = 0; row < this.rows; row++) {
+        const rows = this.programRows[programs[row]!];
+        if (rows) rows.push(row);
+        else this.programRows[programs[row]!] = [row];
+      }
+    }
+    return this.programRows[program] ?? [];
+  }
+  stage(row: number): number {
+    return this.column("program_stage")[this.program(row)]!;
+  }
+  /** The row that holds the program a row stands in, or -1. */
+  owner(row: number): number {
+    return this.column("program_owner")[this.program(row)]!;
+  }
+  /** The first row that shows the same equation. */
+  first(row: number): number {
+    const twin = this.column("equation_twin")[row]!;
+    return twin < 0 ? row : twin;
+  }
+
+  /** What becomes of the donated operands of a row. */
+  donationsOf(row: number): Donation[] {
+    return this.donations.filter((d) => d.row === row);
+  }
+  /** The donations that a variable is part of, as an input or as the result that takes its memory. */
+  donationsWith(variable: number): readonly Donation[] {
+    return this.donationsOfVariable.get(variable) ?? [];
+  }
+
+  // --- programs, variables, places ---
+
+  programLabel(program: number): string {
+    return this.text("program_label", program);
+  }
+  binders(program: number): number[] {
+    return this.slice("program_binders", "binder_vars", program);
+  }
+  constants(program: number): number {
+    return this.column("program_consts")[program]!;
+  }
+  results(program: number): number[] {
+    return this.slice("program_results", "result_atoms", program);
+  }
+  variable(v: number): Variable {
+    const type = this.column("variable_type")[v]!;
+    return {
+      name: this.text("variable_name", v),
+      type: this.text("type_text", type),
+      label: this.text("variable_label", v),
+    };
+  }
+  /** A variable's name, or a literal's value. */
+  atomText(atom: number): string {
+    return atom >= 0 ? this.text("variable_name", atom) : this.text("literal_text", ~atom);
+  }
+  atomType(atom: number): string {
+    return this.text(
+      "type_text",
+      this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!,
+    );
+  }
+  /** `1.0 MiB`, `1.0 MiB · 128.0 KiB a device` for what its type lays out, `16 B a device` for what stands in a shard_map. */
+  sizeText(atom: number): string {
+    const type = this.column(atom >= 0 ? "variable_type" : "literal_type")[atom >= 0 ? atom : ~atom]!;
+    const nbytes = this.column("type_nbytes")[type]!;
+    const place = this.places.get(atom);
+    if (place !== undefined) return `${formatBytes(nbytes)} a ${place}`;
+    return formatParts(nbytes, this.column("type_per_device")[type]!);
+  }
+  location(i: number): Place | null {
+    if (i < 0) return null;
+    return {
+      file: this.column("location_file")[i]!,
+      line: this.column("location_line")[i]!,
+      function: this.text("location_function", i),
+    };
+  }
+  placeText(place: Place | null): string {
+    return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
+  }
+  /** The user's source line at a place, or empty where it is not embedded. */
+  sourceText(place: Place | null): string {
+    const excerpts = place === null ? [] : (this.view.files[place.file]?.excerpts ?? []);
+    for (const { first, lines } of excerpts) {
+      const text = lines[place!.line - first];
+      if (text !== undefined) return text.trim();
+    }
+    return "";
+  }
+  placeTitle(place: Place | null): string {
+    return place === null
+      ? ""
+      : `${this.view.files[place.file]?.path ?? "?"}:${place.line} in ${place.function}`;
+  }
+
+  // --- lineage ---
+
+  origin(row: number): number {
+    return this.column("equation_origin")[row]!;
+  }
+
+  /** The rows made directly from a row. */
+  became(row: number): number[] {
+    const first = this.first(row);
+    return Array.from(this.children.subarray(this.childStarts[first]!, this.childStarts[first + 1]!));
+  }
+
+  /** Every row that the given ones came from, without themselves. */
+  ancestors(rows: Iterable<number>): Set<number> {
+    const found = new Set<number>();
+    for (const start of rows)
+      for (let row = this.origin(start); row >= 0 && !found.has(row); row = this.origin(row))
+        this.add(found, row);
+    return found;
+  }
+
+  /** Every row that was made from the given ones, without themselves. */
+  descendants(rows: Iterable<number>): Set<number> {
+    const found = new Set<number>();
+    const todo = [...rows];
+    for (let row = todo.pop(); row !== undefined; row = todo.pop())
+      for (const child of this.became(row))
+        if (!found.has(child)) {
+          this.add(found, child);
+          todo.push(child);
+        }
+    return found;
+  }
+
+  /** The rows whose equation stands on a source line. */
+  rowsOfLine(file: number, line: number): number[] {
+    const files = this.column("location_file");
+    const lines = this.column("location_line");
+    const there = new Set<number>();
+    for (let i = 0; i < lines.length; i++) if (files[i] === file && lines[i] === line) there.add(i);
+    const places = this.column("equation_location");
+    const rows: number[] = [];
+    for (let row = 0; row < this.rows; row++) if (there.has(places[row]!)) rows.push(row);
+    return rows;
+  }
+
+  /** The row itself, and the others that show the same equation. */
+  alike(row: number): number[] {
+    const first = this.first(row);
+    return [first, ...(this.twins.get(first) ?? [])];
+  }
+
+  /**
+   * Where a variable is made: an equation, or -1 for an input. A program that is called several times is shown each time, with
+   * the same variables: which of those is meant says `program`.
+   */
+  definition(variable: number, program = -1): number {
+    this.readUses();
+    const row = this.definitions![variable]!;
+    if (row < 0 || program < 0 || this.program(row) === program) return row;
+    return this.alike(row).find((same) => this.program(same) === program) ?? row;
+  }
+
+  /** The equations that read a variable; those of one program, where it is one that is called several times. */
+  uses(variable: number, program = -1): readonly number[] {
+    this.readUses();
+    const rows = Array.from(
+      this.readers!.subarray(this.readerStarts![variable]!, this.readerStarts![variable + 1]!),
+    );
+    const here = program < 0 ? [] : rows.filter((row) => this.program(row) === program);
+    return here.length > 0 ? here : rows;
+  }
+
+  /** The programs that give a variable back as a result. */
+  returnedBy(variable: number): readonly number[] {
+    this.readUses();
+    return this.returners!.get(variable) ?? [];
+  }
+
+  /** The program whose input or constant a variable is, or -1. */
+  boundBy(variable: number): number {
+    this.readUses();
+    return this.bindings![variable]!;
+  }
+
+  // --- values, tangents and cotangents ---
+
+  /** The first variable that is the same value, in whatever stage. */
+  value(variable: number): number {
+    return this.column("variable_value")[variable]!;
+  }
+  /** Whether a variable is a value, or a tangent or a cotangent, or what leads to one. */
+  kin(variable: number): Kin {
+    return (["value", "tangent", "cotangent", "tangent", "cotangent", "value"] as const)[
+      this.kinIndex(variable)
+    ]!;
+  }
+  /** The variable whose tangent or cotangent it is or leads to, or the result of what its rule is the rule of; or -1. */
+  belongsTo(variable: number): number {
+    return this.column("variable_of")[variable]!;
+  }
+  /** The value of the function that a variable is, or belongs to. */
+  family(variable: number): number {
+    let v = variable;
+    while (this.belongsTo(v) >= 0) v = this.belongsTo(v);
+    return this.value(v);
+  }
+  kinIndex(variable: number): number {
+    return this.column("variable_kin")[variable]!;
+  }
+  /** The hue of a variable; found when first asked for. */
+  hue(variable: number): number {
+    this.coloured ??= new Hues(this);
+    return this.coloured.of(variable);
+  }
+
+  /** How each input of a program is handed its value by the equation that holds it; nothing for one that it does not run itself. */
+  handed(program: number): Handed[] {
+    const start = this.column("program_binders")[program]!;
+    const row = this.column("program_owner")[program]!;
+    const operands = this.inputs(row);
+    return this.binders(program).flatMap((binder, i) => {
+      const place = this.column("binder_operands")[start + i]!;
+      const how = HANDED[this.column("binder_handed")[start + i]!]!;
+      return place < 0 ? [] : [{ binder, operand: operands[place]!, how }];
+    });
+  }
+
+  /** The number of an equation within its stage, as Python counts. */
+  number(row: number): number {
+    return row - this.view.stages[this.stage(row)]!.equations[0];
+  }
+
+  /** `c = mul a b`: an equation in short. */
+  summary(row: number): string {
+    const names = (atoms: number[]) => atoms.map((a) => this.atomText(a)).join(" ");
+    const inputs = names(this.inputs(row));
+    return `${names(this.outputs(row))} = ${this.primitive(row)}${inputs ? ` ${inputs}` : ""}`;
+  }
+
+  /** `backward:12`: how Python names a row. */
+  name(row: number): string {
+    return `${this.view.stages[this.stage(row)]!.key}:${this.number(row)}`;
+  }
+
+  /** The row that Python names, or -1. */
+  rowNamed(name: string): number {
+    const [key, number] = name.split(":");
+    const stage = this.view.stages.find((s) => s.key === key);
+    if (stage === undefined || !number) return -1;
+    const row = stage.equations[0] + Number(number);
+    return row < stage.equations[1] ? row : -1;
+  }
+
+  /** The modelled memory; made when first asked for, since there may be hundreds of thousands of buffers. */
+  get timeline(): Timeline {
+    this.modelled ??= this.readTimeline();
+    return this.modelled;
+  }
+
+  private readTimeline(): Timeline {
+    const isBackward = this.view.stages.map((stage) => stage.key === "backward");
+    const steps = Array.from(this.column("step_row"), (row) => ({
+      row,
+      isBackward: isBackward[this.stage(row)]!,
+    }));
+    const held = new Map<number, number[]>();
+    this.column("residual_buffer").forEach((buffer, residual) => {
+      push(held, buffer, residual);
+    });
+    const [kind, born, last, row] = (["kind", "born", "last", "row"] as const).map((n) =>
+      this.column(`buffer_${n}`),
+    );
+    const buffers: Buffer[] = Array.from(this.column("buffer_nbytes"), (nbytes, i) => ({
+      nbytes,
+      kind: MEMORY_KINDS[kind![i]!]!,
+      born: born![i]!,
+      last: last![i]!,
+      row: row![i]!,
+      name: this.text("buffer_name", i),
+      type: this.text("buffer_type", i),
+      residuals: held.get(i) ?? [],
+    }));
+    return { steps, buffers };
+  }
+
+  private readUses(): void {
+    if (this.definitions) return;
+    // Of every equation there is, so without a list for each.
+    const n = this.column("variable_name").length;
+    this.definitions = new Int32Array(n).fill(-1);
+    const [outputs, outputVars] = [this.column("equation_outputs"), this.column("output_vars")];
+    const [inputs, atoms] = [this.column("equation_inputs"), this.column("input_atoms")];
+    const starts = new Int32Array(n + 1);
+    const last = new Int32Array(n).fill(-1);
+    for (let row = 0; row < this.rows; row++) {
+      for (let k = outputs[row]!; k < outputs[row + 1]!; k++) this.definitions[outputVars[k]!] = row;
+      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
+          last[atoms[k]!] = row;
+          starts[atoms[k]! + 1]! += 1;
+        }
+    }
+    for (let v = 0; v < n; v++) starts[v + 1]! += starts[v]!;
+    this.readers = new Int32Array(starts[n]!);
+    const next = starts.slice();
+    last.fill(-1);
+    for (let row = 0; row < this.rows; row++)
+      for (let k = inputs[row]!; k < inputs[row + 1]!; k++)
+        if (atoms[k]! >= 0 && last[atoms[k]!] !== row) {
+          last[atoms[k]!] = row;
+          this.readers[next[atoms[k]!]!++] = row;
+        }
+    this.readerStarts = starts;
+    this.bindings = new Int32Array(this.definitions.length).fill(-1);
+    this.returners = new Map();
+    for (let p = 0; p < this.column("program_owner").length; p++) {
+      for (const v of this.binders(p)) this.bindings[v] = p;
+      for (const a of new Set(this.results(p))) if (a >= 0) push(this.returners, a, p);
+    }
+  }
+
+  private add(found: Set<number>, row: number): void {
+    for (const same of this.alike(row)) found.add(same);
+  }
+
+  private readChildren(): { starts: Int32Array; items: Int32Array } {
+    const origins = this.column("equation_origin");
+    const twins = this.column("equation_twin");
+    const starts = new Int32Array(this.rows + 1);
+    for (let row = 0; row < this.rows; row++) {
+      if (twins[row]! >= 0) push(this.twins, twins[row]!, row);
+      else if (origins[row]! >= 0) starts[origins[row]! + 1]! += 1;
+    }
+    for (let row = 0; row < this.rows; row++) starts[row + 1]! += starts[row]!;
+    const items = new Int32Array(starts[this.rows]!);
+    const next = starts.slice();
+    for (let row = 0; row < this.rows; row++)
+      if (twins[row]! < 0 && origins[row]! >= 0) items[next[origins[row]!]!++] = row;
+    return { starts, items };
+  }
+
+  private readLayouts(): Map<number, Layout> {
+    const rows = Array.from(this.column("layout_rows"));
+    return new Map(
+      rows.map((row, i) => {
+        const [place = "", ...specs] = this.text("layout_texts", i).split("\n");
+        const n = this.inputs(row).length;
+        return [row, { place, operands: specs.slice(0, n), results: specs.slice(n) }];
+      }),
+    );
+  }
+
+  private readPlaces(): Map<number, string> {
+    const places = new Map<number, string>();
+    if (this.layouts.size === 0) return places;
+    const ofProgram = new Map<number, string>();
+    this.column("program_owner").forEach((owner, p) => {
+      const place =
+        this.layouts.get(owner)?.place ?? (owner < 0 ? undefined : ofProgram.get(this.program(owner)));
+      if (place === undefined) return;
+      ofProgram.set(p, place);
+      for (const v of this.binders(p)) places.set(v, place);
+    });
+    for (let row = 0; row < this.rows; row++) {
+      const place = ofProgram.get(this.program(row));
+      if (place !== undefined) for (const v of this.outputs(row)) places.set(v, place);
+    }
+    return places;
+  }
+
+  private readDonations(): Donation[] {
+    return Array.from(this.column("donation_rows"), (row, i) => {
+      const program = this.nested(row)[0]!;
+      const operand = this.column("donation_operands")[i]!;
+      const result = this.column("donation_results")[i]!;
+      return {
+        row,
+        variable: this.binders(program)[this.constants(program) + operand]!,
+        operand,
+        result,
+        taker: result < 0 ? null : this.results(program)[result]!,
+        reason: this.text("donation_reasons", i),
+      };
+    });
+  }
+
+  private readResiduals(): Residual[] {
+    const n = this.column("residual_nbytes").length;
+    return Array.from({ length: n }, (_, i) => ({
+      index: i,
+      name: this.text("residual_name", i),
+      type: this.text("residual_type", i),
+      nbytes: this.column("residual_nbytes")[i]!,
+      perDevice: this.column("residual_per_device")[i]!,
+      dummy: this.column("residual_dummy")[i]!,
+      kind: KINDS[this.column("residual_kind")[i]!] ?? "",
+      place: this.location(this.column("residual_location")[i]!),
+      scope: this.text("residual_scope", i),
+      module: this.text("residual_module", i),
+      rule: this.text("residual_rule", i),
+      reason: this.text("residual_reason", i),
+      decision: this.text("residual_decision", i),
+      producer: this.column("residual_producer")[i]!,
+      consumers: this.slice("residual_consumers", "consumer_rows", i),
+    }));
+  }
+}
+
+function push<T>(map: Map<number, T[]>, key: number, value: T): void {
+  const list = map.get(key);
+  if (list) list.push(value);
+  else map.set(key, [value]);
+}

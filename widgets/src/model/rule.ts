@@ -1,0 +1,275 @@
+/** A step as a small program: what each variable is to the equation that the step is of. */
+
+import { plural } from "../ui/format";
+import type { Model } from "./model";
+import type { Play } from "./player";
+
+export type Kind = "source" | "value" | "tangent" | "cotangent" | "so far" | "residual" | "local";
+
+/** What a variable is in a step. */
+export interface Name {
+  variable: number;
+  kind: Kind;
+  /** The variable of the source that it is the value, the tangent or the cotangent of, or -1. */
+  of: number;
+  /** A number for each identity, or -1 for what has its meaning in the rule alone. */
+  colour: number;
+}
+
+/** What a rule adds to one stage. */
+export interface Part {
+  stage: number;
+  takes: Name[];
+  rows: number[];
+  gives: Name[];
+}
+
+export interface Rule {
+  /** What it is called: `jvp rule of sin`. */
+  title: string;
+  parts: Part[];
+  names: ReadonlyMap<number, Name>;
+  /** What it is, in a sentence. */
+  sentence: string;
+}
+
+/** What a variable is to one that it belongs to: an index into the kins of the view. */
+interface Bond {
+  of: number;
+  kin: number;
+}
+
+/** The kins of what is all of a tangent or a cotangent, or one call's value; the others lead to it. */
+const WHOLE = new Set([1, 2, 5]);
+
+/** The roles of equations that compute values. */
+const OF_VALUES = new Set(["primal", "recomputation"]);
+
+/** The rules of a play: who is whose value, tangent and cotangent, as the transforms say. */
+export class Rules {
+  private readonly model: Model;
+  private readonly isTransposed: boolean;
+  /** For a value of the source its tangent, or its cotangent. */
+  private readonly duals = new Map<number, number>();
+  /** What a value belongs to. */
+  private readonly bonds = new Map<number, Bond[]>();
+  /** The values that the forward program saves. */
+  private readonly saved = new Set<number>();
+
+  constructor(readonly play: Play) {
+    const { model } = play;
+    this.model = model;
+    this.isTransposed = play.transform.key === "transpose";
+    const [ofs, kins] = [model.column("others_of"), model.column("others_kin")];
+    model.column("others_value").forEach((v, i) => {
+      this.bonds.set(v, [...this.bondsOf(v), { of: ofs[i]!, kin: kins[i]! }]);
+    });
+    for (const stage of play.transform.targets) {
+      const { programs, equations, key } = model.view.stages[stage]!;
+      for (let p = programs[0]; p < programs[1]; p++)
+        for (const v of model.binders(p)) {
+          this.note(v);
+          if (key === "linear" && model.kin(v) === "value") this.saved.add(model.value(v));
+        }
+      for (let row = equations[0]; row < equations[1]; row++)
+        for (const v of model.outputs(row)) this.note(v);
+    }
+  }
+
+  private note(v: number): void {
+    for (const { of, kin } of this.bondsOf(v))
+      if ((kin === 1 || kin === 2) && !this.duals.has(of)) this.duals.set(of, v);
+  }
+
+  private bondsOf(v: number): readonly Bond[] {
+    const { model } = this;
+    const value = model.value(v);
+    const of = model.belongsTo(v);
+    return this.bonds.get(value) ?? (of < 0 ? [] : [{ of: model.value(of), kin: model.kinIndex(v) }]);
+  }
+
+  /** The rule of a step, its variables told apart. */
+  at(step: number): Rule {
+    const { model, play } = this;
+    const rows = play.outerRows(step);
+    const names = this.names(step, rows);
+    const titles = rows.filter((row) => !play.isLoose[row]).map((row) => model.rule(row));
+    const title = titles.find((t) => t && !t.startsWith("sum of cotangents")) ?? titles.find(Boolean) ?? "";
+    const parts = play.transform.targets.flatMap((stage): Part[] => {
+      const here = rows.filter((row) => model.stage(row) === stage);
+      if (here.length === 0) return [];
+      const { defined, free } = scope(model, here);
+      const named = (variables: Iterable<number>) => Array.from(variables, (v) => names.get(v)!);
+      const ends = model.outputs(here.at(-1)!);
+      const isGiven = (n: Name) => n.kind !== "local" || ends.includes(n.variable);
+      const gives = named(defined).filter((n) => isGiven(n) && model.atomText(n.variable) !== "_");
+      return [{ stage, takes: named(free), rows: here, gives }];
+    });
+    return { title, parts, names, sentence: this.sentence(step, rows) };
+  }
+
+  /** Whether the forward program saves a variable of it for the linear one. */
+  isSaved(v: number): boolean {
+    return this.saved.has(this.model.value(v));
+  }
+
+  private names(step: number, rows: number[]): Map<number, Name> {
+    const { model, play } = this;
+    const names = new Map<number, Name>();
+    const bySource = new Map<number, Name>();
+    const residuals = new Map<number, number>();
+    const made = new Set(
+      play.equations(step).flatMap((row) => model.outputs(row).map((u) => model.value(u))),
+    );
+    const isAgain = this.isTransposed && model.role(play.sources[step]!) === "recomputation";
+    let colours = 0;
+    for (const u of play.equations(step).flatMap((row) => [...model.inputs(row), ...model.outputs(row)])) {
+      if (u < 0 || names.has(u)) continue;
+      const same = bySource.get(model.value(u));
+      const name: Name = { variable: u, kind: "source", of: u, colour: same?.colour ?? colours++ };
+      names.set(u, name);
+      if (same === undefined) bySource.set(model.value(u), name);
+    }
+    const { defined, free } = scope(model, rows);
+    const read = new Set(rows.flatMap((row) => model.inputs(row)));
+    for (const v of [...free, ...defined]) {
+      if (names.has(v)) continue;
+      const value = model.value(v);
+      const put = (kind: Kind, source?: Name, of = source?.of ?? -1) =>
+        names.set(v, { variable: v, kind, of, colour: source?.colour ?? -1 });
+      const source = bySource.get(value);
+      const bonds = this.bondsOf(v);
+      const whole = bonds.filter(({ of, kin }) => WHOLE.has(kin) && bySource.has(of));
+      // What a transposition is given is first of all the cotangent of a result.
+      const bond = whole.find(({ of }) => made.has(of)) ?? whole[0];
+      const isInside = defined.has(v) && read.has(v);
+      const part = isInside ? undefined : bonds.find(({ of, kin }) => kin === 4 && bySource.has(of));
+      const kin = model.kin(v);
+      if (source !== undefined) put(!isAgain && this.isResidual(v) ? "residual" : "value", source);
+      else if (part !== undefined && free.has(v) && !(bond && made.has(bond.of)))
+        put("so far", bySource.get(part.of));
+      else if (bond !== undefined) put(kin, bySource.get(bond.of));
+      else if (part !== undefined) put("so far", bySource.get(part.of));
+      else if (kin === "value" && (this.isResidual(v) || (this.saved.has(value) && !free.has(v)))) {
+        if (!residuals.has(value)) residuals.set(value, colours++);
+        names.set(v, { variable: v, kind: "residual", of: -1, colour: residuals.get(value)! });
+      } else if (free.has(v))
+        put(kin, undefined, bonds.find((b) => WHOLE.has(b.kin))?.of ?? (value === v ? -1 : value));
+      else put("local");
+    }
+    return names;
+  }
+
+  /** Whether a variable of the linear or the backward program is one that it gets from the forward program. */
+  private isResidual(v: number): boolean {
+    const { model } = this;
+    const program = model.boundBy(v);
+    if (program < 0 || model.kin(v) !== "value") return false;
+    const { key } = model.view.stages[model.column("program_stage")[program]!]!;
+    return key === "linear" || key === "backward";
+  }
+
+  /** Whether an equation of a rule works on tangents or cotangents, be it together with the values. */
+  private isLinear(row: number, source: number): boolean {
+    const { model, play } = this;
+    if (play.isLoose[row] || model.role(row) === "residual") return false;
+    return !OF_VALUES.has(model.role(row)) || model.inputs(row).length > model.inputs(source).length;
+  }
+
+  /** Whether a variable of the source has a tangent or a cotangent. */
+  private hasDual(u: number): boolean {
+    return !this.isTransposed || this.model.kin(u) !== "value";
+  }
+
+  private dual(u: number | undefined): number {
+    return u === undefined ? -1 : (this.duals.get(this.model.value(u)) ?? -1);
+  }
+
+  // --- in words ---
+
+  private sentence(step: number, rows: number[]): string {
+    const { model, play } = this;
+    const primitive = model.primitive(play.sources[step]!);
+    if (rows.length === 0) return `${primitive}: ${this.nothing(step)}.`;
+    if (rows.every((row) => play.isCopy(row, step))) return `${primitive}: ${this.copied(step, rows)}.`;
+    const count = new Map<string, number>();
+    for (const row of rows) {
+      const role = model.role(row);
+      const told = play.isLoose[row] && role === "primal" ? "loose" : role;
+      count.set(told, (count.get(told) ?? 0) + 1);
+    }
+    const words: [string, string][] = [
+      ["primal", this.isTogether(step, rows) ? "for values and tangents at once" : "for the value"],
+      ["residual", "towards what is saved"],
+      ["recomputation", "that computes again what was not saved"],
+      ["tangent", "for the tangent"],
+      ["cotangent", this.towards(step)],
+      ["accumulation", "to add it to what came before"],
+      ["zero", "for zeros"],
+      ["dummy", "for dummies"],
+      ["loose", "that came from no equation"],
+    ];
+    const told = words.flatMap(([role, what]) => (count.has(role) ? [{ n: count.get(role)!, what }] : []));
+    const parts = told.map(({ n, what }, i) => `${i === 0 ? plural(n, "equation") : n} ${what}`);
+    return `${primitive}: ${parts.join(", ")}.`;
+  }
+
+  /** Whether an equation that holds a program takes values and tangents, as in a JVP. */
+  private isTogether(step: number, rows: number[]): boolean {
+    const { model, play } = this;
+    return rows.some((row) => model.role(row) === "primal" && this.isLinear(row, play.sources[step]!));
+  }
+
+  private towards(step: number): string {
+    const { model, play } = this;
+    const operands = play.equations(step).flatMap((row) => model.inputs(row));
+    const [u, another] = new Set(operands.filter((a) => a >= 0 && this.hasDual(a)));
+    return u === undefined || another !== undefined
+      ? "for cotangents"
+      : `for the cotangent of ${this.text(u)}`;
+  }
+
+  private copied(step: number, rows: number[]): string {
+    const { model, play } = this;
+    if (rows.some((row) => model.rule(row).includes("no tangent reaches it")))
+      return "no tangent reaches it, so it is copied as it is";
+    const [out] = model.outputs(play.sources[step]!);
+    const t = this.dual(out);
+    if (t < 0) return "it is copied as it is";
+    return `it is copied as it is; ${this.text(t)} is the tangent of its result too`;
+  }
+
+  private nothing(step: number): string {
+    const { model, play } = this;
+    const source = play.sources[step]!;
+    const inner = play.sources[step + 1];
+    if (inner !== undefined && model.owner(inner) === source)
+      return "it is taken apart; the steps that follow are inside it";
+    const c = this.isTransposed ? this.dual(model.outputs(source)[0]) : -1;
+    const to = [...new Set(model.inputs(source))].filter((u) => u >= 0 && this.dual(u) >= 0);
+    // A rule that adds nothing can but hand on the cotangent of its result.
+    if (c < 0 || to.length === 0 || model.outputs(source).length > 1) return "no equation comes of it";
+    return `no equation; the cotangent ${this.text(c)} goes to ${to.map((u) => this.text(u)).join(" and to ")} as it is`;
+  }
+
+  private text(v: number): string {
+    return `\`${this.model.atomText(v)}\``;
+  }
+}
+
+/** How many colours there are; beyond that they come again, and the names tell apart. */
+const COLOURS = 7;
+
+/** The classes that give a variable its colour, and its line: whole for a value, dotted for a tangent or a cotangent. */
+export function nameClass(name: Name | undefined): string {
+  if (name === undefined) return "";
+  const colour = name.colour < 0 ? "jv-id-none" : `jv-id-${name.colour % COLOURS}`;
+  return `jv-id ${colour} is-${name.kind.replace(" ", "-")}`;
+}
+
+/** The variables that some equations make, and those that they read of others. */
+function scope(model: Model, rows: number[]): { defined: Set<number>; free: Set<number> } {
+  const defined = new Set(rows.flatMap((row) => model.outputs(row)));
+  const free = new Set(rows.flatMap((row) => model.inputs(row)).filter((a) => a >= 0 && !defined.has(a)));
+  return { defined, free };
+}

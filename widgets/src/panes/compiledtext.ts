@@ -1,0 +1,127 @@
+/** What a gradient compiles to: the texts that Python made, and which lines of them stand for which equations. */
+
+import type { Model } from "../model/model";
+
+interface Text {
+  text: string;
+  /** For each line, equations: numbered from 0 over the stages. */
+  links: number[][];
+  /** Lines that were left out at the end. */
+  cut: number;
+}
+
+export interface Compiled {
+  function: string;
+  /** The stages that were compiled, and how many equations each has. */
+  stages: [string, number][];
+  backend: string;
+  stablehlo: Text;
+  hlo: Text | null;
+  notes: string[];
+  error: string;
+}
+
+/** One of the texts, with rows of the model in place of numbers. */
+export class Linked {
+  readonly lines: readonly string[];
+  readonly rows: readonly (readonly number[])[];
+  readonly cut: number;
+  /** The lines of each row that has any. */
+  readonly linesOf = new Map<number, number[]>();
+
+  constructor(
+    private readonly model: Model,
+    text: Text,
+    private readonly stages: readonly [string, number][],
+  ) {
+    const rowOf: number[] = [];
+    for (const [key, n] of stages) {
+      const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
+      for (let i = 0; i < n; i++) rowOf.push(first + i);
+    }
+    this.lines = text.text.split("\n");
+    this.rows = text.links.map((numbers) => numbers.map((i) => rowOf[i]!));
+    this.cut = text.cut;
+    this.rows.forEach((rows, line) => {
+      for (const row of rows) {
+        const lines = this.linesOf.get(row);
+        if (lines) lines.push(line);
+        else this.linesOf.set(row, [line]);
+      }
+    });
+  }
+
+  isCompiled(row: number): boolean {
+    return this.stages.some(([key]) => key === this.model.view.stages[this.model.stage(row)]!.key);
+  }
+
+  /** Whether a row has a line, or one that it holds has. */
+  isLeft(row: number): boolean {
+    return this.linesOf.has(row) || this.inside(row).some((inner) => this.linesOf.has(inner));
+  }
+
+  /** The rows that stand for one in the text: itself, or those that it holds where it has no line, as a call that was inlined. */
+  standingFor(row: number): number[] {
+    return this.linesOf.has(row) ? [row] : this.inside(row);
+  }
+
+  /** The innermost equations of the stages, and how many of them no line is left of. */
+  gone(): { total: number; without: number } {
+    let total = 0;
+    let without = 0;
+    for (const [key] of this.stages) {
+      const [first, stop] = this.model.view.stages.find((stage) => stage.key === key)!.equations;
+      for (let row = first; row < stop; row++)
+        if (this.model.nested(row).length === 0) {
+          total += 1;
+          if (!this.linesOf.has(row)) without += 1;
+        }
+    }
+    return { total, without };
+  }
+
+  private inside(row: number): number[] {
+    const { model } = this;
+    if (model.nested(row).length === 0) return [];
+    // What a row holds follows it.
+    const stop = model.view.stages[model.stage(row)]!.equations[1];
+    const found: number[] = [];
+    for (let inner = row + 1; inner < stop && isWithin(model, inner, row); inner++) found.push(inner);
+    return found;
+  }
+}
+
+function isWithin(model: Model, row: number, outer: number): boolean {
+  let owner = model.owner(row);
+  while (owner > outer) owner = model.owner(owner);
+  return owner === outer;
+}
+
+export interface Part {
+  from: number;
+  to: number;
+  kind: "variable" | "type" | "literal" | "label" | "keyword" | "primitive" | "param";
+}
+
+const PARTS = new RegExp(
+  [
+    "(%[\\w.\\-#]+|@[\\w.\\-]+)",
+    "(\\b(?:pred|token|opaque|bf16|[sufc]\\d+\\w*)\\[[^\\]]*\\](?:\\{[^}]*\\})?|!?\\b(?:tensor|tuple)<[^>]*>)",
+    "(//.*$|/\\*.*?\\*/)",
+    "\\b(ENTRY|ROOT|HloModule|module|func\\.func|return|public|private|cond|do|attributes)\\b(?!=)",
+    "((?:stablehlo|chlo|sdy|mhlo|func)\\.[\\w.]+|(?<=[ ])[a-z][a-z0-9-]*(?=\\())",
+    "(\\b[a-z_]+=|\\b(?:dims|sizes|contracting_dims|batching_dims|precision|dimensions|init)\\b)",
+    "((?<=constant\\()[^)]*|dense<[^>]*>)",
+  ].join("|"),
+  "g",
+);
+const KINDS = ["variable", "type", "label", "keyword", "primitive", "param", "literal"] as const;
+
+/** The parts of a line that are coloured. */
+export function partsOf(line: string): Part[] {
+  return Array.from(line.matchAll(PARTS), (match) => ({
+    from: match.index,
+    to: match.index + match[0].length,
+    kind: KINDS[match.slice(1).findIndex((group) => group !== undefined)]!,
+  }));
+}

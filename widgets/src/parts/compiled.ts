@@ -1,3 +1,0 @@
-/** The stage `compiled`. */
-
-export { CompiledPane } from "../panes/compiled";

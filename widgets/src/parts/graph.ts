@@ -1,3 +1,0 @@
-/** The graph: its pane, its layout with the worker for that, its drawing. */
-
-export { GraphPane } from "../panes/graph";

@@ -1,0 +1,118 @@
+/** The breakpoints: a list, and a field to add one. */
+
+import { h } from "../ui/dom";
+import type { StepperState } from "./view";
+
+const KINDS: readonly [kind: string, label: string, placeholder: string][] = [
+  ["primitive", "primitive", "tanh"],
+  ["line", "line", "41 or model.py:41"],
+  ["name", "name", "h"],
+  ["when", "predicate", "lambda v: abs(v).max() > 1e3"],
+  ["non_finite", "not finite", ""],
+];
+
+export class Breaks {
+  readonly element: HTMLElement;
+  private readonly list = h("ul", { class: "jv-breaks-list", "data-testid": "breakpoints" });
+  private readonly kind: HTMLSelectElement;
+  private readonly text: HTMLInputElement;
+  private readonly add: HTMLButtonElement;
+  private readonly form: HTMLElement;
+
+  constructor(
+    private readonly state: StepperState,
+    private readonly addBreak: (condition: Record<string, unknown>) => boolean,
+    private readonly remove: (number: number) => void,
+  ) {
+    this.kind = h(
+      "select",
+      {
+        class: "jv-input",
+        "aria-label": "kind of breakpoint",
+        "data-testid": "break-kind",
+        onchange: () => this.fit(),
+      },
+      ...KINDS.map(([value, label]) => h("option", { value }, label)),
+    );
+    this.text = h("input", {
+      type: "text",
+      class: "jv-input",
+      "aria-label": "what to stop at",
+      "data-testid": "break-text",
+      spellcheck: "false",
+      autocomplete: "off",
+      onkeydown: (event: KeyboardEvent) => {
+        if (event.key === "Enter") this.submit();
+      },
+    });
+    this.add = h(
+      "button",
+      { type: "button", class: "jv-button", "data-testid": "break-add", onclick: () => this.submit() },
+      "Add",
+    );
+    this.form = h(
+      "div",
+      { class: "jv-breaks-form", role: "group", "aria-label": "new breakpoint" },
+      this.kind,
+      this.text,
+      this.add,
+    );
+    this.element = h(
+      "section",
+      { class: "jv-pane jv-breaks", "aria-label": "breakpoints" },
+      h("div", { class: "jv-pane-head" }, h("strong", {}, "breakpoints")),
+      this.list,
+      this.form,
+    );
+    this.fit();
+  }
+
+  focus(): void {
+    this.kind.focus();
+  }
+
+  update(isOff: boolean): void {
+    const { breakpoints } = this.state.stop;
+    this.list.replaceChildren(
+      ...breakpoints.map((b, i) =>
+        h(
+          "li",
+          { class: b.isHit ? "is-hit" : "", "data-testid": "breakpoint" },
+          h("span", { class: "jv-break-place is-set", "aria-hidden": "true" }),
+          h("code", { class: "jv-cut", title: b.text }, b.text),
+          b.isHit && h("span", { class: "jv-tag" }, "hit"),
+          h(
+            "button",
+            {
+              type: "button",
+              class: "jv-close",
+              title: "Remove",
+              "aria-label": `remove breakpoint ${b.text}`,
+              "aria-disabled": isOff,
+              onclick: () => this.remove(i),
+            },
+            "×",
+          ),
+        ),
+      ),
+    );
+    this.form.hidden = isOff;
+  }
+
+  private fit(): void {
+    const [kind, , placeholder] = KINDS[this.kind.selectedIndex]!;
+    this.text.hidden = kind === "non_finite";
+    this.text.placeholder = placeholder;
+    this.text.classList.toggle("jv-mono", kind !== "line");
+  }
+
+  private submit(): void {
+    const kind = this.kind.value;
+    const text = this.text.value.trim();
+    if (kind !== "non_finite" && text === "") {
+      this.text.focus();
+      return;
+    }
+    if (this.addBreak(kind === "non_finite" ? { non_finite: true } : { [kind]: text })) this.text.value = "";
+  }
+}

@@ -1,0 +1,449 @@
+/** What stands above the panes: the stages with the time line, the moves, and the programs on the way in. */
+
+import { elapsed } from "../main/waiting";
+import { h, svg } from "../ui/dom";
+import { formatCount } from "../ui/format";
+import type { Session } from "./session";
+import type { Shown, StepperState } from "./view";
+
+export interface Move {
+  key: string;
+  /** What is asked of Python. */
+  do: string;
+  label: string;
+  title: string;
+  icon: string;
+}
+
+const DOT = (x: number, y: number) => `M${x - 1.5} ${y}a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0 -3 0`;
+
+/** The moves, in the order of their buttons. */
+export const MOVES: readonly Move[] = [
+  {
+    key: "r",
+    do: "restart",
+    label: "Restart",
+    title: "Back to the start",
+    icon: "M3.2 5.5A5.5 5.5 0 1 1 2.5 8M3 2v3.8h3.8",
+  },
+  {
+    key: "B",
+    do: "back into",
+    label: "Back into",
+    title: "Back, to the end of what the equation before ran",
+    icon: `M13.5 2.5H8V10M5 7l3 3 3-3${DOT(8, 14)}`,
+  },
+  {
+    key: "b",
+    do: "back",
+    label: "Back",
+    title: "Back by one equation, or iteration",
+    icon: `M13.5 9.5A5.6 5.6 0 0 0 3 6.5M2.6 2.5v4.2h4.2${DOT(8, 13.5)}`,
+  },
+  {
+    key: "n",
+    do: "next",
+    label: "Next",
+    title: "Run the next equation, over what it holds",
+    icon: `M2.5 9.5A5.6 5.6 0 0 1 13 6.5M13.4 2.5v4.2H9.2${DOT(8, 13.5)}`,
+  },
+  {
+    key: "i",
+    do: "into",
+    label: "Into",
+    title: "Into what the next equation holds",
+    icon: `M8 1.5V10M5 7l3 3 3-3${DOT(8, 14)}`,
+  },
+  {
+    key: "o",
+    do: "out",
+    label: "Out",
+    title: "Run what is left of this program, all iterations",
+    icon: `M8 10V2M5 5l3-3 3 3${DOT(8, 14)}`,
+  },
+  {
+    key: "c",
+    do: "continue",
+    label: "Run",
+    title: "Run to the next breakpoint, or to the end",
+    icon: "M3 2.5v11M6.5 3l7 5-7 5z",
+  },
+  {
+    key: "e",
+    do: "end",
+    label: "End",
+    title: "Run to the end, past all breakpoints",
+    icon: "M2.5 3l7 5-7 5zM13 2.5v11",
+  },
+];
+
+/** Those that go back. */
+export const BACK: ReadonlySet<string> = new Set(["restart", "back", "back into"]);
+
+export const KEYS: readonly [string, string][] = [
+  ["n", "run the next equation"],
+  ["i", "into what it holds: a loop, a branch, a function"],
+  ["o", "out: run what is left of this program"],
+  ["b, Shift + b", "back by one equation; back into the one before"],
+  ["c", "run to the next breakpoint"],
+  ["e", "run to the end"],
+  ["r", "back to the start"],
+  ["g", "to an iteration of the loop"],
+  ["p", "breakpoint at the line or equation, set or removed"],
+  ["a", "add a breakpoint: primitive, name, predicate, …"],
+  ["/", "look at a value by name"],
+  ["↑ ↓ Home End", "in the jaxpr and the source: to a line"],
+  ["Enter", "in the jaxpr: run, or go back, to before that equation"],
+  ["l", "in the jaxpr: look at what that equation makes"],
+  ["→, Esc", "in the jaxpr: show what an equation holds; back to the stop"],
+  ["Tab", "next control"],
+  ["?", "these keys"],
+];
+
+function icon(path: string): SVGElement {
+  return svg(
+    "svg",
+    { viewBox: "0 0 16 16", class: "jv-icon", "aria-hidden": "true" },
+    svg("path", { d: path }),
+  );
+}
+
+/** The stages, and how far the run is in them. */
+export class Rail {
+  readonly element: HTMLElement;
+  private readonly stages: HTMLElement[];
+  private readonly slider: HTMLInputElement;
+  private readonly starts: number[] = [];
+  private readonly total: number;
+
+  constructor(
+    private readonly state: StepperState,
+    show: (shown: Shown) => void,
+    goto: (stage: string, index: number) => void,
+  ) {
+    const { stages, programs } = state.programs;
+    const sizes = stages.map(({ program }) => programs[program]!.rows.length);
+    let before = 0;
+    for (const size of sizes) {
+      this.starts.push(before);
+      before += size + 1;
+    }
+    this.total = before - 1;
+    this.stages = stages.map(({ name }, i) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "jv-stage",
+          style: `flex-grow:${Math.max(sizes[i]!, this.total / 6)}`,
+          title: `Show the ${name} program`,
+          "data-testid": `step-stage-${name}`,
+          onclick: () => show({ stage: name, way: [] }),
+        },
+        name,
+        h("span", { class: "jv-count" }),
+      ),
+    );
+    this.slider = h("input", {
+      type: "range",
+      class: "jv-slider",
+      min: 0,
+      max: this.total,
+      "aria-label": "how far the run is",
+      title: "Go to any equation of the outermost programs, ahead or back",
+      "data-testid": "time-line",
+      onchange: () => {
+        const at = Number(this.slider.value);
+        const i = this.starts.filter((start) => start <= at).length - 1;
+        goto(stages[i]!.name, at - this.starts[i]!);
+      },
+    });
+    this.element = h(
+      "div",
+      { class: "jv-step-rail" },
+      h("div", { class: "jv-step-stages", role: "group", "aria-label": "stages" }, ...this.stages),
+      this.slider,
+    );
+  }
+
+  update(isOff: boolean): void {
+    const { stop, programs, shown } = this.state;
+    const here = programs.stages.findIndex((s) => s.name === stop.stage);
+    const at = stop.path[0]?.index ?? stop.index;
+    this.slider.value = String(this.starts[here]! + at);
+    this.slider.disabled = isOff;
+    this.slider.setAttribute("aria-valuetext", `${stop.stage}, equation ${at}`);
+    programs.stages.forEach(({ name, program }, i) => {
+      const n = programs.programs[program]!.rows.length;
+      const done = i < here ? n : i > here ? 0 : at;
+      const element = this.stages[i]!;
+      element.classList.toggle("is-shown", i === here);
+      element.setAttribute("aria-pressed", String(shown.stage === name));
+      element.style.setProperty("--done", `${n === 0 ? 100 : (100 * done) / n}%`);
+      element.lastElementChild!.textContent = `${formatCount(done)} of ${formatCount(n)}`;
+    });
+  }
+}
+
+/** The moves, and what the kernel is at. */
+export class Bar {
+  readonly element: HTMLElement;
+  private readonly buttons: HTMLButtonElement[];
+  private readonly status = h("span", { class: "jv-status jv-cut", "data-testid": "step-status" });
+  private readonly busy = h("span", { class: "jv-busy", "data-testid": "busy" });
+  private readonly stop: HTMLButtonElement;
+  private readonly clock: ReturnType<typeof setInterval>;
+
+  constructor(
+    private readonly session: Session,
+    move: (what: string) => void,
+    toggleKeys: () => void,
+  ) {
+    this.buttons = MOVES.map((m) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: `jv-button jv-move${m.do === "next" ? " is-main" : ""}`,
+          title: `${m.title} (${m.key === "B" ? "Shift + B" : m.key.toUpperCase()})`,
+          "aria-keyshortcuts": m.key === "B" ? "Shift+B" : m.key,
+          "data-testid": `move-${m.do.replace(" ", "-")}`,
+          onclick: () => move(m.do),
+        },
+        icon(m.icon),
+        h("span", { class: "jv-move-label" }, m.label),
+      ),
+    );
+    this.stop = h(
+      "button",
+      { type: "button", class: "jv-button", hidden: true, onclick: () => session.interrupt() },
+      "Stop",
+    );
+    this.element = h(
+      "div",
+      { class: "jv-step-bar", role: "toolbar", "aria-label": "moves" },
+      ...this.buttons,
+      this.status,
+      this.busy,
+      this.stop,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "jv-button",
+          title: "Keys (?)",
+          "aria-label": "keys",
+          "data-testid": "step-keys",
+          onclick: toggleKeys,
+        },
+        "?",
+      ),
+    );
+    this.clock = setInterval(() => this.tick(), 250);
+  }
+
+  destroy(): void {
+    clearInterval(this.clock);
+  }
+
+  update(state: StepperState): void {
+    const { off } = this.session;
+    const { stop } = state;
+    const text = stop.hit ? `Stopped at: ${stop.hit}` : stop.isDone ? "The run is over" : "";
+    this.status.textContent = this.status.title = text;
+    this.status.classList.toggle("is-hit", stop.hit !== "");
+    MOVES.forEach((move, i) => {
+      const isOver = BACK.has(move.do) ? state.isStart : stop.isDone;
+      const button = this.buttons[i]!;
+      // A control that has the focus keeps it: it says why it is off, and does nothing.
+      button.setAttribute("aria-disabled", String(off !== "" || isOver));
+    });
+    this.tick();
+  }
+
+  private tick(): void {
+    const { since, isBegun } = this.session;
+    const passed = since === null ? 0 : performance.now() - since;
+    const text =
+      passed < 1000 ? "" : `${isBegun ? "running" : "waiting for the kernel"} · ${elapsed(passed)}`;
+    if (this.busy.textContent !== text) this.busy.textContent = text;
+    this.stop.hidden = !(passed >= 1000 && this.session.canInterrupt);
+  }
+}
+
+/** The programs on the way in, each to be shown, and of loops the iteration, to be chosen. */
+export class Crumbs {
+  readonly element = h("nav", {
+    class: "jv-crumbs",
+    "aria-label": "programs on the way in",
+    "data-testid": "crumbs",
+  });
+  private box: HTMLInputElement | null = null;
+
+  constructor(
+    private readonly state: StepperState,
+    private readonly show: (shown: Shown) => void,
+    private readonly toIteration: (depth: number, iteration: number) => void,
+  ) {}
+
+  /** The field of the innermost loop's iteration. */
+  focus(): void {
+    this.box?.focus();
+    this.box?.select();
+  }
+
+  update(isOff: boolean): void {
+    const had = this.element.contains(this.element.ownerDocument.activeElement) || this.hasFocus();
+    const { shown, levels, stop, isHere } = this.state;
+    this.box = null;
+    const parts: HTMLElement[] = [
+      this.crumb(shown.stage, { stage: shown.stage, way: [] }, levels.length === 0),
+    ];
+    levels.forEach(({ row, index, body, level }, depth) => {
+      const name = level?.name || nameIn(row.q);
+      const branch = /^branches\[(\d+)\]$/.exec(body)?.[1];
+      const text = `${row.p}${name ? ` ${name}` : ""}${branch === undefined ? "" : ` branch ${branch}`}`;
+      const way = shown.way.slice(0, depth + 1);
+      parts.push(h("span", { class: "jv-crumb-sep", "aria-hidden": "true" }, "›"));
+      parts.push(
+        this.crumb(text, { stage: shown.stage, way }, depth === levels.length - 1, `equation ${index}`),
+      );
+      if (level?.iteration !== null && level !== null)
+        parts.push(this.iteration(depth, level.iteration!, level.length, level.isReverse, isOff));
+    });
+    const next = isHere ? this.state.program.rows[stop.index] : undefined;
+    if (next && (next.p === "scan" || next.p === "while") && next.n && !stop.isDone)
+      parts.push(this.ahead(next.p, next.q ?? [], isOff));
+    if (!isHere)
+      parts.push(
+        h(
+          "button",
+          {
+            type: "button",
+            class: "jv-button jv-to-stop",
+            "data-testid": "to-stop",
+            onclick: () => this.show(this.state.here),
+          },
+          "to the stop",
+        ),
+      );
+    this.element.replaceChildren(...parts);
+    if (had) (this.box as HTMLInputElement | null)?.focus();
+  }
+
+  private hasFocus(): boolean {
+    const tree = this.element.getRootNode();
+    return tree instanceof ShadowRoot && this.element.contains(tree.activeElement);
+  }
+
+  private crumb(text: string, shown: Shown, isLast: boolean, title = ""): HTMLElement {
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "jv-crumb",
+        title,
+        ...(isLast ? { "aria-current": "location" } : {}),
+        onclick: () => this.show(shown),
+      },
+      text,
+    );
+  }
+
+  /** The iteration of a loop that the run is in: a field, and a slider where the number of iterations is known. */
+  private iteration(
+    depth: number,
+    at: number,
+    length: number | null,
+    isReverse: boolean,
+    isOff: boolean,
+  ): HTMLElement {
+    const go = (value: number) => {
+      if (Number.isInteger(value) && value !== at) this.toIteration(depth, value);
+    };
+    const box = this.field(at, length, isOff, go);
+    this.box = box;
+    const slider =
+      length !== null && length > 1
+        ? h("input", {
+            type: "range",
+            class: "jv-slider jv-iterations",
+            min: 0,
+            max: length - 1,
+            value: at,
+            disabled: isOff,
+            // In reverse, time goes on to the right all the same.
+            ...(isReverse ? { dir: "rtl" } : {}),
+            "aria-label": "iteration",
+            "data-testid": "iteration-slider",
+            oninput: (event: Event) => {
+              box.value = (event.target as HTMLInputElement).value;
+            },
+            onchange: (event: Event) => go(Number((event.target as HTMLInputElement).value)),
+          })
+        : null;
+    return h(
+      "span",
+      { class: "jv-iteration" },
+      "iteration ",
+      box,
+      length === null ? "" : ` of ${formatCount(length)}`,
+      isReverse
+        ? h("span", { class: "jv-dim", title: "This scan begins with the last iteration" }, " ←")
+        : null,
+      slider,
+    );
+  }
+
+  /** A loop that is next: into which iteration. */
+  private ahead(primitive: string, params: readonly string[], isOff: boolean): HTMLElement {
+    const length = /^length=(\d+)$/.exec(params.find((p) => p.startsWith("length=")) ?? "")?.[1];
+    const box = this.field(0, length === undefined ? null : Number(length), isOff, (value) =>
+      this.toIteration(-1, value),
+    );
+    this.box = box;
+    return h(
+      "span",
+      { class: "jv-iteration is-ahead" },
+      `next, a ${primitive}${length === undefined ? "" : ` of ${formatCount(Number(length))}`}: into iteration `,
+      box,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "jv-button",
+          "data-testid": "go-iteration",
+          onclick: () => this.toIteration(-1, Number(box.value)),
+        },
+        "go",
+      ),
+    );
+  }
+
+  private field(
+    at: number,
+    length: number | null,
+    isOff: boolean,
+    go: (value: number) => void,
+  ): HTMLInputElement {
+    const box: HTMLInputElement = h("input", {
+      type: "number",
+      class: "jv-input jv-iteration-box",
+      min: 0,
+      ...(length === null ? {} : { max: length - 1 }),
+      value: at,
+      disabled: isOff,
+      "aria-label": "iteration",
+      title: "To the start of an iteration, ahead or back (G)",
+      "data-testid": "iteration",
+      onkeydown: (event: KeyboardEvent) => {
+        if (event.key === "Enter") go(Number(box.value));
+      },
+    });
+    box.value = String(at);
+    return box;
+  }
+}
+
+const nameIn = (params: readonly string[] | undefined): string =>
+  params?.find((p) => p.startsWith("name="))?.slice(5) ?? "";

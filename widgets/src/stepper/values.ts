@@ -1,0 +1,307 @@
+/** The values at a stop: what the last equation gave, what it read, and what was asked for by name. */
+
+import { h, svg } from "../ui/dom";
+import { formatBytes, formatCount } from "../ui/format";
+import type { Card, Told } from "./schema";
+import type { StepperState } from "./view";
+
+export interface ValueActions {
+  look(name: string): void;
+  unlook(stage: string, name: string): void;
+}
+
+/** `0.001`, `12,345`, `-3.4e-7`: a number in four digits. */
+export function number(value: number | null): string {
+  if (value === null) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return formatCount(value);
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-3)
+    return value
+      .toExponential(3)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+/** A value in a line, for those who do not see it. */
+export function described({ type, note, size, min, max, mean, nan, pos_inf, neg_inf }: Told): string {
+  if (note) return `${type} ${note}`;
+  const range =
+    min === null
+      ? "nothing finite"
+      : size === 1
+        ? number(min)
+        : `${number(min)} to ${number(max)}, mean ${number(mean)}`;
+  const bad = [
+    [nan, "NaN"],
+    [pos_inf + neg_inf, "Inf"],
+  ]
+    .filter(([n]) => n)
+    .map(([n, what]) => `${n} ${what}`);
+  return [type, range, ...bad].join(", ");
+}
+
+const BAR = 3;
+const HIGH = 34;
+
+/** A histogram; where zero is within it, a line stands there. */
+export function histogram({ histogram: bins, edges, size }: Told): SVGElement | null {
+  const most = Math.max(0, ...bins);
+  if (most === 0 || edges === null || size < 2) return null;
+  const width = bins.length * BAR;
+  const [low, high] = edges;
+  const drawing = svg("svg", {
+    viewBox: `0 0 ${width} ${HIGH}`,
+    class: "jv-histogram",
+    role: "img",
+    preserveAspectRatio: "none",
+  });
+  drawing.append(
+    svg(
+      "title",
+      {},
+      `histogram from ${number(low)} to ${number(high)}, at most ${formatCount(most)} in a bin`,
+    ),
+  );
+  bins.forEach((n, i) => {
+    // What is there at all is seen.
+    const tall = n === 0 ? 0 : Math.max(1.5, (HIGH * n) / most);
+    if (n > 0) drawing.append(svg("rect", { x: i * BAR, y: HIGH - tall, width: BAR - 0.6, height: tall }));
+  });
+  if (low < 0 && high > 0) {
+    const x = (width * -low) / (high - low);
+    drawing.append(svg("line", { x1: x, x2: x, y1: 0, y2: HIGH, class: "jv-zero" }));
+  }
+  return drawing;
+}
+
+/** What stands beside and below each other of an array. */
+function figures(told: Told): HTMLElement {
+  if (told.note) return h("p", { class: "jv-dim jv-told-note" }, told.note);
+  const bad = (n: number) => (n > 0 ? "is-bad" : "");
+  const pairs: [string, string, string][] =
+    told.size === 1
+      ? []
+      : [
+          ["min", number(told.min), ""],
+          ["mean", number(told.mean), ""],
+          ["max", number(told.max), ""],
+          ["std", number(told.std), ""],
+        ];
+  const counts: [string, number, string][] = [
+    ["NaN", told.nan, bad(told.nan)],
+    ["Inf", told.pos_inf, bad(told.pos_inf)],
+    ["−Inf", told.neg_inf, bad(told.neg_inf)],
+    ["zeros", told.zeros, ""],
+    ["subnormal", told.subnormals, told.subnormals > 0 ? "is-odd" : ""],
+  ];
+  // Whole numbers are finite, and one number says itself what it is.
+  const isFloat = /^(b?f\d|c\d)/.test(told.type);
+  const shown = counts.filter(([what, n]) => n > 0 || (told.size > 1 && (isFloat || what === "zeros")));
+  const counted = shown.map(([what, n, how]) => [what, formatCount(n), n === 0 ? "is-none" : how] as const);
+  const list = (items: readonly (readonly [string, string, string])[], name: string) =>
+    h(
+      "dl",
+      { class: `jv-figures ${name}` },
+      ...items.map(([what, text, how]) => h("div", { class: how }, h("dt", {}, what), h("dd", {}, text))),
+    );
+  return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
+}
+
+/** An array: in figures, its histogram, and its numbers or a picture. */
+function toldElement(told: Told): HTMLElement {
+  const bars = histogram(told);
+  const { picture, text, edges } = told;
+  const first = told.first_not_finite;
+  return h(
+    "div",
+    { class: "jv-told-value", "data-testid": "told" },
+    text && h("pre", { class: "jv-numbers", tabindex: text.includes("\n") ? 0 : undefined }, text),
+    h(
+      "div",
+      { class: "jv-told-row" },
+      bars &&
+        h(
+          "figure",
+          { class: "jv-bars" },
+          bars,
+          edges && h("figcaption", {}, h("span", {}, number(edges[0])), h("span", {}, number(edges[1]))),
+        ),
+      picture &&
+        h(
+          "figure",
+          { class: picture.rows === 1 ? "jv-picture is-strip" : "jv-picture" },
+          h("img", {
+            src: picture.png,
+            alt: `${picture.of} as ${picture.rows} by ${picture.columns} shades, dark ${number(picture.low)}, light ${number(picture.high)}, red not finite`,
+            title: `${picture.of}: dark ${number(picture.low)}, light ${number(picture.high)}, red not finite`,
+            style: picture.rows === 1 ? "" : `aspect-ratio:${picture.columns}/${picture.rows}`,
+          }),
+        ),
+    ),
+    figures(told),
+    first !== null &&
+      told.size > 1 &&
+      h("p", { class: "jv-told-note is-bad" }, `first not finite at [${first.join(", ")}]`),
+  );
+}
+
+export class Values {
+  readonly element: HTMLElement;
+  private readonly body = h("div", {
+    class: "jv-scroll jv-values-body",
+    tabindex: 0,
+    role: "group",
+    "aria-label": "values here",
+  });
+  private readonly names = h("datalist", {});
+  readonly box: HTMLInputElement;
+
+  constructor(
+    private readonly state: StepperState,
+    private readonly actions: ValueActions,
+  ) {
+    this.names.id = `jv-names-${Math.random().toString(36).slice(2)}`;
+    this.box = h("input", {
+      type: "text",
+      class: "jv-input",
+      placeholder: "value by name: h, h[7]",
+      "aria-label": "value by name, such as h, or h[7] in iteration 7",
+      "data-testid": "look-name",
+      spellcheck: "false",
+      autocomplete: "off",
+      list: this.names.id,
+      onkeydown: (event: KeyboardEvent) => {
+        if (event.key !== "Enter" || this.box.value.trim() === "") return;
+        actions.look(this.box.value.trim());
+        this.box.value = "";
+      },
+    });
+    this.element = h(
+      "section",
+      { class: "jv-pane jv-values", "aria-label": "values", "data-testid": "values" },
+      h(
+        "div",
+        { class: "jv-pane-head" },
+        h("strong", {}, "value"),
+        h("span", { class: "jv-space" }),
+        this.box,
+        this.names,
+      ),
+      this.body,
+    );
+  }
+
+  update(): void {
+    const { stop, program } = this.state;
+    const { results, operands, looked, more } = stop;
+    const first = stop.ranAt.length > 0 || operands.length > 0 || stop.index > 0;
+    const title = first ? (results.length === 1 ? "result" : "results") : "inputs";
+    const scrolled = this.body.scrollTop;
+    this.body.replaceChildren(
+      ...this.group(title, results, more[0], "results"),
+      ...this.group("looked at", looked, [], "looked"),
+      ...this.group(operands.length === 1 ? "operand" : "operands", operands, more[1], "operands"),
+      ...(results.length + looked.length === 0 ? [h("p", { class: "jv-message" }, "No values here.")] : []),
+    );
+    this.body.scrollTop = looked.length > 0 ? scrolled : 0;
+    const names = [...program.inputs, ...program.rows.slice(0, 400).flatMap((row) => row.o)].map(
+      ([name]) => name,
+    );
+    this.names.replaceChildren(
+      ...[...new Set(names)].slice(0, 500).map((name) => h("option", { value: name })),
+    );
+  }
+
+  private group(title: string, cards: readonly Card[], more: readonly string[], id: string): HTMLElement[] {
+    if (cards.length === 0) return [];
+    return [
+      h(
+        "section",
+        { class: "jv-group", "data-testid": id },
+        h("h4", {}, title),
+        ...cards.map((card) => this.card(card, id === "looked")),
+        more.length > 0 &&
+          h(
+            "p",
+            { class: "jv-more" },
+            `and ${formatCount(more.length)} more: `,
+            ...more.flatMap((name) => [
+              h("button", { type: "button", class: "jv-link", onclick: () => this.actions.look(name) }, name),
+              " ",
+            ]),
+          ),
+      ),
+    ];
+  }
+
+  private card(card: Card, isLooked: boolean): HTMLElement {
+    const { name, stage, value, error, of, other, isCotangent } = card;
+    const plain = name.replace(/\[.*$/, "");
+    const hue = /^[a-z]+$/.test(plain) ? `jv-variable jv-hue-${this.state.hue(stage, plain)}` : "";
+    const bytes = value && !value.note ? bytesOf(value) : "";
+    const label = this.label(stage, plain);
+    return h(
+      "article",
+      { class: "jv-value-card", "data-testid": "value-card", "data-name": name, "aria-label": name },
+      h(
+        "header",
+        {},
+        h(
+          "code",
+          { class: "jv-value-name" },
+          h("span", { class: `${hue}${of ? " jv-of-cotangent" : ""}` }, name),
+        ),
+        value && h("code", { class: "jv-type" }, value.type),
+        bytes && h("span", { class: "jv-dim" }, bytes),
+        of && h("span", { class: "jv-tag is-cotangent" }, `cotangent of ${of}`),
+        isLooked && h("span", { class: "jv-tag" }, stage),
+        label && h("span", { class: "jv-dim jv-cut", title: label }, label),
+        h("span", { class: "jv-space" }),
+        isLooked &&
+          h(
+            "button",
+            {
+              type: "button",
+              class: "jv-close",
+              title: `Look no more at ${name}`,
+              "aria-label": `look no more at ${name}`,
+              onclick: () => this.actions.unlook(stage, name),
+            },
+            "×",
+          ),
+      ),
+      error && h("p", { class: "jv-told-note" }, error),
+      value && other !== undefined
+        ? h(
+            "div",
+            { class: "jv-both" },
+            h(
+              "div",
+              { "data-testid": "own-value" },
+              h("h5", {}, of ? `cotangent ${name}` : "value"),
+              toldElement(value),
+            ),
+            h(
+              "div",
+              { class: isCotangent ? "is-cotangent" : "", "data-testid": "other-value" },
+              h("h5", {}, isCotangent ? "cotangent" : `value ${of?.split(", ")[0] ?? ""}`),
+              typeof other === "string" ? h("p", { class: "jv-told-note" }, other) : toldElement(other),
+            ),
+          )
+        : value && toldElement(value),
+    );
+  }
+
+  /** What an input of a stage is for. */
+  private label(stage: string, name: string): string {
+    const number = this.state.programs.stages.find((s) => s.name === stage)?.program ?? -1;
+    return this.state.programs.programs[number]?.inputs.find(([n]) => n === name)?.[3] ?? "";
+  }
+}
+
+function bytesOf({ type, size }: Told): string {
+  const bits = /^[a-z]+(\d+)/.exec(type)?.[1];
+  const each = type.startsWith("bool") ? 1 : type.startsWith("bf16") ? 2 : bits ? Number(bits) / 8 : 0;
+  return each > 0 && size * each >= 1024 ? formatBytes(size * each) : "";
+}
