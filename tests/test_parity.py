@@ -1,5 +1,6 @@
 """Every transform against jax's own, on every program of the shared table."""
 
+import re
 from collections import Counter
 from functools import partial
 
@@ -127,6 +128,24 @@ def test_the_returned_function_holds_what_jaxs_does(case):
     _, jax_pull = jax.vjp(case.fun, *case.args)
     ours, theirs = (Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(f)) for f in (pull, jax_pull))
     assert ours == theirs
+
+
+REMATS = [case for case in CASES if "remat" in case.name or "checkpoint" in case.name]
+
+
+@pytest.mark.parametrize("case", REMATS, ids=str)
+def test_a_checkpoint_is_given_to_xla_as_jax_gives_it(case):
+    """What it saves is rounded for both passes, and what is computed again is kept apart from the forward pass."""
+
+    def marks(m):
+        def pulled(*args):
+            y, pull = m.vjp(case.fun, *args)
+            return pull(seeds(y, tangent=False))
+
+        text = str(jax.make_jaxpr(pulled)(*case.args))
+        return Counter(re.findall(r"reduce_precision|differentiated=True", text))
+
+    assert marks(jaxviz) == marks(jax)
 
 
 @cases

@@ -967,13 +967,16 @@ def test_debug_callbacks_keep_their_order(wrap):
     assert seen == [("before", 1.0), ("step", 0.0), ("step", 1.0), ("after", 1.0)]
 
 
-def test_debug_print_in_a_branch(capfd):
-    def f(x):
-        return lax.cond(x > 0, lambda x: (jax.debug.print("taken {}", x), jnp.sin(x))[1], jnp.cos, x)
+@pytest.mark.parametrize("x", [1.0, -1.0], ids=["the one branch", "the other"])
+def test_debug_print_in_a_branch(x, capfd):
+    def printing(x):
+        jax.debug.print("taken {}", x)
+        return jnp.sin(x)
 
-    jax.grad(f)(1.0)
+    branches = (printing, jnp.cos) if x > 0 else (jnp.cos, printing)
+    jax.grad(lambda x: lax.cond(x > 0, *branches, x))(x)
     jax.effects_barrier()
-    assert capfd.readouterr().out.count("taken 1.0") == 1
+    assert capfd.readouterr().out.count(f"taken {x}") == 1
 
 
 def test_the_function_is_called_once():

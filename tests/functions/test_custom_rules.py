@@ -407,3 +407,12 @@ def test_a_result_that_neither_maps_stays_as_it_is(kind):
     primal = jaxviz.derive(lambda x: jax.vmap(f)(x)[1].sum(), SQUARE).primal
     (call,) = (e for _, e in primal.walk() if "custom" in e.primitive.name)
     assert [v.aval.shape for v in call.outvars] == [(3,), (3,)]
+
+
+def test_one_rule_for_each_of_the_arguments_that_are_differentiated():
+    """A program is derived again and again: what was found for one argument is not what holds for the other."""
+    product = jaxviz.custom_jvp(lambda x, y: x * y)
+    product.defjvps(lambda t, out, x, y: 2.0 * t * y, lambda t, out, x, y: 3.0 * t * x)
+    program = jaxviz.trace(product)(5.0, 7.0)
+    for argnums in ((0,), (1,), (0, 1), (0,)):
+        assert jaxviz.derive(program, argnums=argnums).check().agrees

@@ -113,6 +113,7 @@ def test_other_transforms_parameters_and_types_are_others():
     info = jaxviz.cache_info()
     assert (info.hits, info.misses, info.functions) == (0, 7, 1)
     assert [p.transforms for p in info.programs].count(("grad", "vmap")) == 2
+    assert sum(str(p).startswith("vmap(grad(loss)) of ") for p in info.programs) == 2
     assert any(p.types == "(f16[3], f32[4,3])" for p in info.programs)
 
 

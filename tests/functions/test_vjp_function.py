@@ -141,3 +141,13 @@ def test_arguments_may_be_left_out_of_the_differentiation_or_of_what_is_saved():
     np.testing.assert_allclose(pull(1.0)[0], x_ct)
     _, push = jaxviz.linearize(lambda x, w: (x * w, w), X, W, in_nzs=(True, False))
     assert jax.tree.leaves(push.out_nzs) == [True, False]
+
+
+def test_a_cotangent_outlives_the_transpose_of_a_jit_that_takes_its_argument():
+    """What is donated is the argument of the function, not the cotangent of its result."""
+    triple = jax.jit(lambda x: 3.0 * x, donate_argnums=0)
+    for m in (jax, jaxviz):
+        _, pull = m.vjp(triple, X + 0.0)
+        ct = W + 0.0
+        np.testing.assert_allclose(pull(ct)[0], 3.0 * W)
+        np.testing.assert_allclose(pull(ct)[0], 3.0 * W)
