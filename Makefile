@@ -1,6 +1,7 @@
 # make lab    JupyterLab on the first notebook
 # make test   what CI runs: lint, types, and all tests but the long sweeps; sets up what it needs
 # make test-quick   those of them that take no browser, no wheel and not long; make test-all: the long sweeps too, and random programs at random
+# make mutants   faults planted one by one, each of which the tests of its lines have to find; MUTANTS=… names some of them
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
 # make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
@@ -31,7 +32,7 @@ LIBRARIES := .venv-libraries
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: docs site docs-links lab test test-quick test-all test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: docs site docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 
 $(STAMPS)/venv:
@@ -111,6 +112,9 @@ test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widget
 
 test-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
 	$(PYTEST) --hypothesis-profile random
+
+mutants: $(STAMPS)/install-test jaxviz/static/explorer.js
+	$(BIN)/python tests/mutants $(MUTANTS)
 
 $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make test-latest needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }

@@ -1,0 +1,130 @@
+"""Plants faults in a copy of the checkout, one at a time, and runs the tests that cover them: `make mutants`.
+
+A fault has to be found by the short tests, which `make test` runs. Only one that they miss is looked for in the sweeps, too, so as to say
+whether leaving these out is what misses it. The tests that found something are run once more with no fault planted: there they have to pass.
+
+    make mutants                      all of them
+    make mutants MUTANTS="jvp 12"     those whose file, text or number matches
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+from faults import FAULTS, Fault
+
+ROOT = Path(__file__).parents[2]
+PARTS = (
+    "jaxviz",
+    "tests",
+    "benchmarks",
+    "notebooks",
+    "binder",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+    "CONTRIBUTING.md",
+)
+SHORT, LONG = "not sweep and not browser and not packaging", "sweep and not browser and not packaging"
+WORKERS = 2
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    ignored = shutil.ignore_patterns("__pycache__", "_build", "*.ipynb")
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=ignored)
+        else:
+            shutil.copy2(source, folder / part)
+    return folder
+
+
+def planted(fault: Fault) -> str:
+    """The file's text with the fault in it.
+
+    Raises:
+      SystemExit: the text that it replaces is not there, or is there more than once.
+    """
+    text = (ROOT / fault.path).read_text(encoding="utf-8")
+    n = text.count(fault.text)
+    if n != 1:
+        sys.exit(f"{fault.path} has {n} times, and not once, what a fault replaces:\n{fault.text}")
+    return text.replace(fault.text, fault.instead)
+
+
+def run_tests(checkout: Path, tests: Sequence[str], marks: str) -> tuple[int, str]:
+    """pytest's exit status, and the test that failed first."""
+    env = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    env.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", marks, *tests]
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1, 5) or (done.returncode == 1) != (failed is not None):
+        sys.exit(f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.returncode, failed[1] if failed else ""
+
+
+def looked_for(fault: Fault, checkout: Path) -> tuple[str, str]:
+    """By which tests a fault is found: `short`, `sweep` or `none`; and the test that found it."""
+    file = checkout / fault.path
+    sound = file.read_bytes()
+    file.write_text(planted(fault), encoding="utf-8")
+    try:
+        for kind, marks in (("short", SHORT), ("sweep", LONG)):
+            status, failed = run_tests(checkout, shlex.split(fault.tests), marks)
+            if status == 1:
+                return kind, failed
+    finally:
+        file.write_bytes(sound)
+    return "none", ""
+
+
+def main(wanted: Sequence[str]) -> int:
+    chosen = [
+        (i, f)
+        for i, f in enumerate(FAULTS, 1)
+        if not wanted or any(w == str(i) or (not w.isdigit() and w in f"{f.path}\n{f.text}") for w in wanted)
+    ]
+    for _, fault in chosen:
+        planted(fault)
+    missed, found_by = 0, set()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as workers:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for k in range(WORKERS):
+            free.put(copy_of_the_checkout(Path(folder) / str(k)))
+
+        def look(numbered: tuple[int, Fault]) -> tuple[int, Fault, str, str]:
+            checkout = free.get()
+            try:
+                return *numbered, *looked_for(numbered[1], checkout)
+            finally:
+                free.put(checkout)
+
+        for number, fault, kind, test in workers.map(look, chosen):
+            missed += kind != "short"
+            found_by |= {test} - {""}
+            said = {"short": f"found by {test}", "sweep": f"MISSED, but by the sweep {test}", "none": "MISSED"}[kind]
+            print(f"{number:3} {fault.path}: {fault.what}: {said}", flush=True)
+        sound = free.get()
+        for test in sorted(found_by):
+            status, _ = run_tests(sound, [test], "not browser")
+            if status:
+                missed += 1
+                print(f"{test} fails with no fault planted", flush=True)
+    print(f"{len(chosen)} faults, {missed} missed or found for another reason")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
