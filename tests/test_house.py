@@ -99,7 +99,7 @@ HOLD_PROGRAMS = (
     "while",
     "shard_map",
 )
-KNOWS_THEM = ("higher_order/", "ir/compat.py", "ir/private_names.py")
+KNOWS_THEM = ("higher_order/", "ir/compat/", "ir/private_names.py")
 
 
 def test_only_higher_order_names_a_primitive_that_holds_programs():

@@ -4,7 +4,7 @@
 from somewhere inside. A name that only one feature needs is no reason to refuse: where it is used, something that raises the error is in its
 place. `jaxviz doctor` lists what is missing, and so needs this module and not the engine.
 
-Beside the names in the table, `compat.py` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
+Beside the names in the table, `compat` reads some attributes of JAX's objects (`_trace` of a tracer, `frame.tracing_eqns` of a trace,
 `_fun` and `_jit_info` of a jitted function, `_base_array` of random keys) and the local variables of the frames of a call of a jitted function
 (`pjit.cache_miss`, `jit_trace`, `call_impl_cache_miss`).
 """
@@ -251,7 +251,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "sharding_impls.SdyArrayList": Name("a callback with the whole value", _PROBE),
     "sharding_impls.ShardingContext": Name("whether a probe is in a program for several devices", _PROBE),
 }  # fmt: skip
-"""Path under `jax._src` → what it is for. A test holds it to the names that `compat.py` uses."""
+"""Path under `jax._src` → what it is for. A test holds it to the names that `compat` uses."""
 
 
 @cache

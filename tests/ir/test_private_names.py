@@ -14,23 +14,23 @@ import jaxviz
 from jaxviz.ir import private_names
 from jaxviz.ir.private_names import PRIVATE_NAMES, SUPPORTED, missing_names
 
-COMPAT = Path(jaxviz.__file__).parent / "ir" / "compat.py"
+COMPAT = Path(jaxviz.__file__).parent / "ir" / "compat"
 
 NEEDED_BY_ALL = [name for name, row in PRIVATE_NAMES.items() if not row.feature]
 NEEDED_BY_SOME = [name for name, row in PRIVATE_NAMES.items() if row.feature]
 
 
 def names_used():
-    """The names under `jax._src` in `compat.py`: what it imports, with the attribute that is taken of it, and of a class a private one."""
-    tree = ast.parse(COMPAT.read_text())
+    """The names under `jax._src` in `compat`: what it imports, with the attribute that is taken of it, and of a class a private one."""
+    nodes = [node for file in sorted(COMPAT.glob("*.py")) for node in ast.walk(ast.parse(file.read_text()))]
     modules = {
         alias.asname or alias.name: f"{node.module}.{alias.name}".removeprefix("jax._src.")
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("jax._src.")
         for alias in node.names
     }
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
             continue
         if isinstance(node.value, ast.Name) and node.value.id in modules:

@@ -1,0 +1,288 @@
+"""Calls of jitted functions: keys, hooks, donation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jaxlib
+
+from jaxviz.ir.compat.jaxprs import parameters
+from jaxviz.ir.compat.private import _api, _array, _config, _core, _tree_util, api_util, pjit
+
+
+class JitCall(NamedTuple):
+    """A call of a jitted function that JAX is tracing, lowering or compiling for.
+
+    Args:
+      identity: of the call, while it is under way.
+      kind: 'call'; 'ahead' for `f.trace` and `f.lower`; 'part' for what a transform outside of `jit` evaluates of a jitted function.
+      fun: what was jitted; None for a part.
+      info: the parameters of `jit`; None for a part.
+      args, kwargs: of the call; a part has them flat.
+      debug_info: of a part's program, else None.
+    """
+
+    identity: tuple[int, int]
+    kind: str
+    fun: Any
+    info: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    debug_info: Any = None
+
+
+def jit_call_under_way(frame: Any) -> JitCall | None:
+    """The innermost call of a jitted function among a Python frame and those that called it; None where there is none.
+
+    A listener of `jax.monitoring` runs inside the call that it hears of, whose frames have what JAX goes by. Reading them changes nothing,
+    which putting another function in the place of one of JAX's would.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == pjit.__file__:
+            if code.co_name == "cache_miss":
+                x = frame.f_locals
+                return JitCall((id(frame), id(x["args"])), "call", x["fun"], x["jit_info"], x["args"], x["kwargs"])
+            if code.co_name == "jit_trace":
+                x = frame.f_locals
+                f = x["jit_func"]
+                return JitCall((id(frame), id(x["args"])), "ahead", f._fun, f._jit_info, x["args"], x["kwargs"])
+            if code.co_name == "call_impl_cache_miss":
+                x = frame.f_locals
+                return JitCall(
+                    (id(frame), id(x["args"])), "part", None, None, x["args"], {}, x["jaxpr"].jaxpr.debug_info
+                )
+        frame = frame.f_back
+    return None
+
+
+def jitted_function(f: Any) -> tuple[Any, Any] | None:
+    """What was jitted, and the parameters of `jit`, of a function that `jax.jit` made; None of another."""
+    fun, info = getattr(f, "_fun", None), getattr(f, "_jit_info", None)
+    # A function that wraps one, as its gradient does, has its attributes too, but not its methods.
+    return None if info is None or not hasattr(f, "lower") else (fun, info)
+
+
+def static_places(f: Any) -> tuple[frozenset[int], frozenset[str]]:
+    """Which arguments a function of `jax.jit` takes as static, by place and by name; so do its gradient and a partial application."""
+    n_given = 0
+    while isinstance(f, functools.partial):
+        n_given += len(f.args)
+        f = f.func
+    info = getattr(f, "_jit_info", None)
+    if info is None:
+        return frozenset(), frozenset()
+    return frozenset(i - n_given for i in info.static_argnums if i >= n_given), frozenset(info.static_argnames)
+
+
+def is_about_hashes(error: Exception) -> bool:
+    """Whether an error is JAX's about a static argument that has no hash."""
+    return str(error).startswith("Non-hashable static arguments")
+
+
+def static_values(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that `static_places` gives, by name."""
+    places, names = static_places(f)
+    by_place = parameters(f, len(args), {})[0]
+    static = {by_place[i]: args[i] for i in sorted(places) if i < len(args)}
+    return static | {name: kwargs[name] for name in sorted(names) if name in kwargs}
+
+
+def is_primitive_call(fun: Any) -> bool:
+    """Whether a jitted function is one that JAX makes to run an operation by itself."""
+    return hasattr(fun, "_apply_primitive")
+
+
+def static_arguments(
+    fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The static arguments of a call, and the others that are given by position and by keyword; each by name."""
+    names, _, _ = parameters(fun, len(args), {})
+    static = {names[i]: args[i] for i in sorted(info.static_argnums) if i < len(args)}
+    static |= {name: kwargs[name] for name in info.static_argnames if name in kwargs}
+    return (
+        static,
+        {name: x for i, (name, x) in enumerate(zip(names, args, strict=True)) if i not in info.static_argnums},
+        {name: x for name, x in kwargs.items() if name not in info.static_argnames},
+    )
+
+
+def argument_paths(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The paths of the flat arguments of a call of a jitted function that are not static, such as `params['w']`."""
+    found = api_util.debug_info(
+        "jit", fun, tuple(args), dict(kwargs), static_argnums=info.static_argnums, static_argnames=info.static_argnames
+    )
+    return tuple(found.arg_names or ())
+
+
+def argument_type(x: Any) -> Any:
+    """The type that an argument of a jitted function has for it."""
+    return _core.shaped_abstractify(x)
+
+
+_JIT_OPTIONS = {
+    "donate_argnums": "donate_argnums", "donate_argnames": "donate_argnames", "static_argnums": "static_argnums",
+    "static_argnames": "static_argnames", "in_shardings": "in_shardings_leaves", "out_shardings": "out_shardings_leaves",
+    "device": "device", "backend": "backend", "keep_unused": "keep_unused", "inline": "inline",
+    "compiler_options": "compiler_options_kvs",
+}  # fmt: skip
+
+
+def jit_options(info: Any) -> dict[str, str]:
+    """The parameters of `jit` as text, by name."""
+    return {name: str(getattr(info, field, None)) for name, field in _JIT_OPTIONS.items()}
+
+
+def trace_key() -> Any:
+    """What of JAX's configuration and context a traced program is kept under, as it is now."""
+    return _config.trace_context()
+
+
+def trace_config() -> dict[str, Any]:
+    """What of JAX's configuration and context a traced program is kept under, by name, as it is now."""
+    names: Callable[[], Sequence[str]] = _config.trace_context_names
+    return dict(zip(names(), trace_key(), strict=True))
+
+
+def tree_differences(old: Any, new: Any) -> list[tuple[str, str, str]]:
+    """Where two tree structures differ: the path of a node, what it was and what it is."""
+    found = _tree_util.equality_errors_pytreedef(old, new)
+    return [(_named_path(path), str(before), str(after)) for path, before, after, _ in found]
+
+
+def _named_path(path: Sequence[Any]) -> str:
+    """`x[0]` of a path that begins with a name in a dict."""
+    return f"{path[0].key}{_tree_util.keystr(tuple(path[1:]))}" if path else ""
+
+
+_hooks: list[tuple[Any, Callable[[], Any], Callable[[Any], None], Any]] = []
+"""For each place where a hook of ours was put: the hook, how to read and to write the place, and what was there before."""
+
+
+HOOKS_FILE = __file__
+"""Where the frames of hooks are."""
+
+
+def on_jit_calls(heard: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None) -> None:
+    """Has JAX call a function after each call of a jitted one, with that, its arguments, its keyword arguments and its results.
+
+    It is where JAX itself checks for NaNs, whose check goes on; setting `jax_debug_nans` afterwards puts JAX's in its place.
+
+    Args:
+      heard: to be called; None to put back what was there, unless another has taken the place since.
+    """
+    while _hooks:
+        hook, read, write, before = _hooks.pop()
+        if read() is hook:
+            write(before)
+    if heard is None:
+        return
+    state, unset = _api._post_hook_state, _config.config_ext.unset
+    places = [(state.get_global, state.set_global)]
+    if state.get_local() is not unset:  # JAX sets that of a thread where `jax.debug_nans` was a context in it
+        places.append((state.get_local, state.set_local))
+    for read, write in places:
+        before = read()
+        hook = heard if before is None else _heard_after(before, heard)
+        write(hook)
+        _hooks.append((hook, read, write, before))
+
+
+def _heard_after(before: Any, heard: Any) -> Any:
+    def hook(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        before(fun, args, kwargs, out)
+        heard(fun, args, kwargs, out)
+
+    return hook
+
+
+def donating(f: Any) -> Any:
+    """The parameters of `jit` of a function that takes over the memory of arguments; None of another."""
+    info = getattr(f, "_jit_info", None)
+    return info if info is not None and (info.donate_argnums or info.donate_argnames) else None
+
+
+def donates(info: Any) -> bool:
+    """Whether parameters of `jit` say that arguments are donated."""
+    return bool(info.donate_argnums or info.donate_argnames)
+
+
+def donated_arguments(fun: Any, info: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call of a jitted function donates, by name."""
+    names = parameters(fun, len(args), {})[0]
+    given = {names[i]: args[i] for i in info.donate_argnums if i < len(args)}
+    return given | {name: kwargs[name] for name in info.donate_argnames if name in kwargs}
+
+
+ArrayImpl: Any = _array.ArrayImpl
+_check_if_deleted = _array.ArrayImpl._check_if_deleted
+
+
+def explain_deleted(tell: Callable[[Any], str] | None) -> None:
+    """Has JAX's error for reading a deleted array end in what a function says of the array, if anything; None undoes it."""
+
+    def check(self: Any) -> None:
+        try:
+            _check_if_deleted(self)
+        except RuntimeError as error:
+            said = tell(self) if tell is not None else ""
+            if not said:
+                raise
+            raise RuntimeError(f"{error} {said}") from None
+
+    _array.ArrayImpl._check_if_deleted = _check_if_deleted if tell is None else check
+
+
+def key_data(x: Any) -> Any:
+    """The array that an array of random keys is made of; the array itself of another."""
+    return getattr(x, "_base_array", x)
+
+
+def jitted_anew(fun: Callable[..., Any], info: Any) -> Any:
+    """A function jitted as another was, which shares nothing of what was traced and compiled of that; it donates nothing."""
+
+    @functools.wraps(fun)
+    def again(*args: Any, **kwargs: Any) -> Any:
+        return fun(*args, **kwargs)
+
+    unflatten = jax.tree.unflatten
+    return jax.jit(
+        again, static_argnums=info.static_argnums or None, static_argnames=info.static_argnames or None,
+        in_shardings=unflatten(info.in_shardings_treedef, info.in_shardings_leaves),
+        out_shardings=unflatten(info.out_shardings_treedef, info.out_shardings_leaves),
+        keep_unused=info.keep_unused, compiler_options=dict(info.compiler_options_kvs) or None,
+    )  # fmt: skip
+
+
+_JAX = pjit.__file__.partition("_src")[0]
+_JAXLIB = jaxlib.__file__.removesuffix("__init__.py")
+_DERIVES = tuple(
+    f"{_JAX}_src/{name}"
+    for name in (
+        "interpreters/ad.py",
+        "interpreters/batching.py",
+        "ad_util.py",
+        "custom_derivatives.py",
+        "ad_checkpoint.py",
+    )
+)
+_WRAPS = ("traceback_util.py", "profiler.py", "/util.py", "linear_util.py", "config.py", "api_util.py")
+
+
+def part_of_jax(file: str) -> str:
+    """What a file of JAX's does: 'derivation', 'wrapper' where it only calls others, else 'jax'; '' of a file of another's."""
+    if file.startswith(_JAXLIB):
+        return "jax"
+    if not file.startswith(_JAX):
+        return ""
+    return "derivation" if file in _DERIVES else "wrapper" if file.endswith(_WRAPS) else "jax"
+
+
+def name_in_jax(file: str, function: str) -> str:
+    """`jax.numpy.reductions.sum` of a function in `jax/_src/numpy/reductions.py`."""
+    if file.startswith(_JAXLIB):
+        return f"jaxlib.{file[len(_JAXLIB) :].removesuffix('.py').replace('/', '.')}.{function}"
+    return f"jax.{file[len(_JAX) :].removeprefix('_src/').removesuffix('.py').replace('/', '.')}.{function}"

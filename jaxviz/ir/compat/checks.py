@@ -1,0 +1,187 @@
+"""JAX's own derivation, zeros, and its checks of arguments."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxviz.ir.compat.private import _ad, _ad_util, _api, _core, _lax, api_util, dtypes
+from jaxviz.ir.sharing import cleared
+
+
+def _is_nonzero(tangent: Any) -> bool:
+    """Whether a rule's tangent is not zero: as in JAX, the trivial tangents of integers are, however a rule writes them."""
+    return type(tangent) is not _ad.Zero and not is_float0(_core.typeof(tangent))
+
+
+# Bound when jaxviz is imported, so that a program may put jaxviz.grad in the place of jax.grad and nothing turns in a circle.
+jax_vjp = jax.vjp
+jax_make_jaxpr = jax.make_jaxpr
+jax_vmap = jax.vmap
+
+check_callable = _api.check_callable
+check_scalar = _api._check_scalar
+check_input_dtype_reverse = _api._check_input_dtype_revderiv
+check_output_dtype_reverse = _api._check_output_dtype_revderiv
+check_input_dtype_jacfwd = _api._check_input_dtype_jacfwd
+check_output_dtype_jacfwd = _api._check_output_dtype_jacfwd
+check_cotangent_types = _api._vjp_check_ct_avals
+raise_cotangent_tree_error = _api._vjp_ct_tree_error
+too_many_cotangents = _api._vjp_too_many_args
+standard_basis = _api._std_basis
+unravel_jacfwd = _api._jacfwd_unravel
+unravel_jacrev = _api._jacrev_unravel
+one_cotangent = _lax._one_vjp
+
+
+NOT_NEEDED: Any = _api.NotNeeded()
+GRAD_VALUE: Any = _api.GradValue()
+_HAS_UNSAVEABLE: bool = hasattr(_api, "NotSaveable")
+"""Whether arguments of JAX's VJP objects may be residuals that are not saved, as since 0.11."""
+_RULES_LOG: bool = hasattr(jax.custom_vjp, "defvjp_with_logs")
+"""Whether a backward rule returns what it logs beside the cotangents, as since 0.11.1."""
+
+
+def nested_like(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Leaves in nested tuples, since 0.12 in JAX's own containers, as a tree of arguments is nested."""
+    nest = _api.mirror_tree_map if hasattr(_api, "mirror_tree_map") else _api.tuptree_map
+    return nest(lambda x: x, tree, leaves)
+
+
+def flags(prefix: Any, tree: Any, name: str) -> list[bool]:
+    """One bool for each leaf of a tree, from a tree of bools that is a prefix of it."""
+    if hasattr(_api, "tuptree_flags"):  # since 0.11.1
+        return list(_api.tuptree_flags(prefix, tree, name, f"the {name} argument"))
+    return list(jax.tree.leaves(jax.tree.broadcast(prefix, jax.tree.unflatten(tree, [0] * tree.num_leaves))))
+
+
+def not_saveable() -> Any:
+    """In place of an argument that is a residual and is not to be saved; it has to be put back before the cotangents are asked for."""
+    return _api.NotSaveable() if _HAS_UNSAVEABLE else NOT_NEEDED
+
+
+_logging: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The backward rules that have logged something."""
+
+
+def has_logged(params: Mapping[str, Any]) -> bool:
+    """Whether the backward rule of an equation logs something, given its params."""
+    return any(name in params and params[name] in _logging for name in ("bwd", "_prim"))
+
+
+def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:
+    """The flat arguments that a `VJP` holds, or what stands in the place of those that it does not.
+
+    Raises:
+      ValueError: JAX's, since 0.11, for one that was not to be saved and has not been put back.
+    """
+    if not _HAS_UNSAVEABLE:
+        return list(jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, _api.NotNeeded)))
+    leaves = jax.tree.leaves(args_res, is_leaf=lambda x: isinstance(x, (_api.NotNeeded, _api.NotSaveable)))
+    missing = [i for i, x in enumerate(leaves) if isinstance(x, _api.NotSaveable)]
+    if missing:
+        _api._vjp_not_saveable_error(jaxpr(), in_tree, missing)
+    return list(leaves)
+
+
+def accumulators(
+    wanted: Sequence[Any], in_avals: Sequence[Any], explicit: bool, jaxpr: Callable[[], Any], in_tree: Any
+) -> list[Any]:
+    """For each argument JAX's accumulator of its cotangent: of a value, into a reference, or into nothing.
+
+    Args:
+      wanted: `GradValue`, `DontWant`, a reference or an accumulator for each.
+      in_avals: types of the arguments.
+      explicit: whether the user said what is wanted.
+      jaxpr, in_tree: of the function, for errors.
+
+    Source: `_vjp3_callable` in JAX's `functions/transformations.py`.
+    """
+    if hasattr(_api, "_vjp_accum"):  # since 0.11
+        of_type = [types.SimpleNamespace(aval=a) for a in in_avals]
+        return [
+            _api._vjp_accum(jaxpr() if explicit else None, in_tree, explicit, i, v, x)
+            for i, (v, x) in enumerate(zip(of_type, wanted, strict=True))
+        ]
+    made: list[Any] = []
+    for aval, x in zip(in_avals, wanted, strict=True):
+        ct_aval = aval.to_ct_aval()
+        if isinstance(x, _ad.GradAccum):
+            made.append(_api.check_accum(ct_aval, x))
+        elif _api._is_ref(x):
+            made.append(_ad.RefAccum(ct_aval, x))
+        else:
+            made.append((_ad.NullAccum if isinstance(x, _api.DontWant) else _ad.ValAccum)(ct_aval))
+    return made
+
+
+def is_unwanted(accumulator: Any) -> bool:
+    return isinstance(accumulator, _ad.NullAccum)
+
+
+def accumulated(accumulator: Any) -> Any:
+    """What `VJP` returns for an argument: its cotangent, or a mark that it was added to a reference, or not wanted."""
+    if isinstance(accumulator, _ad.ValAccum):
+        return _ad.instantiate_zeros(accumulator.freeze())
+    return _api.DidntWant() if is_unwanted(accumulator) else _api.GradRef()
+
+
+def is_zero(x: Any) -> bool:
+    """Whether x is a symbolic zero of JAX's."""
+    return type(x) is _ad.Zero
+
+
+def is_float0(aval: Any) -> bool:
+    """Whether values of this tangent type are the trivial ones of integers and booleans."""
+    return bool(getattr(aval, "dtype", None) == dtypes.float0)
+
+
+@cleared
+@functools.lru_cache(maxsize=4096)
+def as_weak_as(aval: Any, other: Any) -> Any:
+    """A type, weak where another one is; the same object where it is so already."""
+    weak = getattr(other, "weak_type", None)
+    return aval if weak is None or weak == getattr(aval, "weak_type", weak) else aval.update(weak_type=weak)
+
+
+def cotangent_type(aval: Any) -> Any:
+    """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
+    ct = aval.to_ct_aval()
+    return aval if is_float0(ct) else ct
+
+
+def empty(aval: Any) -> Any:
+    """The array that JAX fills in for a residual that another branch of a cond saves."""
+    return _ad_util.empty_like_aval(aval)
+
+
+@cleared
+@functools.lru_cache(maxsize=4096)
+def stacked(aval: Any, length: int) -> Any:
+    """The type of `length` values of a type, one for each iteration of a scan."""
+    return _core.unmapped_leading_aval(length, aval)
+
+
+def unstacked(aval: Any) -> Any:
+    """The type of one of the values that `stacked` gives the type of; its layout over devices goes with the dimensions."""
+    return _core.mapped_leading_aval(aval.shape[0], aval)
+
+
+def zeros(aval: Any) -> Any:
+    """An array of zeros of a tangent or cotangent type."""
+    return _ad.instantiate_zeros(_ad.Zero(aval))
+
+
+def types_compatible(expected: Any, given: Any) -> bool:
+    """Whether a value of type `given` can stand where `expected` is asked for, weak types aside."""
+    return bool(_core.typecompat(expected, given))
+
+
+def index_or_indices(argnums: Any) -> Any:
+    """argnums as an int or a tuple of ints, as jax checks them."""
+    return _core.concrete_or_error(api_util._ensure_index, argnums)

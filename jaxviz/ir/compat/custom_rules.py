@@ -1,0 +1,291 @@
+"""Custom rules met in tracing: when they are traced, with which tracers they hold, along which dimensions they are mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from jaxviz.ir.compat.checks import _is_nonzero, is_float0, zeros
+from jaxviz.ir.compat.private import _ad, _ad_util, _batching, _core, _lu, api_util
+from jaxviz.ir.syntax import Equation
+
+_rules: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""What the `jvp_jaxpr_fun` or the `fwd_jaxpr_thunk` of an equation calls -> the user's rule that it traces."""
+
+
+def _with_unused_inputs(jaxpr: Any, at: int, avals: Sequence[Any]) -> Any:
+    """A ClosedJaxpr with inputs of these types that it does not read, from position `at` on."""
+    opened = jaxpr.jaxpr
+    unused = [_core.Var(aval) for aval in avals]
+    names = opened.debug_info.arg_names
+    info = opened.debug_info._replace(
+        arg_names=None if names is None else (*names[:at], *([""] * len(avals)), *names[at:])
+    )
+    invars = [*opened.invars[:at], *unused, *opened.invars[at:]]
+    return ClosedJaxpr(opened.replace(invars=invars, debug_info=info), jaxpr.consts)
+
+
+Axis = Any
+"""An axis that is mapped over, JAX's `AxisData`: `name`, `size`, `spmd_name` and `explicit_mesh_axis`."""
+
+Dims = tuple[int | None, ...]
+"""The dimensions along which each of the vmaps around a function maps a result of it, that of the outermost first."""
+
+
+class _MappedAlike:
+    """Has a function with a custom rule and that rule give results that are mapped along the same dimensions.
+
+    Outside `jit` JAX calls one of the two, under each `vmap` around them, and takes the results as that one maps them; a program has both.
+    What is traced first decides. Where that is the function, and a result of it is not mapped, the rule is traced once before it is needed,
+    to see how it maps them: a result whose tangent is mapped has to be too.
+
+    Source: `BatchTrace.process_custom_jvp_call` and `process_custom_vjp_call` in JAX's `batching.py`.
+    """
+
+    def __init__(self) -> None:
+        self._dims: list[Dims] | None = None
+        """Of the results; of a forward rule's, those of the residuals before them."""
+
+    def rule(self, rule: Any) -> Any:
+        return self._wrapped(rule, lambda dims: None)
+
+    def function(self, fun: Any, take: Callable[[], Any]) -> Any:
+        """The function.
+
+        Args:
+          fun: a WrappedFun.
+          take: traces the rule.
+        """
+        maps = [any(d is not None for d in args[2]) for gen, args in fun.transforms if _is_vmap(gen)]
+
+        def look(dims: list[Dims]) -> None:
+            if self._dims is not None or not any(d is None and m for of in dims for d, m in zip(of, maps, strict=True)):
+                return
+            with contextlib.suppress(Exception):  # which the rule raises again where it is used
+                take()
+            if self._dims is not None and not any(
+                d is None and other is not None
+                for of, others in zip(dims, self._of(len(dims)), strict=True)
+                for d, other in zip(of, others, strict=True)
+            ):
+                self._dims = None
+
+        return self._wrapped(fun, look)
+
+    def _of(self, n: int) -> list[Dims]:
+        """The dimensions of the last `n` results."""
+        assert self._dims is not None
+        return self._dims[len(self._dims) - n :]
+
+    def _wrapped(self, fun: Any, look: Callable[[list[Dims]], None]) -> Any:
+        vmaps = [
+            (store, args[1]) for (gen, args), store in zip(fun.transforms, fun.stores, strict=True) if _is_vmap(gen)
+        ]
+        if not vmaps:
+            return fun
+        axes = [axis for _, axis in vmaps]
+
+        def alike(call: Callable[..., Any], *args: Any) -> list[Any]:
+            outs = call(*args)
+            dims: list[Dims] = list(zip(*(store.val for store, _ in vmaps), strict=True))
+            look(dims)
+            if self._dims is None:
+                self._dims = dims
+                return list(outs)
+            n = min(len(dims), len(self._dims))
+            wanted = [
+                tuple([d if other is None else other for d, other in zip(of, others, strict=True)])
+                for of, others in zip(dims[len(dims) - n :], self._of(n), strict=True)
+            ]
+            wanted = dims[: len(dims) - n] + wanted
+            self._dims = wanted
+            for i, (store, _) in enumerate(vmaps):
+                store.reset()
+                store.store([of[i] for of in wanted])
+            # The tangents that a JVP rule gives after its results are mapped as those are.
+            return [_mapped_along(x, dims[i % len(dims)], wanted[i % len(dims)], axes) for i, x in enumerate(outs)]
+
+        return fun.wrap(alike, (), None)
+
+
+def _is_vmap(transform: Any) -> bool:
+    return transform in (_batching.batch_subtrace.args[0], _batching.batch_custom_jvp_subtrace.args[0])
+
+
+def _mapped_along(x: Any, dims: Dims, wanted: Dims, axes: Sequence[Axis]) -> Any:
+    """A value that is mapped along some dimensions, mapped along others: moved there, and broadcast where it was not mapped.
+
+    Args:
+      x: the value, or a symbolic zero, which has no dimensions to move.
+      dims, wanted: its dimensions, by `vmap`, the outermost first.
+      axes: that each `vmap` maps over.
+    """
+    if dims == wanted or type(x) in (_ad_util.SymbolicZero, _ad.Zero) or is_float0(_core.typeof(x)):
+        return x
+    own = list(range(x.ndim - sum(d is not None for d in dims)))
+    before, after = (_with_axes(own, d) for d in (dims, wanted))
+    x = jax.lax.transpose(x, [before.index(a) for a in after if a in before])
+    for i, a in enumerate(after):
+        if a not in before:
+            axis = axes[-1 - a]
+            x = _batching.broadcast(x, axis.size, i, axis.explicit_mesh_axis)
+    return x
+
+
+def _with_axes(own: Sequence[int], dims: Dims) -> list[int]:
+    """The order of the axes of a value that is mapped: its own from 0 on, and of the outermost `vmap` -1, of the next -2."""
+    order = list(own)
+    for i, d in reversed(list(enumerate(dims))):
+        if d is not None:
+            order.insert(d, -1 - i)
+    return order
+
+
+class _TakenRule:
+    """A custom rule that was traced where its function was called, which is called as the rule itself is.
+
+    Args:
+      rule: the user's.
+      traced: from what it closes over, its operands and, for a JVP rule, the tangents of those that carry one, to its results.
+      carries: which operands carry a tangent.
+      nonzeros_out: which results of a JVP rule have a tangent.
+      out_trees: of a forward rule what it told of its results and residuals.
+    """
+
+    def __init__(
+        self, rule: Any, traced: TracedJaxpr, carries: Sequence[bool], nonzeros_out: Sequence[bool], out_trees: Any
+    ):
+        self.traced = traced
+        self.carries = carries
+        self.nonzeros_out = nonzeros_out
+        self.out_trees = out_trees
+        # What the rule told others of its results, who may ask when the rule is used; JAX does not expect it so early.
+        self._told = [(store, store.val) for store in rule.stores if store]
+        _empty_stores(rule)
+
+    @property
+    def n_consts(self) -> int:
+        return len(self.traced.jaxpr.consts)
+
+    def of_jvp(self, *args: Any) -> list[Any]:
+        """Operands and all tangents, those of what it closes over among them, to results and their tangents."""
+        n = len(args) // 2
+        tangents = [
+            _ad.instantiate_zeros(_ad.replace_rule_output_symbolic_zeros(t))
+            for t, carries in zip(args[n + self.n_consts :], self.carries, strict=True)
+            if carries
+        ]
+        outs = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts : n], *tangents)
+        given = iter(outs[len(self.nonzeros_out) :])
+        results = outs[: len(self.nonzeros_out)]
+        zero = lambda x: _ad_util.SymbolicZero(_core.typeof(x).to_tangent_aval())
+        return [*results, *(next(given) if nz else zero(x) for x, nz in zip(results, self.nonzeros_out, strict=True))]
+
+    def forward(self, *args: Any) -> list[Any]:
+        for store, value in self._told:
+            store.reset()
+            store.store(value)
+        outs: list[Any] = _core.eval_jaxpr(self.traced.jaxpr.jaxpr, args[: self.n_consts], *args[self.n_consts :])
+        return outs
+
+
+def _jvp_of_rule(
+    rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool], symbolic_zeros: bool
+) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
+    """A custom JVP rule as a function from operands and nonzero tangents to results and nonzero tangents; the types that it takes; and
+    which results have a nonzero tangent, a list that is filled in as it is traced."""
+    zero = _ad_util.SymbolicZero if symbolic_zeros else zeros
+    tangent_avals = [a.to_tangent_aval() for a in in_avals]
+    nonzeros_out: list[bool] = []
+    call = rule.of_jvp if isinstance(rule, _TakenRule) else rule.call_wrapped
+
+    def push(*args: Any) -> list[Any]:
+        given = iter(args[len(in_avals) :])
+        tangents = [next(given) if nz else zero(a) for a, nz in zip(tangent_avals, nonzeros, strict=True)]
+        outs = call(*args[: len(in_avals)], *tangents)
+        n_out = len(outs) // 2
+        tangents_out = [_ad.replace_rule_output_symbolic_zeros(t) for t in outs[n_out:]]
+        nonzeros_out[:] = map(_is_nonzero, tangents_out)
+        return [*outs[:n_out], *(t for t, nz in zip(tangents_out, nonzeros_out, strict=True) if nz)]
+
+    return push, [*in_avals, *(a for a, nz in zip(tangent_avals, nonzeros, strict=True) if nz)], nonzeros_out
+
+
+def _forward_of_rule(
+    rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool]
+) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
+    """A custom forward rule as a function of its operands, and the types that it takes."""
+    if isinstance(rule, _TakenRule):
+        return rule.forward, list(in_avals), []
+    call = lambda *args: rule.call_wrapped(*(x for pair in zip(args, nonzeros, strict=True) for x in pair))
+    return call, list(in_avals), []
+
+
+def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
+    """Whether a function closes over a tracer of a trace, or of one `inside` of it, itself or by way of other functions."""
+    seen: set[int] = set()
+    pending = [root]
+    while pending:
+        x = pending.pop()
+        if id(x) in seen or len(seen) > 1000:
+            continue
+        seen.add(id(x))
+        if isinstance(x, _core.Tracer):
+            if _is_inside(x._trace, trace) if inside else x._trace is trace:
+                return True
+        elif isinstance(x, _lu.WrappedFun):
+            pending += [x.f, *(arg for _, args in x.transforms for arg in args)]
+        elif isinstance(x, api_util.Unhashable):
+            pending.append(x.val)
+        elif isinstance(x, functools.partial):
+            pending += [x.func, *x.args, *x.keywords.values()]
+        elif isinstance(x, (jax.custom_jvp, jax.custom_vjp)):
+            pending += [getattr(x, name, None) for name in ("fun", "jvp", "fwd", "bwd")]
+        elif isinstance(x, types.FunctionType):
+            pending += [cell.cell_contents for cell in x.__closure__ or () if cell != types.CellType()]
+            pending += x.__defaults__ or ()
+        elif isinstance(x, types.MethodType):
+            pending += [x.__func__, x.__self__]
+        elif isinstance(x, (tuple, list, dict)):
+            pending += jax.tree.leaves(x)
+    return False
+
+
+def _is_inside(trace: Any, outer: Any) -> bool:
+    """Whether a trace began while another one was under way."""
+    while (trace := getattr(trace, "parent_trace", None)) is not None:
+        if trace is outer:
+            return True
+    return False
+
+
+def _empty_stores(rule: Any) -> None:
+    """Lets a custom rule be traced again: it notes the structure of its results, once, for whoever called it."""
+    for store in rule.stores:
+        if store:
+            store.reset()
+
+
+class TracedJaxpr(NamedTuple):
+    """What `trace_to_jaxpr` makes.
+
+    Args:
+      jaxpr: a ClosedJaxpr.
+      held: its literals that linearize keeps as arrays.
+      looks: where values were given, the points at which Python looked at one, as (source, what it asked for, the answer).
+      made_from: for the place of an equation of the jaxpr, the equation of a derived program that it was evaluated from.
+      bodies: those jaxprs inside of it that were traced in the same way, as is that of a `shard_map`.
+    """
+
+    jaxpr: Any
+    held: list[Any]
+    looks: list[tuple[Any, str, Any]]
+    made_from: dict[int, Equation]
+    bodies: list[TracedJaxpr]

@@ -1,0 +1,156 @@
+"""Named axes and `shard_map`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.ir.compat.custom_rules import Axis
+from jaxviz.ir.compat.private import _batching, _config, _core, _mesh, _pxla, _shard_map
+from jaxviz.ir.compat.values import aval_of
+from jaxviz.ir.syntax import Operation
+
+
+def manual_axes() -> tuple[frozenset[Any], bool]:
+    """The axes of the `shard_map` that is under way, and whether its types say what differs along them (check_vma)."""
+    return frozenset(jax.sharding.get_abstract_mesh().manual_axes), bool(_config._check_vma.value)
+
+
+def axis_names(params: Mapping[str, Any]) -> set[Any]:
+    """The names of axes in an operation's params, as a collective has them, not those in its bodies."""
+    names: set[Any] = set()
+    for key in ("axes", "axis_name"):
+        value = params.get(key)
+        names.update(value if isinstance(value, tuple) else (value,))
+    return {a for a in names if a is not None and not isinstance(a, (int, np.integer))}
+
+
+def exchanges(primitive: Any) -> bool:
+    """Whether an operation that names an axis has the places along it exchange values; else it tells of the axis or of types alone."""
+    name: str = primitive.name
+    return name not in ("axis_index", "pvary", "preduced") and "_cast" not in name
+
+
+def psum(x: Any, axes: tuple[Any, ...]) -> Any:
+    return jax.lax.psum(x, axes)
+
+
+def varying_everywhere(x: Any) -> Any:
+    """A value typed, where types say so, as one that differs along all axes of the `shard_map` that is under way."""
+    axes, typed = manual_axes()
+    for name in sorted(axes, key=str) if typed else ():
+        if name not in jax.typeof(x).mat.varying:
+            x = jax.lax.pcast(x, (name,), to="varying")
+    return x
+
+
+def is_array_like(x: Any) -> bool:
+    """Whether it may be an argument or a result of a traced function."""
+    try:
+        aval_of(x)
+    except TypeError:
+        return False
+    return True
+
+
+def is_unreduced(aval: Any) -> bool:
+    """Whether a value is still to be summed over devices."""
+    mat = getattr(aval, "mat", None)
+    return mat is not None and bool(mat.unreduced)
+
+
+def devices_of(operation: Operation) -> dict[Any, int]:
+    """The axes that a `shard_map` maps over, each with its size, in the order in which `axis_index` counts devices."""
+    mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
+    with operation.context.manager:
+        names = _shard_map._all_newly_manual_mesh_names(mesh, manual)
+    return {name: mesh.shape[name] for name in mesh.axis_names if name in names}
+
+
+@contextlib.contextmanager
+def inside_shard_map(operation: Operation) -> Iterator[Any]:
+    """What JAX knows while it works on the body of a `shard_map`: its axes, its mesh, and whether types say what differs.
+
+    Yields:
+      the names of the axes that it maps over.
+    """
+    mesh, manual = operation.params["mesh"], operation.params["newly_manual_axes"]
+    with operation.context.manager:
+        names = _shard_map._all_newly_manual_mesh_names(mesh, manual)
+    with (
+        operation.context.manager,
+        _shard_map._extend_axis_env(mesh, manual),
+        _mesh.use_abstract_mesh(_shard_map._as_manual_mesh(mesh, manual)),
+        _config._check_vma(operation.params["check_vma"]),
+    ):
+        yield names
+
+
+def on_each_device(operation: Operation, fun: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+    """A `shard_map` of another body, a function, whose results come with the devices first, as `devices_of` counts them."""
+    p = operation.params
+    names = tuple(devices_of(operation))
+
+    def body(*xs: Any) -> list[Any]:
+        return [jax.lax.expand_dims(varying_everywhere(x), (0,)) for x in fun(*xs)]
+
+    def mapped(*operands: Any) -> Any:
+        with operation.context.manager:
+            return jax.shard_map(
+                body, mesh=p["mesh"], in_specs=tuple(p["in_specs"]), out_specs=jax.sharding.PartitionSpec(names), axis_names=set(names), check_vma=p["check_vma"],
+            )(*operands)  # fmt: skip
+
+    return mapped
+
+
+def type_per_device(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
+    """The type of what one device has of a value that goes into a `shard_map`."""
+    return _core.shard_aval(params["mesh"], params["newly_manual_axes"], params["check_vma"], spec, aval)
+
+
+def type_of_all(aval: Any, spec: Any, params: Mapping[str, Any]) -> Any:
+    """The type of what the devices give together, of which each has `aval`."""
+    return _core.unshard_aval(params["mesh"], params["check_vma"], spec, aval)
+
+
+def residual_spec(aval: Any, names: Any, params: Mapping[str, Any]) -> Any:
+    """How a value of each device is laid side by side with the others': along its first dimension, over the axes along which it
+    differs, all of `names` where types do not say."""
+    return aval.nospec(params["mesh"], params["check_vma"], names)
+
+
+def replicated_spec(aval: Any) -> Any:
+    return _shard_map._repspec(aval)
+
+
+def effects_outside(effects: Iterable[Any], mesh: Any) -> frozenset[Any]:
+    """The effects of a body that concern more than the axes of its mesh."""
+    return frozenset(_core.filter_named_axis_effects(set(effects), mesh.axis_names))
+
+
+def axes_summed(spec: Any, params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The axes along which each device has the same value, so that without types a cotangent is summed over them."""
+    return tuple(_shard_map._unmentioned2(params["mesh"], spec, params["newly_manual_axes"]))
+
+
+def mapped_specs(specs: Sequence[Any], dims: Sequence[int | None], axis: Axis, what: str) -> list[Any]:
+    """The specs of values that have got a mapped dimension; jax's ValueError where the axis is in use already."""
+    names = axis.spmd_name or axis.explicit_mesh_axis
+    used = {n for spec in specs for n in _shard_map.used_axis_names(spec)}
+    if names is not None and used.intersection(names):
+        kind = "vmap spmd_axis_name" if axis.spmd_name is not None else "vmapped away explicit mesh axis"
+        raise ValueError(f"{kind} cannot appear in shard_map {what}")
+    return [s if d is None else _pxla.batch_spec(s, d, axis.spmd_name) for s, d in zip(specs, dims, strict=True)]
+
+
+def axis_per_device(axis: Axis, mesh: Any) -> Axis:
+    """A mapped axis as one device of a mesh sees it: its part, where `spmd_axis_name` lays it out over the mesh."""
+    if axis.spmd_name is None:
+        return axis
+    n = math.prod(mesh.shape[name] for name in axis.spmd_name)
+    return _batching.AxisData(axis.name, axis.size // n, axis.spmd_name, axis.explicit_mesh_axis)

@@ -1,0 +1,243 @@
+"""Primitives, jaxprs and their types."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, primitives
+
+from jaxviz.ir.compat.private import (
+    _core,
+    _effects,
+    _hijax,
+    _shard_map,
+    _source,
+    _state_types,
+    api_util,
+    debugging,
+    pjit,
+)
+
+JAX: str = f"JAX {jax.__version__}"
+
+DropVar: Any = _core.DropVar
+jit_p: Any = pjit.jit_p
+add_any_p: Any = jax.interpreters.ad.add_jaxvals_p
+ConcretizationTypeErrors = (
+    jax.errors.ConcretizationTypeError,  # parent of the tracer errors for bool, int and float
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+UNSPECIFIED: Any = pjit.UNSPECIFIED
+scan_p: Any = primitives.scan_p
+while_p: Any = primitives.while_p
+cond_p: Any = primitives.cond_p
+remat_p: Any = primitives.remat_p
+name_p: Any = primitives.name_p
+reduce_precision_p: Any = primitives.reduce_precision_p
+device_put_p: Any = primitives.device_put_p
+custom_jvp_call_p: Any = primitives.custom_jvp_call_p
+custom_vjp_call_p: Any = primitives.custom_vjp_call_p
+custom_lin_p: Any = primitives.custom_lin_p
+remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
+closed_call_p: Any = primitives.closed_call_p
+core_call_p: Any = _core.call_p
+hi_primitive_p: Any = _hijax.call_hi_primitive_p
+shard_map_p: Any = _shard_map.shard_map_p
+sharding_constraint_p: Any = pjit.sharding_constraint_p
+debug_callback_p: Any = debugging.debug_callback_p
+debug_print_p: Any = debugging.debug_print_p
+
+
+def names_inside_as_outside(primitive: Any) -> bool:
+    """Whether JAX prints the program of an equation with the names of its operands and results for its own."""
+    return primitive is jit_p
+
+
+def new_jaxpr(
+    constvars: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any],
+    effects: Iterable[Any], debug_info: Any, is_high: bool,
+) -> Any:  # fmt: skip
+    """An open `Jaxpr`."""
+    debug_info = debug_info if debug_info is not None else unknown_debug_info(len(invars), len(outvars))
+    return _core.Jaxpr(constvars, invars, outvars, eqns, frozenset(effects), debug_info, is_high)
+
+
+def new_eqn(
+    invars: Sequence[Any], outvars: Sequence[Any], primitive: Any, params: Mapping[str, Any],
+    effects: Any, source: Any, context: Any,
+) -> Any:  # fmt: skip
+    """A `JaxprEqn`; the caller answers for its types."""
+    source = source if source is not None else _source.new_source_info()
+    return _core.JaxprEqn(invars, outvars, primitive, params, effects, source, context)
+
+
+def current_source() -> Any:
+    """Where Python is now, as the `source` of an equation."""
+    return _source.current()
+
+
+def current_context() -> Any:
+    """The equation context in force: mesh, compute type, random number layout."""
+    return _core.current_jaxpr_eqn_context()
+
+
+def within(context: Any) -> contextlib.AbstractContextManager[None]:
+    """Puts an equation's context in force."""
+    if context is current_context():
+        return contextlib.nullcontext()
+    manager: contextlib.AbstractContextManager[None] = context.manager
+    return manager
+
+
+def closed_jaxpr(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """An open jaxpr with the values of its constvars."""
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def states_of(var: Any) -> tuple[Any, Any]:
+    """The states that a variable of a mutable type begins and ends with, where JAX records them (before 0.11.1)."""
+    return getattr(var, "initial_qdd", None), getattr(var, "final_qdd", None)
+
+
+def is_high(jaxpr: Any) -> bool:
+    return bool(getattr(jaxpr, "is_high", False))
+
+
+def is_high_equation(primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> bool:
+    """Whether an equation is of the high level, which JAX lowers to others before it compiles: a hi-primitive, or a call of one."""
+    return bool(primitive.is_high(*in_avals, **params))
+
+
+def hi_primitive_name(params: Mapping[str, Any]) -> str:
+    """`CustomVJPTraced of f`: the class of the hi-primitive that an equation with these params calls; '' where it calls none."""
+    if "_prim" not in params:
+        return ""
+    function = getattr(getattr(params["_prim"], "traced", None), "fun_name", "")
+    return f"{type(params['_prim']).__name__}{f' of {function}' if function else ''}"
+
+
+@dataclass(frozen=True)
+class _AskedOfSome:
+    """A checkpoint policy as `jax_remat3` has it: it is asked of names, products of matrices and convolutions; all else is computed again."""
+
+    __wrapped__: Any
+
+    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
+        if primitive in (name_p, primitives.dot_general_p, primitives.conv_general_dilated_p):
+            return self.__wrapped__(primitive, *avals, **params)
+        return self.__wrapped__ is jax.checkpoint_policies.everything_saveable
+
+
+_OPENS_CHECKPOINTS: bool = jax.__version_info__ >= (0, 12)
+"""Whether a checkpoint that is a hi-primitive has what one that is not has, among it `prevent_cse`, and keeps what that keeps."""
+
+
+def opened(primitive: Any, params: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The primitive and the params of an equation; of one that calls a hi-primitive, those of the checkpoint or the name that it is.
+
+    Under `jax_remat3` that is what `jax.checkpoint` and `checkpoint_name` write.
+    """
+    held = params.get("_prim") if _OPENS_CHECKPOINTS else None
+    kind = type(held).__name__
+    if held is not None and kind == "RematTraced":
+        policy = None if held.policy is None else _AskedOfSome(held.policy)
+        made = {"jaxpr": held.jaxpr, "prevent_cse": held.prevent_cse, "differentiated": False, "policy": policy}
+        return remat_p, made
+    if held is not None and kind == "CheckpointName":
+        return name_p, {"name": held.name}
+    return primitive, params
+
+
+def is_ref(aval: Any) -> bool:
+    """Whether a type is that of a mutable reference."""
+    return isinstance(aval, _state_types.AbstractRef)
+
+
+def is_array(x: Any) -> bool:
+    """Whether x is an array on a device, which JAX's linearize always keeps as it is."""
+    return isinstance(x, jax.Array)
+
+
+def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
+    return _core.DebugInfo("jaxviz", "derived", ("",) * num_inputs, ("",) * num_outputs)
+
+
+def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Name, source and argument paths of a function, as JAX's tracing errors name them."""
+    return api_util.debug_info("jaxviz", fun, args, kwargs)
+
+
+def parameters(
+    fun: Callable[..., Any], n: int, options: Mapping[str, Any]
+) -> tuple[list[str], tuple[int, ...], tuple[str, ...]]:
+    """The names that a function has for `n` positional arguments, and which arguments `jit` takes as static, by place and by name."""
+    signature = api_util.fun_signature(fun)
+    names = [f"args[{i}]" for i in range(n)]
+    if signature is not None:
+        positional = [
+            p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        names[: len(positional)] = positional[:n]
+    argnums, argnames = options.get("static_argnums"), options.get("static_argnames")
+    if signature is not None:
+        argnums, argnames = api_util.infer_argnums_and_argnames(signature, argnums, argnames)
+    return names, _as_tuple(argnums), _as_tuple(argnames)
+
+
+def _as_tuple(x: Any) -> tuple[Any, ...]:
+    return () if x is None else (x,) if isinstance(x, (int, str)) else tuple(x)
+
+
+def name_function(fun: Callable[..., Any], debug_info: Any) -> None:
+    """Has errors and debug info name a wrapper as the function that it wraps."""
+    api_util.save_wrapped_fun_debug_info(fun, debug_info._replace(result_paths=None))
+
+
+def derived_debug_info(debug_info: Any, arg_names: Sequence[str], num_outputs: int) -> Any:
+    """The debug info of a program derived from one that has `debug_info`."""
+    if debug_info is None:
+        return unknown_debug_info(len(arg_names), num_outputs)
+    return debug_info._replace(arg_names=tuple(arg_names), result_paths=("",) * num_outputs)
+
+
+def positional_effects(effects: Iterable[Any], inputs: Sequence[Any]) -> frozenset[Any]:
+    """Effects with each input they concern given by its position."""
+    if not effects:
+        return frozenset()
+    where = {id(v): i for i, v in enumerate(inputs)}
+    by_position = set()
+    for e in effects:
+        if isinstance(e, _effects.JaxprInputEffect) and not isinstance(e.input, int):
+            if id(e.input) not in where:
+                continue  # an effect on a closed-over reference, which jaxprs of this kind carry themselves
+            e = e.replace(where[id(e.input)])
+        by_position.add(e)
+    return frozenset(by_position)
+
+
+def moved_effects(effects: Iterable[Any], places: Sequence[int | None]) -> frozenset[Any]:
+    """Effects by position, with the input at i moved to places[i]; one on an input that has no place is left out."""
+    moved = set()
+    for e in effects:
+        if isinstance(e, _effects.JaxprInputEffect) and isinstance(e.input, int):
+            if places[e.input] is None:
+                continue
+            e = e.replace(places[e.input])
+        moved.add(e)
+    return frozenset(moved)
+
+
+def resolved_effects(effects: frozenset[Any], inputs: Sequence[Any]) -> frozenset[Any]:
+    """The inverse of `positional_effects`."""
+    return frozenset(_core.resolve_input_effects(effects, inputs)) if effects else effects
+
+
+def is_user_file(name: str) -> bool:
+    """Whether a file is the user's: neither jax's nor the standard library's."""
+    return bool(_source.is_user_filename(name))

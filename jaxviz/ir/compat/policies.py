@@ -1,0 +1,106 @@
+"""Checkpoint policies and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.ir.compat.private import _callback, _core, _hlo, _pe, _sharding_impls, debugging, dispatch
+from jaxviz.ir.compat.values import is_tracer
+
+
+def decide(policy: Any, primitive: Any, in_avals: Sequence[Any], params: Mapping[str, Any]) -> Any:
+    """What a checkpoint policy says of an equation: 'saved', 'recomputed', or (source, destination) memory kinds."""
+    case = _pe.ensure_enum(policy(primitive, *in_avals, **params))
+    if isinstance(case, _pe.SaveableType):
+        return "saved"
+    return (case.src, case.dst) if isinstance(case, _pe.Offloadable) else "recomputed"
+
+
+def in_memory(aval: Any, kind: str) -> Any:
+    """The type of a value moved to another kind of memory, such as 'pinned_host'."""
+    return aval.update(memory_space=_core.mem_kind_to_space(kind))
+
+
+def move_params(kind: str, n: int) -> dict[str, Any]:
+    """Params of the `device_put` with which JAX moves `n` values to a kind of memory."""
+    return {
+        "devices": (_core.mem_kind_to_space(kind),) * n,
+        "srcs": (None,),
+        "copy_semantics": (dispatch.ArrayCopySemantics.ALWAYS_COPY,),
+    }
+
+
+def has_effects(effects: frozenset[Any]) -> bool:
+    """Whether an equation with these is kept though nothing reads its results; naming an axis is no reason to."""
+    return bool(effects) and not all(_pe.dceable_effects.contains(e) for e in effects)
+
+
+def is_real_effect(effect: Any) -> bool:
+    """Whether an effect is one that the world sees, and not a note on names or references inside."""
+    return not isinstance(effect, (_core.NamedAxisEffect, _core.InternalMutableArrayEffect))
+
+
+report_effect: Any = debugging.debug_effect
+"""The effect of an equation that tells Python of a value: loops, branches, checkpoints and custom rules may have it."""
+
+
+def run_where_known(primitive: Any) -> None:
+    """Has a checkpoint run an equation without results once: in the forward pass if its operands are known there, else in the backward pass."""
+
+    def split(saveable: Any, unknown: Sequence[bool], available: Sequence[bool], eqn: Any) -> Any:
+        if any(unknown):
+            return None, eqn, [], [], [v for v, inst in zip(eqn.invars, available, strict=True) if not inst]
+        return eqn, None, [], [], []
+
+    _pe.partial_eval_jaxpr_custom_rules[primitive] = split
+
+
+def emit_callback(ctx: Any, callback: Callable[..., None], operands: Sequence[Any]) -> tuple[()]:
+    """Lowers an equation to a call of Python, on NumPy arrays that are valid during the call.
+
+    In a `shard_map` over the whole mesh it is called for each device, with its number in the mesh last; else once with the whole values.
+
+    Raises:
+      NotImplementedError: in a `shard_map` over some axes of a mesh only.
+    """
+    axes = ctx.module_context.axis_context
+    sharding: Any = None
+    avals = list(ctx.avals_in)
+    operands = list(operands)
+    if isinstance(axes, _sharding_impls.SPMDAxisContext):
+        if set(axes.manual_axes) != set(axes.mesh.axis_names):
+            left = ", ".join(sorted(map(str, set(axes.mesh.axis_names) - set(axes.manual_axes))))
+            raise NotImplementedError(
+                f"a probe cannot be watched in a shard_map over some of the axes of its mesh; it leaves {left} to the compiler. Watch it "
+                "outside of the shard_map, or map over all axes."
+            )
+        sharding = _callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
+        operands.append(_hlo.partition_id())
+        avals.append(_core.ShapedArray((), np.dtype(np.uint32)))
+    elif isinstance(axes, _sharding_impls.ShardingContext):
+        whole = _sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(0,))
+        sharding = _sharding_impls.SdyArrayList((whole,))
+
+    def called(*values: Any) -> tuple[()]:
+        callback(*values)
+        return ()
+
+    ctx = ctx.replace(avals_in=avals)
+    _callback.emit_python_callback(
+        ctx, called, None, operands, avals, ctx.avals_out, has_side_effect=True, returns_token=True, sharding=sharding
+    )
+    return ()
+
+
+def is_per_device(ctx: Any) -> bool:
+    """Whether what is lowered runs on each device of a mesh with values of its own, as the body of a `shard_map`."""
+    return isinstance(ctx.module_context.axis_context, _sharding_impls.SPMDAxisContext)
+
+
+def is_staged() -> bool:
+    """Whether what is computed now, even of constants, becomes part of a program that runs later."""
+    return is_tracer(jax.lax.add(np.int32(0), np.int32(0)))

@@ -1,0 +1,153 @@
+"""The user's lines and named scopes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend import source_info_util
+
+from jaxviz.ir.compat.jaxprs import is_user_file
+from jaxviz.ir.compat.private import _config, _source, _traceback_util
+
+# An operation's innermost frame is that of our trace, which JAX would take for the user's where it names one line.
+source_info_util.register_exclusion(os.path.dirname(os.path.abspath(__file__)) + os.sep)
+
+
+# Where a traceback leaves out jax's frames, it leaves out those of this package too.
+_traceback_util.register_exclusion(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+
+def api_boundary(fun: Any) -> Any:
+    """The function as one that tracebacks are filtered at; see `jaxviz.ir.boundary`."""
+    return _traceback_util.api_boundary(fun)
+
+
+def filters_tracebacks() -> bool:
+    """Whether the user lets JAX leave frames out of tracebacks."""
+    return bool(_config.traceback_filtering.value != "off")
+
+
+@functools.cache
+def is_hidden(file: str) -> bool:
+    """Whether the frames of a file are left out of tracebacks."""
+    return not _traceback_util.include_filename(file)
+
+
+def user_frames(traceback: Any) -> Iterator[Any]:
+    """The frames of a traceback outside jax and the standard library, innermost first."""
+    frames: Iterator[Any] = _source.user_frames(traceback)
+    return frames
+
+
+def frames_of(source: Any) -> list[tuple[Any, int]]:
+    """The whole call stack of an equation, innermost first: code objects, with the instruction that each was at."""
+    if source is None or source.traceback is None:
+        return []
+    codes, instructions = source.traceback.raw_frames()
+    return list(zip(codes, instructions, strict=True))
+
+
+_LIBRARY = tuple(f"/jax/_src/{name}" for name in ("nn/", "numpy/", "scipy/", "ops/", "lax/", "random.py"))
+_OPERATORS = frozenset("add subtract multiply true_divide floor_divide power remainder negative matmul".split())
+
+
+def library_call(source: Any) -> str:
+    """The public function of jax's that the user's line called to write an equation: 'gelu'; '' for an operator, or where none is found."""
+    called: list[Any] = []
+    for frame in source.traceback.frames if source is not None and source.traceback is not None else ():
+        if is_user_file(frame.file_name):
+            break
+        called.append(frame)
+    for frame in reversed(called):
+        name = frame.function_name
+        if name.isidentifier() and not name.startswith("_") and any(part in frame.file_name for part in _LIBRARY):
+            return "" if name in _OPERATORS else str(name)
+    return ""
+
+
+def is_of_custom_rule(source: Any) -> bool:
+    """Whether an equation was written by the rule of a function of the user's with custom derivatives.
+
+    JAX's transposition gives what `bwd` computes the line that calls the function.
+    """
+    frames = source.traceback.frames if source is not None and source.traceback is not None else ()
+    inner = False  # whether the frame before is JAX's of custom derivatives
+    was_user = False
+    for frame in frames:
+        is_custom = frame.file_name.endswith("/jax/_src/custom_derivatives.py")
+        is_user = is_user_file(frame.file_name)
+        if (is_user and inner) or (is_custom and was_user):
+            return True
+        if was_user and is_user:
+            return False
+        if frame.file_name.endswith(
+            ("/jax/_src/traceback_util.py", "/jax/_src/linear_util.py", "/jax/_src/api_util.py")
+        ):
+            continue
+        inner, was_user = is_custom, was_user or is_user
+    return False
+
+
+def scopes(source: Any) -> tuple[str, ...]:
+    """The names that `jax.named_scope` and libraries left on an equation, outermost first, without transforms such as `vmap(...)`."""
+    if source is None or not source.name_stack.stack:  # as most
+        return ()
+    path: list[str] = []
+    part: list[str] = []
+    for item in (*source.name_stack.stack, _source.Transform("transpose")):
+        if isinstance(item, _source.Scope):
+            if item.name != RECOMPUTED:
+                part.append(item.name)
+        elif item.name in ("jvp", "transpose"):
+            # What differentiation derives within the scopes of what it derives from names them once more.
+            path = part if part[: len(path)] == path else path + part
+            part = []
+    return tuple(path)
+
+
+def is_differentiated(source: Any) -> bool:
+    """Whether an equation was written by differentiation inside the function that was traced."""
+    stack = source.name_stack.stack if source is not None else ()
+    return any(isinstance(item, _source.Transform) and item.name in ("jvp", "transpose") for item in stack)
+
+
+def is_transposed(source: Any) -> bool:
+    """Whether an equation was written by JAX's transposition inside the function that was traced."""
+    stack = source.name_stack.stack if source is not None else ()
+    return any(isinstance(item, _source.Transform) and item.name == "transpose" for item in stack)
+
+
+def within_scopes(source: Any, outer: Any) -> Any:
+    """An equation's source where the equation is taken out of the one that held it, so that that one's scopes hold it now.
+
+    One that has a scope alone stands on the line of the equation that held it.
+    """
+    if source is None or outer is None:
+        return source
+    if source.traceback is None:
+        return outer.replace(name_stack=outer.name_stack + source.name_stack)
+    return source.replace(name_stack=outer.name_stack + source.name_stack) if outer.name_stack.stack else source
+
+
+def scope_alone(source: Any) -> Any:
+    """The scopes of an equation of one of JAX's rules, whose line is where the rule was traced; None if it has none."""
+    return source.replace(traceback=None) if source is not None and source.name_stack.stack else None
+
+
+RECOMPUTED = "rematted_computation"
+"""JAX's scope of what a checkpoint computes again, by which profiles name it."""
+
+
+def in_scope(source: Any, name: str) -> Any:
+    """An equation's source within one more scope."""
+    if source is None:
+        return named_source(name)
+    return source.replace(name_stack=_source.NameStack((_source.Scope(name),)) + source.name_stack)
+
+
+def named_source(name: str) -> Any:
+    """The `source` of an equation that stands on no line, in a scope of this name alone, which the programs compiled from it carry."""
+    return _source.new_source_info().replace(name_stack=_source.NameStack((_source.Scope(name),)), traceback=None)

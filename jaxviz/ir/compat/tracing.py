@@ -1,0 +1,464 @@
+"""Tracing a function to a jaxpr, on types or on values too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from jaxviz.ir.compat.checks import is_float0
+from jaxviz.ir.compat.custom_rules import (
+    TracedJaxpr,
+    _forward_of_rule,
+    _holds_tracers,
+    _jvp_of_rule,
+    _MappedAlike,
+    _rules,
+    _TakenRule,
+    _with_unused_inputs,
+)
+from jaxviz.ir.compat.jaxprs import unknown_debug_info
+from jaxviz.ir.compat.private import _api, _config, _core, _lu, _pe, _source, dtypes
+from jaxviz.ir.compat.values import concrete_value
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
+
+
+class _Trace(_pe.DynamicJaxprTrace):
+    """JAX's own tracing, which also notes the scalars that `jax.linearize` would keep as arrays.
+
+    Called outside `jit`, a jitted `jnp` function gets its Python scalar converted inside it, and the converted array is
+    then a residual like any other. In tracing the call is inlined and the conversion folded into a literal, which is
+    the one place where JAX makes a constant with a type given from outside: that is what is noted.
+    """
+
+    __slots__ = ("bodies", "held", "holds_tracers", "keeps_rules", "made_from")
+
+    def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
+        super().__init__(debug_info, parent_trace=parent)
+        self.bodies: list[TracedJaxpr] = []
+        self.made_from: dict[int, Equation] = {}
+        self.held: list[Any] = []
+        self.keeps_rules = keeps_rules
+        self.holds_tracers = False
+        """Whether a custom rule closes over a value of this trace, which is over when the rule is looked at."""
+
+    def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
+        tracer = super().new_const(c, source_info, aval)
+        if aval is not None and isinstance(tracer.val, _core.Literal):
+            self.held.append(tracer.val)
+        return tracer
+
+    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        """An operation whose result is a literal has been folded away, or handed its operand back: outside `jit` it is an array."""
+        out = super().process_primitive(primitive, tracers, params)
+        for tracer in out if primitive.multiple_results else [out]:
+            self.hold(tracer)
+        return out
+
+    def stage_value(self, val: Any) -> Any:
+        """`lax.convert_element_type` of a Python number: outside `jit`, an array."""
+        out = super().stage_value(val)
+        self.hold(out)
+        return out
+
+    def hold(self, tracer: Any) -> None:
+        if isinstance(getattr(tracer, "val", None), _core.Literal):
+            self.held.append(tracer.val)
+
+    def process_shard_map(self, prim: Any, fun: Any, tracers: Any, /, **params: Any) -> Any:
+        """Traces the body as it traces the function, since outside `jit` JAX linearizes the two in the same way."""
+        body: list[_Trace] = []
+
+        def traced_alike(*inner: Any) -> Any:
+            theirs = _core.trace_ctx.trace
+            ours = _Trace(theirs.frame.debug_info, theirs.parent_trace, self.keeps_rules)
+            ours.frame = theirs.frame
+            body.append(ours)
+            with _core.set_current_trace(ours), _naming_axes(params["mesh"]):
+                outs = fun(*[_same_in(ours, t) for t in inner])
+            return outs.map(lambda x: _same_in(theirs, x) if getattr(x, "_trace", None) is ours else x)
+
+        outs = super().process_shard_map(prim, traced_alike, tracers, **params)
+        for trace in body:
+            self.holds_tracers |= trace.holds_tracers
+            made = TracedJaxpr(
+                self.frame.tracing_eqns[-1].params["jaxpr"], trace.held, [], trace.made_from, trace.bodies
+            )
+            self.bodies.append(made)
+        return outs
+
+    def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
+        """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
+        alike = _MappedAlike()
+        jvp = alike.rule(jvp)
+        function_of = partial(_jvp_of_rule, jvp, symbolic_zeros=params["symbolic_zeros"])
+        taken = self._taken(jvp, tracers, function_of)
+        fun = alike.function(fun, partial(self._taken, jvp, tracers, function_of, at_once=True))
+        out = super().process_custom_jvp_call(prim, self.seen(fun, tracers), jvp, tracers, **params)
+        self._keep("jvp_jaxpr_fun", prim, jvp, taken)
+        return out
+
+    def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
+        """Keeps the forward rule itself, for the same reason."""
+        self.holds_tracers |= _holds_tracers(self, bwd)
+        alike = _MappedAlike()
+        fwd = alike.rule(fwd)
+        function_of = partial(_forward_of_rule, fwd)
+        taken = self._taken(fwd, tracers, function_of, params["out_trees"])
+        fun = alike.function(fun, partial(self._taken, fwd, tracers, function_of, params["out_trees"], at_once=True))
+        out = super().process_custom_vjp_call(prim, self.seen(fun, tracers), fwd, bwd, tracers, **params)
+        self._keep("fwd_jaxpr_thunk", prim, fwd, taken)
+        return out
+
+    def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
+        """A function with a custom rule, as it is traced."""
+        return fun
+
+    def _taken(
+        self,
+        rule: Any,
+        tracers: Sequence[Any],
+        function_of: Callable[..., Any],
+        out_trees: Any = lambda: None,
+        at_once: bool = False,
+    ) -> _TakenRule | None:
+        """A custom rule that has to be traced at once, since what it closes over is gone when the trace is over, or its values are."""
+        if not self.keeps_rules:
+            return None
+        holds_own, holds_inner = _holds_tracers(self, rule), _holds_tracers(self, rule, inside=True)
+        folds = _config.eager_constant_folding.value
+        if not (at_once or self.takes_rules or holds_inner or (holds_own and folds)):
+            self.holds_tracers |= holds_own
+            return None
+        tracers = [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in tracers]
+        avals = [t.aval for t in tracers]
+        carries = self.carry_tangents(tracers)
+        if not any(carries):
+            return None
+        function, taken_avals, nonzeros_out = function_of(avals, carries)
+        with _core.set_current_trace(self):
+            traced = trace_to_jaxpr(
+                function,
+                taken_avals,
+                unknown_debug_info(len(taken_avals), 0),
+                values=self.values_of(tracers, len(taken_avals)),
+                active=[*carries, *([True] * (len(taken_avals) - len(carries)))],
+                keeps_rules=False,
+            )
+        return _TakenRule(rule, traced, carries, nonzeros_out, out_trees())
+
+    takes_rules = False
+
+    def carry_tangents(self, tracers: Sequence[Any]) -> list[bool]:
+        """Which values may carry a tangent."""
+        return [not is_float0(t.aval.to_tangent_aval()) for t in tracers]
+
+    def values_of(self, tracers: Sequence[Any], n: int) -> list[Any] | None:
+        """The concrete values behind tracers, followed by None up to `n`, where this trace has any."""
+        return None
+
+    def _keep(self, name: str, prim: Any, rule: Any, taken: _TakenRule | None) -> None:
+        """Notes the rule of the equation that has just been written; one that was taken has what it closes over as operands."""
+        eqn = self.frame.tracing_eqns[-1] if self.frame.tracing_eqns else None
+        if not self.keeps_rules or eqn is None or eqn.primitive is not prim:
+            return
+        if taken is None:
+            _rules[eqn.params[name].f] = rule
+            return
+        consts = [self.to_jaxpr_tracer(x, source_info=eqn.source_info) for x in taken.traced.jaxpr.consts]
+        n = eqn.params["num_consts"]
+        eqn.in_tracers = [*eqn.in_tracers[:n], *consts, *eqn.in_tracers[n:]]
+        call = _with_unused_inputs(eqn.params["call_jaxpr"], n, [t.aval for t in consts])
+        eqn.params = {**eqn.params, "call_jaxpr": call, "num_consts": n + len(consts)}
+        if taken.out_trees is not None:
+            out_tree, residual_tree, forwarded = taken.out_trees
+            shifted = [i if i is None else i + n + len(consts) for i in forwarded]
+            eqn.params["out_trees"] = lambda: (out_tree, residual_tree, shifted)
+        _rules[eqn.params[name].f] = taken
+
+
+@contextlib.contextmanager
+def _naming_axes(mesh: Any) -> Iterator[None]:
+    """Adds to JAX's error for an axis that is not bound, which inside a `shard_map` has no text, the axes that are."""
+    try:
+        yield
+    except AssertionError as error:
+        if not error.args:
+            error.add_note(
+                f"Perhaps an axis that is not bound is named here; inside this shard_map there are {mesh.axis_names}."
+            )
+        raise
+
+
+def _same_in(trace: Any, tracer: Any) -> Any:
+    """A tracer of the same variable, for a trace that writes into the same frame."""
+    return _pe.DynamicJaxprTracer(trace, tracer.aval, tracer.val, tracer._line_info, tracer.parent)
+
+
+class _PathTracer(_pe.DynamicJaxprTracer):
+    """A tracer that knows its value, and gives it to Python as far as JAX does outside `jit`.
+
+    A value that carries a tangent may decide a branch (`bool`, `int`, an index), but may not leave as a `float` or a NumPy
+    array, since its derivative would be lost; one that carries none may.
+    """
+
+    __slots__ = ()
+
+    def to_concrete_value(self) -> Any:
+        return self._trace.value_of(self.val)
+
+    def __bool__(self) -> bool:
+        return bool(self._trace.note("bool", super().__bool__()))
+
+    def __int__(self) -> int:
+        return int(self._trace.note("int", super().__int__()))
+
+    def __index__(self) -> int:
+        return int(self._trace.note("index", super().__index__()))
+
+    def __float__(self) -> float:
+        value = self._free_value()
+        return super().__float__() if value is None else float(self._trace.note("float", float(value)))
+
+    def __complex__(self) -> complex:
+        value = self._free_value()
+        return super().__complex__() if value is None else complex(self._trace.note("complex", complex(value)))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self._free_value()
+        if value is None:
+            return super().__array__(*args, **kwargs)
+        return np.asarray(self._trace.note("value", value)).__array__(*args, **kwargs)
+
+    def tolist(self) -> Any:
+        return super().tolist() if self._free_value() is None else self.__array__().tolist()
+
+    def item(self, *args: int) -> Any:
+        return super().item(*args) if self._free_value() is None else self.__array__().item(*args)
+
+    def _free_value(self) -> Any:
+        return None if self._trace.carries_tangent(self.val) else self.to_concrete_value()
+
+
+class _PathTrace(_Trace):
+    """Tracing that also evaluates each equation as it is written, so that Python can branch on values."""
+
+    __slots__ = ("active", "looks", "values")
+
+    def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
+        super().__init__(debug_info, parent, keeps_rules)
+        self.values: dict[Any, Any] = {}
+        self.active: set[Any] = set()
+        self.looks: list[tuple[Any, str, Any]] = []
+
+    def note(self, kind: str, value: Any) -> Any:
+        self.looks.append((_source.current(), kind, value))
+        return value
+
+    def carries_tangent(self, atom: Any) -> bool:
+        """Whether a derivative would be lost if Python took the value away."""
+        if isinstance(atom, _core.Literal):
+            return False
+        return atom in self.active or isinstance(self.frame.constvar_to_val.get(atom), _core.Tracer)
+
+    def value_of(self, atom: Any) -> Any:
+        """The concrete value of a variable or literal, or None where there is none (under an outer jit)."""
+        if isinstance(atom, _core.Literal):
+            return atom.val
+        if atom not in self.values and atom in self.frame.constvar_to_val:
+            self.values[atom] = concrete_value(self.frame.constvar_to_val[atom])
+        return self.values.get(atom)
+
+    def var_to_tracer(self, var: Any, source_info: Any, parent: Any = None) -> Any:
+        return _PathTracer(self, _type_with_state(var), var, source_info, parent)
+
+    def new_arg(self, aval: Any, source_info: Any) -> Any:
+        tracer = super().new_arg(aval, source_info)
+        return _PathTracer(self, aval, tracer.val, source_info)
+
+    def emit_eqn(self, *args: Any, **kwargs: Any) -> Any:
+        out = super().emit_eqn(*args, **kwargs)
+        self._catch_up()
+        return out
+
+    def default_process_primitive(self, *args: Any, **kwargs: Any) -> Any:
+        out = super().default_process_primitive(*args, **kwargs)
+        self._catch_up()
+        return out
+
+    takes_rules = True
+
+    def carry_tangents(self, tracers: Sequence[Any]) -> list[bool]:
+        return [self.carries_tangent(t.val) for t in tracers]
+
+    def values_of(self, tracers: Sequence[Any], n: int) -> list[Any] | None:
+        values = [self.value_of(t.val) for t in tracers]
+        return [*values, *([None] * (n - len(values)))]
+
+    def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
+        """The function, whose Python may look at values too."""
+
+        def on_values(*inner: Any) -> list[Any]:
+            theirs = _core.trace_ctx.trace
+            ours = _PathTrace(theirs.frame.debug_info, theirs.parent_trace, keeps_rules=False)
+            ours.frame = theirs.frame
+            for t, x in zip(inner, tracers, strict=True):
+                given = self.to_jaxpr_tracer(x, source_info=_source.current()).val
+                ours.values[t.val] = self.value_of(given)
+                if self.carries_tangent(given):
+                    ours.active.add(t.val)
+            with _core.set_current_trace(ours):
+                outs = fun.call_wrapped(*[_PathTracer(ours, t.aval, t.val, t._line_info, t.parent) for t in inner])
+            self.looks += ours.looks
+            return [_same_in(theirs, x) if getattr(x, "_trace", None) is ours else x for x in outs]
+
+        return _lu.wrap_init(on_values, debug_info=fun.debug_info)
+
+    def _catch_up(self) -> None:
+        """Evaluates the newest equation, if it has not been."""
+        eqns = self.frame.tracing_eqns
+        if not eqns:
+            return
+        eqn = eqns[-1]
+        if eqn.outvars and eqn.outvars[0] in self.values:
+            return
+        ins = [self.value_of(t.val) for t in eqn.in_tracers]
+        if any(x is None for x in ins):
+            return
+        with _core.set_current_trace(_core.eval_trace), eqn.ctx.manager:
+            outs = eqn.primitive.bind(*ins, **eqn.primitive.get_bind_params(eqn.params))
+        self.values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
+        mask = tuple(self.carries_tangent(t.val) for t in eqn.in_tracers)
+        if any(mask):
+            from jaxviz.ir.compat.rules import nonzero_results  # whose rules are traced by this module
+
+            reaches = nonzero_results(eqn, mask)
+            self.active.update(v for v, nonzero in zip(eqn.outvars, reaches, strict=True) if nonzero)
+
+
+def _type_with_state(var: Any) -> Any:
+    return _core.AvalQDD(var.aval, var.initial_qdd) if getattr(var.aval, "has_qdd", False) else var.aval
+
+
+class RuleHoldsTracer(Exception):
+    """A custom rule closes over a value of the trace."""
+
+
+def trace_to_jaxpr(
+    fun: Callable[..., Sequence[Any]],
+    avals: Sequence[Any],
+    debug_info: Any,
+    values: Sequence[Any] | None = None,
+    active: Sequence[bool] = (),
+    keeps_rules: bool = True,
+    folds: bool = False,
+) -> TracedJaxpr:
+    """Traces a function of flat arguments.
+
+    Args:
+      fun: takes one tracer for each aval, returns a flat sequence of results.
+      avals: types of the arguments.
+      debug_info: see `function_debug_info`.
+      values: concrete arguments; if given, the function is run on them, and may branch on values.
+      active: with `values`, which arguments carry a tangent; none by default.
+      keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
+      folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
+
+    Raises:
+      RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
+    """
+    parent = _core.trace_ctx.trace
+    trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
+    # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
+    # hands over as it is, such as `jnp.sin`, is placed at the user's call.
+    with _source.reset_name_stack():
+        source = _source.current()
+        tracers = [trace.new_arg(aval, source_info=source) for aval in avals]
+        if isinstance(trace, _PathTrace):
+            trace.values.update(zip((t.val for t in tracers), values or (), strict=True))
+            carries = active or [False] * len(tracers)
+            trace.active.update(t.val for t, carried in zip(tracers, carries, strict=True) if carried)
+        with (
+            _core.set_current_trace(trace),
+            _config.eager_constant_folding(True) if folds else contextlib.nullcontext(),
+        ):
+            results = fun(*tracers)
+        if trace.holds_tracers and trace.keeps_rules and not folds:
+            raise RuleHoldsTracer
+        debug_info = debug_info._replace(result_paths=("",) * len(results))
+        outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]
+        jaxpr, consts = trace.to_jaxpr(outs, debug_info, source)
+    looks = trace.looks if isinstance(trace, _PathTrace) else []
+    made = TracedJaxpr(ClosedJaxpr(jaxpr, consts), trace.held, looks, trace.made_from, trace.bodies)
+    trace.invalidate()
+    return made
+
+
+def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function of a ClosedJaxpr, as `jax.extend.core.jaxpr_as_fun` gives it, but with `jax_debug_nans` as the user has it.
+
+    That one switches it off while it runs, and JAX does not switch it on again for calls in the thread that find their program compiled.
+    """
+
+    def fun(*args: Any) -> list[Any]:
+        return list(_core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args))
+
+    return fun
+
+
+@contextlib.contextmanager
+def nan_checks_off() -> Iterator[None]:
+    """Within it `jax_debug_nans` and `jax_debug_infs` raise nothing; after it they are as they were."""
+    if not (_config.debug_nans.value or _config.debug_infs.value):
+        yield
+        return
+    state = _api._post_hook_state
+    here = state.get_local()
+    try:
+        with _config.debug_nans(False), _config.debug_infs(False):
+            yield
+    finally:
+        state.set_local(here)  # JAX leaves None there, which hides what is set for all threads
+
+
+def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
+    """Within it a program that the user's cache on disk holds is only taken from there if its names and lines are the same too."""
+    context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
+    return context
+
+
+def evaluate_in_trace(
+    program: Program, inputs: Sequence[Any], params_of: Callable[[Operation], Mapping[str, Any]]
+) -> list[Any] | None:
+    """Evaluates a program where one of our traces is under way, which then knows from which equation each of its own was made.
+
+    Args:
+      program, inputs: as `evaluate` takes them.
+      params_of: an operation's params as JAX takes them.
+
+    Returns:
+      the results, or None where there is no such trace.
+    """
+    trace = _core.trace_ctx.trace
+    if type(trace) is not _Trace:
+        return None
+    env: dict[Atom, Any] = dict(zip(program.constvars, program.consts, strict=True))
+    env |= zip(program.invars, inputs, strict=True)
+    read = lambda a: a.val if isinstance(a, Literal) else env[a]
+    eqns = trace.frame.tracing_eqns
+    for e in program.equations:
+        start = len(eqns)
+        source = e.source if e.source is not None else _source.new_source_info()
+        names = _source.current_name_stack() + source.name_stack
+        with _source.user_context(source.traceback, name_stack=names), e.operation.context.manager:
+            outs = e.primitive.bind(*map(read, e.invars), **e.primitive.get_bind_params(params_of(e.operation)))
+        env.update(zip(e.outvars, outs if e.primitive.multiple_results else [outs], strict=True))
+        trace.made_from.update((i, e) for i in range(start, len(eqns)))
+        for a, t in zip(e.invars, eqns[start].in_tracers if len(eqns) == start + 1 else (), strict=False):
+            if isinstance(a, Literal) and a.held:
+                trace.hold(t)
+    return [read(a) for a in program.outvars]

@@ -1,0 +1,66 @@
+"""Values and tracers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.ir.compat.checks import is_float0
+from jaxviz.ir.compat.private import _core, _lax, dispatch, dtypes
+
+
+def concrete_value(x: Any) -> Any:
+    """The value behind x, or None if x is abstract."""
+    return x.to_concrete_value() if isinstance(x, _core.Tracer) else x
+
+
+def canonicalize(x: Any) -> Any:
+    """A leaf as JAX takes it as an argument: NumPy and Python values in JAX's types, tracers as they are."""
+    return x if isinstance(x, _core.Tracer) else dtypes.canonicalize_value(x)
+
+
+def aval_of(x: Any) -> Any:
+    """The type of an argument: an array, a Python number, a tracer or a ShapeDtypeStruct."""
+    return _core.shaped_abstractify(x) if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+
+
+def checked_argument(x: Any) -> Any:
+    """x, if JAX takes it as an argument.
+
+    Raises:
+      TypeError: jax's, saying what it is.
+    """
+    dispatch.check_arg(x)
+    return x
+
+
+def as_type(x: Any, aval: Any) -> Any:
+    """x with the weakness of a type; shapes and dtypes are the same already."""
+    weak = bool(getattr(aval, "weak_type", False))
+    if bool(getattr(jax.typeof(x), "weak_type", False)) == weak or not hasattr(aval, "dtype") or is_float0(aval):
+        return x
+    return _lax._convert_element_type(x, aval.dtype, weak_type=weak)
+
+
+def as_array(x: Any, aval: Any) -> Any:
+    """x as an array, if it is a plain number."""
+    return x if isinstance(x, jax.Array) or np.shape(x) else as_type(jax.numpy.asarray(x, aval.dtype), aval)
+
+
+def is_tracer(x: Any) -> bool:
+    return isinstance(x, _core.Tracer)
+
+
+def is_leaked(x: Any) -> bool:
+    """Whether x is a tracer of a trace that is over. Under another trace JAX says so, where the program is used."""
+    return isinstance(x, _core.Tracer) and (
+        isinstance(_core.trace_ctx.trace, _core.EvalTrace) or not x._trace.is_valid()
+    )
+
+
+def leaked_error(x: Any) -> Exception:
+    """JAX's error for a leaked tracer; it says where the tracer was made."""
+    error: Exception = _core.escaped_tracer_error(x)
+    return error
