@@ -13,6 +13,7 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.syntax import Equation
+from jaxviz.report.tables import shortened
 
 
 def visible_params(equation: Equation) -> list[str]:
@@ -75,8 +76,7 @@ def nbytes_per_device(aval: Any) -> int:
 
 def _param_text(value: Any, limit: int = 200) -> str:
     name = None if hasattr(value, "dtype") else getattr(value, "__name__", None)
-    text = " ".join(str(name or _layout_text(value)).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return shortened(" ".join(str(name or _layout_text(value)).split()), limit)
 
 
 def _is_sharding(value: Any) -> bool:

@@ -26,9 +26,3 @@ def unit_of(nbytes: int) -> tuple[str, int]:
     """The unit that an axis of bytes up to so many has, and its size."""
     units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     return next(((unit, size) for unit, size in units if nbytes >= size), ("B", 1))
-
-
-def shortened(text: str, room: int, from_left: bool = False) -> str:
-    if len(text) <= room:
-        return text
-    return "…" + text[len(text) - room + 1 :] if from_left else text[: room - 1] + "…"

@@ -60,11 +60,18 @@ def printable(text: str, limit: int = 0) -> str:
       limit: how long it may be; what is longer is cut and ends in an ellipsis. 0 for no limit.
     """
     shown = _UNFIT.sub(_spelt_out, text[: limit + 1] if limit else text)
-    return shown[: limit - 1] + "…" if limit and len(shown) > limit else shown
+    return shortened(shown, limit) if limit else shown
 
 
 def _spelt_out(found: re.Match[str]) -> str:
     return " " if found[0] in "\t\n\r" else f"<U+{ord(found[0]):04X}>"
+
+
+def shortened(text: str, room: int, from_left: bool = False) -> str:
+    """A text in so many characters, with an ellipsis for what is cut off at its end, or at its beginning."""
+    if len(text) <= room:
+        return text
+    return "…" + text[len(text) - room + 1 :] if from_left else text[: room - 1] + "…"
 
 
 PAGE: ContextVar[int] = ContextVar("jaxviz_page", default=100)

@@ -26,6 +26,7 @@ import numpy as np
 
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, definition, is_framework, is_own_code
+from jaxviz.report.tables import shortened
 from jaxviz.runtime.cache import function_name
 
 PHASES = {
@@ -316,7 +317,7 @@ def _held(x: Any) -> Held:
 
 def _text(x: Any) -> str:
     """What a value looks like, as far as no code of its class is needed for that."""
-    return _shortened(_written(x, 3))
+    return shortened(_written(x, 3), _REPR)
 
 
 def _written(x: Any, depth: int) -> str:
@@ -400,10 +401,6 @@ def _kind(x: Any) -> str:
     if compat.is_tracer(x) or isinstance(x, jax.Array):
         return str(jax.typeof(x).str_short(short_dtypes=True))
     return f"{x.dtype}[{','.join(map(str, x.shape))}]"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _REPR else text[: _REPR - 1] + "…"
 
 
 _identities: dict[Any, tuple[Any, int]] = {}

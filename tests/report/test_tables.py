@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.report.tables import code_html, counted, html_table, listed, printable, text_table, wrapped
+from jaxviz.report.tables import code_html, counted, html_table, listed, printable, shortened, text_table, wrapped
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,9 @@ def test_lists_are_cut_and_name_nothing_twice():
 @pytest.mark.parametrize(("n", "shown"), [(0, "0 values"), (1, "1 value"), (1200, "1,200 values")])
 def test_counted(n, shown):
     assert counted(n, "value") == shown
+
+
+def test_a_text_that_is_too_long_loses_its_end_or_its_beginning():
+    assert shortened("model.py:12", 11) == "model.py:12"
+    assert shortened("model.py:12", 6) == "model…"
+    assert shortened("model.py:12", 6, from_left=True) == "…py:12"

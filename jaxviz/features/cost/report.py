@@ -30,7 +30,7 @@ from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.progress import counting
 from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, short_location, type_text
+from jaxviz.report.tables import format_bytes, short_location, shortened, type_text
 from jaxviz.transforms.unopened import find_unopened, unopened_note
 
 Pass = OneOf["forward", "backward"]
@@ -155,7 +155,7 @@ class CostReport(Report):
         lines = [
             (
                 _number(ways["forward"].get(at, none).flops), _number(ways["backward"].get(at, none).flops),
-                _number(c.transcendentals), format_bytes(c.nbytes), _share(c, self.total), _short(at),
+                _number(c.transcendentals), format_bytes(c.nbytes), _share(c, self.total), _at(at),
             )
             for at, c in self.by_line.items()
         ]  # fmt: skip
@@ -307,10 +307,9 @@ def _grouped(costs: Iterable[tuple[Any, Cost]]) -> dict[Any, Cost]:
     )
 
 
-def _short(location: Location) -> str:
+def _at(location: Location) -> str:
     """`model.py:12`, a long name by its end."""
-    text = short_location(location)
-    return text if len(text) <= 30 else f"…{text[-29:]}"
+    return shortened(short_location(location), 30, from_left=True)
 
 
 def _share(cost: Cost, total: Cost) -> str:
@@ -383,7 +382,7 @@ class Timings(Report):
         rows = [
             (
                 r.stage, call_name(r.equation), _milliseconds(r.seconds), _number(r.cost.flops),
-                f"{r.cost.flops / r.seconds / 1e9:.2f}" if r.seconds else "", _short(r.location),
+                f"{r.cost.flops / r.seconds / 1e9:.2f}" if r.seconds else "", _at(r.location),
             )
             for r in sorted(self.rows, key=lambda r: r.seconds, reverse=True)
         ]  # fmt: skip

@@ -14,15 +14,14 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack
 from jaxviz.ir.syntax import Equation, Program
-from jaxviz.report.tables import printable
+from jaxviz.report.tables import printable, shortened
 
 _TOOLTIP = 600
 
 
 def printable_lines(text: str) -> str:
     """A few lines for a tooltip, each fit to be shown."""
-    shown = "\n".join(printable(line, 200) for line in text.split("\n"))
-    return shown if len(shown) <= _TOOLTIP else shown[: _TOOLTIP - 1] + "…"
+    return shortened("\n".join(printable(line, 200) for line in text.split("\n")), _TOOLTIP)
 
 
 def numbered(word: str, n: int) -> list[str]:

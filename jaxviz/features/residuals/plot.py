@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from jaxviz.report.figures import INK, Picture, shortened
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.figures import INK, Picture
+from jaxviz.report.tables import format_bytes, shortened
 
 if TYPE_CHECKING:
     from jaxviz.features.residuals.residual_set import Residual, ResidualSet
