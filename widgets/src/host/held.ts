@@ -1,4 +1,5 @@
-/** The widget without a view that holds the explorer's code, in the notebook too: `jaxviz/page/bundle.py`. */
+/** What the explorer and the stepper ask of a notebook: other widgets of it, such as the one without a view that holds the explorer's code
+ * (`jaxviz/page/bundle.py`), and whether the kernel is still there. */
 
 import type { Asked } from "./ask";
 
@@ -8,7 +9,7 @@ interface Held {
   comm_live?: boolean;
 }
 
-/** The part of an anywidget model that is needed to find it. */
+/** The part of an anywidget model that is needed for that. */
 export interface Holder extends Asked {
   get(name: string): unknown;
   widget_manager?: {
@@ -20,18 +21,18 @@ export interface Holder extends Asked {
 
 export const MAIN = "explorer";
 
-/** The model of that widget, where the host has one. */
-export async function holderOf(model: Holder): Promise<Held | undefined> {
-  const id = String(model.get("_code")).replace("IPY_MODEL_", "");
-  return model.widget_manager?.get_model?.(id);
+/** The model of the widget that a trait names, where the host has one. */
+export async function holderOf(model: Holder, trait = "_code"): Promise<Held | undefined> {
+  const id = String(model.get(trait) ?? "").replace("IPY_MODEL_", "");
+  return id ? model.widget_manager?.get_model?.(id) : undefined;
 }
 
-/** Whether it is known that no kernel is behind a widget: the one that holds the code is of the same kernel, and hosts know of that. */
-export async function isGone(model: Holder): Promise<boolean> {
+/** Whether it is known that no kernel is behind a widget: hosts know that of one of the same kernel, which the trait names. */
+export async function isGone(model: Holder, trait = "_code"): Promise<boolean> {
   const kernel = model.widget_manager?.kernel;
   if (kernel === null || kernel?.status === "dead") return true;
   try {
-    return (await holderOf(model))?.comm_live === false;
+    return (await holderOf(model, trait))?.comm_live === false;
   } catch {
     return false;
   }

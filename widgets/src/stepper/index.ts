@@ -4,6 +4,7 @@
  * What is shown is in traits, and so is there without a kernel. What is asked of the kernel is sent as messages, when somebody presses something.
  */
 
+import type { Holder } from "../host/held";
 import { addSheet } from "../host/sheet";
 import { blockOf } from "../host/sync";
 import { keepFocus } from "../main/focus";
@@ -13,12 +14,12 @@ import { splitter } from "../ui/splitter";
 import { Breaks } from "./breaks";
 import { BACK, Bar, Crumbs, KEYS, MOVES, Rail } from "./head";
 import { Listing } from "./listing";
-import { programsIn, Session, type StepperModel } from "./session";
+import { programsIn, Session } from "./session";
 import { Source } from "./source";
 import { described, Values } from "./values";
 import { type Shown, StepperState } from "./view";
 
-function mount(root: HTMLElement, model: StepperModel, state: StepperState): () => void {
+function mount(root: HTMLElement, model: Holder, state: StepperState): () => void {
   const session = new Session(model);
   const said = h("p", {
     class: "jv-step-said",
@@ -231,7 +232,7 @@ function mount(root: HTMLElement, model: StepperModel, state: StepperState): () 
   };
 }
 
-async function render({ model, el }: { model: StepperModel; el: HTMLElement }): Promise<() => void> {
+async function render({ model, el }: { model: Holder; el: HTMLElement }): Promise<() => void> {
   const root = h("div", {
     class: "jaxviz jv-stepper",
     "data-testid": "stepper",

@@ -1,17 +1,8 @@
 /** The stepper's talk with its kernel: what is asked for, whether it is at it, and whether it is there at all. */
 
-import type { Asked } from "../host/ask";
+import { type Holder, isGone } from "../host/held";
 import { unzipped } from "../host/zip";
 import type { Failure, Programs, Stop } from "./schema";
-
-/** The part of an anywidget model that is used. */
-export interface StepperModel extends Asked {
-  get(name: string): unknown;
-  widget_manager?: {
-    kernel?: { status?: string; interrupt?(): Promise<void> } | null;
-    get_model?(id: string): Promise<{ comm_live?: boolean } | undefined>;
-  };
-}
 
 /** Moves asked for before the kernel is through with the one before; more are not sent. */
 const MOST_WAITING = 2;
@@ -35,7 +26,7 @@ export class Session {
   private readonly callbacks = new Set<() => void>();
   private readonly clock: ReturnType<typeof setInterval>;
 
-  constructor(private readonly model: StepperModel) {
+  constructor(private readonly model: Holder) {
     model.on("msg:custom", this.onSaid);
     model.on("change:is_saved", this.look);
     this.clock = setInterval(this.look, LOOKS);
@@ -105,7 +96,8 @@ export class Session {
   };
 
   private readonly look = async (): Promise<void> => {
-    const off = this.model.get("is_saved") === true ? SAVED : (await this.isGone()) ? GONE : "";
+    const off =
+      this.model.get("is_saved") === true ? SAVED : (await isGone(this.model, "own_id")) ? GONE : "";
     if (off === this.off) return;
     this.off = off;
     if (off) {
@@ -115,19 +107,6 @@ export class Session {
     }
     this.tell();
   };
-
-  private async isGone(): Promise<boolean> {
-    const manager = this.model.widget_manager;
-    const kernel = manager?.kernel;
-    if (kernel === null || kernel?.status === "dead") return true;
-    const id = this.model.get("own_id");
-    if (!id || !manager?.get_model) return false;
-    try {
-      return (await manager.get_model(String(id)))?.comm_live === false;
-    } catch {
-      return false;
-    }
-  }
 }
 
 function parsed<T>(text: unknown): T | null {
