@@ -13,6 +13,7 @@ import jax.ad_checkpoint
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.interpreters import ad
 
 FLOATS = ("float32", "bfloat16", "float64")
 COMPLEX = (*FLOATS, "complex64")
@@ -90,7 +91,8 @@ INTEGERS = {
 # Primitives that only newer versions have.
 if hasattr(lax, "log2"):
     UNARY["log2"] = lax.log2
-    BINARY_REAL["nextafter"] = lax.nextafter  # which had no rule before
+if lax.nextafter_p in ad.primitive_jvps:
+    BINARY_REAL["nextafter"] = lax.nextafter
 if hasattr(lax, "polynomial"):
     BINARY["polynomial"] = lambda x, c: lax.polynomial(x, [c, c * 2, c])
 

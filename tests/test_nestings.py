@@ -97,7 +97,21 @@ def arrays(case):
     return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), case.args)
 
 
-@nested
+HOISTED = pytest.mark.xfail(
+    jax.__version_info__ >= (0, 11), strict=True,
+    reason="since 0.11 custom_root is a primitive of hijax, whose loop-invariant residual JAX stacks here and jaxviz keeps once",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "nest"),
+    [
+        pytest.param(
+            case, nest, id=f"{case}-{nest.__name__}", marks=HOISTED if (str(case), nest) == ("root", in_all) else ()
+        )
+        for case, nest in NESTED
+    ],
+)
 def test_residuals_inside(case, nest):
     check = jaxviz.derive(partial(nest, case), *arrays(case), argnums=tuple(range(len(case.args)))).check()
     assert check.agrees, check
