@@ -11,7 +11,17 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
-from jaxviz.report.tables import code_html, counted, html_table, listed, printable, shortened, text_table, wrapped
+from jaxviz.report.tables import (
+    code_html,
+    counted,
+    format_bytes,
+    html_table,
+    listed,
+    printable,
+    shortened,
+    text_table,
+    wrapped,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,3 +110,11 @@ def test_a_text_that_is_too_long_loses_its_end_or_its_beginning():
     assert shortened("model.py:12", 11) == "model.py:12"
     assert shortened("model.py:12", 6) == "model…"
     assert shortened("model.py:12", 6, from_left=True) == "…py:12"
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (2**20, "1.0 MiB"), (2**40, "1.0 TiB")],
+)
+def test_bytes_as_people_read_them(n, text):
+    assert format_bytes(n) == text

@@ -445,3 +445,23 @@ def test_dataclasses_are_shown_by_their_fields():
     f(1.0, Config(1))
     f(1.0, Config(2))
     assert last(f).text == "static config: Config(width=1, names=('a')) → Config(width=2, names=('a'))"
+
+
+def test_what_was_traced_alone_counts_as_no_compilation():
+    with jaxviz.watch_compilations() as seen:
+        jax.eval_shape(jax.jit(lambda x: jnp.sin(x) + 1.0), 1.0)
+        assert seen.count == 0
+        jax.jit(lambda x: jnp.cos(x) + 1.0)(jnp.ones(7))
+    assert seen.count == len([c for c in seen.records if c.is_compiled]) < len(seen.records)
+
+
+def test_seconds_are_those_of_all_phases():
+    @jax.jit
+    def f(x):
+        return jnp.sin(x) * 2.0
+
+    f(jnp.ones(5))
+    found = jaxviz.explain_recompile(f)
+    (one,) = found.compiled
+    assert all(x is not None and x > 0 for x in (one.trace, one.lower, one.compile))
+    assert found.seconds == pytest.approx(one.trace + one.lower + one.compile)

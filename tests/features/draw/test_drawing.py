@@ -14,6 +14,7 @@ import jaxviz
 from benchmarks.models import lstm, transformer
 from jaxviz.analysis.walk import bodies
 from jaxviz.features.draw.canvas import MOST_BOXES
+from jaxviz.features.draw.svg import arrow
 from tests.features.draw.drawn_programs import HOSTILE_ARGS, SQUARE, chosen, hostile, layer_args, layers, scanned, small
 
 PROGRAMS = {
@@ -262,3 +263,15 @@ def test_every_program_can_be_drawn_and_each_equation_is_there(case):
             assert sum(b.kind == "equation" for b in picture.graph.boxes) == expected
         for depth in (0, 1):
             read_svg(derivation.draw(stage, depth=depth).svg(by_dot=False))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_sideways"),
+    [([(0, 0), (0, 9)], False), ([(0, 9), (0, 0)], False), ([(0, 0), (9, 0)], True), ([(9, 0), (0, 0)], True)],
+)
+def test_an_arrow_s_head_is_at_the_end_of_its_path_and_points_along_it(path, is_sideways):
+    tip, *corners = arrow(tuple(path), is_sideways, 1.0)
+    (x0, y0), end = path
+    assert tip == end
+    distance = lambda p: abs(p[0] - x0) if is_sideways else abs(p[1] - y0)
+    assert all(0 < distance(p) < distance(tip) for p in corners)
