@@ -105,7 +105,7 @@ def _saving(
     builder = Builder(known.constvars, known.consts)
     builder.equations += known.equations
     own = dict(zip(at, residuals, strict=True))
-    kept = [own[i] if i in own else builder.splice(_dummy(a), (), None, "", "")[0] for i, a in enumerate(avals)]
+    kept = [own[i] if i in own else builder.splice(_dummy(a), ())[0] for i, a in enumerate(avals)]
     info = compat.derived_debug_info(known.debug_info, [""] * len(known.invars), n_results + len(kept))
     made = builder.program(known.invars, [*known.outvars[:n_results], *kept], info)
     return replace(made, relations=known.relations)

@@ -109,9 +109,9 @@ class Builder:
         self,
         template: Template,
         inputs: Sequence[Atom],
-        equation: Equation | None,
-        transform: str,
-        rule: str,
+        equation: Equation | None = None,
+        transform: str = "",
+        rule: str = "",
         role_of_all: Role | None = None,
     ) -> list[Atom]:
         """Copies a rule's equations in, applied to `inputs`; returns what its outputs became.
@@ -176,11 +176,11 @@ class Builder:
     def inline(self, program: Program, inputs: Sequence[Atom]) -> list[Atom]:
         """Copies a program in, its lines and origins kept; returns what its results became."""
         template = Template(program, ["primal"] * len(program.equations), keeps_lines=True)
-        return self.splice(template, inputs, None, "", "")
+        return self.splice(template, inputs)
 
     def zero(self, aval: Any, transform: str) -> Atom:
         """A zero tangent or cotangent, written out where a loop or a branch needs a value."""
-        return self.splice(_zero(aval, transform), (), None, transform, "")[0]
+        return self.splice(_zero(aval, transform), ())[0]
 
 
 def program_effects(equations: Sequence[Equation], invars: Sequence[Var]) -> frozenset[Any]:

@@ -158,7 +158,7 @@ def move(builder: Builder, x: Atom, source: Dim, to: Dim, axis: compat.Axis, ori
     program = _move(x.aval, source, to, axis)
     if origin is None:
         return builder.inline(program, [x])[0]
-    return builder.splice(written_out(program, origin), [x], None, "", "")[0]
+    return builder.splice(written_out(program, origin), [x])[0]
 
 
 @shared
