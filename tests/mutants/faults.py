@@ -438,13 +438,6 @@ FAULTS: tuple[Fault, ...] = (
         "tests/features/explorer tests/page",
     ),
     Fault(
-        "an equation of a rule has no line",
-        "jaxviz/features/explorer/rows.py",
-        "                places[row] = places[owner]\n",
-        "                pass\n",
-        "tests/features/explorer",
-    ),
-    Fault(
         "what follows at a distance is one run",
         "jaxviz/features/explorer/changes.py",
         "all(p == s + n for p, s",

@@ -134,6 +134,12 @@ def test_gradients_of_convolutions_as_xla_counts_them():
     assert total(both, *args).flops == xla(both, *args)["flops"] > 0
 
 
+def test_a_triangular_solve_counts_as_xla_counts_it():
+    """A multiplication and an addition for each element of the matrix, those above the diagonal too, and each right-hand side."""
+    solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+    assert total(solve, shaped(8, 8), shaped(8, 3)).flops == 2 * 8 * 8 * 3
+
+
 def test_dynamic_slices_move_the_slice_alone():
     start = (jnp.int32(3), jnp.int32(0))
     assert total(lambda x, i, j: lax.dynamic_slice_p.bind(x, i, j, slice_sizes=(4, 48)), M, *start) == Cost(

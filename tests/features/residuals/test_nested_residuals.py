@@ -389,3 +389,15 @@ def test_what_has_no_reverse_mode_has_residuals_of_its_linear_program():
     assert all(r.is_read and not r.consumers for r in found)
     assert not found.notes
     assert "there is no backward program to read it" in found[0].reason
+
+
+def test_a_residual_of_a_scan_in_a_scan_has_both_trip_counts():
+    def inner(x, _):
+        return jnp.sin(x), None
+
+    def outer(x, _):
+        return lax.scan(inner, x, None, length=3)[0], None
+
+    found = jaxviz.residuals(lambda x: jnp.sum(lax.scan(outer, x, None, length=5)[0]), jnp.ones(2))
+    (one,) = [r for r in found if "once for each of" in r.reason]
+    assert "once for each of 5 × 3 iterations" in one.reason
