@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.higher_order import HigherOrder, carried, of
+from jaxviz.higher_order import HigherOrder, of
 from jaxviz.higher_order.while_loop import WHILE
 from jaxviz.ir.syntax import Equation, Program
 
@@ -60,8 +60,9 @@ class Loop:
     @property
     def sizes(self) -> tuple[int, int]:
         """How many operands come before the carry, and how many go round."""
-        _, n = self.kind.carry(self.equation.operation)
-        return (carried(self.equation).start if n else len(self.operands)), n
+        before, n = self.kind.carry(self.equation.operation)
+        operands = self.kind.bodies(self.equation.operation)[-1].operands
+        return (operands[before] if before < len(operands) else len(self.operands)), n
 
     def inputs(self, k: int, carry: list[Any]) -> list[Any]:
         """What the body reads in the k-th iteration."""
