@@ -94,7 +94,7 @@ def test_what_was_not_derived_says_that_its_kernel_is_gone(lab, tab, end):
 
 SLOWLY = """
 import time
-from jaxviz.notebook import explorer as module
+from jaxviz.features.explorer import widget as module
 from jaxviz.progress import each
 
 def slowly(work, what, seconds):
