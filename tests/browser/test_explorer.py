@@ -337,10 +337,6 @@ def test_switches_say_what_comes_of_them(tab, tmp_path):
     expect(switch).to_be_checked()
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="with the pointer on a variable the card of the one on the next line is shown at times: a fault of the code pane's hover",
-)
 def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     def loss(w, xs):
         def step(h, x):

@@ -97,6 +97,15 @@ export function textView(root: HTMLElement, options: TextOptions): Text {
 
 export type TextView = typeof textView;
 
+/**
+ * The position of what the pointer is on. A marked piece of text says it itself: where that is by its coordinates goes by the heights of
+ * lines, which are those of before while a pane takes its room.
+ */
+export function positionUnder(event: MouseEvent, view: EditorView): number | null {
+  const mark = event.target instanceof Element ? event.target.closest(".cm-line span") : null;
+  return mark ? view.posAtDOM(mark) : view.posAtCoords({ x: event.clientX, y: event.clientY });
+}
+
 /** It looks right in a shadow tree too, where marimo shows widgets: its style sheet goes into the tree that it stands in. */
 function editor(root: HTMLElement, options: TextOptions): EditorView {
   const view = new EditorView({
@@ -135,7 +144,7 @@ function extensions({ label, looks, choose, step, extensions = [] }: TextOptions
           pressed !== null &&
           Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) > 3;
         if (dragged || event.detail > 1 || event.shiftKey) return false;
-        const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
+        const position = positionUnder(event, view);
         if (position === null) return false;
         const { number, from } = view.state.doc.lineAt(position);
         choose(number - 1, position - from);

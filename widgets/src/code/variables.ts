@@ -3,6 +3,7 @@
 import { type Extension, StateEffect, StateField } from "@codemirror/state";
 import { EditorView, keymap, showTooltip, type Tooltip, tooltips } from "@codemirror/view";
 import type { State } from "../state/state";
+import { positionUnder } from "./editor";
 import type { Found, Lines } from "./lines";
 import { usesText, variableCard } from "./variable";
 
@@ -39,7 +40,7 @@ export class Variables {
       tooltips({ parent: root, position: "absolute", tooltipSpace: () => root.getBoundingClientRect() }),
       EditorView.domEventHandlers({
         mousemove: (event, view) => {
-          const position = view.posAtCoords({ x: event.clientX, y: event.clientY });
+          const position = positionUnder(event, view);
           this.pointAt(position === null ? null : this.at(position));
           return false;
         },
