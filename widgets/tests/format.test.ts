@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Residual } from "../src/model/model";
+import type { Residual } from "../src/model/records";
 import { sorted, summary } from "../src/panes/residuals";
 import { formatBytes, formatCount, plural } from "../src/ui/format";
 

@@ -1,6 +1,7 @@
 /** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
 
-import type { Donation, Model } from "../model/model";
+import type { Model } from "../model/model";
+import type { Donation } from "../model/records";
 import { formatCount, plural } from "../ui/format";
 
 export type TokenKind =

@@ -1,61 +1,25 @@
 /** Reading the columns: equations, variables, residuals, and who came from whom. */
 
 import { formatBytes, formatParts } from "../ui/format";
-import { type Column, type ColumnName, HANDED, KINDS, MEMORY_KINDS, ROLES, type View } from "../wire/schema";
+import { type Column, type ColumnName, HANDED, ROLES, type View } from "../wire/schema";
 import { Hues } from "./hues";
-import type { Buffer, Timeline } from "./timeline";
+import {
+  type Donation,
+  type Layout,
+  type Place,
+  push,
+  type Residual,
+  readDonations,
+  readLayouts,
+  readResiduals,
+  readTimeline,
+} from "./records";
+import type { Timeline } from "./timeline";
 
 export interface Variable {
   name: string;
   type: string;
   label: string;
-}
-
-/** How a `shard_map` lays out its operands and results. */
-export interface Layout {
-  /** What runs its program: `device`, or such as `place along i`. */
-  place: string;
-  operands: string[];
-  results: string[];
-}
-
-/** A donated operand of a `jit`. */
-export interface Donation {
-  row: number;
-  /** The input of its program that it is. */
-  variable: number;
-  operand: number;
-  /** The place of the result that takes its memory over, and what that is inside; -1 and null if none does. */
-  result: number;
-  taker: number | null;
-  reason: string;
-}
-
-export interface Place {
-  file: number;
-  line: number;
-  function: string;
-}
-
-export interface Residual {
-  index: number;
-  name: string;
-  type: string;
-  nbytes: number;
-  /** Bytes of it on one device, or -1. */
-  perDevice: number;
-  /** Bytes of it that are a dummy if a cond takes another branch. */
-  dummy: number;
-  kind: string;
-  place: Place | null;
-  /** The named scopes, and the path of the module, that it is made in. */
-  scope: string;
-  module: string;
-  rule: string;
-  reason: string;
-  decision: string;
-  producer: number;
-  consumers: number[];
 }
 
 /** Whether a variable is a value of the function, or what a tangent or a cotangent of one is. */
@@ -99,7 +63,7 @@ export class Model {
 
   constructor(private shown: View) {
     this.rows = this.column("equation_program").length;
-    this.residuals = this.readResiduals();
+    this.residuals = readResiduals(this);
     const { starts, items } = this.readChildren();
     this.childStarts = starts;
     this.children = items;
@@ -107,9 +71,9 @@ export class Model {
     for (let p = 0; p < owners.length; p++) if (owners[p]! >= 0) push(this.nestedPrograms, owners[p]!, p);
     const exchanges = this.column("axis_exchanges");
     this.axes = new Map(Array.from(this.column("axis_rows"), (row, i) => [row, exchanges[i] === 1]));
-    this.layouts = this.readLayouts();
+    this.layouts = readLayouts(this);
     this.places = this.readPlaces();
-    this.donations = this.readDonations();
+    this.donations = readDonations(this);
     for (const d of this.donations)
       for (const v of new Set([d.variable, d.taker ?? -1])) if (v >= 0) push(this.donationsOfVariable, v, d);
     for (const r of this.residuals)
@@ -143,11 +107,11 @@ export class Model {
     return found;
   }
 
-  private text(name: ColumnName, i: number): string {
+  text(name: ColumnName, i: number): string {
     return this.view.strings[this.column(name)[i]!] ?? "";
   }
 
-  private slice(offsets: ColumnName, values: ColumnName, i: number): number[] {
+  slice(offsets: ColumnName, values: ColumnName, i: number): number[] {
     const o = this.column(offsets);
     return Array.from(this.column(values).subarray(o[i]!, o[i + 1]!));
   }
@@ -476,34 +440,8 @@ export class Model {
 
   /** The modelled memory; made when first asked for, since there may be hundreds of thousands of buffers. */
   get timeline(): Timeline {
-    this.modelled ??= this.readTimeline();
+    this.modelled ??= readTimeline(this);
     return this.modelled;
-  }
-
-  private readTimeline(): Timeline {
-    const isBackward = this.view.stages.map((stage) => stage.key === "backward");
-    const steps = Array.from(this.column("step_row"), (row) => ({
-      row,
-      isBackward: isBackward[this.stage(row)]!,
-    }));
-    const held = new Map<number, number[]>();
-    this.column("residual_buffer").forEach((buffer, residual) => {
-      push(held, buffer, residual);
-    });
-    const [kind, born, last, row] = (["kind", "born", "last", "row"] as const).map((n) =>
-      this.column(`buffer_${n}`),
-    );
-    const buffers: Buffer[] = Array.from(this.column("buffer_nbytes"), (nbytes, i) => ({
-      nbytes,
-      kind: MEMORY_KINDS[kind![i]!]!,
-      born: born![i]!,
-      last: last![i]!,
-      row: row![i]!,
-      name: this.text("buffer_name", i),
-      type: this.text("buffer_type", i),
-      residuals: held.get(i) ?? [],
-    }));
-    return { steps, buffers };
   }
 
   private readUses(): void {
@@ -562,17 +500,6 @@ export class Model {
     return { starts, items };
   }
 
-  private readLayouts(): Map<number, Layout> {
-    const rows = Array.from(this.column("layout_rows"));
-    return new Map(
-      rows.map((row, i) => {
-        const [place = "", ...specs] = this.text("layout_texts", i).split("\n");
-        const n = this.inputs(row).length;
-        return [row, { place, operands: specs.slice(0, n), results: specs.slice(n) }];
-      }),
-    );
-  }
-
   private readPlaces(): Map<number, string> {
     const places = new Map<number, string>();
     if (this.layouts.size === 0) return places;
@@ -590,47 +517,4 @@ export class Model {
     }
     return places;
   }
-
-  private readDonations(): Donation[] {
-    return Array.from(this.column("donation_rows"), (row, i) => {
-      const program = this.nested(row)[0]!;
-      const operand = this.column("donation_operands")[i]!;
-      const result = this.column("donation_results")[i]!;
-      return {
-        row,
-        variable: this.binders(program)[this.constants(program) + operand]!,
-        operand,
-        result,
-        taker: result < 0 ? null : this.results(program)[result]!,
-        reason: this.text("donation_reasons", i),
-      };
-    });
-  }
-
-  private readResiduals(): Residual[] {
-    const n = this.column("residual_nbytes").length;
-    return Array.from({ length: n }, (_, i) => ({
-      index: i,
-      name: this.text("residual_name", i),
-      type: this.text("residual_type", i),
-      nbytes: this.column("residual_nbytes")[i]!,
-      perDevice: this.column("residual_per_device")[i]!,
-      dummy: this.column("residual_dummy")[i]!,
-      kind: KINDS[this.column("residual_kind")[i]!] ?? "",
-      place: this.location(this.column("residual_location")[i]!),
-      scope: this.text("residual_scope", i),
-      module: this.text("residual_module", i),
-      rule: this.text("residual_rule", i),
-      reason: this.text("residual_reason", i),
-      decision: this.text("residual_decision", i),
-      producer: this.column("residual_producer")[i]!,
-      consumers: this.slice("residual_consumers", "consumer_rows", i),
-    }));
-  }
-}
-
-function push<T>(map: Map<number, T[]>, key: number, value: T): void {
-  const list = map.get(key);
-  if (list) list.push(value);
-  else map.set(key, [value]);
 }

@@ -1,6 +1,6 @@
 /** The residual table: what the gradient keeps, sortable and filtered, each with its reason. */
 
-import type { Residual } from "../model/model";
+import type { Residual } from "../model/records";
 import { type Change, type Lit, residualLitAs, type State } from "../state/state";
 import { h, onRowKey, reveal } from "../ui/dom";
 import { filterOf } from "../ui/filter";

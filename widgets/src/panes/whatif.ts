@@ -2,8 +2,8 @@
 
 import { coloured } from "../code/python";
 import { Waiting } from "../main/waiting";
-import type { Residual } from "../model/model";
 import { codeFor } from "../model/plancode";
+import type { Residual } from "../model/records";
 import type { Switches } from "../model/switches";
 import { type Timeline, totalsOf } from "../model/timeline";
 import type { Outcome, Table, WhatIf } from "../model/whatif";

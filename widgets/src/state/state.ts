@@ -2,8 +2,9 @@
 
 import { NO_WORK, type Work } from "../host/work";
 import type { Matches } from "../model/changes";
-import type { Model, Place } from "../model/model";
+import type { Model } from "../model/model";
 import type { Player } from "../model/player";
+import type { Place } from "../model/records";
 import { Switches } from "../model/switches";
 
 export interface Selection {

@@ -1,6 +1,7 @@
 /** Which residuals a person asks for. */
 
-import type { Model, Residual } from "../model/model";
+import type { Model } from "../model/model";
+import type { Residual } from "../model/records";
 
 /** A test for the residuals that have each of some words in any of their cells, and a kind; '' asks for every kind. */
 export function filterOf(model: Model): (text: string, kind: string) => ((r: Residual) => boolean) | null {

@@ -1,0 +1,133 @@
+/** What the columns hold of residuals, donations, layouts and memory, one object for each. */
+
+import { KINDS, MEMORY_KINDS } from "../wire/schema";
+import type { Model } from "./model";
+import type { Buffer, Timeline } from "./timeline";
+
+/** How a `shard_map` lays out its operands and results. */
+export interface Layout {
+  /** What runs its program: `device`, or such as `place along i`. */
+  place: string;
+  operands: string[];
+  results: string[];
+}
+
+/** A donated operand of a `jit`. */
+export interface Donation {
+  row: number;
+  /** The input of its program that it is. */
+  variable: number;
+  operand: number;
+  /** The place of the result that takes its memory over, and what that is inside; -1 and null if none does. */
+  result: number;
+  taker: number | null;
+  reason: string;
+}
+
+export interface Place {
+  file: number;
+  line: number;
+  function: string;
+}
+
+export interface Residual {
+  index: number;
+  name: string;
+  type: string;
+  nbytes: number;
+  /** Bytes of it on one device, or -1. */
+  perDevice: number;
+  /** Bytes of it that are a dummy if a cond takes another branch. */
+  dummy: number;
+  kind: string;
+  place: Place | null;
+  /** The named scopes, and the path of the module, that it is made in. */
+  scope: string;
+  module: string;
+  rule: string;
+  reason: string;
+  decision: string;
+  producer: number;
+  consumers: number[];
+}
+
+export function readResiduals(model: Model): Residual[] {
+  const n = model.column("residual_nbytes").length;
+  return Array.from({ length: n }, (_, i) => ({
+    index: i,
+    name: model.text("residual_name", i),
+    type: model.text("residual_type", i),
+    nbytes: model.column("residual_nbytes")[i]!,
+    perDevice: model.column("residual_per_device")[i]!,
+    dummy: model.column("residual_dummy")[i]!,
+    kind: KINDS[model.column("residual_kind")[i]!] ?? "",
+    place: model.location(model.column("residual_location")[i]!),
+    scope: model.text("residual_scope", i),
+    module: model.text("residual_module", i),
+    rule: model.text("residual_rule", i),
+    reason: model.text("residual_reason", i),
+    decision: model.text("residual_decision", i),
+    producer: model.column("residual_producer")[i]!,
+    consumers: model.slice("residual_consumers", "consumer_rows", i),
+  }));
+}
+
+export function readDonations(model: Model): Donation[] {
+  return Array.from(model.column("donation_rows"), (row, i) => {
+    const program = model.nested(row)[0]!;
+    const operand = model.column("donation_operands")[i]!;
+    const result = model.column("donation_results")[i]!;
+    return {
+      row,
+      variable: model.binders(program)[model.constants(program) + operand]!,
+      operand,
+      result,
+      taker: result < 0 ? null : model.results(program)[result]!,
+      reason: model.text("donation_reasons", i),
+    };
+  });
+}
+
+export function readLayouts(model: Model): Map<number, Layout> {
+  const rows = Array.from(model.column("layout_rows"));
+  return new Map(
+    rows.map((row, i) => {
+      const [place = "", ...specs] = model.text("layout_texts", i).split("\n");
+      const n = model.inputs(row).length;
+      return [row, { place, operands: specs.slice(0, n), results: specs.slice(n) }];
+    }),
+  );
+}
+
+export function readTimeline(model: Model): Timeline {
+  const isBackward = model.view.stages.map((stage) => stage.key === "backward");
+  const steps = Array.from(model.column("step_row"), (row) => ({
+    row,
+    isBackward: isBackward[model.stage(row)]!,
+  }));
+  const held = new Map<number, number[]>();
+  model.column("residual_buffer").forEach((buffer, residual) => {
+    push(held, buffer, residual);
+  });
+  const [kind, born, last, row] = (["kind", "born", "last", "row"] as const).map((n) =>
+    model.column(`buffer_${n}`),
+  );
+  const buffers: Buffer[] = Array.from(model.column("buffer_nbytes"), (nbytes, i) => ({
+    nbytes,
+    kind: MEMORY_KINDS[kind![i]!]!,
+    born: born![i]!,
+    last: last![i]!,
+    row: row![i]!,
+    name: model.text("buffer_name", i),
+    type: model.text("buffer_type", i),
+    residuals: held.get(i) ?? [],
+  }));
+  return { steps, buffers };
+}
+
+/** Adds to the list of a key. */
+export function push<T>(map: Map<number, T[]>, key: number, value: T): void {
+  const list = map.get(key);
+  if (list) list.push(value);
+  else map.set(key, [value]);
+}
