@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 FASTEST = "fastest that fits"
+_FORMS = "a number, or a size such as '512MiB' or '1.5GB'"
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*([kmgt]i?b|b)?", re.IGNORECASE)
 _UNITS = {
     "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -35,11 +36,11 @@ def read_size(size: Any, what: str = "a size") -> float:
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.strip())
         if found is None:
-            raise ValueError(f"{what} is a number, or a size such as '512MiB' or '1.5GB'; got {size!r}")
+            raise ValueError(f"{what} is {_FORMS}; got {size!r}")
         number, exponent, unit = found.groups()
         return float(number + (exponent or "")) * _UNITS[(unit or "b").lower()]
     if isinstance(size, bool) or not hasattr(size, "__float__") or getattr(size, "shape", ()) != ():
-        raise TypeError(f"{what} is a number, or a size such as '512MiB' or '1.5GB'; got {type(size).__name__}")
+        raise TypeError(f"{what} is {_FORMS}; got {type(size).__name__}")
     number = float(size)
     if not 0 <= number < math.inf:
         raise ValueError(f"{what} is a number from 0 up; got {number:g}")
@@ -55,7 +56,7 @@ def read_budget(budget: Any, all_nbytes: int) -> int:
     try:
         number = read_size(budget, "a budget")
     except ValueError as error:
-        raise ValueError(f"{error}; or {FASTEST!r}") from None
+        raise ValueError(str(error).replace(_FORMS, f"{_FORMS}, or {FASTEST!r}")) from None
     is_share = number <= 1.0 and not (isinstance(budget, str) and budget.strip()[-1:] in "bB")
     return int(number * all_nbytes if is_share else number)
 

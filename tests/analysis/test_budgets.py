@@ -53,7 +53,7 @@ def test_shares_and_bytes():
     assert read_budget(1, 1000) == 1000
     assert read_budget("1B", 1000) == 1
     assert read_budget(1.5, 1000) == 1
-    with pytest.raises(ValueError, match=r"; or 'fastest that fits'$"):
+    with pytest.raises(ValueError, match=r", or 'fastest that fits'"):
         read_budget("fastest", 1000)
 
 

@@ -311,7 +311,7 @@ def test_help(run, capsys, shell):
         ("%residuals --compare , f(x)", "compare_policies takes one policy or more"),
         ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget says how many bytes, and so does a policy"),
         ("%remat --code --compare dots_saveable f(x)", "--code prints one plan, so it goes with --budget or --policy"),
-        ("%remat --budget 12XB f(x)", "a size such as '512MiB' or '1.5GB'; got '12XB'; or 'fastest that fits'"),
+        ("%remat --budget 12XB f(x)", "a size such as '512MiB' or '1.5GB', or 'fastest that fits'; got '12XB'"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],
 )

@@ -71,7 +71,9 @@ class LintReport(Report, Sequence[Advice]):
         """`lint of loss: 3 pieces of advice; its gradient keeps 463 residuals, 1.1 MiB`."""
         n = len(self.items)
         found = f"{n:,} piece{'s' * (n != 1)} of advice" if n else "nothing to advise"
-        few = f" (and {self.n_left_out:,} for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
+        few = (
+            f" ({self.n_left_out:,} left out, for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
+        )
         kept = f"its gradient keeps {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
         return f"lint of {self.function}: {found}{few}; {kept}"
 

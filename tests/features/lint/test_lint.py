@@ -399,7 +399,7 @@ def test_following_all_of_it(report, monkeypatch):
 
 def test_the_text(report):
     text = str(report)
-    assert text.startswith("lint of transformer_loss: 3 pieces of advice (and ")
+    assert text.startswith("lint of transformer_loss: 3 pieces of advice (1 left out, for less than ")
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "1. cheap-recompute at models.py:" in text
     assert ", 3 times" in text
@@ -426,7 +426,7 @@ def test_what_is_left_out():
     f = partial(feed_forward, jax.nn.gelu)
     found = jaxviz.lint(f, small, small)
     assert not found
-    assert "nothing to advise (and 1 for less than 1.0 KiB)" in str(found)
+    assert "nothing to advise (1 left out, for less than 1.0 KiB)" in str(found)
     assert len(jaxviz.lint(f, small, small, min_nbytes=1)) == 1
     assert [a.rule for a in jaxviz.lint(lambda x: x * np.ones(3), jnp.ones(3), min_nbytes=12)] == ["captured-constant"]
 

@@ -436,7 +436,7 @@ def test_budgets_as_text():
     plan = jaxviz.plan_remat(branching, W, X, budget="8 KiB")
     assert plan.budget == 8192
     assert plan.point == jaxviz.plan_remat(branching, W, X, budget=8192).point
-    with pytest.raises(ValueError, match=r"a budget is a number, or a size .*; or 'fastest that fits'"):
+    with pytest.raises(ValueError, match=r"a budget is a number, or a size .*, or 'fastest that fits'; got"):
         jaxviz.plan_remat(branching, W, X, budget="fastest")
     with pytest.raises(ValueError, match="memory= says what budget='fastest that fits' has to fit"):
         jaxviz.plan_remat(branching, W, X, budget=0.5, memory="1GB")
