@@ -13,8 +13,7 @@ import jax
 from jaxviz.analysis.devices import input_types
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
-from jaxviz.ir.convert import map_programs
-from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import with_programs
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.stack import usual_stack
@@ -76,13 +75,8 @@ class Tags:
         return self._done[program]
 
     def _operation(self, op: Operation) -> Operation:
-        if not op.programs:
-            return op
         if op not in self._operations:
-            params = map_programs(op.params, self._tagged)
-            self._operations[op] = make_operation(
-                op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context
-            )
+            self._operations[op] = with_programs(op, self._tagged)
         return self._operations[op]
 
     def named(self, path: str) -> tuple[int, ...]:

@@ -310,7 +310,14 @@ def grad(
     Raises:
       TypeError: jax's, for a result that is not a scalar or an argument that is not a float; the message gives its path.
     """
-    both = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes, cond_residuals=cond_residuals)
+    options: dict[str, Any] = {
+        "argnums": argnums,
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "cond_residuals": cond_residuals,
+    }
+    both = value_and_grad(fun, reduce_axes=reduce_axes, **options)
 
     @named(fun, "Gradient", argnums)
     @api_boundary
@@ -318,13 +325,7 @@ def grad(
         value, g = both(*args, **kwargs)
         return (g, value[1]) if has_aux else g
 
-    options = {
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "cond_residuals": cond_residuals,
-    }
-    return remember_step(grad_f, fun, grad, {"argnums": argnums, **options})
+    return remember_step(grad_f, fun, grad, options)
 
 
 @api_boundary

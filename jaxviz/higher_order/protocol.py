@@ -1,8 +1,9 @@
-"""What a primitive that holds programs is, said once: its bodies and the operands of each, what goes round, how often it runs, how it is
-rebuilt with other bodies and how it is stepped.
+"""What a primitive that holds programs is, said once: its bodies and the operands of each, what goes round, how often it runs and how it is
+stepped.
 
-Each file of this package says so for one primitive, and has the rules by which each transform goes through it. Everyone else asks
-`of(equation)`, and names no such primitive.
+Each file of this package says so for one primitive, and has the rules by which each transform goes through it, with what makes the equation
+anew for bodies of other types (`Scan.like`, `jit_operation`, …). Everyone else asks `of(equation)`, and names no such primitive; with bodies of
+the same types any operation is made anew by `convert.with_programs`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from jaxviz.ir.convert import map_programs
-from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.syntax import Equation, Operation, Program
 
 Kind = Literal["", "call", "loop", "choice", "devices"]
@@ -80,14 +79,6 @@ class HigherOrder:
     def is_stacked(self, operation: Operation, result: int) -> bool:
         """Whether a result has one value of each iteration."""
         return False
-
-    def rebuilt(self, operation: Operation, programs: Sequence[Program]) -> Operation:
-        """The operation with other programs, each of the same types, in the order of `Operation.programs`."""
-        given = iter(programs)
-        params = map_programs(operation.params, lambda _: next(given))
-        return make_operation(
-            operation.primitive, params, operation.in_avals, operation.out_avals, operation.effects, operation.context
-        )
 
     # --- how a loop is stepped; of other kinds nobody asks ------------------------------------------------------------
 

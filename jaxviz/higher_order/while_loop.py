@@ -17,8 +17,8 @@ from jaxviz.higher_order.flags import counting, in_a_loop, note, starts, unknown
 from jaxviz.higher_order.observing import Observing, first_number, joining, next_number, number, observed
 from jaxviz.higher_order.protocol import Body, HigherOrder
 from jaxviz.ir import compat
-from jaxviz.ir.convert import map_programs, trace_rule
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import trace_rule, with_programs
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import ReverseModeError
 from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
@@ -374,12 +374,8 @@ def with_one_predicate(program: Program) -> Program:
 
 
 def _with_one_predicate(equation: Equation) -> Equation:
-    op = equation.operation
-    if not op.programs:
-        return equation
-    if any(with_one_predicate(p) is not p for _, p in op.programs):
-        params = map_programs(op.params, with_one_predicate)
-        op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+    op = with_programs(equation.operation, with_one_predicate)
+    if op is not equation.operation:
         equation = replace(equation, operation=op)
     if op.primitive is not compat.while_p or not While(op).condition.outvars[0].aval.shape:
         return equation

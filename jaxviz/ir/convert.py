@@ -227,6 +227,15 @@ def map_programs(params: Mapping[str, Any], change: Callable[[Program], Any]) ->
     return {name: _map_param(value, Program, change) for name, value in params.items()}
 
 
+def with_programs(op: Operation, change: Callable[[Program], Program]) -> Operation:
+    """An operation with each of its programs changed to one of the same types; the same object where none is changed."""
+    changed = {program: change(program) for _, program in op.programs}
+    if all(new is old for old, new in changed.items()):
+        return op
+    params = map_programs(op.params, changed.__getitem__)
+    return operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+
+
 def _map_param(value: Any, kind: Any, change: Any) -> Any:
     if isinstance(value, kind):
         return change(value)

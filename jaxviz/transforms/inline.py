@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from jaxviz.ir.convert import map_programs
-from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import locate
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
@@ -97,18 +96,8 @@ class _Inliner:
             equations.append(e if same else Equation(operation, ins, outvars, line, e.origin))
 
     def operation(self, operation: Operation) -> Operation:
-        if not operation.programs:
-            return operation
         if operation not in self.operations:
-            changed = [self.program(p) is not p for _, p in operation.programs]
-            self.operations[operation] = (
-                make_operation(
-                    operation.primitive, map_programs(operation.params, self.program), operation.in_avals,
-                    operation.out_avals, operation.effects, operation.context,
-                )
-                if any(changed)
-                else operation
-            )  # fmt: skip
+            self.operations[operation] = with_programs(operation, self.program)
         return self.operations[operation]
 
 
@@ -119,14 +108,8 @@ def numbers_in_place(program: Program) -> Program:
     def atom(a: Atom) -> Atom:
         return atoms.setdefault(a, Literal(a.val, a.aval)) if isinstance(a, Literal) and a.held else a
 
-    def operation(op: Operation) -> Operation:
-        if not op.programs:
-            return op
-        params = map_programs(op.params, numbers_in_place)
-        return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
-
     equations = tuple(
-        replace(e, operation=operation(e.operation), invars=tuple([atom(a) for a in e.invars]))
+        replace(e, operation=with_programs(e.operation, numbers_in_place), invars=tuple([atom(a) for a in e.invars]))
         for e in program.equations
     )
     return replace(program, equations=equations, outvars=tuple([atom(a) for a in program.outvars]))

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from jaxviz.features.cost.counts import COUNTS, Cost, estimate
-from jaxviz.higher_order import bodies, is_choice, of
+from jaxviz.higher_order import bodies, is_choice, of, others
 from jaxviz.ir.syntax import Equation, Program
-
-RUNS = {
-    "custom_linear_solve": "solve", "linear_call": "callee", "custom_vmap_call": "call", "composite": "jaxpr",
-    "remat_opt": "fwd_jaxpr", "run_state": "jaxpr",
-}  # fmt: skip
-"""The one of several programs that runs, of primitives that `bodies` does not look into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +99,8 @@ def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies:
 
 
 def _programs(equation: Equation) -> list[Program]:
-    runs = RUNS.get(equation.primitive.name)
-    if runs is not None:
-        return [program for label, program in equation.programs if label == runs]
-    return [b.program for b in bodies(equation)]
+    other = others.runs(equation)
+    return [other] if other is not None else [b.program for b in bodies(equation)]
 
 
 def repeats(equation: Equation) -> tuple[int, int]:

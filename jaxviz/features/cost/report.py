@@ -17,9 +17,10 @@ from jaxviz.analysis.devices import input_types, spans_devices
 from jaxviz.analysis.walk import call_name, defined_at, location_of
 from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
 from jaxviz.features.cost.counts import Cost
-from jaxviz.features.cost.parts import RUNS, Part, cost_of, parts, repeats, total_of
+from jaxviz.features.cost.parts import Part, cost_of, parts, repeats, total_of
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.higher_order import is_choice, is_loop, is_scan
+from jaxviz.higher_order.others import RUNS
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import one_equation

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxviz.derivation import STAGES
-from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of
+from jaxviz.higher_order import Body, bodies, carried, is_choice, is_loop, is_scan, of, others
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Atom, Equation, Program
 from jaxviz.page.schema import KINS
@@ -20,21 +20,15 @@ _CERTAIN = (_TANGENT, _COTANGENT, _COPY, _OF_TANGENT, _OF_COTANGENT, _VALUE)
 _OF_ROLE = {"tangent": _OF_TANGENT, "cotangent": _OF_COTANGENT, "accumulation": _OF_COTANGENT}
 
 
-_ALL_OPERANDS = {"linear_call": "callee", "remat_opt": "fwd_jaxpr"}
-"""Of primitives that reports do not look into, the programs that take all operands in order."""
-
-
 def handed_to(equation: Equation) -> dict[int, tuple[Body, list[int]]]:
     """For each program that an equation holds and runs, by identity, how each of its inputs comes by its value: an index into HANDED."""
     rounds = carried(equation)
     # What a scan goes over comes behind its consts and its carry.
     slices = sum(of(equation).carry(equation.operation)) if is_scan(equation) else len(equation.invars)
-    name = _ALL_OPERANDS.get(equation.primitive.name)
-    found = {
-        id(p): (Body(p, range(len(equation.invars))), [0] * len(equation.invars))
-        for label, p in equation.programs
-        if label == name
-    }
+    found: dict[int, tuple[Body, list[int]]] = {}
+    other = others.runs(equation)
+    if other is not None and others.is_on_all_operands(equation):
+        found[id(other)] = (Body(other, range(len(equation.invars))), [0] * len(equation.invars))
     for body in bodies(equation):
         how = [1 if i in rounds else 2 if i >= slices else 0 for i in body.operands]
         found[id(body.program)] = (body, how)

@@ -31,8 +31,8 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.scan import SCAN
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
-from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import with_programs
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
@@ -236,8 +236,7 @@ class Graph:
             for e in given.equations:
                 op = e.operation
                 if of(e) in _BODIES:
-                    params = map_programs(op.params, program)
-                    op = make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
+                    op = with_programs(op, program)
                 invars = tuple([renamed.get(a, a) for a in e.invars])
                 equations.append(Equation(op, invars, e.outvars, e.source, e.origin))
                 for v in e.outvars:

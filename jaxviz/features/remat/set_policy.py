@@ -15,8 +15,8 @@ from jaxviz.derivation import Derivation, derive
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT, apply_remat
 from jaxviz.ir import compat
-from jaxviz.ir.convert import map_programs
 from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import with_programs
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Operation, Program
 from jaxviz.ir.trace import trace
@@ -131,11 +131,10 @@ def _with_policy(program: Program, policy: Any) -> Program:
         return done[p]
 
     def operation(op: Operation) -> Operation:
-        params = map_programs(op.params, change)
-        if of(op).is_checkpoint:
-            params["policy"] = policy
-        elif all(change(inner) is inner for _, inner in op.programs):
+        op = with_programs(op, change)
+        if not of(op).is_checkpoint:
             return op
+        params = {**op.params, "policy": policy}
         return make_operation(op.primitive, params, op.in_avals, op.out_avals, op.effects, op.context)
 
     return change(program)

@@ -1,0 +1,24 @@
+"""Primitives that hold programs which no transform looks into: JAX's rules are run on them whole."""
+
+from __future__ import annotations
+
+from jaxviz.ir.syntax import Equation, Program
+
+RUNS = {
+    "custom_linear_solve": "solve", "linear_call": "callee", "custom_vmap_call": "call", "composite": "jaxpr",
+    "remat_opt": "fwd_jaxpr", "run_state": "jaxpr",
+}  # fmt: skip
+"""Of their several programs the one that runs."""
+
+_ON_ALL_OPERANDS = frozenset(("linear_call", "remat_opt"))
+"""Those whose program takes all operands, in order."""
+
+
+def runs(equation: Equation) -> Program | None:
+    """The program that such an equation runs; None of any other."""
+    return next((p for label, p in equation.programs if label == RUNS.get(equation.primitive.name)), None)
+
+
+def is_on_all_operands(equation: Equation) -> bool:
+    """Whether that program takes all operands, in order."""
+    return equation.primitive.name in _ON_ALL_OPERANDS
