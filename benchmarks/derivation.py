@@ -162,3 +162,7 @@ def main(quick: bool = False) -> None:
         n, (derive, derive_off, trace, trace_off), size = growth(n_layers)
         row = f"{n_layers:>8}{n:>20,}{derive:>22.2f}{derive_off:>8.2f}{trace:>21.2f}{trace_off:>8.2f}"
         print(f"{row}{size:>16,.0f}")
+
+
+if __name__ == "__main__":
+    main()

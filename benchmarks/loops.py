@@ -70,3 +70,7 @@ def main(quick: bool = False) -> None:
             ratio = run / first.setdefault(name, run)
             cells.append(f"{name} {run * 1e3:8.2f} ms {ratio:5.1f}x ({compile_time:.2f})")
         print(f"{bound:>5}  " + "   ".join(cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()
