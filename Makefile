@@ -1,6 +1,6 @@
 # make lab    JupyterLab on the first notebook
 # make test   what CI runs: lint, types, and all tests but the long sweeps; sets up what it needs
-# make test-quick   those of them that take no browser, no wheel and not long; make test-all: the long sweeps too, and random programs at random
+# make test-quick   what is derived, said, refused and drawn, and numbers of one program for each operation; make test-all: the long sweeps too, and random programs at random
 # make mutants   faults planted one by one, each of which the tests of its lines have to find; MUTANTS=… names some of them
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
@@ -34,6 +34,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: docs site docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
+# npm and pip install beside each other, and lint and the widgets' tests run so.
+MAKEFLAGS += --jobs=2
 
 $(STAMPS)/venv:
 	@command -v $(PYTHON) >/dev/null || { echo "jaxviz needs Python 3.11 or newer; '$(PYTHON)' was not found"; exit 1; }
@@ -105,11 +107,12 @@ check-widgets: $(STAMPS)/node
 	cd widgets && npm run --silent check && npm run --silent test
 
 test-quick: $(STAMPS)/install-test jaxviz/static/explorer.js lint check-widgets
-	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging'
+	$(PYTEST) -m 'not slow and not sweep and not browser and not packaging and not values and not process and not large'
 
 test: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
 	$(PYTEST) -m 'not sweep'
 
+test-all: export JAXVIZ_TESTS_OPTIMIZED := 1
 test-all: $(STAMPS)/install-test jaxviz/static/explorer.js browser lint check-widgets
 	$(PYTEST) --hypothesis-profile random
 

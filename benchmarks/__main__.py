@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import derivation, explorer, first_report, loops, nans, probes, remat, watching
+from benchmarks import derivation, explorer, first_report, loops, nans, probes, remat, reports, watching
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
@@ -13,3 +13,4 @@ nans.main(quick=quick)
 probes.main(quick=quick)
 watching.main(quick=quick)
 explorer.main(quick=quick)
+reports.main(quick=quick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxviz
-from benchmarks import models
+from benchmarks import models, remat_against
 from jaxviz.features.remat.graph import Graph
 from jaxviz.ir.syntax import Literal
 
@@ -144,7 +145,7 @@ def small_programs() -> dict[str, tuple[Callable[..., jax.Array], tuple[Any, ...
 
 def against_all_sets(shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)) -> None:
     print(
-        "\nPlans beside the best of all sets of values: FLOPs computed again, at shares of the way from the least bytes to all"
+        "\nPlans beside the best of all sets of values: FLOPs recomputed, at shares of the way from the least bytes to all"
     )
     for name, (f, args) in small_programs().items():
         whole = jaxviz.plan_remat(f, *args, budget=1.0)._graph
@@ -167,7 +168,7 @@ def against_policies(quick: bool) -> None:
         f"conv net, {layers} blocks": (conv_net_with, conv_net(layers)),
         f"LSTM, {lstm_args[1].shape[0]} steps": (lstm_with, lstm_args),
     }
-    print("\nPlans beside JAX's policies on each block: FLOPs computed again at the policy's bytes, bytes at its FLOPs")
+    print("\nPlans beside JAX's policies on each block: FLOPs recomputed at the policy's bytes, bytes at its FLOPs")
     for name, (make, args) in programs.items():
         plain = make(lambda block: block)
         base = flops(plain, args)
@@ -205,10 +206,11 @@ def how_long(n_layers: int) -> None:
 
 
 def main(quick: bool = False) -> None:
+    remat_against.main(quick)
     against_policies(quick)
     against_all_sets((0.5,) if quick else (0.1, 0.3, 0.5, 0.7, 0.9))
     how_long(12 if quick else 125)
 
 
 if __name__ == "__main__":
-    main()
+    main("--quick" in sys.argv)

@@ -83,10 +83,18 @@ def explorers(folder: Path) -> dict[str, Path]:
         "model": jaxviz.explore(model.loss, *args),
         "versions": jaxviz.explore(jaxviz.compare(model.loss, model.leaner_loss, *args)),
         "transformer": jaxviz.explore(transformer, *inputs),
-        "transformer of 3": jaxviz.explore(small, *small_inputs),
+        "transformer of 3": planned(jaxviz.explore(small, *small_inputs)),
     }
     pages = {name: e.save_html(folder / f"{name}.html", compiled=name == "model") for name, e in found.items()}
     return {**pages, **steppers(folder, model.rnn_loss, transformer_layer())}
+
+
+def planned(explorer: Any) -> Any:
+    """An explorer with the switches of *what if* as a plan has them."""
+    from jaxviz.features.explorer.whatif import Switches
+
+    explorer.switches = Switches(explorer.derivation).plan()
+    return explorer
 
 
 def transformer_layer() -> tuple[Any, Any]:
@@ -174,11 +182,6 @@ def residual(text: str) -> Callable[[Page], None]:
     return lambda page: page.get_by_test_id("residual-row").filter(has_text=text).first.click()
 
 
-def plan(number: int) -> Callable[[Page], None]:
-    move = f"e => {{ e.value = {number}; e.dispatchEvent(new Event('input')) }}"
-    return lambda page: page.get_by_test_id("what-if-budget").evaluate(move)
-
-
 def hover(where: str) -> Callable[[Page], None]:
     return lambda page: page.locator(where).first.hover()
 
@@ -204,7 +207,7 @@ SHOTS: Mapping[str, Shot] = {
     ),
     "steps": Shot("model", keys("r", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight")),
     "compiled": Shot("model", both(keys("Digit3", "Shift+Digit6"), residual("sub(1.0"))),
-    "what-if": Shot("transformer of 3", both(WHAT_IF, plan(3))),
+    "what-if": Shot("transformer of 3", WHAT_IF),
     "what-if-at-a-residual": Shot("transformer of 3", click("[data-testid=residual-switch]")),
     "memory": Shot("transformer", both(keys("m", "ArrowRight", "ArrowRight", "ArrowRight"))),
     "versions": Shot("versions"),
@@ -217,7 +220,7 @@ SHOTS: Mapping[str, Shot] = {
 
 FOR_README: Mapping[str, Shot] = {
     "explorer": Shot("model", both(FORWARD_AND_BACKWARD, residual("sub(1.0")), size=(1280, 640)),
-    "what-if": Shot("transformer of 3", both(WHAT_IF, plan(3)), part=".jv-lower", size=(1240, 1060)),
+    "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-lower", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("model", keys("r", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), size=(1280, 620)),
     "versions": Shot("versions", size=(1400, 760)),

@@ -12,6 +12,8 @@ from .features.compilations.report import CompilationReport as CompilationReport
 from .features.compilations.report import FunctionCompilations as FunctionCompilations
 from .features.compilations.report import explain_recompile as explain_recompile
 from .features.compilations.report import watch_compilations as watch_compilations
+from .features.compiled_memory.reading import compiled_memory as compiled_memory
+from .features.compiled_memory.report import CompiledMemory as CompiledMemory
 from .features.cost.counts import Cost as Cost
 from .features.cost.parts import cost_of as cost_of
 from .features.cost.report import CostReport as CostReport
@@ -45,12 +47,12 @@ from .features.probes.watching import watch as watch
 from .features.profile.report import Profile as Profile
 from .features.profile.report import profile as profile
 from .features.remat.plan import RematPlan as RematPlan
-from .features.remat.plan import plan_remat as plan_remat
+from .features.remat.planning import plan_remat as plan_remat
 from .features.remat.policies import PolicyReport as PolicyReport
 from .features.remat.policies import policies as policies
 from .features.remat.policy_comparison import PolicyComparison as PolicyComparison
 from .features.remat.policy_comparison import compare_policies as compare_policies
-from .features.residuals.residual_set import Residual as Residual
+from .features.residuals.residual import Residual as Residual
 from .features.residuals.residual_set import ResidualSet as ResidualSet
 from .features.residuals.residual_set import residuals as residuals
 from .functions.custom_rules import custom_gradient as custom_gradient
@@ -83,6 +85,7 @@ from .ir.errors import NoRuleError as NoRuleError
 from .ir.errors import ProgramTypeError as ProgramTypeError
 from .ir.errors import ReverseModeError as ReverseModeError
 from .ir.errors import UnsupportedJaxError as UnsupportedJaxError
+from .ir.own_code import own_code as own_code
 from .ir.syntax import Equation as Equation
 from .ir.syntax import Program as Program
 from .ir.trace import trace as trace

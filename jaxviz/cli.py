@@ -27,6 +27,7 @@ from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
 from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
+from jaxviz.report.places import noting_places
 from jaxviz.report.tables import PAGE
 from jaxviz.terminal import complain, note, show
 
@@ -37,8 +38,9 @@ _EXAMPLES = """examples:
   jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient keeps, and why
   jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON; a type stands for an array of it
   jaxviz memory model:loss --args "params, x" --plot memory.pdf         its memory over time, and the figure for a paper
-  jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to compute again, and the lines for it
-  jaxviz lint model:loss --args "params, x"                             what to write otherwise
+  jaxviz compiled-memory model:loss --args "params, x"                  what the compiled gradient holds at its peak, and why
+  jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
+  jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
   jaxviz explore model:loss --args "params, x" --html loss.html         the explorer as one offline file
   jaxviz explore model:loss --args "params, x" --stage forward+backward --svg loss.svg
@@ -67,6 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_doctor(as_json=options.json)
     width = options.width or shutil.get_terminal_size((100, 24)).columns
     page = PAGE.set(max(40, min(width, 200) if not options.width else width))
+    with noting_places():
+        try:
+            return _run(options)
+        finally:
+            PAGE.reset(page)
+
+
+def _run(options: Any) -> int:
+    """Does what was asked for, and returns the exit status."""
     what = f"reading {options.target}"
     try:
         function, namespace = _load(options.target)
@@ -90,8 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             complain(short_message(error, what, "(--traceback shows where)"))
         return _FAILURE
-    finally:
-        PAGE.reset(page)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -105,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="jaxviz", description="See what JAX's transformations make of a function.", epilog=_EXAMPLES,
+        prog="jaxviz", description="See what JAX's transformations do with a function.", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
@@ -124,9 +133,12 @@ def _parser() -> argparse.ArgumentParser:
             help="what to call it with, as between the parentheses of a call: Python in the module's own namespace, with jax, jnp and np at "
             "hand, and types such as f32[8,16] or bf16[] for arrays; it is traced, not run",
         )  # fmt: skip
-        made.add_argument("--argnums", "-a", help="positional arguments to differentiate in, such as 0 or 0,1")
+        made.add_argument(
+            "--argnums", "-a", default="0",
+            help="positional arguments to differentiate in, such as 0 or 0,1, or all that are arrays: all (default: 0)",
+        )  # fmt: skip
         made.add_argument("--width", type=int, help="how many columns the output has (default: those of the terminal)")
-        made.add_argument("--traceback", action="store_true", help="of an error, show the whole traceback")
+        made.add_argument("--traceback", action="store_true", help="on an error, show the whole traceback")
         return made
 
     explore = command("explore", "deriving", _explore, "write the explorer as HTML, or a program as a picture")
@@ -145,19 +157,31 @@ def _parser() -> argparse.ArgumentParser:
     _of_report(found, policies=True)
     found.add_argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
     found = command(
-        "remat", "planning", _report(Request.remat), "what to save, and what to compute again, within a budget"
+        "compiled-memory",
+        "compiling",
+        _report(Request.compiled_memory),
+        "what is in memory at the peak of the compiled gradient, and why",
     )
     _of_report(found, policies=True)
+    found = command("remat", "planning", _report(Request.remat), "where to put checkpoints, and what they save")
+    _of_report(found, policies=True)
+    found.add_argument(
+        "--memory", "-m",
+        help="recompute as little as possible with a modelled peak of at most this: a size such as 16GiB, or 'device' for the memory it has free",
+    )  # fmt: skip
+    found.add_argument(
+        "--work",
+        "-w",
+        help="reach the lowest peak with at most this much recomputation: a share of the gradient's FLOPs, such as 10%%",
+    )
     found.add_argument(
         "--budget", "-b",
-        help="what the residuals may take: bytes, a size such as 64MB or 1.5GiB, or up to 1.0 a share of them (default: 0.5); or "
-        "'fastest that fits', which the modelled peak has to",
+        help="recompute as little as possible with residuals of at most this: bytes, a size such as 64MB or 1.5GiB, or a share such as 50%%",
     )  # fmt: skip
-    found.add_argument("--memory", "-m", help="what 'fastest that fits' has to fit (default: the device)")
     found.add_argument("--code", "-c", action="store_true", help="print the lines to write for it")
     found = command("lint", "deriving", _report(Request.lint), "advice on what the gradient keeps or does for nothing")
     _of_report(found)
-    found.add_argument("--explain", action="store_true", help="print what each rule means that there is advice by")
+    found.add_argument("--explain", action="store_true", help="explain each rule that gave advice")
     found = command("jaxpr", "tracing", _jaxpr, "a program as text, as JAX prints it")
     found.add_argument("--stage", default="primal", help=f"which: {_STAGES} (default: primal)")
     doctor = commands.add_parser("doctor", help=WORDS[0].lower() + WORDS[1:], description=WORDS)

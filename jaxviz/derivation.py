@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +21,23 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError
+from jaxviz.ir.expressions import shows_source
 from jaxviz.ir.origin import ancestors
+from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.sharing import clear_shared
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.ir.trace import are_concrete, trace_call, with_fixed
 from jaxviz.progress import counting
+from jaxviz.report.tables import counted, together
 from jaxviz.runtime.cache import clear_compiled
 from jaxviz.transforms.jvp import Jvp, jvp_program
 from jaxviz.transforms.linearize import CondResiduals, Linearized, linearize_program, mode_of
 from jaxviz.transforms.transpose import Transposed, transpose_program
 from jaxviz.transforms.unopened import Unopened, find_unopened, unopened_text
+
+Argnums = int | Sequence[int] | None
+"""What to differentiate in, as for `jax.grad`; None for all arguments that are arrays."""
 
 STAGES = ("primal", "jvp", "forward", "linear", "backward")
 """Names of a Derivation's programs, in the order of the work."""
@@ -41,10 +48,10 @@ class Check:
     """How a derivation compares with JAX's own derivation of the same function.
 
     Args:
-      agrees: whether the residuals are the same, as a multiset of types.
-      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433', with what is not opened: the same residuals do not mean that
-        jaxviz shows what is inside of it.
-      differences: one line for each type held a different number of times.
+      agrees: whether both have the same residuals, compared as a multiset of types.
+      summary: one line, such as 'residuals as in JAX 0.10.2: 433 of 433', with what is not opened: equal residuals do not mean that
+        jaxviz shows what is inside.
+      differences: one line for each type of which the two save a different number.
     """
 
     agrees: bool
@@ -67,9 +74,10 @@ class Derivation:
     Args:
       primal: the function's program, from its flat inputs to its flat results.
       nonzeros: for each input, whether it is differentiated.
-      cond_residuals: what conds keep; see `vjp`.
-      placed: for each input the sharding of the array that it was derived for; None where there was none, or one that may be moved.
-      out_tree: the structure of the function's results; None where it was given as a program.
+      cond_residuals: what conds save; see `vjp`.
+      placed: for each input the sharding of the array that it was derived for; None if there was no array, or an uncommitted one.
+      out_tree: the structure of the function's results; None if it was given as a program.
+      n_results: how many of its results are differentiated; None for all. The other results are an auxiliary output.
     """
 
     primal: Program
@@ -79,6 +87,7 @@ class Derivation:
     cond_residuals: CondResiduals = "jax"
     placed: tuple[Any, ...] = ()
     out_tree: Any = None
+    n_results: int | None = None
 
     @cached_property
     def pushed(self) -> Jvp:
@@ -86,12 +95,20 @@ class Derivation:
 
     @cached_property
     def linearized(self) -> Linearized:
-        return linearize_program(self.primal, self.nonzeros, mode=mode_of(self.cond_residuals))
+        return linearize_program(self.primal, self.nonzeros, self.n_results, mode=mode_of(self.cond_residuals))
 
     @cached_property
     def transposed(self) -> Transposed:
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros)
         return transpose_program(self.linear, linear, [True] * len(self.linear.outvars))
+
+    @property
+    def reached(self) -> tuple[bool, ...]:
+        """For each input, whether the backward program has a cotangent for it; if no result depends on the input, its gradient is zero."""
+        if not self.linear.outvars:
+            return (False,) * len(self.nonzeros)
+        of_differentiated = iter(self.transposed.nonzeros_out)
+        return tuple(nz and next(of_differentiated) for nz in self.nonzeros)
 
     @property
     @api_boundary
@@ -117,9 +134,29 @@ class Derivation:
         """Residuals, cotangents of results → cotangents of inputs."""
         return self.transposed.backward
 
+    @cached_property
+    def differentiated(self) -> tuple[str, ...]:
+        """The names of the differentiated arguments: `params`, or `params['w']` if only a part of `params` is differentiated."""
+        primal, names = self.primal, variable_names(self.primal)
+        paths = [_KEY.findall(given or names[v]) for v, given in zip(primal.invars, primal.arg_names, strict=True)]
+        inputs = list(zip(paths, self.nonzeros, map(_has_tangent, primal.in_avals), strict=True))
+        heads = lambda path: ["".join(path[:k]) for k in range(1, len(path) + 1)]
+        others = {head for path, active, has_tangent in inputs if has_tangent and not active for head in heads(path)}
+        found = (next((h for h in heads(p) if h not in others), "".join(p)) for p, active, _ in inputs if active)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def gradient(self) -> str:
+        """What a report is about: "gradient of `loss` in `params`", or "function `loss`" if nothing is differentiated."""
+        names, function = self.differentiated, f"`{self.primal.name}`"
+        if not names:
+            return f"function {function}"
+        few = together(f"`{name}`" for name in names) if len(names) <= 3 else f"{len(names):,} arguments"
+        return f"gradient of {function} in {few}"
+
     @property
     def derivable(self) -> Iterator[Program]:
-        """The function itself, and its forward and backward program where they can be derived."""
+        """The function's own program, and its forward and backward programs if they can be derived."""
         yield self.primal
         for stage in ("forward", "backward"):
             with contextlib.suppress(Exception):  # which is raised where the program itself is asked for
@@ -127,23 +164,31 @@ class Derivation:
 
     @cached_property
     def unopened(self) -> tuple[Unopened, ...]:
-        """What is in these that jaxviz does not look into, such as a kernel; every report says so."""
+        """What these programs hold that jaxviz does not look into, such as a kernel; every report lists it."""
         return find_unopened(self.derivable)
 
     @property
     def n_residuals(self) -> int:
         return len(self.linearized.residuals)
 
-    @cached_property
+    @property
     def residuals(self) -> Any:
-        """What the forward program keeps for the backward one, each value with its reason: a `ResidualSet`."""
-        return display("residuals of a derivation")(self)
+        """The values that the forward program saves for the backward program, each with its reason: a `ResidualSet`."""
+        named_by_source = shows_source()
+        if named_by_source not in self._residuals:
+            self._residuals[named_by_source] = display("residuals of a derivation")(self)
+        return self._residuals[named_by_source]
+
+    @cached_property
+    def _residuals(self) -> dict[bool, Any]:
+        """With names that are made of the user's source, and without."""
+        return {}
 
     @cached_property
     def links(self) -> Mapping[Equation, tuple[Equation, ...]]:
-        """For each equation, the equations of the other programs that were made from it.
+        """For each equation, the equations of the other programs that were derived from it.
 
-        A program that cannot be derived, such as the backward one of a while loop, has no part in it.
+        A program that cannot be derived, such as the backward program of a while loop, is left out.
         """
         made: dict[Equation, list[Equation]] = {}
         shown: set[Equation] = set()
@@ -165,9 +210,9 @@ class Derivation:
     @counting("asking JAX")
     @deep_stack
     def check(self) -> Check:
-        """Holds the residuals against those of `jax.vjp` on the same function.
+        """Compares the residuals with those of `jax.vjp` on the same function.
 
-        JAX traces and derives the function anew for it; nothing is computed, unless the program is one recorded path.
+        JAX traces and differentiates the function again for this. Nothing is computed, unless the program is one recorded path.
         """
         ours = Counter(type_name(a.aval) for a in self.linearized.residuals)
         theirs = self.reference()
@@ -183,15 +228,19 @@ class Derivation:
         return Check(agrees, f"{what} {compat.JAX}: {same} of {total}{aside}", differences)
 
     def draw(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
-        """A picture of one program or several side by side, such as 'forward+backward'; see `jaxviz.draw`."""
+        """Draws one program, or several side by side, such as 'forward+backward'; see `jaxviz.draw`."""
         return display("picture of a derivation")(self, stage=stage, depth=depth, source=source)
 
     def to_dot(self, stage: str = "primal", depth: int | None = None, source: bool = True) -> Any:
-        """The same as a `graphviz.Source`; see `jaxviz.to_dot`."""
+        """The same picture as a `graphviz.Source`; see `jaxviz.to_dot`."""
         return self.draw(stage, depth, source).to_dot()
 
     def __repr__(self) -> str:
-        return f"Derivation({self.primal.name}, {len(self.primal.equations)} equations)"
+        return f"Derivation({self.gradient}, {counted(len(self.primal.equations), 'equation')})"
+
+
+_KEY = re.compile(r"^[^.\[]+|\.[^.\[]+|\[[^\]]*\]|.", re.DOTALL)
+"""The parts of an argument's path, such as `params`, `['w']` and `.bias`."""
 
 
 def type_name(aval: Any) -> str:
@@ -203,7 +252,7 @@ def type_name(aval: Any) -> str:
 @counting("tracing")
 @deep_stack
 def derive(
-    f: Any, *args: Any, argnums: int | Sequence[int] = 0, cond_residuals: CondResiduals = "jax", **kwargs: Any
+    f: Any, *args: Any, argnums: Argnums = 0, cond_residuals: CondResiduals = "jax", **kwargs: Any
 ) -> Derivation:
     """Derives the JVP, forward, linear and backward programs of a function, linked equation by equation.
 
@@ -212,16 +261,17 @@ def derive(
     { lambda ; a:f32[] b:f32[] c:f32[]. let d:f32[] = mul c b; e:f32[] = mul d a in (e,) }
 
     Args:
-      f: a function; or a Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
+      f: a function; or a Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments: arrays, or pytrees of arrays or ShapeDtypeStructs. An argument that is not
         differentiated may be anything.
-      argnums: the positional argument or arguments to differentiate in (of a Program: its flat inputs).
-      cond_residuals: what conds keep; see `vjp`.
+      argnums: the positional argument or arguments to differentiate in (of a Program: its flat inputs); None for all
+        arrays, as in `jax.ad_checkpoint.print_saved_residuals`, except Python integers and the static arguments of `jax.jit`.
+      cond_residuals: what conds save; see `vjp`.
 
     Raises:
-      TypeError, ValueError: an argument to differentiate in is missing or is not an array.
-      EquationError: when a program is asked for that some equation stands in the way of, for want of a rule or because it has no
-        reverse mode; the message names it and the user's line.
+      TypeError, ValueError: a differentiated argument is missing or is not an array.
+      EquationError: when you read a program that cannot be derived, because an equation has no rule or no reverse mode; the
+        message names the equation and your line.
     """
     if isinstance(f, Derivation):
         return f
@@ -231,12 +281,19 @@ def derive(
                 f"derive takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
             )
         program = f if isinstance(f, Program) else read_jaxpr(f)
-        wanted = in_bounds(argnums, len(program.invars))
+        n = len(program.invars)
+        wanted = tuple(range(n)) if argnums is None else in_bounds(argnums, n)
         nonzeros = tuple(i in wanted and _has_tangent(v.aval) for i, v in enumerate(program.invars))
         reference = lambda: _jax_residuals_of_program(program, nonzeros)
         return Derivation(program, nonzeros, reference, cond_residuals, (None,) * len(nonzeros))
     compat.check_callable(f)
-    return _derive_call(f, args, kwargs, in_bounds(argnums, len(args)), cond_residuals)
+    return _derive_call(f, args, kwargs, positions(f, args, argnums), cond_residuals)
+
+
+def placed_at(x: Any) -> Any:
+    """The sharding of an argument that may not be moved elsewhere, or that a type asks for."""
+    is_type = isinstance(x, jax.ShapeDtypeStruct)
+    return x.sharding if not compat.is_tracer(x) and (is_type or getattr(x, "committed", False)) else None
 
 
 def _derive_call(
@@ -246,7 +303,7 @@ def _derive_call(
     _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
     call, inputs, info = with_fixed(f, args, kwargs, is_input)
     active = [d for d, given in zip(differentiated, is_input, strict=True) if given]
-    placed = tuple(None if compat.is_tracer(x) or not getattr(x, "committed", False) else x.sharding for x in inputs)
+    placed = tuple(map(placed_at, inputs))
 
     def derivation(on_values: bool = False) -> Derivation:
         traced = trace_call(call, inputs, active=active, debug_info=info, on_values=on_values)
@@ -280,6 +337,24 @@ def flat_arguments(
     differentiated = [i in wanted for i, n in enumerate(n_leaves) for _ in range(n)]
     differentiated += [False] * (len(leaves) - len(differentiated))
     return leaves, tree, differentiated, [d or _is_array(x) for d, x in zip(differentiated, leaves, strict=True)]
+
+
+def positions(f: Any, args: Sequence[Any], argnums: Argnums) -> tuple[int, ...]:
+    """Which of a call's positional arguments are differentiated; for None, those that are arrays or pytrees of them.
+
+    Raises:
+      TypeError, ValueError: jax's, for an argument that there is not.
+    """
+    if argnums is not None:
+        return in_bounds(argnums, len(args))
+    static, _ = compat.static_places(f)
+    return tuple(i for i, a in enumerate(args) if i not in static and not isinstance(a, int) and _all_arrays(a))
+
+
+def _all_arrays(tree: Any) -> bool:
+    return all(
+        isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype") for x in jax.tree.leaves(tree)
+    )
 
 
 def in_bounds(argnums: int | Sequence[int], n: int) -> tuple[int, ...]:
@@ -365,6 +440,6 @@ def _held_as_constants(program: Program) -> Program:
 
 
 def clear_caches() -> None:
-    """Forgets every rule and operation found so far, and all that `jit` has compiled; they are found again when next needed."""
+    """Clears all cached rules and operations, and everything that `jit` has compiled; they are computed again when needed."""
     clear_compiled()
     clear_shared()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -29,13 +30,13 @@ _wanted: list[bool | None] = [None]
 
 
 def show_progress(wanted: bool | None = True) -> None:
-    """Says whether a bar is shown for what takes longer than a second.
+    """Sets whether a progress bar is shown for work that takes longer than a second.
 
     >>> jaxviz.show_progress(False)
 
     Args:
-      wanted: True for always, False for never; None, as it is at first, for where somebody looks on: in a notebook, or where standard
-        error is a terminal.
+      wanted: True for always, False for never; None, the default, for a notebook or if standard error is a
+        terminal.
     """
     _wanted[0] = wanted
 
@@ -154,7 +155,8 @@ def _draw(
 
 @contextlib.contextmanager
 def _displayed(bar: Any) -> Iterator[None]:
-    """In a notebook, a bar in an output that is empty afterwards: of a widget that is closed, the file would keep a reference."""
+    """In a notebook, a bar in an output that says afterwards how long it took: of a widget that is closed, the file would keep a reference,
+    and an output cannot be taken back."""
     ipython = _notebook()
     if ipython is None:
         yield
@@ -163,4 +165,5 @@ def _displayed(bar: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        shown.update({}, raw=True)
+        took = bar.format_interval(time.time() - bar.start_t)
+        shown.update({"text/plain": f"{bar.desc.rstrip(': ')}: {took}"}, raw=True)

@@ -6,12 +6,15 @@ import os
 import sys
 from typing import Any
 
+from jaxviz.report.places import linked, terminal_link
 from jaxviz.report.tables import printable
 
 
 def show(text: str, headed: bool = False) -> None:
-    """Prints lines in which nothing can command the terminal."""
+    """Prints lines in which nothing can command the terminal; places that were noted are links where it has such."""
     lines = [printable(line) for line in text.split("\n")]
+    if _has_links(sys.stdout):
+        lines = [linked(line, terminal_link) for line in lines]
     if headed and lines and _has_colours(sys.stdout):
         lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
     print("\n".join(lines))
@@ -30,3 +33,16 @@ def complain(text: str) -> None:
 
 def _has_colours(stream: Any) -> bool:
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+_WITH_LINKS = ("WT_SESSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "DOMTERM", "WEZTERM_PANE", "ALACRITTY_WINDOW_ID")
+_PROGRAMS_WITH_LINKS = ("iTerm.app", "WezTerm", "vscode", "ghostty", "Hyper", "rio", "Tabby")
+
+
+def _has_links(stream: Any) -> bool:
+    """Whether a terminal is known to have hyperlinks; others may print what they do not know."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    vte = os.environ.get("VTE_VERSION", "")  # GNOME's terminal and others
+    known = os.environ.get("TERM_PROGRAM") in _PROGRAMS_WITH_LINKS or any(name in os.environ for name in _WITH_LINKS)
+    return known or (vte.isdecimal() and int(vte) >= 5000)

@@ -41,7 +41,7 @@ sizes = [(4, 16), (16, 16), (16, 2)]
 params = [(jax.random.normal(k, s) * 0.3, jnp.zeros(s[1])) for k, s in zip(keys, sizes)]
 x, y = jnp.ones((8, 4)), jnp.zeros((8, 2))
 
-print(jaxviz.residuals(loss, params, x, y, argnums=0))
+print(jaxviz.residuals(loss, params, x, y))
 
 # %% [markdown]
 # Each row names the line of your code that made the value, and the rule that asked for it.
@@ -62,7 +62,7 @@ assert all(r.location.line and r.reason for r in derivation.residuals)
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: larger
 def _kept(rows):
-    return jaxviz.residuals(loss, params, jnp.ones((rows, 4)), jnp.zeros((rows, 2)), argnums=0)
+    return jaxviz.residuals(loss, params, jnp.ones((rows, 4)), jnp.zeros((rows, 2)))
 
 
 def _why():
@@ -92,9 +92,12 @@ larger.solution("more, but less than twice as much")
 # %% [markdown]
 # ## The explorer
 #
-# Click an equation: everything it came from, and everything that was made from it, lights up in every pane.
-# The number beside a source line is what that line makes the gradient keep. The stages on top go from your function to what its
-# gradient compiles to; ◫ puts a second one beside the first.
+# It opens with the whole gradient on one axis, forward then backward: what runs, what is kept from when to when, and the memory. Point at
+# anything to see it in the source; the number beside a line is what that line makes the gradient keep.
+#
+# A click leads to the equations, forward beside backward: everything that one came from, and everything that was made from it, lights up in
+# every pane. The buttons on top are questions, and each arranges the panes for its answer; the stages below them go from your function
+# to what its gradient compiles to.
 
 # %%
 explorer = jaxviz.explore(derivation)

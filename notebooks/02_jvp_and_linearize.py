@@ -82,7 +82,7 @@ print("jvp and a central difference differ by at most", float(jnp.abs(tangent - 
 # derived in `u`.
 
 # %%
-derivation = jaxviz.derive(imbalance, u, fuel, is_pipe, argnums=0)
+derivation = jaxviz.derive(imbalance, u, fuel, is_pipe)
 
 
 def signature(program):
@@ -184,7 +184,7 @@ explorer
 # Exercise: held
 def _held_by_push(n):
     plate = [jax.ShapeDtypeStruct((n, n), x.dtype) for x in (u, fuel, is_pipe)]
-    return jaxviz.residuals(imbalance, *plate, argnums=0).nbytes
+    return jaxviz.residuals(imbalance, *plate).nbytes
 
 
 _growth = {"as much": 1, "4 times as much": 4, "16 times as much": 16}
@@ -470,7 +470,7 @@ zeros.solution(2)
 # What the text says, asserted
 names = [e.primitive.name for _, e in in_fuel.linear.walk()]
 assert sorted(names) == ["mul", "neg", "select_n"]
-assert any("0.0" in r.expression for r in in_fuel.residuals)
+assert any(r.producer is not None and r.producer.primitive.name == "broadcast_in_dim" for r in in_fuel.residuals)
 _in_u = sum(e.primitive.name == "mul" for e in jaxviz.derive(reaction, u, fuel, argnums=0).linear.equations)
 _in_both = sum(e.primitive.name == "mul" for e in jaxviz.derive(reaction, u, fuel, argnums=(0, 1)).linear.equations)
 assert _in_both == _in_u + 1

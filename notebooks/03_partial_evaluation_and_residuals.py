@@ -113,7 +113,7 @@ rules = {
     "sum(x)": lambda x, y: jnp.sum(x),
 }
 for name, rule in rules.items():
-    print(f"{name:8} keeps", ", ".join(r.expression for r in jaxviz.residuals(rule, a, b)) or "nothing")
+    print(f"{name:8} keeps", ", ".join(r.expression for r in jaxviz.residuals(rule, a, b, argnums=(0, 1))) or "nothing")
 
 # %% [markdown]
 # A sum keeps nothing: its derivative is the sum of the tangents. A product keeps its factors, since each multiplies the other's tangent. A
@@ -149,7 +149,7 @@ of_exp.solution("its result exp(x)")
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-kinds = {name: [r.kind for r in jaxviz.residuals(rule, a, b)] for name, rule in rules.items()}
+kinds = {name: [r.kind for r in jaxviz.residuals(rule, a, b, argnums=(0, 1))] for name, rule in rules.items()}
 assert kinds["x + y"] == kinds["sum(x)"] == []
 assert kinds["x * y"] == kinds["x @ y"] == ["argument", "argument"]
 assert all("intermediate" in kinds[name] for name in ("sin(x)", "tanh(x)", "x ** 3"))
@@ -198,7 +198,7 @@ print(derivation.check())
 # made, on the right what reads them, and in the table why. Click other rows.
 
 # %%
-weights = next(r for r in residuals if r.expression.startswith("div"))
+weights = next(r for r in residuals if r.producer is not None and r.producer.primitive.name == "div")
 equations = [e for _, e in derivation.forward.walk()]
 
 explorer = jaxviz.explore(derivation)
@@ -220,16 +220,16 @@ assert sum(r.aval.shape == (16, 16) for r in residuals) == 2
 # %%
 for n in (16, 32, 64):
     longer = normal(4, n, 8), normal(5, n, 2)
-    print(f"{n:3} positions: {jaxviz.residuals(loss, params, *longer, argnums=0).nbytes:7,} bytes")
+    print(f"{n:3} positions: {jaxviz.residuals(loss, params, *longer).nbytes:7,} bytes")
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: size
 def _size(n):
-    return jaxviz.residuals(loss, params, normal(4, n, 8), normal(5, n, 2), argnums=0).nbytes
+    return jaxviz.residuals(loss, params, normal(4, n, 8), normal(5, n, 2)).nbytes
 
 
 def _why_so_large():
-    found = jaxviz.residuals(loss, params, normal(4, 1024, 8), normal(5, 1024, 2), argnums=0)
+    found = jaxviz.residuals(loss, params, normal(4, 1024, 8), normal(5, 1024, 2))
     square = sum(r.nbytes for r in found if r.aval.shape == (1024, 1024))
     return f"{square:,} bytes of it are the n × n values, {square / found.nbytes:.0%}: twice the length is four times the bytes."
 
@@ -373,4 +373,4 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # - What you differentiate in decides too.
 #
 # Next: how the linear half is turned round to run backward, in [4 · transposition](04_transposition.ipynb). That a residual need not be
-# kept, since it can be computed again, is [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb).
+# kept, since it can be recomputed, is [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb).

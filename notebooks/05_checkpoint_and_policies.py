@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 5 · My gradient runs out of memory: where do I put the checkpoint?
 #
-# `jax.checkpoint` trades memory for time: a value is not kept for the backward pass but computed again there. Where it stands decides how
-# much is kept, how much is computed again, and whether the peak moves at all. At the end you place one to fit a budget.
+# `jax.checkpoint` trades memory for time: a value is not kept for the backward pass but recomputed there. Where it stands decides how
+# much is kept, how much is recomputed, and whether the peak moves at all. At the end you place one to fit a budget.
 #
 # The program is a small network that takes noise off signals: four residual blocks, each four times wider inside than outside. It takes
 # 25 minutes. You need to know what a residual of a gradient is ([3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb)).
@@ -51,7 +51,7 @@ clean = jnp.asarray(np.sin(rng.uniform(0.1, 0.5, (256, 1)) * np.arange(32)), jnp
 noisy = clean + normal(0.3, 256, 32)
 args = params, noisy, clean
 
-kept = jaxviz.residuals(loss, *args, argnums=0)
+kept = jaxviz.residuals(loss, *args)
 for line in kept.by_line():
     print(f"{line.nbytes / 1024:7.0f} KiB in {line.count:2} residuals, made at line {line.location.line} in {line.location.function}")
 
@@ -77,7 +77,7 @@ assert 8 <= sum(e.outvars[0].aval.shape == (256, 128) for _, e in jaxviz.trace(j
 # ## A checkpoint around each block
 #
 # Of a function in a checkpoint nothing is kept that was computed inside, unless a *policy* says so. Its inputs are kept, and all else can
-# be computed again from them.
+# be recomputed from them.
 
 # %%
 def in_blocks(one_block):
@@ -98,12 +98,12 @@ each_block = in_blocks(jax.checkpoint(block))
 # Exercise: carried
 carried = teach.predict(
     "How many bytes does the gradient of `each_block` keep beside its arguments? A batch of signals, `f32[256,32]`, is 32 KiB.",
-    truth=lambda: jaxviz.residuals(each_block, *args, argnums=0).nbytes_without_arguments,
+    truth=lambda: jaxviz.residuals(each_block, *args).nbytes_without_arguments,
     tolerance=0.02,
     because=lambda: "They are "
     + ", ".join(
         f"`{r.expression}` ({r.nbytes // 1024} KiB, made in {r.location.function.rpartition('.')[2]})"
-        for r in jaxviz.residuals(each_block, *args, argnums=0)
+        for r in jaxviz.residuals(each_block, *args)
         if r.kind != "argument"
     )
     + ". The first three are what a block starts from; the first block starts from an argument. The last belongs to the mean of squares, "
@@ -172,7 +172,7 @@ assert inside.index("cotangent") == inside.count("recomputation")
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: again
 def products_again(f, *args, argnums=0):
-    """The lines of the products of matrices that the backward pass computes again."""
+    """The lines of the products of matrices that the backward pass recomputes."""
     backward = jaxviz.derive(f, *args, argnums=argnums).backward
     again = [e for _, e in backward.walk() if e.origin and e.origin.role == "recomputation"]
     return [e for e in again if e.primitive.name == "dot_general"]
@@ -188,7 +188,7 @@ def _again():
 
 
 again = teach.predict(
-    "Which of its two products does the backward pass of one checkpointed block compute again?",
+    "Which of its two products does the backward pass of one checkpointed block recompute?",
     ["neither", f"only {WIDEN}", f"only {NARROW}", "both"],
     truth=_again,
     because={
@@ -240,10 +240,10 @@ place = teach.predict(
     because={
         "no checkpoint": "All residuals are alive when the backward pass begins.",
         "around the whole loss": lambda: "Before the first cotangent can go back through the last block, the forward pass of all four is "
-        f"computed again, and all that the derivatives need is alive at once: {kib(timeline('around the whole loss').peak_nbytes)}. Nothing "
+        f"recomputed, and all that the derivatives need is alive at once: {kib(timeline('around the whole loss').peak_nbytes)}. Nothing "
         "was kept, but the peak is only put off.",
         "around each block": lambda: f"{kib(timeline('around each block').peak_nbytes)}: what each block starts from, and what is inside of "
-        "one block, computed again and used up before the next one is.",
+        "one block, recomputed and used up before the next one is.",
         "around gelu alone": lambda: f"{kib(timeline('around gelu alone').peak_nbytes)}: the values before and after each `gelu` are still kept.",
     },
     hints=("What is alive at the moment when the backward pass goes through the last block?",),
@@ -268,7 +268,7 @@ plt.legend(frameon=False);
 
 # %% [markdown]
 # - *Kept* is what crosses from the forward to the backward pass. *Peak* is the most that is alive at any time, arguments and results included.
-# - Around everything: least kept, most computed again, and a peak that is still more than half of that without a checkpoint.
+# - Around everything: least kept, most recomputed, and a peak that is still more than half of that without a checkpoint.
 # - Around each block: the teeth of a comb. One block's inside at a time is what a checkpoint is for.
 # - Around `gelu` alone: almost no extra work, since it has no product in it, and a good part of the memory.
 
@@ -288,7 +288,7 @@ assert not products_again(places["around gelu alone"], *args)
 # ## Policies
 #
 # A policy is asked about each equation in the checkpoint: may its result be kept? `nothing_saveable` says no and is the default.
-# `dots_saveable` says yes to products of matrices, which cost most to compute again. `jaxviz.compare_policies` sets several in the place
+# `dots_saveable` says yes to products of matrices, which cost most to recompute. `jaxviz.compare_policies` sets several in the place
 # of a function's own.
 
 # %%
@@ -312,11 +312,11 @@ def saving(*names):
 
 
 for names in (["before gelu"], ["after gelu"], ["before gelu", "after gelu"]):
-    found = jaxviz.residuals(saving(*names), *args, argnums=0).nbytes_without_arguments
-    print(f"{', '.join(names):24}{kib(found):>9}, {len(products_again(saving(*names), *args))} products computed again")
+    found = jaxviz.residuals(saving(*names), *args).nbytes_without_arguments
+    print(f"{', '.join(names):24}{kib(found):>9}, {len(products_again(saving(*names), *args))} products recomputed")
 
 # %% [markdown]
-# "I keep the activation, so its product need not be computed again" holds for one of the names and not for the other, at the same
+# "I keep the activation, so its product need not be recomputed" holds for one of the names and not for the other, at the same
 # price in bytes. A name keeps one value, and not what derivatives make of the values before it: `gelu`'s derivative reads `wide`.
 #
 # And with a slip of the pen, `saving("befor gelu")`?
@@ -324,9 +324,9 @@ for names in (["before gelu"], ["after gelu"], ["before gelu", "after gelu"]):
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: slip
 def _slip():
-    size = jaxviz.residuals(saving("befor gelu"), *args, argnums=0).nbytes
+    size = jaxviz.residuals(saving("befor gelu"), *args).nbytes
     cases = {"nothing_saveable": each_block, "everything_saveable": loss, "the right name": saving("before gelu")}
-    return next(name for name, f in cases.items() if jaxviz.residuals(f, *args, argnums=0).nbytes == size)
+    return next(name for name, f in cases.items() if jaxviz.residuals(f, *args).nbytes == size)
 
 
 slip = teach.predict(
@@ -356,8 +356,8 @@ for note in jaxviz.policies(saving("befor gelu"), *args).notes:
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-assert compared["nothing_saveable"].nbytes == jaxviz.residuals(each_block, *args, argnums=0).nbytes
-before, after = (jaxviz.residuals(saving(n), *args, argnums=0).nbytes_without_arguments for n in ("before gelu", "after gelu"))
+assert compared["nothing_saveable"].nbytes == jaxviz.residuals(each_block, *args).nbytes
+before, after = (jaxviz.residuals(saving(n), *args).nbytes_without_arguments for n in ("before gelu", "after gelu"))
 assert before == after
 assert len(products_again(saving("before gelu"), *args)) == 0
 assert len(products_again(saving("after gelu"), *args)) == 4
@@ -366,8 +366,8 @@ assert "'befor gelu'" in note and "'before gelu', 'after gelu'" in note
 # %% [markdown]
 # ## Place it yourself
 #
-# The gradient may keep 640 KiB beside its arguments, less than a quarter of what it keeps now, and no product of matrices may be computed
-# again.
+# The gradient may keep 640 KiB beside its arguments, less than a quarter of what it keeps now, and no product of matrices may be recomputed.
+#
 # Change `my_loss` and whatever it calls; there is more than one answer.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -375,7 +375,7 @@ assert "'befor gelu'" in note and "'before gelu', 'after gelu'" in note
 def _products(written):
     found = products_again(written, *args)
     at = sorted({jaxviz.ir.origin.locate(e.source).line for e in found if e.source is not None})
-    return f"It computes {len(found)} again, of line {', '.join(map(str, at))} of their cell." if found else ""
+    return f"It recomputes {len(found)}, of line {', '.join(map(str, at))} of their cell." if found else ""
 
 
 def same_gradient(f):
@@ -388,9 +388,9 @@ def _differs(written):
 
 
 budget = teach.rule(
-    "Write `my_loss`: the same loss, whose gradient keeps at most 640 KiB beside the arguments and computes no product of matrices again.",
+    "Write `my_loss`: the same loss, whose gradient keeps at most 640 KiB beside the arguments and recomputes no product of matrices.",
     teach.keeps_at_most(640 * 1024, *args),
-    teach.Check("its backward pass computes no product of matrices again", _products),
+    teach.Check("its backward pass recomputes no product of matrices", _products),
     teach.Check("has the value and the gradient of `loss`", _differs),
     hints=(
         "Which value must be kept so that `gelu` can be differentiated without its product? It is 128 KiB in each block.",
@@ -441,7 +441,7 @@ compared.plot()
 # %%
 planned = plan.apply(loss)
 print("equal gradients:", same_gradient(planned))
-print("kept:", kib(kept.nbytes), "->", kib(jaxviz.residuals(planned, *args, argnums=0).nbytes))
+print("kept:", kib(kept.nbytes), "->", kib(jaxviz.residuals(planned, *args).nbytes))
 
 # %% [markdown]
 # `plan.code()` is for your source. There a name stands in a loop over the blocks, and keeps the value in each of them or in none: its
@@ -452,18 +452,18 @@ print(plan.code())
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-assert jaxviz.residuals(planned, *args, argnums=0).nbytes == plan.nbytes <= 560 * 1024
-yours = jaxviz.residuals(saving("before gelu"), *args, argnums=0).nbytes
+assert jaxviz.residuals(planned, *args).nbytes == plan.nbytes <= 560 * 1024
+yours = jaxviz.residuals(saving("before gelu"), *args).nbytes
 assert compared["nothing_saveable"].nbytes < plan.nbytes < yours == compared["dots_saveable"].nbytes
 assert same_gradient(planned)
-assert plan.code_point != plan.point
-assert plan.code_point.nbytes <= 560 * 1024
+assert plan.written.trade != plan.after
+assert plan.written.trade.nbytes <= 560 * 1024
 
 # %% [markdown]
 # ## What XLA makes of it
 #
 # Residuals are what JAX hands from one pass to the other. Under `jax.jit` both passes are one program, and XLA decides what lies in memory when.
-# It may find that a value computed again is a value that it has already, and merge the two. Its own figure is what it takes for
+# It may find that a value recomputed is a value that it has already, and merge the two. Its own figure is what it takes for
 # *temporaries*: `jaxviz.memory(...).xla`, from the compiled program.
 #
 # In a `jax.lax.scan` the forward loop ends before the backward loop starts, and what passes between them is an array of all iterations.
@@ -530,14 +530,14 @@ for name, (*functions, inputs) in written.items():
         print(f"{label:35}{kib(bytes_kept):>10}{kib(modelled.peak_nbytes):>14}{kib(temporaries(name, how)):>19}")
 
 # %% [markdown]
-# Whether XLA computed anything again can be told from the FLOPs of what it compiled. It is not the same in each version of JAX.
+# Whether XLA recomputed anything can be told from the FLOPs of what it compiled. It is not the same in each version of JAX.
 
 # %%
 plain, checkpointed = (compiled("Python loop", how).cost_analysis()["flops"] for how in (0, 1))
 told = jaxviz.cost(each_block, *args).total.flops / plain_flops
 print(f"Python loop: the checkpoints were to cost {told - 1:.0%} more FLOPs; compiled they cost {checkpointed / plain - 1:.0%} more.")
 is_undone = checkpointed / plain - 1 < (told - 1) / 2
-print("XLA merged what was to be computed again: it undid them." if is_undone else "XLA does as it is told.")
+print("XLA merged what was to be recomputed: it undid them." if is_undone else "XLA does as it is told.")
 
 # %% [markdown]
 # The residuals and the model are the same on each backend; the last column and the last line are of this one alone. So ask for both figures, on
@@ -547,15 +547,15 @@ print("XLA merged what was to be computed again: it undid them." if is_undone el
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert temporaries("scan", 1) < temporaries("scan", 0) / 2
-assert jaxviz.residuals(written["scan"][1], stacked, noisy, clean, argnums=0).nbytes < kept.nbytes / 4
+assert jaxviz.residuals(written["scan"][1], stacked, noisy, clean).nbytes < kept.nbytes / 4
 assert jax.default_backend() != "cpu" or _undone() in ("only the scan", "both")
 
 # %% [markdown]
 # ## What to keep of this
 #
-# - Put a checkpoint around what is repeated, one layer at a time, and not around all of it. It keeps its inputs, and what is computed again
+# - Put a checkpoint around what is repeated, one layer at a time, and not around all of it. It keeps its inputs, and what is recomputed
 #   are equations of the backward program.
-# - A policy keeps what is dear to compute again: products, by `dots_saveable` or by name, before the nonlinearity and not behind it. A name
+# - A policy keeps what is dear to recompute: products, by `dots_saveable` or by name, before the nonlinearity and not behind it. A name
 #   that is misspelt keeps nothing, and raises nothing.
 # - What is kept, the peak of the model and what XLA takes are three figures. Look at the last one too: where XLA undoes a checkpoint, a scan
 #   makes it hold.

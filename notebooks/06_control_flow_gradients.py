@@ -136,7 +136,7 @@ def fixed_loss(w, y):
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: copies
 def _copies():
-    kept = [r for r in jaxviz.residuals(fixed_loss, w, y, argnums=0) if r.expression.startswith("sin")]
+    kept = [r for r in jaxviz.residuals(fixed_loss, w, y) if r.producer is not None and r.producer.primitive.name == "sin"]
     return {(): "once", (8,): "8 times"}[kept[0].lengths] if kept else "not at all"
 
 
@@ -161,7 +161,7 @@ copies.solution("once")
 # The table has all of it: the values of each iteration, stacked along a new first axis of length 8, and `sin(w)` and `cos(w)` without.
 
 # %%
-kept = jaxviz.residuals(fixed_loss, w, y, argnums=0)
+kept = jaxviz.residuals(fixed_loss, w, y)
 for r in sorted(kept, key=lambda r: -r.nbytes):
     print(f"{r.aval.str_short(short_dtypes=True):14} {r.nbytes / 1024:5.0f} KiB  {r.expression}")
 
@@ -176,7 +176,7 @@ explorer
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-assert {r.expression for r in kept if r.aval.shape == (64, 64)} == {"sin(w)", "cos(w)"}
+assert {r.producer.primitive.name for r in kept if r.aval.shape == (64, 64)} == {"sin", "cos"}
 stacked = [r for r in kept if r.lengths == (8,)]
 assert stacked and all(r.aval.shape == (8, 128, 64) for r in stacked)
 backward = [e for _, e in jaxviz.derive(fixed_loss, w, y).backward.walk() if e.primitive.name == "scan"]
@@ -363,7 +363,7 @@ assert [_has_gradient(f) for f in (known_count, given_count, counted_by_while)] 
 # Exercise: real_share
 @lru_cache
 def _share():
-    few, many = (jaxviz.residuals(partial(bounded_loss, bound=n), w, y, argnums=0).nbytes for n in (8, 512))
+    few, many = (jaxviz.residuals(partial(bounded_loss, bound=n), w, y).nbytes for n in (8, 512))
     return 100 * few / many
 
 
@@ -385,7 +385,7 @@ real_share.solution(1.6)
 # `jax.ad_checkpoint.print_saved_residuals` has one line for each of these: "output of scan".
 
 # %%
-kept = jaxviz.residuals(bounded_loss, w, y, argnums=0)
+kept = jaxviz.residuals(bounded_loss, w, y)
 largest = max(kept, key=lambda r: r.nbytes)
 print(f"{kept.nbytes / 2**20:.0f} MiB in {len(kept)} residuals. {largest.reason}\n")
 print(jaxviz.lint(bounded_loss, w, y))
@@ -409,7 +409,7 @@ assert "cond-dummy" in {a.rule for a in jaxviz.lint(bounded_loss, w, y)}
 # %% [markdown]
 # ## The remedy: checkpoint the body
 #
-# Under `jax.checkpoint` an iteration keeps what it starts from, and computes the rest again when the backward pass comes to it. That second time
+# Under `jax.checkpoint` an iteration keeps what it starts from, and recomputes the rest when the backward pass comes to it. That second time
 # the branch is known, and a finished iteration has nothing to compute. Where to put it matters.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
@@ -430,7 +430,7 @@ def _other_gradient(solve):
 
 def _sets_aside_too_much(solve):
     n = _gradient_of(solve).memory_analysis().temp_size_in_bytes / 2**20
-    why = "What was not kept is computed again, dummies and all, before the backward pass begins."
+    why = "What was not kept is recomputed, dummies and all, before the backward pass begins."
     return "" if n < 40 else f"XLA sets {n:.0f} MiB aside. {why}"
 
 
@@ -445,7 +445,7 @@ lean = teach.rule(
     teach.Check("the gradient of the loss is as before", _other_gradient),
     teach.Check("the compiled gradient needs less than 40 MiB of memory on its way", _sets_aside_too_much),
     hints=(
-        "Around everything, the whole loop is computed again at once. What should be computed again at a time?",
+        "Around everything, the whole loop is recomputed at once. What should be recomputed at a time?",
         "`lax.scan(jax.checkpoint(iteration), …)`",
     ),
     wrong=(final_state, _around_everything),
@@ -487,7 +487,7 @@ def around_the_branch(w, y):
 
 
 for name, f in {"around the branch": around_the_branch, "around the body": lean_solve}.items():
-    stacks = [r.type for r in jaxviz.residuals(f, w, y, argnums=0) if r.lengths and r.nbytes > 2**20]
+    stacks = [r.type for r in jaxviz.residuals(f, w, y) if r.lengths and r.nbytes > 2**20]
     print(f"JAX {jax.__version__}, {name}: a stack of {', and one of '.join(stacks)}")
 
 # %% [markdown]
@@ -559,7 +559,7 @@ assert found["cond_residuals='recompute'"][1] < 0.3 * found["as it was"][1]
 assert found["nested and checkpointed"][1] < 0.2 * found["checkpointed body"][1]
 assert found["nested and checkpointed"][0] < 0.2 * found["as it was"][0]
 assert jaxviz.cost(lean_loss, w, y).total.flops > jaxviz.cost(bounded_loss, w, y).total.flops
-assert jaxviz.residuals(lean_loss, w, y, argnums=0).nbytes < 0.3 * kept.nbytes
+assert jaxviz.residuals(lean_loss, w, y).nbytes < 0.3 * kept.nbytes
 assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 
 # %% [markdown]

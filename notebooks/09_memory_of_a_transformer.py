@@ -83,7 +83,7 @@ shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WI
 params = {"embed": normal(WORDS, WIDTH), "layers": [{n: normal(*s) for n, s in shapes.items()} for _ in range(LAYERS)]}
 tokens = jnp.asarray(rng.integers(0, WORDS, (4, 129)), jnp.int32)
 
-kept = jaxviz.residuals(loss, params, tokens, argnums=0)
+kept = jaxviz.residuals(loss, params, tokens)
 kept.plot()
 
 # %% [markdown]
@@ -150,7 +150,7 @@ eater.solution("the scores and what is made of them, time × time")
 # %%
 @functools.cache
 def by_length(time):
-    found = jaxviz.residuals(loss, params, jax.ShapeDtypeStruct((4, time + 1), jnp.int32), argnums=0)
+    found = jaxviz.residuals(loss, params, jax.ShapeDtypeStruct((4, time + 1), jnp.int32))
     square = sum(r.nbytes for r in found if r.aval.shape[-2:] == (time, time))
     return square, found.nbytes_without_arguments - square
 
@@ -216,9 +216,9 @@ for r in kept:
 # Exercise: unread
 ROLES = {
     "the mask": lambda r: r.aval.dtype == bool,
-    "the -inf that stands where the mask is false": lambda r: "_where" in r.expression and r.aval.dtype != bool,
-    "the exponentials": lambda r: r.expression.startswith("exp"),
-    "the quotients, which are the weights": lambda r: r.expression.startswith("div"),
+    "the -inf that stands where the mask is false": lambda r: "where(" in r.expression and r.aval.dtype != bool,
+    "the exponentials": lambda r: r.producer is not None and r.producer.primitive.name == "exp",
+    "the quotients, which are the weights": lambda r: r.producer is not None and r.producer.primitive.name == "div",
 }
 _of_layer = [r for r in kept if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128)]
 
@@ -250,7 +250,7 @@ for r in _of_layer:
 
 # %% [markdown]
 # The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
-# it. *What if* beside them has a switch for each value.
+# it. *What if* beside them has a switch for each checkpoint that could be there, and for what it saves.
 
 # %%
 explorer = jaxviz.explore(loss, params, tokens)
@@ -269,7 +269,7 @@ _scores, _causal = normal(4, 4, 128, 128), jnp.tril(jnp.ones((128, 128), bool))
 
 
 def _too_many(written):
-    found = jaxviz.residuals(loss_with(lambda p, x: attention(p, x, written)), params, tokens, argnums=0)
+    found = jaxviz.residuals(loss_with(lambda p, x: attention(p, x, written)), params, tokens)
     here = [r for r in found if r.scope == "layer 0/attention" and r.aval.shape == (4, 4, 128, 128)]
     return f"It keeps {len(here)}: {', '.join(f'{r.expression} {r.type}' for r in here)}." if len(here) > 2 else ""
 
@@ -318,7 +318,7 @@ jaxviz.compare(loss, lean, params, tokens)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
-kept_lean = jaxviz.residuals(lean, params, tokens, argnums=0)
+kept_lean = jaxviz.residuals(lean, params, tokens)
 assert kept_lean.nbytes < 0.75 * kept.nbytes
 assert kept.nbytes - kept_lean.nbytes > sum(r.nbytes for r in kept if r.aval.shape == (4, 4, 128, 128)) / 3
 assert jaxviz.cost(lean, params, tokens).total.flops <= jaxviz.cost(loss, params, tokens).total.flops
@@ -356,7 +356,7 @@ def _attention_differs(written):
 
 
 def _square_kept(written):
-    found = jaxviz.residuals(loss_with(written), params, tokens, argnums=0)
+    found = jaxviz.residuals(loss_with(written), params, tokens)
     left = [r for r in found if r.aval.shape[-2:] == (128, 128) and "attention" in r.scope]
     return f"{len(left)} are kept, such as {left[0].expression}: {left[0].type}." if left else ""
 
@@ -397,13 +397,13 @@ misses = {
     "around weigh": lambda p, x: attention(p, x, jax.checkpoint(weigh)),
 }
 for name, f in misses.items():
-    found = jaxviz.residuals(loss_with(f), params, tokens, argnums=0)
+    found = jaxviz.residuals(loss_with(f), params, tokens)
     print(name, [f"{r.expression} {r.type}" for r in found if r.aval.shape == (4, 4, 128, 128)])
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 for f in misses.values():
-    found = jaxviz.residuals(loss_with(f), params, tokens, argnums=0)
+    found = jaxviz.residuals(loss_with(f), params, tokens)
     assert any(r.aval.shape == (4, 4, 128, 128) for r in found)
 
 # %% [markdown]
@@ -421,14 +421,14 @@ plan.plot()
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert same(planned)
-assert jaxviz.residuals(planned, params, tokens, argnums=0).nbytes == plan.nbytes <= kept.nbytes / 2
+assert jaxviz.residuals(planned, params, tokens).nbytes == plan.nbytes <= kept.nbytes / 2
 assert plan.flops < 0.1 * jaxviz.cost(loss, params, tokens).total.flops
 
 # %% [markdown]
 # ## What it costs, and what XLA makes of it
 #
 # All three beside each other. *Kept* and *peak* are of the program that JAX differentiates; *temporaries* are what XLA takes for the
-# compiled step on this backend, where it may merge what is computed again with what it has already.
+# compiled step on this backend, where it may merge what is recomputed with what it has already.
 
 # %%
 ways = {

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+import jaxviz
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Case:
     """A function and what it is called with; all its floating-point inputs are differentiated.
 
@@ -42,6 +44,18 @@ def case(*args: Any, vmaps: bool = True, forward: bool = True) -> Callable[[Call
         return fun
 
     return enter
+
+
+def one_of_each(cases: list[Case]) -> set[Case]:
+    """The first program that has an operation, for each operation that any of them has."""
+    seen: set[str] = set()
+    found = set()
+    for c in cases:
+        names = {equation.primitive.name for _, equation in jaxviz.trace(c.fun)(*c.args).walk()}
+        if names - seen:
+            found.add(c)
+            seen |= names
+    return found
 
 
 def on_device(tree: Any) -> Any:

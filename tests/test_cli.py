@@ -83,12 +83,12 @@ def test_the_reports_are_those_of_the_functions(run, model):
 
     assert out.rstrip("\n") == str(jaxviz.residuals(command_line_model.loss, params, x))
     status, out, _ = run("memory", "loss", "--args", "params, jnp.ones((8, 16))")
-    assert out.startswith("memory of loss: modelled peak")
+    assert out.startswith("memory of the gradient of `loss` in `params`: modelled peak")
     status, out, _ = run("jaxpr", "loss", *CALL)
     assert out.rstrip("\n") == str(jaxviz.trace(command_line_model.loss)(params, x))
     status, out, _ = run("jaxpr", "loss", *CALL, "--stage", "backward")
     assert out.rstrip("\n") == str(jaxviz.derive(command_line_model.loss, params, x).backward)
-    assert run("lint", "loss", *CALL)[1].startswith("lint of loss")
+    assert run("lint", "loss", *CALL)[1].startswith("lint of the gradient of `loss`")
     status, out, _ = run("remat", "deep", "--args", "jnp.ones((4, 4)), f32[64,4]", "--budget", "0.7", "--code")
     assert status == 0
     assert "jax.checkpoint" in out
@@ -146,6 +146,7 @@ def test_files(run, tmp_path):
     for report, function, call in (
         ("residuals", "loss", CALL),
         ("memory", "loss", CALL),
+        ("compiled-memory", "loss", CALL),
         ("remat", "deep", ["--args", "w[:4], f32[64,4]", "--budget", "0.7"]),
     ):
         figure = tmp_path / f"{report}.pdf"
@@ -217,7 +218,7 @@ def test_names_do_not_command_the_terminal(run):
         status, out, err = run(command, "evil", "--args", "hostile")
         assert status == 0
         assert not set(out + err) & {"\x1b", "\u202e"}
-    assert "residuals of <U+001B>[2J<U+202E>evil" in run("residuals", "evil", "--args", "hostile")[1]
+    assert "residuals of the gradient of `<U+001B>[2J<U+202E>evil" in run("residuals", "evil", "--args", "hostile")[1]
 
 
 def test_colours_are_for_terminals_alone(run, monkeypatch, capsys):
@@ -239,6 +240,7 @@ def test_help_has_examples(capsys):
     assert "jaxviz lint" not in out
 
 
+@pytest.mark.process
 def test_as_a_process(model):
     words = [sys.executable, "-m", "jaxviz", "residuals", f"{model.name}:loss", *CALL, "--json"]
     done = subprocess.run(words, cwd=model.parent, capture_output=True, text=True, check=True)

@@ -11,11 +11,11 @@ from jax import lax
 import jaxviz
 from jaxviz.features.explorer.columns import ViewMaker
 from jaxviz.features.explorer.text import stage_text
-from jaxviz.features.explorer.widget import _what_if_json
 from jaxviz.ir.stack import FRAMES, deep_stack
 from jaxviz.page.html import fit_to_show
 from jaxviz.page.schema import decode, encode
 
+pytestmark = pytest.mark.large
 DEPTH = 200
 
 WRAPPERS = {
@@ -45,7 +45,13 @@ def traceable(kind, n=DEPTH):
 
 
 @pytest.fixture(
-    scope="module", params=["jit", "cond", *(pytest.param(k, marks=pytest.mark.slow) for k in ("checkpoint", "scan"))]
+    scope="module",
+    params=[
+        "jit",
+        "cond",
+        pytest.param("checkpoint", marks=pytest.mark.slow),
+        pytest.param("scan", marks=pytest.mark.sweep),
+    ],
 )
 def deep(request):
     assert sys.getrecursionlimit() < FRAMES
@@ -89,7 +95,12 @@ def test_the_explorer_shows_all_of_it(deep):
 
 
 @pytest.mark.parametrize(
-    "kind", ["jit", *(pytest.param(k, marks=pytest.mark.slow) for k in ("checkpoint", "cond", "scan"))]
+    "kind",
+    [
+        "jit",
+        pytest.param("cond", marks=pytest.mark.slow),
+        *(pytest.param(k, marks=pytest.mark.sweep) for k in ("checkpoint", "scan")),
+    ],
 )
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
     """JAX takes half a minute for the gradient of two hundred conds; half of them go beyond Python's own limit too."""
@@ -104,7 +115,8 @@ def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):
     else:
         assert explorer.view.check.status == "agrees"
     assert explorer.view.no_memory == ""
-    assert "error" not in json.loads(_what_if_json(explorer.derivation))
+    explorer._fill_what_if()
+    assert "error" not in json.loads(explorer.what_if)
     assert explorer.save_html(tmp_path / "page.html").stat().st_size > 10_000
 
 

@@ -13,7 +13,7 @@ from jax.extend import core as jex_core
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_nestings import NESTINGS, inexact, total
-from test_parity import assert_same, half_slow, side_by_side
+from test_parity import assert_same, marked, side_by_side
 from test_parity import seeds as plain_seeds
 from typecheck import check_program
 
@@ -47,7 +47,7 @@ def some(items, n):
     return items[::n]
 
 
-@pytest.mark.parametrize("case", half_slow(CASES, 1), ids=str)
+@pytest.mark.parametrize("case", marked(CASES, 1, quick=()), ids=str)
 def test_vjp(case):
     ct = seeds(jax.eval_shape(case.fun, *case.args), tangent=False)
 
@@ -183,6 +183,7 @@ COMPOSITIONS = {
 LONG = ("hessian", "gradient of a gradient")
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "compose", [pytest.param(c, id=n, marks=[pytest.mark.slow] * (n in LONG)) for n, c in COMPOSITIONS.items()]
 )

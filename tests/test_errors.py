@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import jaxviz
-from jaxviz.ir.origin import is_own_code
+from jaxviz.ir.own_code import owner
 
 PARAMS = {"w": jnp.ones(3)}
 X = jnp.ones((2, 4))
@@ -38,6 +38,7 @@ CALLS = {
     "derive": jaxviz.derive,
     "residuals": jaxviz.residuals,
     "memory": jaxviz.memory,
+    "compiled_memory": jaxviz.compiled_memory,
     "cost": jaxviz.cost,
     "lint": jaxviz.lint,
     "policies": jaxviz.policies,
@@ -111,7 +112,7 @@ def test_tracebacks_are_filtered_as_jax_filters_its_own(mode):
         error = raised_by(lambda: jaxviz.memory(loss, PARAMS, X))
     finally:
         jax.config.update("jax_traceback_filtering", before)
-    inside = [f for f, _ in traceback.walk_tb(error.__traceback__) if is_own_code(f.f_code.co_filename)]
+    inside = [f for f, _ in traceback.walk_tb(error.__traceback__) if owner(f.f_code.co_filename) == "jaxviz"]
     between = {f.f_code.co_filename for f, _ in traceback.walk_tb(error.__traceback__)} & {contextlib.__file__}
     if mode == "off":
         assert inside
@@ -142,6 +143,7 @@ TAKES_TANGENTS = {"jvp"}
 TAKES_JITTED = {"donation"}
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "name", [name for name in CALLS if name not in TAKE_ALL_AS_TRACED | TAKES_JITTED | TAKES_TANGENTS]
 )
@@ -243,7 +245,6 @@ RETURN_FUNCTIONS = {"grad", "value_and_grad", "vmap", "jacfwd", "jacrev", "hessi
 EXAMPLES = {
     "jvp": "jvp(f, primals, tangents)",
     "compare": "compare(f, g, x)",
-    "plan_remat": "plan_remat(f, x, budget=...)",
     **{name: f"{name}(f)(x)" for name in RETURN_FUNCTIONS},
 }
 TAKE_ARGUMENTS = [name for name in CALLS if name not in RETURN_FUNCTIONS | NEVER_CALLS_IT | {"jvp"}]
@@ -258,14 +259,29 @@ def test_of_a_value_in_the_place_of_a_function_it_is_said_what_to_write(name):
 
 @pytest.mark.parametrize("name", TAKE_ARGUMENTS)
 def test_of_a_function_without_its_arguments_it_is_said_what_to_write(name):
-    called = {"compare": "loss, loss, params, x", "plan_remat": "loss, params, x, budget=..."}.get(
-        name, "loss, params, x"
-    )
+    called = {"compare": "loss, loss, params, x"}.get(name, "loss, params, x")
     error = raised_by(lambda: CALLS[name](loss))
     assert isinstance(error, TypeError)
     assert [n for n in error.__notes__ if n.startswith("Write")] == [
         f"Write jaxviz.{name}({called}): the arguments of loss come after it."
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "written"),
+    [
+        (lambda: jaxviz.explore(), "explore(f, x)."),
+        (lambda: jaxviz.compare(), "compare(f, g, x)."),
+        (lambda: jaxviz.explore(lambda *xs: xs[0]), "explore(f, x): the arguments of f come after it."),
+        (lambda: jaxviz.explore(lambda x=1.0: x), "explore(f, x): the arguments of f come after it."),
+        (
+            lambda: jaxviz.explore(loss, params=PARAMS, x=X),
+            "explore(loss, params, x): the arguments of loss come after it.",
+        ),
+    ],
+)
+def test_of_a_call_with_nothing_to_differentiate_in_it_is_said_what_to_write(call, written):
+    assert f"Write jaxviz.{written}" in raised_by(call).__notes__
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cotangents_and_residuals_are_jaxs(name):
     f = PROGRAMS[name]

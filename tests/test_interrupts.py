@@ -92,6 +92,7 @@ def calls(work, interrupted_at=0):
     return n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
 def test_interrupted_work_is_done_anew(name):
     work = WORK[name]

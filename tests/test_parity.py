@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.extend import core as jex_core
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from programs import CASES, on_device
+from programs import CASES, on_device, one_of_each
 from typecheck import check_program
 
 import jaxviz
@@ -21,9 +21,20 @@ from jaxviz.ir.origin import ancestors
 cases = pytest.mark.parametrize("case", CASES, ids=str)
 
 
-def half_slow(cases, slow):
-    """Every other of them is left out of the quick tests: those in the even places, or those in the odd ones."""
-    return [pytest.param(c, marks=pytest.mark.slow) if i % 2 == slow else c for i, c in enumerate(cases)]
+ONE_OF_EACH = one_of_each(CASES)
+
+
+def marked(cases, slow=None, quick=ONE_OF_EACH):
+    """The quick tests compute with one program for each operation. Of the others, `slow` says which half the newest JAX goes without, too:
+    those in the even places, or those in the odd ones."""
+
+    def marks(i, c):
+        return [*[pytest.mark.values] * (c not in quick), *[pytest.mark.slow] * (i % 2 == slow)]
+
+    return [pytest.param(c, marks=marks(i, c)) for i, c in enumerate(cases)]
+
+
+computed = pytest.mark.parametrize("case", marked(CASES), ids=str)
 
 
 def assert_same(got, want):
@@ -69,7 +80,7 @@ def seeds(tree, tangent):
     return jax.tree.unflatten(tree, [seed(i, x) for i, x in enumerate(leaves)])
 
 
-@pytest.mark.parametrize("case", half_slow(CASES, 1), ids=str)
+@pytest.mark.parametrize("case", marked(CASES, 1), ids=str)
 def test_jvp(case):
     tangents = seeds(case.args, tangent=True)
     if not case.forward:
@@ -91,23 +102,30 @@ def test_linearize(case):
         assert_same(lin(*tangents), jax_lin(*tangents))
 
 
-@cases
+@cache
+def pulled(m, case):
+    """What `vjp` of one of the modules gives, outside jit, as a user would call it: asked for once, and looked at by several tests."""
+    return m.vjp(case.fun, *case.args)
+
+
+def held(pull):
+    """The types of the arrays that a returned function really holds."""
+    return Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull))
+
+
+@computed
 def test_vjp(case):
-    y, pull = jaxviz.vjp(case.fun, *case.args)
-    want, jax_pull = jax.vjp(case.fun, *case.args)
+    y, pull = pulled(jaxviz, case)
+    want, jax_pull = pulled(jax, case)
     assert_same(y, want)
     ct = seeds(want, tangent=False)
     assert_same(pull(ct), jax_pull(ct))
 
 
-@cases
+@computed
 def test_residuals_are_what_jax_vjp_holds(case):
-    """JAX is called outside jit, as a user would, and asked what arrays its function really holds."""
-    _, pull = jax.vjp(case.fun, *case.args)
-    held = Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(pull))
-    argnums = tuple(range(len(case.args)))
-    found = jaxviz.residuals(case.fun, *case.args, argnums=argnums)
-    assert Counter(type_name(r.aval) for r in found) == held
+    found = jaxviz.residuals(case.fun, *case.args, argnums=tuple(range(len(case.args))))
+    assert Counter(type_name(r.aval) for r in found) == held(pulled(jax, case)[1])
 
 
 def test_weak_types_are_those_of_jaxs_tracing():
@@ -122,12 +140,9 @@ def test_weak_types_are_those_of_jaxs_tracing():
     assert [x.shape for x in jax.tree.leaves(pull)] == [r.aval.shape for r in derivation.residuals]
 
 
-@cases
+@computed
 def test_the_returned_function_holds_what_jaxs_does(case):
-    _, pull = jaxviz.vjp(case.fun, *case.args)
-    _, jax_pull = jax.vjp(case.fun, *case.args)
-    ours, theirs = (Counter(type_name(jax.typeof(x)) for x in jax.tree.leaves(f)) for f in (pull, jax_pull))
-    assert ours == theirs
+    assert held(pulled(jaxviz, case)[1]) == held(pulled(jax, case)[1])
 
 
 REMATS = [case for case in CASES if "remat" in case.name or "checkpoint" in case.name]
@@ -135,7 +150,7 @@ REMATS = [case for case in CASES if "remat" in case.name or "checkpoint" in case
 
 @pytest.mark.parametrize("case", REMATS, ids=str)
 def test_a_checkpoint_is_given_to_xla_as_jax_gives_it(case):
-    """What it saves is rounded for both passes, and what is computed again is kept apart from the forward pass."""
+    """What it saves is rounded for both passes, and what is recomputed is kept apart from the forward pass."""
 
     def marks(m):
         def pulled(*args):
@@ -203,7 +218,7 @@ def test_a_program_reads_as_jax_prints_it(case):
     assert str(jaxviz.trace(case.fun)(*case.args)) == want
 
 
-@cases
+@computed
 def test_a_program_or_a_jaxpr_can_be_derived_itself(case):
     program = jaxviz.trace(case.fun)(*case.args)
     everything = tuple(range(len(program.invars)))
@@ -236,7 +251,7 @@ FLOAT_CASES = [
 
 
 @both_ways
-@pytest.mark.parametrize("case", half_slow(FLOAT_CASES, 0), ids=str)  # with what `test_vjp` goes through, and a sum
+@pytest.mark.parametrize("case", marked(FLOAT_CASES, 0), ids=str)  # with what `test_vjp` goes through, and a sum
 def test_grad_and_value(case, run):
     side_by_side(lambda m, *args: m.value_and_grad(scalar(case))(*args), *case.args, run=run)
 
@@ -281,15 +296,15 @@ def test_second_derivatives_every_way(case, run):
         return outer.grad(along)(x)
 
     for derivative in (forward_over_reverse, reverse_over_reverse):
+        every_way = lambda *args: [derivative(*way, *args) for way in ((jax, jax), *ways)]
         try:
-            jax.eval_shape(partial(derivative, jax, jax), *case.args)
+            want, *found = run(every_way)(*case.args)
         except Exception as error:  # JAX has no second derivative for offloading and for an optimized remat
             assert derivative is reverse_over_reverse
-            with pytest.raises(type(error)):
-                derivative(jaxviz, jaxviz, *case.args)
+            for m in (jax, jaxviz):
+                with pytest.raises(type(error)):
+                    jax.eval_shape(partial(derivative, m, m), *case.args)
             continue
-        every_way = lambda *args: [derivative(*way, *args) for way in ((jax, jax), *ways)]
-        want, *found = run(every_way)(*case.args)
         for got in found:
             jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 2e-4, 1e-4), got, want)
 

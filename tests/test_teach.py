@@ -191,7 +191,7 @@ def test_a_choice_is_predicted():
     assert which.answer("vjp").note == "Yes."
     assert which.answer("jvp").note == "It keeps nothing."
     assert not which.answer("jvp")
-    assert "none of the choices" in str(which.answer("grad"))
+    assert "is not one of the choices" in str(which.answer("grad"))
     assert list(which.wrong()) == ["jvp", "trace"]
     assert str(which.hint()) == "Hint 1 of 2: Think."
     assert str(which.hint()) == "Hint 2 of 2: Of vjp."

@@ -1,6 +1,6 @@
 // Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
-// loader.js, the few lines that each widget has of its own; live.js, the plot of a watch; stepper.js, the stepper; and
-// parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt names the packages that are in them.
+// loader.js, the few lines that each widget has of its own; live.js, the plot of a watch; and parts/NAME.js for each
+// src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt names the packages that are in them.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
@@ -62,7 +62,6 @@ const options = {
     explorer: "src/main/index.ts",
     loader: "src/host/loader.ts",
     live: "src/main/live.ts",
-    stepper: "src/stepper/index.ts",
     ...Object.fromEntries(parts.map((name) => [`parts/${name.slice(0, -3)}`, `${folder}/${name}`])),
   },
   outdir: "../jaxviz/static",

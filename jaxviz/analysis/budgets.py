@@ -11,23 +11,26 @@ from typing import Any
 
 import jax
 
-FASTEST = "fastest that fits"
-_FORMS = "a number, or a size such as '512MiB' or '1.5GB'"
+_SIZES = "a number of bytes, or a size such as '512MiB' or '1.5GB'"
+_AMOUNTS = "a size such as '512MiB' or '1.5GB', a share such as 0.5 or '50%'"
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*([kmgt]i?b|b)?", re.IGNORECASE)
+_PERCENT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
+_SHOWN = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _UNITS = {
     "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 
 
-def read_size(size: Any, what: str = "a size") -> float:
-    """Bytes, or a share, as a number.
+def read_size(size: Any, what: str = "a size", forms: str = _SIZES) -> float:
+    """Bytes as a number.
 
-    >>> read_size("1.5GB"), read_size("512 MiB"), read_size(0.5)
-    (1500000000.0, 536870912.0, 0.5)
+    >>> read_size("1.5GB"), read_size("512 MiB")
+    (1500000000.0, 536870912.0)
 
     Args:
       size: a number, or text such as '512MiB' (of 1024 by 1024 bytes) or '512MB' (of a thousand thousand).
       what: how an error names it.
+      forms: what an error says that it may be.
 
     Raises:
       ValueError: text that is none of these, or a negative number.
@@ -36,29 +39,86 @@ def read_size(size: Any, what: str = "a size") -> float:
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.strip())
         if found is None:
-            raise ValueError(f"{what} is {_FORMS}; got {size!r}")
+            raise ValueError(f"{what} is {forms}{_sign(size)}; got {size!r}")
         number, exponent, unit = found.groups()
         return float(number + (exponent or "")) * _UNITS[(unit or "b").lower()]
     if isinstance(size, bool) or not hasattr(size, "__float__") or getattr(size, "shape", ()) != ():
-        raise TypeError(f"{what} is {_FORMS}; got {type(size).__name__}")
+        raise TypeError(f"{what} is {forms}; got {type(size).__name__}")
     number = float(size)
     if not 0 <= number < math.inf:
-        raise ValueError(f"{what} is a number from 0 up; got {number:g}")
+        raise ValueError(f"{what} is {forms}, and not below 0; got {number:g}")
     return number
 
 
-def read_budget(budget: Any, all_nbytes: int) -> int:
-    """Bytes that residuals may take: of a size, or of a share of what they take without a plan.
+def _sign(text: str) -> str:
+    return ", and not below 0" if text.strip().startswith("-") else ""
+
+
+def read_amount(amount: Any, whole: int, what: str, forms: str = _AMOUNTS) -> int:
+    """Bytes: of a size, or of a share, which is a number up to 1.0 or a text such as '50%'.
+
+    >>> read_amount("50%", 1000, "a budget"), read_amount(0.5, 1000, "a budget"), read_amount("2 kB", 1000, "a budget")
+    (500, 500, 2000)
+
+    Args:
+      amount: what was given.
+      whole: the bytes that a share is of.
+      what, forms: as for `read_size`.
 
     Raises:
-      ValueError: text that is neither a size nor `FASTEST`.
+      ValueError, TypeError: as `read_size`.
     """
-    try:
-        number = read_size(budget, "a budget")
-    except ValueError as error:
-        raise ValueError(str(error).replace(_FORMS, f"{_FORMS}, or {FASTEST!r}")) from None
-    is_share = number <= 1.0 and not (isinstance(budget, str) and budget.strip()[-1:] in "bB")
-    return int(number * all_nbytes if is_share else number)
+    if isinstance(amount, str) and (percent := _PERCENT.fullmatch(amount.strip())):
+        return int(float(percent[1]) * whole / 100)
+    number = read_size(amount, what, forms)
+    is_share = number <= 1.0 and not (isinstance(amount, str) and amount.strip()[-1:] in "bB")
+    return int(number * whole if is_share else number)
+
+
+def read_budget(budget: Any, all_nbytes: int, what: str = "a budget") -> int:
+    """Bytes that residuals may take: of a size, or of a share of what they take without a plan.
+
+    Args:
+      budget: what was given.
+      all_nbytes: that they take without a plan.
+      what: as for `read_size`.
+
+    Raises:
+      ValueError: text that is none of these.
+      TypeError: neither a number nor text.
+    """
+    return read_amount(budget, all_nbytes, what, _AMOUNTS)
+
+
+def read_share(share: Any, what: str) -> float:
+    """A share as a number: of a number such as 0.1, or of text such as '10%', which may be more than all.
+
+    Raises:
+      ValueError: text that is no share, a negative number, or one above 1, which may be meant for percent.
+      TypeError: neither a number nor text.
+    """
+    forms = "a share, such as 0.1 or '10%'"
+    if isinstance(share, str):
+        percent = _PERCENT.fullmatch(share.strip())
+        if percent is None:
+            raise ValueError(f"{what} is {forms}{_sign(share)}; got {share!r}")
+        return float(percent[1]) / 100
+    number = read_size(share, what, forms)
+    if number > 1:
+        raise ValueError(f"{what} is {forms}; got {number:g}: write '{number:g}%' or {number / 100:g}")
+    return number
+
+
+def least_budget(least: int, whole: int, argument: str = "budget") -> str:
+    """What to type for a budget of no less than some bytes: `budget="1.7 KiB" or budget=0.53`."""
+    sizes = (f"{math.ceil(least / unit * 10) / 10:g} {name}" for name, unit in _SHOWN if least >= unit)
+    size = next((s for s in sizes if least <= read_size(s) < whole), f"{least} B")
+    ways = [f'"{size}"']
+    percent = math.ceil(100 * least / whole)
+    share = next(n / 100 for n in (percent, percent + 1) if int(n / 100 * whole) >= least)
+    if share < 1:
+        ways.append(f"{share:g}")
+    return " or ".join(f"{argument}={way}" for way in ways)
 
 
 def free_memory(held: Sequence[Any]) -> int:
@@ -132,5 +192,5 @@ def evenly(low: int, high: int, n: int) -> list[int]:
     >>> evenly(0, 10, 4)
     [0, 3, 6, 10]
     """
-    step = (high - low) / (n - 1)
+    step = (high - low) / max(n - 1, 1)
     return [*(int(low + i * step) for i in range(n - 1)), high]

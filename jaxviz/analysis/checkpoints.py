@@ -12,6 +12,7 @@ from typing import Literal as OneOf
 
 import jax
 
+from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import is_scan, scan_length
@@ -19,8 +20,9 @@ from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
+from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import format_bytes, nbytes, short_location
+from jaxviz.report.tables import format_bytes, line_label, nbytes, short_location
 
 Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
 FATES: tuple[Fate, ...] = ("saved", "offloaded", "recomputed", "already an input", "not needed")
@@ -32,6 +34,7 @@ class Decided:
 
     Args:
       expression: the operation that makes it, or the path of the input it is.
+      label: the user's expression for it, where one is found; else the same.
       type: its type; `1,000 × f32[3]` for one in the body of a scan.
       nbytes: its size in bytes, all iterations together.
       location: the user's line.
@@ -41,6 +44,7 @@ class Decided:
     """
 
     expression: str
+    label: str
     type: str
     nbytes: int
     location: Location | None
@@ -53,14 +57,14 @@ class CheckpointReport(Report):
     """What the policy of one checkpointed function decided. Sizes are of one run, where it stands in a scan itself.
 
     Args:
-      function: its name.
+      function: the name of the function.
       location: where it is defined.
       policy: the name of the policy.
       values: what became of each value.
       unmatched: names that the policy lists, and that no `checkpoint_name` in the function gives.
       names: names that the function gives.
       lengths: the trip counts of the scans that it runs in, outermost first.
-      unlisted: those of them that are computed again since the policy, which saves by name, does not list them.
+      unlisted: those of them that are recomputed since the policy, which saves by name, does not list them.
     """
 
     function: str
@@ -100,22 +104,29 @@ class CheckpointReport(Report):
         head = f"checkpoint of {self.function} ({short_location(self.location)}){often}, policy {self.policy}"
         return f"{head}: {', '.join(parts)}" if parts else head
 
+    def _picture(self) -> str:
+        rows = ((line_label(v.location), v.nbytes, v.fate) for v in self.values if v.fate != "not needed")
+        return bars(rows, f"bytes of the values in the checkpoint of {self.function}, by line")
+
     def _parts(self) -> Iterator[str | Table]:
-        rows = [(v.expression, v.type, format_bytes(v.nbytes), short_location(v.location), v.fate) for v in self.values]
+        rows = [
+            (f"`{v.label}`", v.type, format_bytes(v.nbytes), short_location(v.location), v.fate) for v in self.values
+        ]
         yield Table(("value", "type", "bytes", "line", "decision"), rows, "<<><<")
         yield from self.notes
 
     def to_dict(self) -> dict[str, Any]:
-        values = [{**attributes(v, ("expression", "type", "nbytes")), "decision": v.fate} for v in self.values]
+        values = [{**attributes(v, ("expression", "label", "type", "nbytes")), "decision": v.fate} for v in self.values]
         return {**attributes(self, ("function", "policy", "runs", "unmatched")), "values": values}
 
 
 def report_checkpoints(derivation: Derivation) -> tuple[CheckpointReport, ...]:
     """One report for each checkpointed function of a derivation, in the order in which they run."""
-    return tuple(_report(c) for c in derivation.linearized.checkpoints)
+    naming = Naming(derivation.primal)
+    return tuple(_report(c, naming) for c in derivation.linearized.checkpoints)
 
 
-def _report(checkpoint: Checkpoint) -> CheckpointReport:
+def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
     function = checkpoint.function
     kept, again = _by_lineage(_kept(checkpoint)), _by_lineage(_computed_again(checkpoint.backward, ()))
     values = list(_inputs(checkpoint))
@@ -129,7 +140,9 @@ def _report(checkpoint: Checkpoint) -> CheckpointReport:
             found = next((m for m in here if m.gives(i, equation)), None)
             fate: Fate = verdict if found is not None else "not needed"
             lengths = scans if found is None or found.lengths is None else found.lengths
-            values.append(_decided(described(equation), v, location, fate, written, lengths))
+            what = described(equation)
+            label = naming.name(equation, decision.within, i) or what
+            values.append(_decided(what, label, v, location, fate, written, lengths))
     names = tuple(dict.fromkeys(_names_given(function)))
     listed = dict.fromkeys(_names_listed(checkpoint.policy))
     unmatched = tuple(name for name in listed if name not in names)
@@ -146,7 +159,7 @@ def _report(checkpoint: Checkpoint) -> CheckpointReport:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A value that is kept, or an equation that is computed again.
+    """A value that is kept, or an equation that is recomputed.
 
     Args:
       equation: that makes it.
@@ -206,15 +219,15 @@ def _inputs(checkpoint: Checkpoint) -> Iterator[Decided]:
     read = {a for e in checkpoint.backward.equations for a in e.invars}
     for v, name in zip(inputs, function.arg_names, strict=False):
         if v in read:
-            yield _decided(name or "input", v, defined_at(function), "already an input", None)
+            yield _decided(name or "input", name or "input", v, defined_at(function), "already an input", None)
 
 
 def _decided(
-    expression: str, v: Var, location: Location | None, fate: Fate, equation: Equation | None,
-    lengths: tuple[int, ...] = (),
+    expression: str, label: str, v: Var, location: Location | None, fate: Fate,
+    equation: Equation | None, lengths: tuple[int, ...] = (),
 ) -> Decided:  # fmt: skip
     text = times(lengths, v.aval.str_short(short_dtypes=True))
-    return Decided(expression, text, math.prod(lengths) * nbytes(v.aval), location, fate, equation)
+    return Decided(expression, label, text, math.prod(lengths) * nbytes(v.aval), location, fate, equation)
 
 
 def times(lengths: Sequence[int], kind: str) -> str:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from jaxviz.derivation import Derivation
-from jaxviz.higher_order import bodies, of
-from jaxviz.higher_order.jit import JIT
-from jaxviz.higher_order.shard_map import SHARD_MAP
-from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import usual_stack
-from jaxviz.ir.syntax import Atom, Literal, Program
+from jaxviz.ir.syntax import Atom, Program
 from jaxviz.progress import counting
 from jaxviz.report.tables import device_names, device_text
 
@@ -43,7 +39,7 @@ def placement_of(derivation: Derivation) -> Placement:
     As in JAX: where its arguments lie that were put somewhere; else on the mesh that it names; else on the default device.
     """
     for name, v, sharding in zip(derivation.primal.arg_names, derivation.primal.invars, derivation.placed, strict=True):
-        if sharding is not None:
+        if sharding is not None and not is_abstract(sharding):
             path = name or v.aval.str_short(short_dtypes=True)
             return Placement(device_names(sharding.device_set), f"where its argument {path} lies")
     for params in _params_in(derivation.primal):
@@ -64,12 +60,7 @@ def _devices_named(params: Mapping[str, Any]) -> set[Any]:
     mesh = params.get("mesh")
     if isinstance(mesh, jax.sharding.Mesh):
         return set(mesh.devices.flat)
-    return {
-        d
-        for s in _shardings(params)
-        if not (isinstance(s, jax.sharding.NamedSharding) and isinstance(s.mesh, jax.sharding.AbstractMesh))
-        for d in s.device_set
-    }
+    return {d for s in _shardings(params) if not is_abstract(s) for d in s.device_set}
 
 
 def spans_devices(derivation: Derivation) -> bool:
@@ -77,6 +68,21 @@ def spans_devices(derivation: Derivation) -> bool:
     if any(_is_spread(s) for s in derivation.placed):
         return True
     return any(map(_names_devices, _params_in(derivation.primal)))
+
+
+def mesh_size(program: Program, placed: Sequence[Any]) -> int:
+    """On how many devices a function runs, as far as its program and the shardings of its arguments tell."""
+    sizes = [s.num_devices for s in placed if s is not None]
+    for params in _params_in(program):
+        sizes += [getattr(params.get("mesh"), "size", 1), *(s.num_devices for s in _shardings(params))]
+    typed = [getattr(aval, "sharding", None) for aval in program.in_avals]
+    sizes += [s.mesh.size for s in typed if s is not None and not s.mesh.empty]
+    return max(sizes, default=1)
+
+
+def is_abstract(sharding: Any) -> bool:
+    """Whether a sharding is over a mesh of which only the shape is known."""
+    return isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
 
 
 def _is_spread(sharding: Any) -> bool:
@@ -93,56 +99,9 @@ def _shardings(params: Mapping[str, Any]) -> list[jax.sharding.Sharding]:
     return [s for s in named if isinstance(s, jax.sharding.Sharding)]
 
 
-def parts_of(derivation: Derivation, atoms: Sequence[Atom]) -> list[int | None]:
-    """Into how many parts each of some values of the forward program is divided; 1 for one that each device has whole.
-
-    None where the program does not say, but leaves it to XLA: see `compiled_parts`.
-    """
-    forward = derivation.forward
-    placed: dict[Atom, int | None] = {
-        v: _parts(s, v.aval) for v, s in zip(forward.invars, derivation.placed, strict=True) if _is_spread(s)
-    }
-    find = _Parts()
-    return [find(forward, a, lambda v: placed.get(v)) for a in atoms]
-
-
-class _Parts:
-    def __init__(self) -> None:
-        self.producers: dict[Program, dict[Atom, tuple[Any, int]]] = {}
-
-    def __call__(self, program: Program, atom: Atom, of_input: Callable[[Atom], int | None]) -> int | None:
-        if isinstance(atom, Literal):
-            return None
-        if program not in self.producers:
-            self.producers[program] = {v: (e, k) for e in program.equations for k, v in enumerate(e.outvars)}
-        made = self.producers[program].get(atom)
-        typed = _parts_by_type(atom.aval)
-        if made is None or typed is not None:
-            return of_input(atom) if typed is None else typed
-        equation, place = made
-        params = equation.params
-        if of(equation) is SHARD_MAP:
-            mesh = params["mesh"]
-            on_one = self(params["jaxpr"], params["jaxpr"].outvars[place], lambda _: None)
-            if on_one is None and len(params["newly_manual_axes"]) < len(mesh.axis_names):
-                return None  # over the other axes XLA may divide it further
-            parts = _parts_of_spec(params["out_specs"][place], mesh)
-            return parts * (on_one or 1) if parts is not None else None
-        asked = params["out_shardings"][place] if of(equation) is JIT else None
-        if equation.primitive is compat.sharding_constraint_p:
-            asked = params["sharding"]
-        if isinstance(asked, jax.sharding.Sharding):
-            return _parts(asked, atom.aval)
-        inside = [b for b in bodies(equation) if b.has_results]
-        if len(inside) != 1:
-            return None
-        body = inside[0]
-        operand_of = {v: equation.invars[i] for v, i in zip(body.program.invars, body.operands, strict=True)}
-
-        def of_operand(v: Atom) -> int | None:
-            return self(program, operand_of[v], of_input) if v in operand_of else None
-
-        return self(body.program, body.program.outvars[place], of_operand)
+def parts_of_array(x: Any) -> int:
+    """Over how many devices an array is divided."""
+    return (_parts(x.sharding, x) or 1) if getattr(x, "committed", False) else 1
 
 
 def _parts(sharding: Any, aval: Any) -> int | None:
@@ -158,21 +117,18 @@ def _parts_of_spec(spec: Any, mesh: Any) -> int | None:
     return int(math.prod(mesh.shape[a] for a in axes))
 
 
-def _parts_by_type(aval: Any) -> int | None:
-    """For a value whose type says how it is laid out, over a mesh of explicit axes."""
-    sharding = getattr(aval, "sharding", None)
-    if sharding is None or jax.sharding.AxisType.Explicit not in sharding.mesh.axis_types:
-        return None
-    return _parts_of_spec(sharding.spec, sharding.mesh)
-
-
 def input_types(derivation: Derivation) -> list[jax.ShapeDtypeStruct]:
     """The types of a function's inputs, to compile it for, with the layout of those that lie on several devices."""
+    return types_to_lower(derivation.primal, derivation.placed)
+
+
+def types_to_lower(program: Program, placed: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+    """The types of a program's inputs, with the layout of those that lie on several devices."""
     return [
         jax.ShapeDtypeStruct(
             v.aval.shape, v.aval.dtype, sharding=s if _is_spread(s) else None, weak_type=v.aval.weak_type
         )
-        for v, s in zip(derivation.primal.invars, derivation.placed, strict=True)
+        for v, s in zip(program.invars, placed, strict=True)
     ]
 
 
@@ -181,7 +137,7 @@ def compiled_parts(derivation: Derivation) -> list[int | None]:
     """Into how many parts each residual is divided where the forward program is compiled by itself, on these devices.
 
     Raises:
-      what compiling raises.
+      the errors of compiling.
     """
     forward, inputs = derivation.forward, input_types(derivation)
     with counting("compiling"):

@@ -105,7 +105,7 @@ def why_not(
         return "nothing reads it, so it is not part of the compiled program"
     if offered is not None:
         other = program.out_avals[offered].str_short(short_dtypes=True)
-        xla = "XLA did not let it take the memory" if is_final else "XLA may let it take the memory"
+        xla = "XLA did not reuse its memory for it" if is_final else "XLA may reuse its memory for it"
         return f"no result has its type {kind}; {name(offered)}, {other}, has as many elements, and {xla}"
     alike = [k for k in sorted(taken) if _memory(program.out_avals[k]) == _memory(aval)]
     if len(alike) == 1:

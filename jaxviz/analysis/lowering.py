@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.devices import input_types
+from jaxviz.analysis.devices import input_types, is_abstract
+from jaxviz.analysis.training_step import OpenedStep, TrainingStep
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
 from jaxviz.ir.convert import with_programs
@@ -19,6 +20,7 @@ from jaxviz.ir.errors import EquationError
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Operation, Program
 from jaxviz.progress import counting
+from jaxviz.transforms.inline import inlined_where
 
 _TAG = re.compile(r"(?:^|/)jaxviz\.(\d+)(?=/|:|$)")
 
@@ -66,7 +68,7 @@ class Tags:
             equations = tuple(
                 replace(
                     e,
-                    operation=self._operation(e.operation),
+                    operation=self.operation(e.operation),
                     source=compat.named_source(f"jaxviz.{self._first[program, i]}"),
                 )
                 for i, e in enumerate(program.equations)
@@ -74,7 +76,8 @@ class Tags:
             self._done[program] = replace(program, equations=equations)
         return self._done[program]
 
-    def _operation(self, op: Operation) -> Operation:
+    def operation(self, op: Operation) -> Operation:
+        """The copy of an operation, whose programs are the copies."""
         if op not in self._operations:
             self._operations[op] = with_programs(op, self._tagged)
         return self._operations[op]
@@ -111,6 +114,7 @@ class Lowering:
       reason: why it has none, '' where it has.
       lowered: what `jax.jit` made of it.
       tags: what its instructions are named after.
+      programs: those of the stages.
     """
 
     derivation: Derivation
@@ -118,6 +122,7 @@ class Lowering:
     reason: str
     lowered: Any = field(repr=False)
     tags: Tags = field(repr=False)
+    programs: tuple[Program, ...] = field(repr=False)
 
     @cached_property
     @usual_stack
@@ -128,19 +133,28 @@ class Lowering:
 
     @cached_property
     @usual_stack
+    def compiled(self) -> Any:
+        """What XLA made of it, as a `jax.stages.Compiled`."""
+        with counting("compiling"), compat.compiled_with_its_own_metadata():
+            return self.lowered.compile()
+
+    @property
     def hlo(self) -> str:
         """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
-        with counting("compiling"), compat.compiled_with_its_own_metadata():
-            return str(self.lowered.compile().as_text() or "")
+        return str(self.compiled.as_text() or "")
 
 
 @usual_stack
-def lower_gradient(derivation: Derivation, largest: int | None = None) -> Lowering:
+def lower_gradient(
+    derivation: Derivation, largest: int | None = None, keep_unused: bool = False, donated: Sequence[bool] = ()
+) -> Lowering:
     """Lowers the gradient, or the function alone where it has none.
 
     Args:
       derivation: of the function.
       largest: the number of equations beyond which it is not lowered; None for any number.
+      keep_unused: whether the lowered program takes the arguments that it does not read, too.
+      donated: for each input of the function whether the program may take its memory.
 
     Raises:
       ValueError: there are more equations than that.
@@ -169,7 +183,42 @@ def lower_gradient(derivation: Derivation, largest: int | None = None) -> Loweri
     info = compat.function_debug_info(fun, types, {})
     seeds = (f"cotangent[{i}]" for i in range(len(types) - len(names)))
     compat.name_function(fun, info._replace(arg_names=(*names, *seeds)))
-    return Lowering(derivation, stages, reason, jax.jit(fun).lower(*types), tags)
+    jitted = jax.jit(fun, keep_unused=keep_unused, donate_argnums=_numbers(donated))
+    return Lowering(derivation, stages, reason, lowered(jitted, types, derivation.placed), tags, programs)
+
+
+@usual_stack
+def lower_step(step: TrainingStep, opened: OpenedStep, donated: Sequence[bool] = ()) -> Lowering:
+    """Lowers a training step, whose only stage is the step.
+
+    Args:
+      step: the step.
+      opened: it with the passes of its gradient.
+      donated: for each input of the step whether the program may take its memory.
+
+    Raises:
+      what JAX raises when it lowers the program.
+    """
+    tags = Tags((opened.program,))
+    # As JAX has it: the passes are no calls, which XLA would take apart in another order.
+    passes = {tags.operation(e.operation) for e in (*opened.forward, *opened.backward)}
+    fun = as_function(inlined_where(tags.programs[0], lambda e: e.operation in passes, own_sources=True))
+    fun.__name__ = fun.__qualname__ = step.traced.name
+    compat.name_function(fun, compat.function_debug_info(fun, step.types, {})._replace(arg_names=step.traced.arg_names))
+    jitted = jax.jit(fun, donate_argnums=_numbers(donated))
+    found = lowered(jitted, step.types, step.placed)
+    return Lowering(step.gradient, ("step",), "", found, tags, (opened.program,))
+
+
+def _numbers(chosen: Sequence[bool]) -> tuple[int, ...]:
+    return tuple(i for i, is_chosen in enumerate(chosen) if is_chosen)
+
+
+def lowered(jitted: Any, types: Sequence[Any], placed: Sequence[Any]) -> Any:
+    """What `jitted.lower` gives, for arguments on a mesh of which only the shape is known, too."""
+    # Where there are no devices, JAX has to be told what to lower for.
+    platforms = (jax.default_backend(),) if any(map(is_abstract, placed)) else None
+    return jitted.trace(*types).lower(lowering_platforms=platforms)
 
 
 def _gradient(

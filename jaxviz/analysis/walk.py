@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from jaxviz import higher_order
-from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, is_choice, is_scan, scan_length
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors, definition, locate
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.origin import Location, ancestors, definition, library_line, locate, own_line
+from jaxviz.ir.own_code import package
+from jaxviz.ir.syntax import Atom, Equation, Program, Var
+from jaxviz.report.tables import short_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Source:
       within: the equations that hold the program it stands in, outermost first.
       lengths: trip counts of the scans that stack it up, outermost first.
       branches: the conds it stands in, each with the number of the branch.
-      is_carry: whether it is what an iteration gets from the one before.
+      carry: where it is what an iteration gets from the one before, the loop, and the input of its body that it is there.
       passed_by: the outermost equation that only passes it on, if one does.
     """
 
@@ -43,8 +45,13 @@ class Source:
     within: tuple[Equation, ...] = ()
     lengths: tuple[int, ...] = ()
     branches: tuple[tuple[Equation, int], ...] = ()
-    is_carry: bool = False
+    carry: tuple[Equation, Atom] | None = None
     passed_by: Equation | None = None
+
+    @property
+    def place(self) -> int:
+        """Which of the equation's results it is."""
+        return place_of(self.equation, self.atom) if self.equation is not None else 0
 
     @property
     def is_dummy(self) -> bool:
@@ -107,7 +114,7 @@ class Tracer:
     def __call__(self, atom: Atom) -> tuple[Source, ...]:
         """The sources of a value: one, or one for each branch where a cond gives it."""
         found: list[Source] = []
-        _find(found, self._scope, atom, (), (), False, None, frozenset())
+        _find(found, self._scope, atom, (), (), None, None, frozenset())
         return tuple(found)
 
 
@@ -117,27 +124,27 @@ def _find(
     atom: Atom,
     lengths: tuple[int, ...],
     branches: tuple[tuple[Equation, int], ...],
-    is_carry: bool,
+    carry: tuple[Equation, Atom] | None,
     passed_by: Equation | None,
     seen: frozenset[Atom],
 ) -> None:
     equation = scope.producers.get(atom)
     if equation is None or atom in seen:
-        _find_outside(found, scope, atom, lengths, branches, is_carry, passed_by, seen)
+        _find_outside(found, scope, atom, lengths, branches, carry, passed_by, seen)
         return
-    place = next(i for i, v in enumerate(equation.outvars) if v is atom)
+    place = place_of(equation, atom)
     if scope.passes(equation):
-        _find(found, scope, equation.invars[place], lengths, branches, is_carry, passed_by, seen)
+        _find(found, scope, equation.invars[place], lengths, branches, carry, passed_by, seen)
         return
     inside = scope.inside(equation)
     if not inside:
-        found.append(Source(equation, atom, scope.within, lengths, branches, is_carry, passed_by))
+        found.append(Source(equation, atom, scope.within, lengths, branches, carry, passed_by))
     for inner in inside:
         stacked = higher_order.of(equation).is_stacked(equation.operation, place)
         longer = (*lengths, scan_length(equation)) if stacked else lengths
         branch = inner.body.branch if inner.body is not None else None
         chosen = branches if branch is None else (*branches, (equation, branch))
-        _find(found, inner, inner.program.outvars[place], longer, chosen, is_carry, passed_by, seen)
+        _find(found, inner, inner.program.outvars[place], longer, chosen, carry, passed_by, seen)
 
 
 def _find_outside(
@@ -146,7 +153,7 @@ def _find_outside(
     atom: Atom,
     lengths: tuple[int, ...],
     branches: tuple[tuple[Equation, int], ...],
-    is_carry: bool,
+    carry: tuple[Equation, Atom] | None,
     passed_by: Equation | None,
     seen: frozenset[Atom],
 ) -> None:
@@ -154,73 +161,16 @@ def _find_outside(
     place = scope.inputs.get(atom)
     holder = scope.holder
     if scope.outer is None or holder is None or scope.body is None or place is None:
-        found.append(Source(None, atom, scope.within, lengths, branches, is_carry, passed_by))
+        found.append(Source(None, atom, scope.within, lengths, branches, carry, passed_by))
         return
     if is_scan(holder) and atom not in seen:
         n_before, n_carry = higher_order.of(holder).carry(holder.operation)
         if 0 <= place - n_before < n_carry:
             before = scope.program.outvars[place - n_before]
-            _find(found, scope, before, lengths, branches, True, passed_by, seen | {atom})
+            _find(found, scope, before, lengths, branches, carry or (holder, atom), passed_by, seen | {atom})
             return
     given = holder.invars[scope.body.operands[place]]
-    _find(found, scope.outer, given, lengths, branches, is_carry, passed_by or holder, seen)
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """The forward program as a reader sees it: names, producers, where its function is defined."""
-
-    names: Mapping[Var, str]
-    sources: Tracer
-    constants: frozenset[Var]
-    arguments: Mapping[Var, str]
-    definition: Location
-    derivation: Derivation
-
-    @staticmethod
-    def of(derivation: Derivation, names: Mapping[Var, str]) -> Site:
-        forward = derivation.forward
-        arguments = {v: n for v, n in zip(derivation.primal.invars, derivation.primal.arg_names, strict=True) if n}
-        where = defined_at(derivation.primal)
-        return Site(names, Tracer(forward), frozenset(forward.constvars), arguments, where, derivation)
-
-    def name(self, atom: Atom) -> str:
-        """The path of an argument, the value of a literal, or the name in the forward program."""
-        if isinstance(atom, Literal):
-            return str(atom.val)
-        return self.names.get(atom, "_")
-
-    def operand(self, atom: Atom) -> str:
-        return self.arguments.get(atom) or self.name(atom) if isinstance(atom, Var) else self.name(atom)
-
-    def expression(self, source: Source) -> str:
-        """`cos(x)`: the operation and its operands, by the paths of arguments and the names of other values."""
-        equation = source.equation
-        if equation is None:
-            return self.operand(source.atom)
-        if equation.primitive is compat.name_p:
-            where = f" in {self.place(source)}" if source.within else ""
-            return f"checkpoint_name {equation.params['name']!r}{where}"
-        operands = ", ".join(self.operand(a) for a in equation.invars[:4])
-        if not source.within:
-            return f"{equation.primitive.name}({operands})"
-        return f"{equation.primitive.name} in {self.place(source)}"
-
-    def place(self, source: Source) -> str:
-        """`branch 1 of cond in scan`: the bodies that a value is made in, innermost first."""
-        numbers = dict(source.branches)
-        parts = []
-        for holder in reversed(source.within):
-            name = call_name(holder)
-            parts.append(f"branch {numbers[holder]} of {name}" if holder in numbers else name)
-        return " in ".join(dict.fromkeys(parts))
-
-
-def call_name(equation: Equation) -> str:
-    """The name of the function that an equation calls, or what kind of equation it is."""
-    if higher_order.of(equation).is_checkpoint:
-        return "checkpoint"
-    return str(equation.params.get("name", equation.primitive.name))
+    _find(found, scope.outer, given, lengths, branches, carry, passed_by or holder, seen)
 
 
 def find_readers(program: Program, variables: Iterable[Var]) -> dict[Var, list[Reader]]:
@@ -262,12 +212,34 @@ def _collect(
 
 
 def location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
-    """The user's line of an equation: its own, or that of the call it stands in."""
+    """The user's line of an equation: its own, or that of the call it stands in; a library's, where none of them is on a line of the user's."""
+    return own_location_of(equation, within) or _first(locate, equation, within)
+
+
+def own_location_of(equation: Equation, within: Sequence[Equation] = ()) -> Location | None:
+    """The same, but None where none of them is on a line of the user's own code."""
+    return own_line(equation.source) or _first(own_line, equation, within)
+
+
+def library_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
+    """`flax Dense.__call__, linear.py:287`: where in a library an equation was written that the user's line called; '' where in none."""
+    held = [e for candidate in (equation, *reversed(within)) for e in (candidate, *ancestors(candidate))]
+    for e in held:
+        at = library_line(e.source)
+        if at is not None:
+            name = at.function.rpartition("<locals>.")[2]
+            return f"{package(at.file)} {name}, {short_location(at)}".lstrip()
+        if own_line(e.source) is not None:
+            break
+    return ""
+
+
+def _first(line: Callable[[Any], Location | None], equation: Equation, within: Sequence[Equation]) -> Location | None:
     for candidate in (equation, *reversed(within)):
         for e in (candidate, *ancestors(candidate)):
-            location = locate(e.source)
-            if location is not None:
-                return location
+            found = line(e.source)
+            if found is not None:
+                return found
     return None
 
 
@@ -283,9 +255,21 @@ def defined_at(program: Program) -> Location:
     return Location("<unknown>", 0, program.name)
 
 
+def place_of(equation: Equation, value: Atom | None) -> int:
+    """Which of an equation's results a value is; 0 where it is none."""
+    return next((i for i, v in enumerate(equation.outvars) if v is value), 0)
+
+
+def programs_in(program: Program) -> dict[Program, None]:
+    """A program and those in its equations, each once."""
+    return {program: None} | {body: None for _, e in program.walk() for _, body in e.programs}
+
+
 def primal_equation(equation: Equation) -> Equation:
     """The equation of the user's program that a derived one came from."""
-    return list(ancestors(equation))[-1] if equation.origin is not None and equation.origin.equation else equation
+    while equation.origin is not None and equation.origin.equation is not None:
+        equation = equation.origin.equation
+    return equation
 
 
 def with_holders(

@@ -30,17 +30,17 @@ _WIDGETS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "ju
 """JupyterLab's extensions that a widget needs, and the distributions that bring them."""
 
 _FLAGS: Mapping[str, tuple[Any, str]] = {
-    "jax_enable_x64": (False, "Numbers are of 64 bits where no type is given, and what a gradient keeps of them is twice as large."),
+    "jax_enable_x64": (False, "Numbers are 64-bit where no type is given, so a gradient keeps twice as many bytes of them."),
     "jax_disable_jit": (False, "Jitted functions, loops and branches run in Python: programs are shown written out, and keep other values."),
     "jax_debug_nans": (False, "JAX raises FloatingPointError at the first NaN; jaxviz.find_nan and jaxviz.step run without the check."),
     "jax_debug_infs": (False, "JAX raises FloatingPointError at the first infinity; jaxviz.find_nan and jaxviz.step run without the check."),
     "jax_check_tracer_leaks": (False, "JAX keeps no trace, so functions are traced and compiled more often than they are otherwise."),
     "jax_enable_checks": (False, "JAX checks its own types as it traces: tracing takes longer than it does otherwise."),
-    "jax_numpy_dtype_promotion": ("standard", "What mixes types may raise, in place of a conversion in the program."),
-    "jax_numpy_rank_promotion": ("allow", "What mixes ranks may warn or raise, in place of a broadcast in the program."),
+    "jax_numpy_dtype_promotion": ("standard", "Mixing types may raise an error where it would otherwise convert."),
+    "jax_numpy_rank_promotion": ("allow", "Mixing ranks may warn or raise an error where it would otherwise broadcast."),
     "jax_default_matmul_precision": (None, "Products of matrices are of this precision where none is given; their time differs."),
     "jax_default_device": (None, "Calls run here, unless their arguments lie somewhere else."),
-    "jax_disable_most_optimizations": (False, "XLA leaves out most of its passes: compiled programs, their memory and times are not the usual ones."),
+    "jax_disable_most_optimizations": (False, "XLA skips most of its passes: compiled programs, their memory and their times are not the usual ones."),
     "jax_compilation_cache_dir": (None, "What was compiled once is read from there; the times of its compilation are those of reading."),
     "jax_use_direct_linearize": (True, "JAX linearizes by the JVP: what it keeps may differ from what is shown; derive(...).check() tells."),
     "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX keeps may differ in part: derive(...).check() says where."),
@@ -52,10 +52,10 @@ _FLAGS: Mapping[str, tuple[Any, str]] = {
 
 _VARIABLES = {
     "XLA_FLAGS": "XLA compiles with these: devices, memory and times are those under them.",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "Says whether JAX takes most of a GPU's memory at its start.",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION": "Says how much of a GPU's memory JAX takes, and so what fits.",
-    "XLA_PYTHON_CLIENT_ALLOCATOR": "Says how memory of a GPU is taken; what a device has left may not be told.",
-    "CUDA_VISIBLE_DEVICES": "JAX sees these GPUs alone.",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "Sets whether JAX allocates most of a GPU's memory when it starts.",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "Sets how much of a GPU's memory JAX takes, and so what fits.",
+    "XLA_PYTHON_CLIENT_ALLOCATOR": "Sets how memory of a GPU is allocated; how much a device has free may not be known.",
+    "CUDA_VISIBLE_DEVICES": "JAX sees only these GPUs.",
 }
 
 
@@ -80,7 +80,7 @@ class Finding:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DoctorReport(Report):
-    """What is installed and set here. Made by `jaxviz.doctor()`.
+    """What is installed and configured here. Made by `jaxviz.doctor()`.
 
     Args:
       findings: see `Finding`.
@@ -99,12 +99,12 @@ class DoctorReport(Report):
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """What is needed, and is missing or does not fit."""
+        """What is needed but is missing or does not fit."""
         return tuple(f for f in self.findings if f.state == "fault")
 
     @property
     def ok(self) -> bool:
-        """Whether all is there that is needed."""
+        """Whether everything needed is installed."""
         return not self.faults
 
     @property
@@ -117,13 +117,15 @@ class DoctorReport(Report):
         return f"jaxviz {version}: {len(self.faults)} {'problem' if len(self.faults) == 1 else 'problems'}: {names}"
 
     def _parts(self) -> Iterator[Drawn | Table]:
-        yield Table(("", "what", "found"), [(_MARKS[f.state], f.what, f.found) for f in self.findings], "<<<")
+        yield Table(
+            ("", "what", "found"), [(_MARKS[f.state], f.what, f.found) for f in self.findings], "<<<", shown=None
+        )
         said = (f for state in ("fault", "note", "ok") for f in self.findings if f.advice and f.state == state)
         yield Drawn("\n\n".join(f"{_MARKS[f.state]}: {f.what}\n{wrapped(f.advice, '  ')}" for f in said))
 
     def _html_parts(self) -> Iterator[Table]:
         rows = [(_MARKS[f.state], f.what, f.found, f.advice) for f in self.findings]
-        yield Table(("", "what", "found", "what to do, or what follows"), rows, "<<<<")
+        yield Table(("", "what", "found", "what to do, or what follows"), rows, "<<<<", shown=None)
 
     _data = ("ok", "findings")
 
@@ -132,14 +134,14 @@ _MARKS: Mapping[str, str] = {"ok": "ok", "note": "note", "fault": "FAIL"}
 
 
 def doctor() -> DoctorReport:
-    """Looks at versions, devices, the notebook's side, Graphviz and flags, and says what to do about what is missing.
+    """Checks versions, devices, the notebook frontend, Graphviz and flags, and says how to fix what is missing.
 
     >>> print(jaxviz.doctor())
     jaxviz 0.1.0: all that it needs is here
     ...
 
-    It looks at the environment of this Python. Where JupyterLab runs in another one than the kernel, what is said of its extensions is
-    to be asked there: `jaxviz doctor` on its command line.
+    It checks the environment of this Python. If JupyterLab runs in another environment than the kernel, run `jaxviz doctor` there on the command
+    line to check its extensions.
 
     Returns:
       a report: `str()` for a terminal, `.ok`, `.faults`, `.to_dict()`, and a table in a notebook.
@@ -147,7 +149,7 @@ def doctor() -> DoctorReport:
     return DoctorReport((*_versions(), *_inside_jax(), *_devices(), *_notebook(), *_pictures(), *_flags()))
 
 
-WORDS = "What is installed and set here that jaxviz needs, or that changes what it shows; ends with 1 if something needed is missing"
+WORDS = "What is installed and set here that jaxviz needs, or that changes what it shows; exits with 1 if something needed is missing"
 
 
 def command(words: Sequence[str]) -> int:
@@ -254,7 +256,7 @@ def _devices() -> Iterator[Finding]:
     memory = (_stats(devices[0]) or {}).get("bytes_limit")
     each = f", {format_bytes(memory)} each for JAX" if memory else ""
     elsewhere = jax.device_count() - jax.local_device_count()
-    others = f"{elsewhere} of them are of other processes." if elsewhere else ""
+    others = f"{elsewhere} of them belong to other processes." if elsewhere else ""
     yield Finding("devices", "devices", "ok", f"{device_text(device_names(devices))} ({kinds}{each})", others)
 
 
@@ -314,7 +316,7 @@ def _bundle(static: Path, sources: Path) -> Finding:
             "notebook",
             "note",
             f"{size}, older than {sources}",
-            f"What was edited there is not seen. {build}",
+            f"Edits there have no effect. {build}",
         )
     return Finding("widget bundle", "notebook", "ok", f"{size} in {static}")
 
@@ -322,7 +324,7 @@ def _bundle(static: Path, sources: Path) -> Finding:
 def _lab_extension(name: str, distribution: str, loaded: Mapping[str, Any] | None, disabled: bool) -> Finding:
     """Whether JupyterLab loads an extension, and that of the version that is installed."""
     what = f"lab extension {name}"
-    again = f"`pip install --force-reinstall --no-deps {distribution}`, then load JupyterLab's page anew"
+    again = f"`pip install --force-reinstall --no-deps {distribution}`, then reload JupyterLab's page"
     if loaded is None:
         return Finding(
             what, "notebook", "fault", "JupyterLab does not find it",

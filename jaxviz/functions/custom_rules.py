@@ -30,7 +30,7 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
     """`jax.custom_jvp`, whose rules are checked leaf by leaf.
 
     Raises:
-      TypeError: a rule that gives no pair, or outputs of another structure, shape or dtype; the message names the leaf.
+      TypeError: a rule does not return a pair, or its outputs have another structure, shape or dtype; the message names the leaf.
       AttributeError: the function is called before it has a rule.
     """
 
@@ -89,16 +89,16 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
     """`jax.custom_vjp`, whose rules are checked leaf by leaf.
 
     Raises:
-      TypeError: a forward rule that gives no pair or another primal output, a backward rule that gives another number of
-        cotangents, or forward mode; the message names the leaf, and the function's line.
-      ValueError: a cotangent of another shape than its argument; the message names the leaf.
+      TypeError: a forward rule does not return a pair, or returns another primal output; a backward rule returns a wrong number of
+        cotangents; or the function is used in forward mode. The message names the leaf, and the function's line.
+      ValueError: a cotangent has another shape than its argument; the message names the leaf.
       AttributeError: the function is called before it has a rule.
     """
 
     _user_fun: Rule | None = None  # the function to name, where `fun` is one of JAX's
 
     def defvjp(self, fwd: Rule, bwd: Rule, symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
-        """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` gives the output and residuals, `bwd` takes those and a cotangent."""
+        """Sets the rules, as `jax.custom_vjp.defvjp`: `fwd` returns the output and the residuals, `bwd` takes the residuals and a cotangent."""
 
         @_in_place_of(fwd)
         def checked_fwd(*args: Any) -> Any:
@@ -148,11 +148,11 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
 
 
 def custom_gradient(fun: Rule) -> Rule:
-    """`jax.custom_gradient`: `fun` gives its output and a function from a cotangent of that to cotangents of the arguments.
+    """`jax.custom_gradient`: `fun` returns its output, and a function from the output's cotangent to those of the arguments.
 
     Raises:
-      TypeError: no such pair, or cotangents of another number; the message names the leaf.
-      ValueError: a cotangent of another shape than its argument.
+      TypeError: `fun` does not return such a pair, or the number of cotangents is wrong; the message names the leaf.
+      ValueError: a cotangent has another shape than its argument.
     """
 
     @functools.wraps(fun)

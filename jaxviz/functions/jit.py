@@ -55,10 +55,10 @@ class Jitted:
 
 @api_boundary
 def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Compiles a function, as `jax.jit`, whose options it takes.
+    """Compiles a function, as `jax.jit`, with the same options.
 
-    Functions that jaxviz's transforms made of the same function in the same way share what is compiled, so that
-    `jaxviz.jit(jaxviz.grad(f))(x)` compiles once wherever it stands; see `cache_info`.
+    Functions that jaxviz's transforms derive from the same function in the same way share their compiled programs, so
+    `jaxviz.jit(jaxviz.grad(f))(x)` compiles once, wherever it is written; see `cache_info`.
 
     >>> step = jaxviz.jit(update, donate_argnums=0)
     >>> print(step.report(params, batch))
@@ -66,17 +66,17 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     ...
 
     Args:
-      fun: takes and returns arrays, or pytrees of them. Without it, a decorator with these options.
-      **options: those of `jax.jit`: static_argnums, static_argnames, donate_argnums, donate_argnames, in_shardings, out_shardings,
+      fun: takes and returns arrays, or pytrees of them. Without it, `jit` returns a decorator with these options.
+      **options: the options of `jax.jit`: static_argnums, static_argnames, donate_argnums, donate_argnames, in_shardings, out_shardings,
         keep_unused, device, backend, inline, compiler_options.
 
     Returns:
-      a function that computes the same; its `report(*args)` says on what devices it runs, what becomes of donated arguments, and how
-      values are laid out.
+      a function that computes the same; its `report(*args)` says which devices it runs on, which results reuse donated arguments, and how values
+        are partitioned.
 
     Raises:
-      TypeError, ValueError: jax's.
-      RuntimeError: an argument was donated before; the message gives its path, and where that was.
+      TypeError, ValueError: as `jax.jit`.
+      RuntimeError: an argument was already donated; the message gives its path, and where it was donated.
     """
     if fun is None:
         return functools.partial(jit, **options)

@@ -56,7 +56,7 @@ class RuleCheck(Report):
     """How a custom rule compares with numerical differences and with the derivative of the function that it replaces.
 
     Args:
-      function: its name.
+      function: the name of the function.
       leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for each such
         leaf of the results, if there is a forward mode.
       notes: what was left out, and why.
@@ -68,7 +68,7 @@ class RuleCheck(Report):
 
     @property
     def agrees(self) -> bool:
-        """Whether no leaf is wrong; one at which the function is not differentiable is neither right nor wrong."""
+        """Whether no leaf is wrong; a leaf at which the function is not differentiable is neither right nor wrong."""
         return all(leaf.verdict != "wrong" for leaf in self.leaves)
 
     def __bool__(self) -> bool:
@@ -94,7 +94,7 @@ class RuleCheck(Report):
                     f"differences give {x.numerical:.6g}"
                 )
         if all(x.verdict == "not differentiable" for x in self.leaves):
-            return f"rule of {self.function} was held against nothing: the function is not differentiable here"
+            return f"rule of {self.function} could not be checked: the function is not differentiable here"
         return f"rule of {self.function} agrees with numerical differences"
 
 
@@ -112,23 +112,23 @@ def _cut(text: str, width: int) -> str:
 
 @api_boundary
 def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
-    """Holds a custom rule against numerical differences, and against the derivative of the function that it replaces.
+    """Compares a custom rule with numerical differences, and with the derivative of the function that it replaces.
 
     >>> print(jaxviz.check_rule(log1pexp, 3.0))
     rule of log1pexp agrees with numerical differences
     ...
 
-    The derivative is taken in 64 bits, along all ones and along random directions. A rule that is meant to differ, as a
-    straight-through estimator does, comes out as wrong: that is what it is, numerically.
+    The derivative is computed in 64 bits, along all ones and along random directions. A rule that differs on purpose, such as a
+    straight-through estimator, is reported as wrong, since numerically it is.
 
     Args:
-      f: a function with a custom JVP or VJP rule, or one that calls such.
-      *args, **kwargs: the point, whose floating-point leaves are looked at, but for those in `nondiff_argnums`.
-      tol: how far apart two derivatives may be, relative to the larger; by default what the precision allows, 1e-4 in 64 bits
-        and 2e-2 where the function computes in 32 whatever it is given.
+      f: a function with a custom JVP or VJP rule, or one that calls such a function.
+      *args, **kwargs: the point; its floating-point leaves are checked, except those in `nondiff_argnums`.
+      tol: the largest difference of two derivatives, relative to the larger one; by default as the precision allows: 1e-4 in 64 bits,
+        and 2e-2 if the function computes in 32 bits whatever it is given.
 
     Raises:
-      TypeError: no argument is of floating point.
+      TypeError: no argument has a floating-point leaf.
       Whatever the rule raises.
     """
     compat.check_callable(f)
@@ -152,7 +152,7 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
 
     outputs: list[str] = []
     notes = [
-        f"{names[i]} was left alone: it is {'in nondiff_argnums' if is_fixed[i] else 'not of floating point'}."
+        f"{names[i]} was held fixed: it is {'in nondiff_argnums' if is_fixed[i] else 'not of floating point'}."
         for i in range(len(values))
         if i not in active and compat.is_array(values[i]) | is_fixed[i] | isinstance(values[i], (int, complex))
     ]

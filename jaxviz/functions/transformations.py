@@ -46,7 +46,7 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
       (primals out, tangents out), and the auxiliary output if there is one.
 
     Raises:
-      TypeError, ValueError: jax's, for structures, dtypes or shapes that do not match; the message gives the argument's path.
+      TypeError, ValueError: as JAX, for structures, dtypes or shapes that do not match; the message gives the argument's path.
     """
     compat.check_callable(fun)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
@@ -140,11 +140,11 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, in_
       fun: takes and returns arrays, or pytrees of them.
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
-      in_nzs: a tree of bools, a prefix of the primals: which of them have a tangent that is not zero; all by default.
+      in_nzs: a tree of bools, a prefix of the primals: which of them have a nonzero tangent; by default all.
 
     Returns:
       (value, linear function), and the auxiliary output if there is one. The linear function is a pytree whose leaves are
-      the residuals; its `out_nzs` says of each result whether its tangent may be other than zero.
+      the residuals; its `out_nzs` says for each result whether its tangent may be nonzero.
     """
     compat.check_callable(fun)
     traced, outs, parts, nonzeros = _linearized(fun, primals, has_aux, Mode(is_vjp=False), in_nzs)
@@ -252,18 +252,18 @@ def vjp(
       *primals: the point.
       has_aux: whether `fun` returns a pair whose second element is not differentiated.
       reduce_axes: refused, as JAX refuses it; sum with `jax.lax.psum`.
-      saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` holds, where they are residuals. The others have
-        to be put into its `args_res` before it is called.
+      saveable_args: a tree of bools, a prefix of the primals: which of them `f_vjp` may save as residuals. The others must be
+        put into its `args_res` before it is called.
       in_nzs: a tree of bools, a prefix of the primals: which of them are differentiated; the cotangents of the others are zeros.
-      cond_residuals: what a cond keeps. 'jax': what JAX keeps, the residuals of each branch, with dummies where another branch has
-        none. 'recompute': its operands alone; the branch taken is run again in the backward pass.
+      cond_residuals: what a cond saves. 'jax': what JAX saves, which is the residuals of each branch, with dummies for those of other branches.
+        'recompute': only its operands; the backward pass runs the branch again.
 
     Returns:
-      (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the value, it gives a tuple
-      of cotangents of the primals.
+      (value, f_vjp), and the auxiliary output if there is one. `f_vjp` is a `VJP`: called with a cotangent of the value, it returns a tuple
+        of cotangents of the primals.
 
     Raises:
-      TypeError, ValueError: jax's, for arguments that are not arrays and cotangents that do not fit.
+      TypeError, ValueError: as JAX, for arguments that are not arrays and cotangents that do not match.
     """
     compat.check_callable(fun)
     _check_not_reducing(reduce_axes, "vjp")
@@ -300,15 +300,15 @@ def grad(
 
     Args:
       fun: returns a scalar, or a pair of a scalar and an auxiliary output.
-      argnums: the positional argument or arguments to differentiate in.
+      argnums: the positional argument or arguments to differentiate with respect to.
       has_aux: whether `fun` returns such a pair.
       holomorphic: whether `fun` is promised to be holomorphic; inputs and outputs must be complex then.
-      allow_int: whether integer arguments are let through, with float0 gradients.
+      allow_int: whether integer arguments are allowed, with float0 gradients.
       reduce_axes: refused, as JAX refuses it; sum with `jax.lax.psum`.
-      cond_residuals: what a cond keeps for the backward pass: see `vjp`.
+      cond_residuals: what a cond saves for the backward pass; see `vjp`.
 
     Raises:
-      TypeError: jax's, for a result that is not a scalar or an argument that is not a float; the message gives its path.
+      TypeError: as JAX, for a result that is not a scalar or an argument that is not a float; the message gives its path.
     """
     options: dict[str, Any] = {
         "argnums": argnums,
@@ -380,15 +380,15 @@ def vmap(
     Array([2., 2., 2.], dtype=float32)
 
     Args:
-      fun: of one example.
-      in_axes: for each argument the axis to map over, None for one that is the same for every example, or a tree of those.
-      out_axes: where the mapped axis is put in the results: an int, None for one that is the same for every example, or a tree.
+      fun: a function of one example.
+      in_axes: for each argument the axis to map over, None for an argument that is the same for every example, or a tree of these.
+      out_axes: the position of the mapped axis in the results: an int, None for a result that is the same for every example, or a tree of these.
       axis_name: a name for the axis, for collectives such as `jax.lax.psum`.
-      axis_size: number of examples, where no argument tells.
-      spmd_axis_name: the mesh axes that the mapped axis is sharded over.
+      axis_size: the number of examples, if no argument is mapped.
+      spmd_axis_name: the mesh axes over which the mapped axis is sharded.
 
     Raises:
-      ValueError, TypeError: jax's, for axes that do not fit the arguments or results; the message gives the argument's path.
+      ValueError, TypeError: as JAX, for axes that do not fit the arguments or results; the message gives the argument's path.
     """
 
     compat.check_callable(fun)
@@ -400,7 +400,10 @@ def vmap(
         if mapped is None:
             return fun(*args, **kwargs)
         axis, values, dims = mapped
-        traced = trace_call(fun, args, kwargs)
+        try:
+            traced = trace_call(fun, args, kwargs, closes_over=False)
+        except compat.RuleHoldsTracer:
+            return fun(*args, **kwargs)  # JAX maps a custom rule together with what it closes over
         made = vmap_program(traced.program, dims, axis)
         outs = compat.outside_vmap(lambda: evaluate(made.program, values), made.dims_out)
         return jax.tree.unflatten(traced.out_tree, outs)
@@ -483,13 +486,13 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[[Any], 
 
     Args:
       fun: the linear function.
-      *primals: values of the types that it takes; only shapes and dtypes are looked at.
+      *primals: arguments of the right types; only their shapes and dtypes are used.
 
     Returns:
       a function from a cotangent of the result to a tuple of cotangents of the primals.
 
     Raises:
-      TypeError: integer types mixed with inexact ones, or a cotangent that does not fit.
+      TypeError: integer types mixed with inexact ones, or a cotangent that does not match.
       NoRuleError: the function is not linear; the message names the equation and the user's line.
     """
     compat.check_callable(fun)

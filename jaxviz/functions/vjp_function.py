@@ -42,27 +42,30 @@ class Transposable:
         self.n_residuals = len(parts.residuals)
         places: dict[Atom, int] = {v: i for i, v in enumerate(traced.program.invars)}
         self.from_argument = tuple(places.get(a) for a in parts.residuals)
-        self._found: dict[tuple[Mask, Mask], Transposed] = {}
+        self._found: dict[tuple[Mask, Mask, bool], Transposed] = {}
 
-    def transposed(self, given: Mask, wanted: Mask) -> Transposed:
-        """The backward program for the results that a cotangent is given for, and the cotangents of arguments that are wanted."""
-        found = self._found.get((given, wanted))
+    def transposed(self, given: Mask, wanted: Mask, logs: bool) -> Transposed:
+        """The backward program for the results that a cotangent is given for, the cotangents of arguments that are wanted, and what is
+        logged, if that is."""
+        found = self._found.get((given, wanted, logs))
         if found is None:
-            found = self.transposed_at(given, None)
+            found = self.transposed_at(given, logs, None)
             if not all(wanted):
                 used = [w for w, nonzero in zip(wanted, found.nonzeros_out, strict=True) if nonzero]
+                used += [True] * (len(found.backward.outvars) - len(used))
                 keep = [True] * len(found.backward.invars)
                 found = Transposed(
                     dce_program(found.backward, used, keep)[0],
                     tuple(w and nonzero for w, nonzero in zip(wanted, found.nonzeros_out, strict=True)),
+                    found.logs,
                 )
-            self._found[given, wanted] = found
+            self._found[given, wanted, logs] = found
         return found
 
-    def transposed_at(self, given: Mask, at: Sequence[Any] | None) -> Transposed:
+    def transposed_at(self, given: Mask, logs: bool, at: Sequence[Any] | None) -> Transposed:
         """The backward program, at these values of the residuals and the cotangents that are given, where a rule's Python looks at them."""
         linear = [False] * self.n_residuals + [True] * sum(self.nonzeros_in)
-        return transpose_program(self.linear, linear, given, at=at)
+        return transpose_program(self.linear, linear, given, at=at, logs=logs)
 
 
 @dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
@@ -88,10 +91,9 @@ class VJP:
 
     @property
     def with_logs(self) -> VJP:
-        """The function that returns a pair: the cotangents, and a dict of what backward rules log, which JAX has since 0.11.1.
+        """The function that returns a pair: the cotangents, and a dict of what backward rules log, as they can since JAX 0.11.1.
 
-        Raises:
-          NotImplementedError: when it is called, if a rule logs something. jaxviz does not collect that yet.
+        What a rule logs in a scan is stacked, that of a `shard_map` lies side by side, and of a cond it is JAX's `CondSum`.
         """
         return dataclasses.replace(self, want_logs=True)
 
@@ -182,19 +184,19 @@ def _pull_back(
     wanted = tuple([not compat.is_unwanted(x) for x in nonzeros])
     inputs = [*residuals, *(ct for ct, g in zip(cts, given, strict=True) if g)]
     try:
-        backward = known.transposed(given, wanted)
+        backward = known.transposed(given, wanted, want_logs)
     except compat.ConcretizationTypeErrors:
         if not are_concrete(inputs):
             raise
-        backward = known.transposed_at(given, list(map(compat.concrete_value, inputs)))
+        backward = known.transposed_at(given, want_logs, list(map(compat.concrete_value, inputs)))
     outs = iter(_evaluate(backward.backward, inputs))
     for x, nonzero in zip(nonzeros, backward.nonzeros_out, strict=True):
         if nonzero:
             x.accum(next(outs))
     result = jax.tree.unflatten(in_tree, list(map(compat.accumulated, accumulators)))
-    if want_logs and any(compat.has_logged(e.params) for _, e in known.linear.walk()):
-        raise NotImplementedError("A backward rule logs something, which jaxviz does not collect yet; jax.vjp does.")
-    return (result, {}) if want_logs else result
+    if not want_logs:
+        return result
+    return result, {} if backward.logs is None else jax.tree.unflatten(backward.logs, outs)
 
 
 def _evaluate(backward: Program, inputs: list[Any]) -> list[Any]:

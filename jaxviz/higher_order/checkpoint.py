@@ -1,8 +1,8 @@
 """`jax.checkpoint`, whose primitive is `remat`.
 
 A checkpointed function is pushed forward inside its equation. Partial evaluation by the policy then takes what is known out of it:
-that part runs in the forward pass, and what the policy saves of it is kept. What stays in the equation computes the rest
-again, and the tangents. Transposition splits that once more: what no tangent reaches is computed again in the backward pass,
+that part runs in the forward pass, and what the policy saves of it is kept. What stays in the equation recomputes the rest,
+and computes the tangents. Transposition splits that once more: what no tangent reaches is recomputed in the backward pass,
 and only the linear part is transposed.
 
 Source: JAX's `ad_checkpoint.py`.
@@ -230,12 +230,12 @@ def _split_inside(operation: Operation, unknown: Mask, available: Mask, policy: 
 
 
 @transpose_rules.register(compat.remat_p)
-def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
     body: Program = operation.params["jaxpr"]
     parts = split_program(body, linear, transform="transpose")
     n_residuals = len(parts.residuals)
     cts = tuple(nz for nz, u in zip(nonzero_cts, parts.unknown_out, strict=True) if u)
-    back = transpose_program(parts.staged, [False] * n_residuals + [True] * sum(linear), cts)
+    back = transpose_program(parts.staged, [False] * n_residuals + [True] * sum(linear), cts, logs=logs)
     again = recomputed(parts.known, "transpose")
 
     builder = Builder()
@@ -257,7 +257,8 @@ def _transpose_remat(operation: Operation, linear: Mask, nonzero_cts: Mask) -> T
     )
     whole = replace(whole, cotangents=partial(_inlined, cotangents, cts_inside))
     call = apply_remat(operation, whole, prevent_cse)
-    return TransposeRule(Template(call, ["cotangent"]), back.nonzeros_out, "transpose of a checkpointed function")
+    template = Template(call, ["cotangent"])
+    return TransposeRule(template, back.nonzeros_out, "transpose of a checkpointed function", back.logs)
 
 
 def _inlined(cotangents: Mapping[Atom, Sequence[Atom]], parts: Sequence[Atom]) -> Mapping[Atom, tuple[Atom, ...]]:
@@ -294,7 +295,7 @@ covered_from[compat.remat_p] = lambda _: 0
 
 
 @flag_rules.register(compat.remat_p)
-def _flag_remat(operation: Operation, deciding: bool) -> FlagRule:
+def _flag_remat(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
     inner = flag_program(operation.params["jaxpr"], deciding)
     call = apply_remat(operation, unknown(inner.program), operation.params["prevent_cse"])
     return FlagRule(call, tuple((0, w) for w in inner.watches))

@@ -29,10 +29,10 @@ def _jvp_closed_call(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 @transpose_rules.register(compat.core_call_p)
 @transpose_rules.register(compat.closed_call_p)
-def _transpose_closed_call(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
-    parts = transpose.transpose_program(operation.params["call_jaxpr"], linear, nonzero_cts)
+def _transpose_closed_call(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+    parts = transpose.transpose_program(operation.params["call_jaxpr"], linear, nonzero_cts, logs=logs)
     template = Template(parts.backward, ["cotangent"] * len(parts.backward.equations), keeps_lines=True)
-    return TransposeRule(template, parts.nonzeros_out, "transpose of a call")
+    return TransposeRule(template, parts.nonzeros_out, "transpose of a call", parts.logs)
 
 
 @vmap_rules.register(compat.core_call_p)

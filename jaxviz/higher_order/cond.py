@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
+
+import jax
 
 from jaxviz.higher_order.flags import unknown, unraised
 from jaxviz.higher_order.observing import Observing, observed
@@ -41,7 +43,13 @@ from jaxviz.transforms.linearize import (
     rule_of,
 )
 from jaxviz.transforms.partial_eval import Policy, SplitRule, policy_rules, recomputed, split_program, split_rules
-from jaxviz.transforms.transpose import TransposeRule, transpose_program, transpose_rules, typed_by_cotangents
+from jaxviz.transforms.transpose import (
+    Transposed,
+    TransposeRule,
+    transpose_program,
+    transpose_rules,
+    typed_by_cotangents,
+)
 from jaxviz.transforms.vmap import Dims, Note, VmapRule, inputs_moved, vmap_program, vmap_rule, vmap_rules
 
 
@@ -236,18 +244,38 @@ typed_by_cotangents.add(compat.cond_p)
 
 
 @transpose_rules.register(compat.cond_p)
-def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _transpose_cond(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
     branches: tuple[Program, ...] = operation.params["branches"]
     _, *lin = linear
-    nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts).nonzeros_out for b in branches)
-    made = cond_operation(
-        operation,
-        [
-            transpose_program(b, lin, nonzero_cts, None, nonzeros_out, ct_avals=operation.out_avals).backward
-            for b in branches
-        ],
-    )
-    return TransposeRule(Template(call_of(made), ["cotangent"]), nonzeros_out, "transpose of a cond")
+    nonzeros_out = _any_branch(transpose_program(b, lin, nonzero_cts, logs=logs).nonzeros_out for b in branches)
+    parts = [
+        transpose_program(b, lin, nonzero_cts, None, nonzeros_out, ct_avals=operation.out_avals, logs=logs)
+        for b in branches
+    ]
+    n_cts = sum(nonzeros_out)
+    made = cond_operation(operation, [_with_zeros_logged(i, parts, n_cts) for i in range(len(parts))])
+    call, tree = call_of(made), None
+    if any(p.logs is not None for p in parts):
+        given = iter(call.outvars[n_cts:])
+        logged = [{} if p.logs is None else jax.tree.unflatten(p.logs, islice(given, p.logs.num_leaves)) for p in parts]
+        leaves, tree = jax.tree.flatten(compat.logged_by_branches(call.invars[0], logged))
+        if logs:
+            call = with_results(call, [*call.outvars[:n_cts], *leaves])
+    return TransposeRule(Template(call, ["cotangent"]), nonzeros_out, "transpose of a cond", tree)
+
+
+def _with_zeros_logged(branch: int, parts: Sequence[Transposed], n_cts: int) -> Program:
+    """A transposed branch whose results are the cotangents, then what each of the branches logs, which are zeros for the others."""
+    backward = parts[branch].backward
+    logged = [p.backward.outvars[n_cts:] for p in parts]
+    if not any(logged):
+        return backward
+    builder = Builder(backward.constvars, backward.consts)
+    outs = builder.inline(backward, backward.invars)
+    results = outs[:n_cts]
+    for i, of_branch in enumerate(logged):
+        results += outs[n_cts:] if i == branch else [builder.zero(a.aval, "transpose") for a in of_branch]
+    return with_results(builder.program(backward.invars, outs, backward.debug_info, like=backward), results)
 
 
 @dce_rules.register(compat.cond_p)
@@ -322,7 +350,7 @@ covered_from[compat.cond_p] = lambda _: 0
 
 
 @flag_rules.register(compat.cond_p)
-def _flag_cond(operation: Operation, deciding: bool) -> FlagRule:
+def _flag_cond(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
     """Each branch gives the flags of all; those of the others are not raised."""
     found = [flag_program(b, deciding) for b in operation.params["branches"]]
     watches = [(place, w) for place, inner in enumerate(found) for w in inner.watches]

@@ -94,13 +94,14 @@ def _jvp_custom_vjp(operation: Operation, nonzeros: Mask) -> JvpRule:
 
 @transpose_rules.register(compat.custom_lin_p)
 def _transpose_custom_lin(
-    operation: Operation, linear: Mask, nonzero_cts: Mask, values: Sequence[Any] | None = None
+    operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
 ) -> TransposeRule:
     residual_avals = [a for a, lin in zip(operation.in_avals, linear, strict=True) if not lin]
-    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts, values)
+    log = compat.Log(logs)
+    traced, nonzeros_out = compat.trace_backward_rule(dict(operation.params), residual_avals, nonzero_cts, log, values)
     program = read_traced(traced)
     template = Template(program, ["cotangent"] * len(program.equations), keeps_lines=True)
-    return TransposeRule(template, tuple(nonzeros_out), "custom backward rule")
+    return TransposeRule(template, tuple(nonzeros_out), "custom backward rule", log.tree)
 
 
 @dce_rules.register(compat.remat_opt_p)

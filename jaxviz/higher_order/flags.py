@@ -46,13 +46,18 @@ def in_a_loop(inner: Flagged) -> list[Watch]:
     return [replace(w, n_loops=w.n_loops + 1) for w in inner.watches]
 
 
-def starts(builder: Builder, watches: Sequence[Watch]) -> list[Atom]:
-    """What a loop starts with beside its carry: the number of the step, and flags that are not raised."""
-    return [builder.inline(p, [])[0] for p in (_zeroth(), *(unraised(w.n_flags, w.n_loops) for w in watches))]
+def starts(builder: Builder, watches: Sequence[Watch], carry: Sequence[Atom], keeps: bool) -> list[Atom]:
+    """What a loop starts with beside its carry: the number of the step, flags that are not raised, and what `counting` keeps."""
+    (zeroth,) = builder.inline(_zeroth(), [])
+    flags = [builder.inline(unraised(w.n_flags, w.n_loops), [])[0] for w in watches]
+    return [zeroth, *flags, *(carry if keeps else [])]
 
 
-def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: int) -> Program:
-    """A loop's body with flags: `consts, carry, step, flags, xs → carry, step, flags, ys`."""
+def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: int, keeps: bool) -> Program:
+    """A loop's body with flags: `consts, carry, step, flags, xs → carry, step, flags, ys`.
+
+    With `keeps` there goes round, after the flags, the carry that the first step in which one is raised began with.
+    """
     builder = Builder()
     consts, carry, xs = partition([Var(a) for a in inner.program.in_avals], n_consts, n_carry)
     outs = builder.inline(inner.program, (*consts, *carry, *xs))
@@ -60,9 +65,15 @@ def counting(inner: Flagged, watches: Sequence[Watch], n_consts: int, n_carry: i
     step = Var(_zeroth().out_avals[0])
     so_far = [Var(unraised(w.n_flags, w.n_loops).out_avals[0]) for w in watches]
     noted = note(builder, so_far, flags, watches, step)
+    before = [Var(v.aval) for v in carry] if keeps else []
+    kept: list[Atom] = []
+    if keeps:
+        rule = _kept(len(so_far), *(v.aval for v in (*so_far, *before)))
+        kept = builder.inline(rule, [*so_far, *before, *carry])
     after = builder.inline(_next(), [step])
     carried, ys = partition(results, n_carry)
-    return unknown(builder.program([*consts, *carry, step, *so_far, *xs], [*carried, *after, *noted, *ys]))
+    ins, outs = [*carry, step, *so_far, *before], [*carried, *after, *noted, *kept]
+    return unknown(builder.program([*consts, *ins, *xs], [*outs, *ys]))
 
 
 def note(
@@ -73,6 +84,19 @@ def note(
         builder.inline(_noted(f.aval, w.n_flags, w.n_loops), [v, f, step])[0]
         for v, f, w in zip(so_far, now, watches, strict=True)
     ]
+
+
+@shared
+def _kept(n: int, *avals: Any) -> Program:
+    """(the flags of `n` watches so far, the carry that is kept, that of this step) → what is kept: that of this step, until one is raised."""
+
+    def keep(*args: Any) -> list[Any]:
+        so_far, kept, now = partition(args, n, len(avals) - n)
+        first = [lax.reshape(lax.slice(f, (0, 0, 0), (1, f.shape[1], 1)), (f.shape[1],)) for f in so_far]
+        is_raised = lax.ge(lax.reduce_max(lax.concatenate(first, 0), (0,)), jnp.int32(0))
+        return [lax.select_n(is_raised, y, x) for x, y in zip(kept, now, strict=True)]
+
+    return trace_rule(keep, [*avals, *avals[n:]])
 
 
 @shared

@@ -114,27 +114,31 @@ transpose.typed_by_cotangents.add(compat.jit_p)
 
 
 @transpose_rules.register(compat.jit_p)
-def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
-    parts = transpose.transpose_program(operation.params["jaxpr"], linear, nonzero_cts, ct_avals=operation.out_avals)
+def _transpose_jit(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
+    parts = transpose.transpose_program(
+        operation.params["jaxpr"], linear, nonzero_cts, ct_avals=operation.out_avals, logs=logs
+    )
     others = [i for i, lin in enumerate(linear) if not lin]
     cts_in = [i for i, nz in enumerate(nonzero_cts) if nz]
     cts_out = select(parts.nonzeros_out, [i for i, lin in enumerate(linear) if lin])
     made = _transposed_jit(operation, parts.backward, others, cts_in, cts_out)
-    return TransposeRule(Template(call_of(made), ["cotangent"]), parts.nonzeros_out, "transpose of a jitted function")
+    template = Template(call_of(made), ["cotangent"])
+    return TransposeRule(template, parts.nonzeros_out, "transpose of a jitted function", parts.logs)
 
 
 def _transposed_jit(
     like: Operation, body: Program, others: Sequence[int], cts_in: Sequence[int], cts_out: Sequence[int]
 ) -> Operation:
-    """Cotangents come in as the results went out, and go out as the operands came in."""
+    """Cotangents come in as the results went out, and go out as the operands came in; what is logged, as it comes."""
     p = like.params
+    n_logged = len(body.outvars) - len(cts_out)
     params = {
         **p,
         "jaxpr": body,
         "in_shardings": (*(p["in_shardings"][i] for i in others), *(p["out_shardings"][i] for i in cts_in)),
         "in_layouts": (*(p["in_layouts"][i] for i in others), *(p["out_layouts"][i] for i in cts_in)),
-        "out_shardings": tuple(p["in_shardings"][i] for i in cts_out),
-        "out_layouts": tuple(p["in_layouts"][i] for i in cts_out),
+        "out_shardings": (*(p["in_shardings"][i] for i in cts_out), *([compat.UNSPECIFIED] * n_logged)),
+        "out_layouts": (*(p["in_layouts"][i] for i in cts_out), *([None] * n_logged)),
         "donated_invars": (False,) * len(body.invars),
     }
     return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)

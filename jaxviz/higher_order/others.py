@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxviz.ir.syntax import Equation, Program
 
 RUNS = {
-    "custom_linear_solve": "solve", "linear_call": "callee", "custom_vmap_call": "call", "composite": "jaxpr",
+    "custom_linear_solve": "solve", "linear_call": "callee", "custom_vmap_call": "call",
     "remat_opt": "fwd_jaxpr", "run_state": "jaxpr",
 }  # fmt: skip
 """Of their several programs the one that runs."""

@@ -91,9 +91,13 @@ class HigherOrder:
         raise NotImplementedError
 
     def inputs_of_step(
-        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False
+        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
-        """The same, or what the condition reads before that step, where the steps before it are to be run for it; traceable."""
+        """The same, or what the condition reads before that step, where the steps before it are to be run for it; traceable.
+
+        Args:
+          since: the step that begins with the carry among the operands.
+        """
         raise NotImplementedError
 
     def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:

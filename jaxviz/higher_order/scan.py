@@ -123,14 +123,14 @@ class _ScanKind(HigherOrder):
         return [*consts, *carry, *(row(x, i) for x in xs)]
 
     def inputs_of_step(
-        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False
+        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
         consts, carry, xs = partition(operands, *self.carry(operation))
         length, reverse, body = self.trip_count(operation), operation.params["reverse"], Scan(operation).body
-        if step:
+        if step > since:
             run = as_function(replace(body, outvars=body.outvars[: len(carry)], debug_info=None, closed=True))
-            before = [x[length - step :] if reverse else x[:step] for x in xs]
-            carry, _ = lax.scan(lambda c, x: (run(*consts, *c, *x), None), list(carry), before, step, reverse)
+            before = [x[length - step : length - since] if reverse else x[since:step] for x in xs]
+            carry, _ = lax.scan(lambda c, x: (run(*consts, *c, *x), None), list(carry), before, step - since, reverse)
         i = self.turned(operation, step)
         return [*consts, *carry, *(x[i] for x in xs)]
 
@@ -357,13 +357,13 @@ typed_by_cotangents.add(compat.scan_p)
 
 
 @transpose_rules.register(compat.scan_p)
-def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
     """Cotangents of the carry go round in reverse; those of the consts are summed up in a carry of their own.
 
     A part of the carry that starts from a zero tangent is not a linear operand, but goes round with the others.
 
     Before: `consts, T consts, T carry, T xs, xs → T carry, T ys`.
-    After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`.
+    After: `consts; CT consts, CT carry; CT ys, xs → CT consts, CT carry; CT xs`, and stacked, what is logged.
     """
     scan = Scan(operation)
     n_consts, n_carry = scan.n_consts, scan.n_carry
@@ -378,6 +378,7 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
         carried=[True] * n_const_lin + [False] * (n_lin - n_const_lin),
         instantiate=[True] * n_lin,
         ct_avals=[compat.as_weak_as(a, b) for a, b in zip(scan.body.out_avals, operation.out_avals, strict=True)],
+        logs=logs,
     )
     n_fixed, n_stacked, n_ys = n_consts - n_const_lin, len(xs_lin) - sum(xs_lin), sum(ys_cts)
     fixed, stacked, ct_carry, ct_ys, ct_consts = partition(
@@ -403,9 +404,9 @@ def _transpose_scan(operation: Operation, linear: Mask, nonzero_cts: Mask) -> Tr
     ys = [ct for ct in cts[n_carry:] if ct is not None]
     outs = builder.apply(made, [*others[:n_fixed], *starts, *going_round, *ys, *others[n_fixed + n_starts :]])
     is_operand = (*([True] * n_const_lin), *carry_lin, *([True] * sum(xs_lin)))
-    backward = builder.program([*others, *given], select(is_operand, outs))
+    backward = builder.program([*others, *given], [*select(is_operand, outs[:n_lin]), *outs[n_lin:]])
     template = Template(backward, ["cotangent"] * len(backward.equations), keeps_lines=True)
-    return TransposeRule(template, (True,) * sum(linear), "transpose of a scan")
+    return TransposeRule(template, (True,) * sum(linear), "transpose of a scan", parts.logs)
 
 
 @vmap_rules.register(compat.scan_p)
@@ -457,18 +458,20 @@ covered_from[compat.scan_p] = lambda operation: SCAN.carry(operation)[1]
 
 
 @flag_rules.register(compat.scan_p)
-def _flag_scan(operation: Operation, deciding: bool) -> FlagRule:
+def _flag_scan(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
     scan = Scan(operation)
     inner = flag_program(scan.body, deciding)
     watches = in_a_loop(inner)
+    keeps &= bool(watches)
     n_consts, n_carry = scan.n_consts, scan.n_carry
-    made = scan.like(counting(inner, watches, n_consts, n_carry), n_consts, n_carry + 1 + len(watches))
     builder = Builder()
     operands = [Var(a) for a in operation.in_avals]
-    before, xs = partition(operands, n_consts + n_carry)
-    outs = builder.apply(made, [*before, *starts(builder, watches), *xs])
-    carry, _, flags, ys = partition(outs, n_carry, 1, len(watches))
-    return FlagRule(builder.program(operands, [*carry, *ys, *flags]), tuple((0, w) for w in watches))
+    consts, carry, xs = partition(operands, n_consts, n_carry)
+    beside = starts(builder, watches, carry, keeps)
+    body = counting(inner, watches, n_consts, n_carry, keeps)
+    outs = builder.apply(scan.like(body, n_consts, n_carry + len(beside)), [*consts, *carry, *beside, *xs])
+    carry, _, flags, kept, ys = partition(outs, n_carry, 1, len(watches), len(beside) - 1 - len(watches))
+    return FlagRule(builder.program(operands, [*carry, *ys, *flags, *kept]), tuple((0, w) for w in watches))
 
 
 @observed(compat.scan_p)

@@ -259,17 +259,22 @@ def _linearize_shard_map(operation: Operation, nonzeros: Mask, mode: Mode = VJP)
 
 
 @transpose_rules.register(compat.shard_map_p)
-def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
     """Without types that say what differs, each device is given its share of a cotangent that all have whole, and their results
     are summed."""
     p = operation.params
     others = [i for i, lin in enumerate(linear) if not lin]
     linear_specs = select(linear, p["in_specs"])
-    with compat.inside_shard_map(operation):
-        parts = transpose_program(p["jaxpr"], linear, nonzero_cts)
+    with compat.inside_shard_map(operation) as names:
+        parts = transpose_program(p["jaxpr"], linear, nonzero_cts, logs=logs)
+        ct_specs_out = _cotangent(select(parts.nonzeros_out, linear_specs))
+        n_cts = len(ct_specs_out)
         body = parts.backward
         if not p["check_vma"]:
-            body = _summed(body, select(parts.nonzeros_out, linear_specs), p)
+            body = _summed(body, ct_specs_out, p)
+        if len(body.outvars) > n_cts:
+            body = _logged_side_by_side(body, n_cts)
+        log_specs = [compat.residual_spec(a.aval, names, p) for a in body.outvars[n_cts:]]
     builder = Builder()
     operands = [Var(operation.in_avals[i]) for i in others]
     cts = [Var(compat.cotangent_type(a)) for a in select(nonzero_cts, operation.out_avals)]
@@ -281,11 +286,21 @@ def _transpose_shard_map(operation: Operation, linear: Mask, nonzero_cts: Mask) 
         body,
         [*operands, *shares],
         [*(p["in_specs"][i] for i in others), *ct_specs],
-        _cotangent(select(parts.nonzeros_out, linear_specs)),
+        [*ct_specs_out, *log_specs],
     )
     program = builder.program([*operands, *cts], outs)
     roles: list[Role] = ["cotangent"] * len(program.equations)
-    return TransposeRule(Template(program, roles), parts.nonzeros_out, "transpose of shard_map")
+    return TransposeRule(Template(program, roles), parts.nonzeros_out, "transpose of shard_map", parts.logs)
+
+
+def _logged_side_by_side(body: Program, n_cts: int) -> Program:
+    """The body whose results after the cotangents, if scalar, have a dimension along which those of the devices lie."""
+    builder = Builder(body.constvars, body.consts)
+    outs = builder.inline(body, body.invars)
+    for i, a in enumerate(outs[n_cts:], n_cts):
+        if getattr(a.aval, "shape", None) == ():
+            (outs[i],) = builder.inline(trace_rule(_expand, [a.aval]), [a])
+    return builder.program(body.invars, outs, body.debug_info, like=body)
 
 
 def _share(builder: Builder, ct: Var, spec: Spec, params: Any) -> Atom:
@@ -298,7 +313,7 @@ def _share(builder: Builder, ct: Var, spec: Spec, params: Any) -> Atom:
 def _summed(body: Program, specs: Sequence[Spec], params: Any) -> Program:
     builder = Builder(body.constvars, body.consts)
     outs = builder.inline(body, body.invars)
-    for i, spec in enumerate(_cotangent(specs)):
+    for i, spec in enumerate(specs):
         axes = compat.axes_summed(spec, params)
         if axes:
             program = trace_rule(lambda x, axes=axes: [compat.psum(x, axes)], [outs[i].aval])
@@ -385,7 +400,7 @@ def _vmap_shard_map(operation: Operation, dims: Dims, axis: compat.Axis) -> Vmap
 
 
 @flag_rules.register(compat.shard_map_p)
-def _flag_shard_map(operation: Operation, deciding: bool) -> FlagRule:
+def _flag_shard_map(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
     """The flags of all devices, side by side, which each device then has."""
     p = operation.params
     body: Program = p["jaxpr"]

@@ -125,12 +125,12 @@ class _WhileKind(HigherOrder):
         return [*consts, *carry]
 
     def inputs_of_step(
-        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False
+        self, operation: Operation, operands: Sequence[Any], step: int, of_condition: bool = False, since: int = 0
     ) -> list[Any]:
         for_condition, consts, carry = partition(operands, *While(operation).sizes)
-        if step:
+        if step > since:
             run = as_function(While(operation).body)
-            carry = lax.fori_loop(0, step, lambda _, c: run(*consts, *c), list(carry))
+            carry = lax.fori_loop(since, step, lambda _, c: run(*consts, *c), list(carry))
         return [*(for_condition if of_condition else consts), *carry]
 
     def steps(self, operation: Operation, operands: Sequence[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
@@ -267,7 +267,7 @@ def _split_while(operation: Operation, unknown: Mask, available: Mask | None, po
 
 
 @transpose_rules.register(compat.while_p)
-def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask) -> TransposeRule:
+def _transpose_while(operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool) -> TransposeRule:
     raise ReverseModeError(
         "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop values. "
         "Try using lax.scan, or using fori_loop with static start/stop."
@@ -311,7 +311,7 @@ def _vmap_while(operation: Operation, dims: Dims, axis: compat.Axis) -> VmapRule
 
 
 @flag_rules.register(compat.while_p)
-def _flag_while(operation: Operation, deciding: bool) -> FlagRule:
+def _flag_while(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
     """What the condition computes leads to no value, and is watched only where what decides is: by computing it once more in each
     step, and once after the last."""
     loop = While(operation)
@@ -322,23 +322,24 @@ def _flag_while(operation: Operation, deciding: bool) -> FlagRule:
     both = inner if asked is None else _side_by_side(asked, n_condition, inner, n_consts)
     n_all = n_consts if asked is None else n_condition + n_consts
     watches = in_a_loop(both)
-    body = counting(both, watches, n_all, n_carry)
+    keeps &= bool(watches)
+    body = counting(both, watches, n_all, n_carry, keeps)
     unread = [Var(a) for a in body.in_avals[n_all + n_carry :]]
     condition = unknown(replace(loop.condition, invars=(*loop.condition.invars, *unread)))
     made = loop.like(condition, n_condition, body, n_all)
     builder = Builder()
     operands = [Var(a) for a in operation.in_avals]
-    for_condition, rest = partition(operands, n_condition)
-    before = operands if asked is None else [*for_condition, *for_condition, *rest]
-    outs = builder.apply(made, [*before, *starts(builder, watches)])
-    carry, (step,), flags = partition(outs, n_carry, 1)
+    for_condition, consts, carry = partition(operands, n_condition, n_consts)
+    before = operands if asked is None else [*for_condition, *for_condition, *consts, *carry]
+    outs = builder.apply(made, [*before, *starts(builder, watches, carry, keeps)])
+    carry, (step,), flags, kept = partition(outs, n_carry, 1, len(watches))
     if asked is not None:
         now = builder.inline(asked.program, [*for_condition, *carry])
         first = len(watches) - len(now)
         flags = [*flags[:first], *note(builder, flags[first:], now, watches[first:], step)]
     labels = [label for label, _ in operation.programs]
     places = [labels.index("body_jaxpr")] * len(inner.watches) + [labels.index("cond_jaxpr")] * len(watches)
-    return FlagRule(builder.program(operands, [*carry, *flags]), tuple(zip(places, watches, strict=False)))
+    return FlagRule(builder.program(operands, [*carry, *flags, *kept]), tuple(zip(places, watches, strict=False)))
 
 
 def _flags_alone(flagged: Flagged) -> Flagged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class JaxvizError(Exception):
-    """What all errors of the engine's own are."""
+    """The base class of jaxviz's own errors."""
 
 
 class UnsupportedJaxError(JaxvizError, ImportError):
@@ -16,7 +16,7 @@ class ProgramTypeError(JaxvizError, TypeError):
 
 
 class EquationError(JaxvizError):
-    """An equation that a transform cannot take; the message names the primitive and the user's line.
+    """An equation that a transform cannot handle; the message names the primitive and the user's line.
 
     Args:
       message: what is missing, and what to do.

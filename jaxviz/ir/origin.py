@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jaxviz.ir import compat
+from jaxviz.ir.own_code import Owner, owner
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Origin
-
-_OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 __all__ = [
     "Location",
@@ -20,36 +21,57 @@ __all__ = [
     "ancestors",
     "call_stack",
     "definition",
-    "is_framework",
+    "evaluated_by",
     "is_inside_own_code",
-    "is_own_code",
+    "library_line",
     "locate",
+    "location_at",
+    "own_line",
+    "owners",
+    "path_of_calls",
+    "written_by",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the user's source; `str()` gives `file:line`, and `cell:line` in a notebook.
+    """A place in the user's source; `str()` gives `file:line`, and `In[3]:5` in a notebook.
 
     Args:
       file: path of the file, or IPython's name for a cell.
       line: line number, from 1.
       function: qualified name of the function.
-      column: column of the call, from 0, where Python recorded one.
+      column: column of the expression, from 0, in bytes of UTF-8, where Python recorded one.
+      end_line, end_column: where the expression ends; 0 where Python did not record it.
     """
 
     file: str
     line: int
     function: str
     column: int = field(default=0, compare=False)
+    end_line: int = field(default=0, compare=False)
+    end_column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{file_label(self.file)}:{self.line}"
 
 
+_CELL_OF_TERMINAL = re.compile(r"<ipython-input-(\d+)-")
+
+
 def file_label(file: str) -> str:
-    """A file's name as reports give it: those that IPython makes up for cells tell nobody anything."""
-    return "cell" if is_cell(file) else file
+    """A file's name as reports give it: a cell's is `In[3]`, as IPython counts them, for the names that it makes up tell nobody anything."""
+    if not is_cell(file):
+        return file
+    in_terminal = _CELL_OF_TERMINAL.match(file)
+    if in_terminal:
+        return f"In[{in_terminal[1]}]"
+    # Where IPython has not been imported, no cell has been run.
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = (
+        shell.compile.format_code_name(file) if hasattr(getattr(shell, "compile", None), "format_code_name") else None
+    )
+    return named[1] if named else "cell"
 
 
 def is_cell(file: str) -> bool:
@@ -57,54 +79,137 @@ def is_cell(file: str) -> bool:
     return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
-def is_own_code(filename: str) -> bool:
-    """Whether a file is part of jaxviz."""
-    return filename.startswith(_OWN_CODE)
-
-
 def locate(source: Any) -> Location | None:
-    """The innermost line of the user's that led to an equation, or None where it has none of its own.
+    """The user's line that led to an equation, or None where it has none.
+
+    The innermost one of the function's own code, as `own_code` says what that is; of a function that is a library's altogether, the
+    innermost of the library's; failing that, the line that called jaxviz.
 
     Args:
-      source: an equation's `source`. Frames inside jax, jaxviz and the standard library are passed over.
+      source: an equation's `source`. Frames of jax, jaxviz and the standard library are passed over.
     """
+    lines = _lines(source)
+    return lines.own or lines.library or lines.caller
+
+
+def own_line(source: Any) -> Location | None:
+    """The innermost line of the user's own code that led to an equation; None where there is none, as in a library's jitted function."""
+    return _lines(source).own
+
+
+def library_line(source: Any) -> Location | None:
+    """The innermost line of a library that led to an equation, where the user's own line called one; JAX is none."""
+    return _lines(source).library
+
+
+def written_by(source: Any) -> Instructions | None:
+    """What equations have in common that one expression wrote, at different times: the instructions from the user's own down to JAX's."""
+    return _lines(source).written
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Instructions:
+    """Instructions that were under way, each with its code; one object for the same ones, since to tell codes apart takes time.
+
+    Args:
+      outermost: the last of them, the user's own where there is one.
+    """
+
+    outermost: tuple[Any, int]
+
+
+@cleared
+@cache
+def _instructions(*passed: tuple[Any, int]) -> Instructions:
+    return Instructions(passed[-1])
+
+
+def evaluated_by(source: Any) -> Instructions | None:
+    """What equations have in common that were computed for one expression, and in one of a library's if the user's own called a library."""
+    return _lines(source).evaluated
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    own: Location | None = None
+    library: Location | None = None
+    caller: Location | None = None
+    written: Instructions | None = None
+    evaluated: Instructions | None = None
+
+
+def _lines(source: Any) -> _Lines:
     traceback = source.traceback if source is not None else None
-    return None if traceback is None else _locate(traceback)
+    return _NO_LINES if traceback is None else _lines_of(traceback)
+
+
+_NO_LINES = _Lines()
 
 
 @cleared
 @lru_cache(maxsize=65536)
-def _locate(traceback: Any) -> Location | None:
-    for frame in compat.user_frames(traceback):
-        if not is_own_code(frame.file_name):
-            return Location(frame.file_name, frame.start_line, frame.function_name, frame.start_column)
-    return None
+def _lines_of(traceback: Any) -> _Lines:
+    library = None
+    passed: list[tuple[Any, int]] = []
+    evaluated: list[tuple[Any, int]] = []
+    was_called = False  # whether jaxviz called the library
+    codes, instructions = traceback.raw_frames()
+    frames = zip(codes, instructions, owners(codes), strict=True)
+    for code, instruction, whose in frames:
+        passed.append((code, instruction))
+        match whose:
+            case "user":
+                here = location_at(code, instruction)
+                evaluated.append((code, instruction))
+                # What called jaxviz is not part of the function, but where there is no line at all it is better than none.
+                if was_called and not any(o == "jaxviz" for _, _, o in frames):
+                    return _Lines(None, library, here, _instructions(*passed), _instructions(*evaluated))
+                return _Lines(here, library, None, _instructions(*passed), _instructions(*evaluated))
+            case "library":
+                library = library or location_at(code, instruction)
+                evaluated.append((code, instruction))
+            case "jaxviz":
+                was_called = library is not None
+    same = _instructions(*evaluated) if evaluated else None
+    return _Lines(None, library, None, _instructions(*passed) if passed else None, same)
 
 
-_FRAMEWORKS = tuple(
-    f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in "flax haiku equinox optax einops numpyro diffrax".split()
-)
-"""Libraries that models are written with: their users would not change a line of them."""
+def owners(codes: Sequence[Any]) -> list[Owner]:
+    """Whose each code of a stack is, innermost first. What a library writes, compiles and calls, as one that checks types does, is Python's."""
+    found: list[Owner] = []
+    in_library = False
+    for code in reversed(codes):
+        whose = owner(code.co_filename)
+        if in_library and code.co_filename == "<string>":
+            whose = "python"
+        else:
+            in_library = whose == "library"
+        found.append(whose)
+    return found[::-1]
 
 
-def is_framework(filename: str) -> bool:
-    """Whether a file is part of a library that models are written with."""
-    return any(name in filename for name in _FRAMEWORKS)
+def location_at(code: Any, instruction: int) -> Location:
+    """The expression that an instruction evaluates."""
+    frame = compat.frame_at(code, instruction)
+    return Location(
+        frame.file_name, frame.start_line, frame.function_name, frame.start_column, frame.end_line, frame.end_column
+    )
 
 
 @cleared
 @lru_cache(maxsize=65536)
 def _call_stack(traceback: Any) -> tuple[Location, ...]:
-    frames = [
-        Location(f.file_name, f.start_line, f.function_name, f.start_column)
-        for f in compat.user_frames(traceback)
-        if not is_own_code(f.file_name)
-    ]
-    return tuple(f for f in frames if not is_framework(f.file)) or tuple(frames)
+    codes, instructions = traceback.raw_frames()
+    frames = list(zip(codes, instructions, owners(codes), strict=True))
+    for whose in ("user", "library"):
+        found = tuple(location_at(code, i) for code, i, o in frames if o == whose)
+        if found:
+            return found
+    return ()
 
 
 def call_stack(source: Any) -> tuple[Location, ...]:
-    """The user's lines that led to an equation, innermost first, without those of libraries that models are written with.
+    """The user's own lines that led to an equation, innermost first; those of libraries where there are no others.
 
     Args:
       source: an equation's `source`.
@@ -113,13 +218,25 @@ def call_stack(source: Any) -> tuple[Location, ...]:
     return () if traceback is None else _call_stack(traceback)
 
 
+@cleared
+@lru_cache(maxsize=65536)
+def path_of_calls(traceback: Any) -> tuple[Location, ...]:
+    """The lines of the user's and of libraries on the way to an equation, innermost first; not what called jaxviz."""
+    codes, instructions = traceback.raw_frames()
+    inside = itertools.takewhile(
+        lambda frame: frame[2] != "jaxviz", zip(codes, instructions, owners(codes), strict=True)
+    )
+    return tuple(location_at(code, i) for code, i, whose in inside if whose in ("user", "library"))
+
+
 def is_inside_own_code(source: Any) -> bool:
     """Whether an equation was written by a user's function that jaxviz called: a custom rule, say, and not a rule of JAX's."""
     traceback = source.traceback if source is not None else None
     if traceback is None:
         return False
-    frame = next(compat.user_frames(traceback), None)
-    return frame is not None and not is_own_code(frame.file_name)
+    # flax has its frames left out of those of the user.
+    found = owners(traceback.raw_frames()[0])
+    return next((o in ("user", "library") for o in found if o not in ("jax", "python")), False)
 
 
 def definition(debug_info: Any) -> Location | None:

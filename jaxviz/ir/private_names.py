@@ -46,10 +46,12 @@ _MAPPED_RULE = "jax.vmap of a function with a custom rule"
 _MAPPED_COND = "jaxviz.vmap of a cond"
 _JACFWD, _JACREV = "jaxviz.jacfwd", "jaxviz.jacrev"
 _REVERSE = "jaxviz.grad or jaxviz.vjp"
+_LOGS = "with_logs of a function that jaxviz.vjp returned"
 _COTANGENTS = "the error about cotangents that do not fit"
 _DONATION = "jaxviz.watch_donations"
 _RECOMPILING = "jaxviz.explain_recompile"
 _PROBE = "watching a jaxviz.probe"
+_LAYOUTS = "what one device holds of a function on several"
 _POLICY = "a checkpoint policy"
 _NAN_FLAGS = "jaxviz.find_nan under jax_debug_nans"
 _OPTIONS = "naming the parameters of jax.jit"
@@ -102,6 +104,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "source_info_util.current": Name("where Python is, as the source of an equation"),
     "source_info_util.current_name_stack": Name("the scopes in force"),
     "source_info_util.is_user_filename": Name("whether a file is neither jax's nor Python's"),
+    "source_info_util.raw_frame_to_frame": Name("the lines and columns of a frame"),
     "source_info_util.new_source_info": Name("the source of an equation without a line"),
     "source_info_util.reset_name_stack": Name("tracing without the scopes around it"),
     "source_info_util.user_context": Name("has equations carry the line of the one they are evaluated from"),
@@ -135,6 +138,8 @@ PRIVATE_NAMES: dict[str, Name] = {
     "api_util.save_wrapped_fun_debug_info": Name("has errors name the user's function and not a wrapper"),
     "config.eager_constant_folding": Name("tracing with constants computed at once"),
     # JAX's rules
+    "interpreters.ad.JVPTrace": Name("how often a custom rule is derived while what it closes over is there"),
+    "interpreters.ad.LinearizeTrace": Name("how often a custom rule is derived while what it closes over is there"),
     "interpreters.ad.CustomVJPException": Name("JAX's error for a custom_vjp differentiated in what it closes over"),
     "interpreters.ad.GradAccum": Name("the linear operands of a transpose rule"),
     "interpreters.ad.UndefinedPrimal": Name("the linear operands of a transpose rule of the older kind"),
@@ -150,6 +155,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "interpreters.ad.primitive_transposes": Name("transpose rules"),
     "interpreters.ad.replace_rule_output_symbolic_zeros": Name("the zeros that a custom rule returns"),
     "api.check_callable": Name("JAX's error for what is not a function"),
+    "api.vjp": Name("what `jax.grad` is made of, while a training step is traced", "planning a training step"),
     "api._check_input_dtype_revderiv": Name("JAX's error for an argument that has no gradient", _REVERSE),
     "api._check_output_dtype_revderiv": Name("JAX's error for a result that has no gradient", _REVERSE),
     "api._check_scalar": Name("JAX's error for a loss that is not a scalar", _REVERSE),
@@ -166,6 +172,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "api.check_accum": Name("JAX's error for a reference of another type", _REVERSE),
     "api._vjp_accum": Name("where a cotangent goes, with JAX's errors", _REVERSE, since=(0, 11)),
     "api._vjp_not_saveable_error": Name("JAX's error for an argument that was not put back", _REVERSE, since=(0, 11)),
+    "interpreters.ad._merge_rule_logs": Name("what one more backward rule logs, with JAX's errors", _LOGS, since=(0, 11, 1)),
     "interpreters.ad.NullAccum": Name("a cotangent that nobody wants", _REVERSE),
     "interpreters.ad.RefAccum": Name("a cotangent that is added to a reference", _REVERSE),
     "lax.lax._one_vjp": Name("the cotangent 1 of a loss, of its type", _REVERSE),
@@ -211,6 +218,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "pjit._pjit_batcher_for_sharding": Name("a sharding with its mapped dimension", f"{_VMAP} of a jit with shardings"),
     "lax.control_flow.conditionals._bcast_select": Name("of a mapped cond, the operands of one branch", _MAPPED_COND),
     "lax.control_flow.conditionals._bcast_select_n": Name("of a mapped cond, the results", _MAPPED_COND),
+    "lax.control_flow.conditionals.CondSum": Name("what the branches of a cond log", _LOGS, since=(0, 11, 1)),
     "lax.control_flow.conditionals.platform_index_p": Name("which platform a mapped cond runs on", _MAPPED_COND),
     "lax.lax._const": Name("the number of a branch, in the type of the index", _MAPPED_COND),
     "lax.lax.eq": Name("compares that with the index", _MAPPED_COND),
@@ -241,6 +249,17 @@ PRIVATE_NAMES: dict[str, Name] = {
     "config.trace_context_names": Name("the names of its parts", _RECOMPILING),
     "tree_util.equality_errors_pytreedef": Name("where two structures of arguments differ", _RECOMPILING),
     "tree_util.keystr": Name("the path of that place", _RECOMPILING),
+    # layouts over devices
+    "lib.mlir.ir.RankedTensorType": Name("the shape of what an instruction makes", _LAYOUTS),
+    "lib.mlir.ir.WalkResult": Name("goes through the instructions of a lowered program", _LAYOUTS),
+    "lib.mlir.passmanager.PassManager": Name("runs Shardy on a lowered program, without compiling it", _LAYOUTS),
+    "lib.mlir.dialects.sdy.AxisRefAttr": Name("an axis in a layout", _LAYOUTS),
+    "lib.mlir.dialects.sdy.DimensionShardingAttr": Name("the axes over which a dimension is divided", _LAYOUTS),
+    "lib.mlir.dialects.sdy.MeshAttr": Name("the axes of a mesh", _LAYOUTS),
+    "lib.mlir.dialects.sdy.MeshAxisAttr": Name("the size of an axis", _LAYOUTS),
+    "lib.mlir.dialects.sdy.SubAxisInfoAttr": Name("a part of an axis", _LAYOUTS),
+    "lib.mlir.dialects.sdy.TensorShardingAttr": Name("the layout of a value", _LAYOUTS),
+    "lib.mlir.dialects.sdy.TensorShardingPerValueAttr": Name("the layouts of an instruction's results", _LAYOUTS),
     # probes
     "callback._get_sdy_array_list_for_callbacks": Name("a callback from each device", _PROBE),
     "callback.emit_python_callback": Name("a callback that takes what XLA has as it is, once", _PROBE),

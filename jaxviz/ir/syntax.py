@@ -102,7 +102,7 @@ class Operation:
 
 @dataclass(eq=False, slots=True)  # not frozen, as Equation
 class Origin:
-    """Where a derived equation came from. Never changed once made.
+    """Where a derived equation came from. It is immutable.
 
     Args:
       equation: the equation of the program before, or None for one that stands for no single equation.
@@ -123,7 +123,7 @@ class Origin:
 class Equation:
     """`outvars = operation invars`, with the user's source line and, in a derived program, its origin.
 
-    Never changed once made.
+    It is immutable.
     """
 
     operation: Operation
@@ -150,10 +150,11 @@ class Equation:
 
     @property
     def location(self) -> Location | None:
-        """The user's line: its own, or that of the nearest equation that it came from; None where none of them has one."""
-        from jaxviz.ir.origin import ancestors, locate
+        """The user's line of this equation, or of its nearest origin that has one; None if there is none."""
+        from jaxviz.ir.origin import ancestors, locate, own_line
 
-        return next(filter(None, (locate(e.source) for e in (self, *ancestors(self)))), None)
+        sources = [e.source for e in (self, *ancestors(self))]
+        return next(filter(None, (line(s) for line in (own_line, locate) for s in sources)), None)
 
     def __repr__(self) -> str:
         types = ", ".join(aval.str_short(short_dtypes=True) for aval in self.operation.out_avals)
@@ -251,18 +252,18 @@ class Program:
     """A typed program: `lambda constvars; invars. let equations in outvars`.
 
     Args:
-      constvars, consts: closed-over arrays and the variables that stand for them.
+      constvars, consts: the variables of captured constants, and their arrays.
       invars, outvars: inputs and results.
       equations: in order of evaluation.
       effects: JAX effects; one that concerns an input names it by position.
       debug_info: JAX's record of the function's name, source and argument names.
-      branches: where Python looked at a value; such a program was recorded on concrete values and is one path.
-      closed: whether it is written out as a ClosedJaxpr (always, but for the params that hold an open jaxpr).
-      tangents: gives, of a program that takes tangents, a mapping from each of its variables that is a tangent to what it is the tangent of.
-        Worked out when it is asked for.
-      cotangents: gives, of a transposed program, a mapping from a value of the forward program to the variables whose sum is its cotangent.
-      relations: gives, of a derived program, what its variables are to those of the program before. One that both share is the same value,
-        and not listed. Worked out when it is asked for.
+      branches: where Python read a value; such a program was recorded on concrete values, and is a single path.
+      closed: whether it is emitted as a ClosedJaxpr (always, except in params that hold an open jaxpr).
+      tangents: returns, for a program that takes tangents, a mapping from each tangent variable to the variable that it is the tangent
+        of. Computed when it is read.
+      cotangents: returns, for a transposed program, a mapping from a value of the forward program to the variables whose sum is its cotangent.
+      relations: returns, for a derived program, how its variables relate to those of the previous program. A variable that both share is the
+        same value, and not listed. Computed when it is read.
     """
 
     constvars: tuple[Var, ...]
@@ -297,7 +298,7 @@ class Program:
 
     @property
     def arg_names(self) -> tuple[str, ...]:
-        """A path such as `params['w']` for each input, '' where it has none."""
+        """A path such as `params['w']` for each input; '' if it has none."""
         names = self.debug_info.arg_names if self.debug_info is not None else None
         return tuple(names) if names and len(names) == len(self.invars) else ("",) * len(self.invars)
 
@@ -307,7 +308,7 @@ class Program:
         return str(self.debug_info.func_name) if self.debug_info is not None else "program"
 
     def walk(self) -> Iterator[tuple[int, Equation]]:
-        """Every equation with its depth, nested ones after the equation that holds them."""
+        """Yields every equation with its depth, nested ones after the equation that holds them."""
         under_way = [iter(self.equations)]
         while under_way:
             for equation in under_way[-1]:

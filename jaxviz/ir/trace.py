@@ -45,13 +45,13 @@ class Traced:
 
 @api_boundary
 def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
-    """Makes the Program of a function, as `jax.make_jaxpr` makes its jaxpr.
+    """Returns a function that traces `fun` to a Program, as `jax.make_jaxpr` does to a jaxpr.
 
     >>> print(trace(jnp.sin)(1.0))
     { lambda ; a:f32[]. let b:f32[] = sin a in (b,) }
 
-    A function whose Python branches on values is run on the arguments instead, and its Program is the one path that it took:
-    `program.is_path` says so and `program.branches` lists the points where Python looked.
+    If Python branches on values in `fun`, it runs on the arguments instead, and its Program is the one path that it took:
+    `program.is_path` says so, and `program.branches` lists the places where Python read a value.
 
     Args:
       fun: takes and returns arrays, or pytrees of them.
@@ -61,7 +61,7 @@ def trace(fun: Callable[..., Any]) -> Callable[..., Program]:
 
     Raises:
       TypeError: an argument is not an array; the message gives its path.
-      jax's tracer errors: Python needs a value that an enclosing `jit` or `vmap` keeps abstract.
+      JAX's tracer errors: Python needs a value that an enclosing `jit` or `vmap` keeps abstract.
     """
 
     compat.check_callable(fun)
@@ -120,6 +120,7 @@ def trace_call(
     debug_info: Any = None,
     keeps_rules: bool = True,
     on_values: bool = False,
+    closes_over: bool = True,
 ) -> Traced:
     """Traces one call.
 
@@ -132,6 +133,7 @@ def trace_call(
       keeps_rules: whether custom JVP rules are derived as JAX derives those of a function called outside `jit`; else as those of
         a jaxpr.
       on_values: whether the function is run on the arguments at once, so that Python may look at values in custom rules too.
+      closes_over: see `compat.trace_to_jaxpr`.
     """
     kwargs = kwargs or {}
     leaves, in_tree = jax.tree.flatten((args, kwargs))
@@ -162,7 +164,7 @@ def trace_call(
         return [*results, *(x for x in aux if compat.is_tracer(x))]
 
     active = [True] * len(leaves) if active is None else active
-    program = _trace_flat(flat, avals, info, leaves, active, keeps_rules, on_values)
+    program = _trace_flat(flat, avals, info, leaves, active, keeps_rules, on_values, closes_over)
     _check_leaks(program, leaves)
 
     def rebuild_aux(values: Sequence[Any]) -> Any:
@@ -177,19 +179,20 @@ def trace_call(
 
 def _trace_flat(
     flat: Callable[..., list[Any]], avals: list[Any], info: Any, leaves: list[Any], active: Sequence[bool],
-    keeps_rules: bool, on_values: bool,
+    keeps_rules: bool, on_values: bool, closes_over: bool,
 ) -> Program:  # fmt: skip
     values = [compat.concrete_value(x) for x in leaves]
+    rules = {"keeps_rules": keeps_rules, "closes_over": closes_over}
     if not on_values:
         try:
             with collector_paused():
-                return read_traced(_folded_if_need_be(flat, avals, info, keeps_rules=keeps_rules))
+                return read_traced(_folded_if_need_be(flat, avals, info, **rules))
         except compat.ConcretizationTypeErrors:
             if not are_concrete(values):
                 raise  # under an outer jit or vmap there is no value to look at: the error is jax's
     keeps = [a or compat.is_tracer(x) for a, x in zip(active, leaves, strict=True)]
     with usual_stack:  # each equation is run
-        traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps)
+        traced = _folded_if_need_be(flat, avals, info, values=values, active=keeps, closes_over=closes_over)
     branches = tuple(Branch(locate(source), kind, value) for source, kind, value in traced.looks)
     return read_traced(traced, branches, is_path=True)
 

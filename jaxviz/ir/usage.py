@@ -11,6 +11,8 @@ _FUNCTION = ("f", "fun", "g")
 """What public functions call their parameters that are functions."""
 
 _WRITE = "Write jaxviz."
+_BY_POSITION = "differentiating with respect to"
+"""In JAX's error for an argument that is not there, or that was given by keyword."""
 
 
 def say_what_to_write(
@@ -26,13 +28,20 @@ def say_what_to_write(
         _note(error, f"Did you mean {close[0]}?")
     places = [i for i, name in enumerate(parameters) if name in _FUNCTION]
     given = [args[i] for i in places if i < len(args)]
-    if not given or places[0] != 0:
+    if not places or places[0] != 0 or any(name in kwargs for name in _FUNCTION):
+        return
+    if not given:
+        _note(error, f"{_WRITE}{_call(public, ['f', 'g'], ['x'])}.")
         return
     no_function = next((x for x in given if not callable(x) and not _is_program(x)), None)
     if no_function is not None:
         right, wrong = _call(public, ["f", "g"], ["x"]), _call(public, ["f(x)", "g(x)"], [])
         _note(error, f"{_WRITE}{right}, not jaxviz.{wrong}: it takes the function, not its result.")
-    elif len(args) == len(places) and callable(given[0]) and kwargs.keys() <= parameters.keys():
+    elif (
+        len(args) == len(places)
+        and callable(given[0])
+        and (kwargs.keys() <= parameters.keys() or _BY_POSITION in str(error))
+    ):
         wanted = _required(given[0])
         if wanted and _takes_arguments(public):
             names = [getattr(x, "__name__", "f") for x in given]
@@ -61,14 +70,14 @@ def _takes_arguments(public: Callable[..., Any]) -> bool:
 
 
 def _required(fun: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that a function has to be called with, by position."""
+    """The names of the arguments that a function has to be called with by position; where there are none, of those that it may be."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):  # a builtin may not tell
         return []
-    return [
-        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    more = ["x"] if any(p.kind is p.VAR_POSITIONAL for p in parameters) else []
+    return [p.name for p in by_position if p.default is p.empty] or [p.name for p in by_position] or more
 
 
 def _call(public: Callable[..., Any], functions: Sequence[str], arguments: Sequence[str]) -> str:
@@ -80,7 +89,6 @@ def _call(public: Callable[..., Any], functions: Sequence[str], arguments: Seque
     ]
     if _takes_arguments(public):
         inside += arguments
-    inside += [f"{p.name}=..." for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     call = f"{public.__name__}({', '.join(inside)})"
     is_whole = _takes_arguments(public) or any(map(_is_needed, parameters)) or not arguments
     return call if is_whole else f"{call}({', '.join(arguments)})"

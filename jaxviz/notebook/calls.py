@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 
@@ -29,8 +30,38 @@ class Call:
     kwargs: dict[str, Any]
 
 
-def parse_calls(text: str, n: int = 1) -> tuple[str, list[ast.Call]]:
-    """The statements before a number of calls with commas between them, as code to run, and the calls.
+@dataclass(frozen=True)
+class Place:
+    """Where the text of a magic stands, so that the frames that run it are frames of the user's cell.
+
+    Args:
+      file: the cell's name, as tracebacks have it.
+      line: the first line of the text in it.
+      name: what the frame of an expression is called, such as '%residuals'.
+    """
+
+    file: str = "<magic>"
+    line: int = 1
+    name: str = "<magic>"
+
+    def evaluate(self, node: ast.expr, namespace: dict[str, Any]) -> Any:
+        """The value of an expression."""
+        code = compile(ast.Expression(node), self.file, "eval")
+        return eval(code.replace(co_name=self.name, co_qualname=self.name), namespace)
+
+    def call(self, node: ast.expr, function: Callable[[], Any]) -> Any:
+        """Calls a function from the line of an expression, which is that of whatever the function has no line of the user's for."""
+        called = ast.copy_location(ast.Call(ast.copy_location(ast.Name("call", ast.Load()), node), [], []), node)
+        return self.evaluate(called, {"call": function})
+
+
+def parse_calls(text: str, n: int = 1, place: Place = Place()) -> tuple[ast.Module, list[ast.Call]]:
+    """The statements before a number of calls with commas between them, and the calls.
+
+    Args:
+      text: Python.
+      n: how many calls there have to be.
+      place: where it stands.
 
     Raises:
       CallError: the text is not Python, or does not end in as many calls.
@@ -39,6 +70,7 @@ def parse_calls(text: str, n: int = 1) -> tuple[str, list[ast.Call]]:
     expected = f"expected {'a call' if n == 1 else f'{n} calls'}, such as {example}"
     try:
         tree = ast.parse(text.strip())
+        ast.increment_lineno(tree, place.line - 1 + text[: len(text) - len(text.lstrip())].count("\n"))
     except SyntaxError as error:
         shown = (error.text or text).strip()
         raise CallError(f"not valid Python: {error.msg}: {shown}") from None
@@ -50,21 +82,17 @@ def parse_calls(text: str, n: int = 1) -> tuple[str, list[ast.Call]]:
     calls = [c for c in found if isinstance(c, ast.Call)]
     if len(calls) != len(found) or len(calls) != n:
         raise CallError(f"{expected}; got: {ast.unparse(last)}")
-    before = ast.unparse(ast.Module(tree.body[:-1], type_ignores=[]))
-    return before, calls
+    return ast.Module(tree.body[:-1], type_ignores=[]), calls
 
 
-def evaluate_call(call: ast.Call, namespace: dict[str, Any]) -> Call:
+def evaluate_call(call: ast.Call, namespace: dict[str, Any], place: Place = Place()) -> Call:
     """Evaluates the function and the arguments, but does not call it.
 
     Raises:
       what evaluating them raises.
     """
 
-    def value(node: ast.expr) -> Any:
-        code = compile(ast.fix_missing_locations(ast.Expression(node)), "<magic>", "eval")
-        return eval(code, namespace)
-
+    value = partial(place.evaluate, namespace=namespace)
     args: list[Any] = []
     for node in call.args:
         if isinstance(node, ast.Starred):

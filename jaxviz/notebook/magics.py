@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 import argparse
+import linecache
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from jaxviz.derivation import Derivation
+from jaxviz.derivation import Derivation, derive
 from jaxviz.features.comparison.report import Comparison, compare
 from jaxviz.features.compilations.report import explain_recompile, watch_compilations
 from jaxviz.features.profile.report import profile as run_profile
 from jaxviz.features.remat.plan import RematPlan
+from jaxviz.ir.origin import is_cell
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
-from jaxviz.notebook.calls import CallError, evaluate_call, parse_calls, pieces, unquoted
+from jaxviz.notebook.calls import CallError, Place, evaluate_call, parse_calls, pieces, unquoted
 from jaxviz.notebook.reports import Request
 from jaxviz.report.messages import short_message
 
@@ -28,7 +32,10 @@ _CALL = argument(
     "call", nargs=argparse.REMAINDER, help="a call, such as f(x); it is traced, not run, but for %%nan and %%step"
 )
 _ARGNUMS = argument(
-    "--argnums", "-a", default=None, help="positional arguments to differentiate in, such as 0 or 0,1 (default: 0)"
+    "--argnums",
+    "-a",
+    default="0",
+    help="positional arguments to differentiate in, such as 0 or 0,1, or all that are arrays: all (default: 0)",
 )
 _EXPLORE = argument("--explore", "-e", action="store_true", help="show it in the explorer")
 _POLICY = argument(
@@ -64,7 +71,6 @@ class JaxvizMagics(Magics):
     def residuals(self, line: str, cell: str | None = None) -> Any:
         """Show what the gradient of a call keeps in memory, and why: `%residuals loss(params, x)`.
 
-        All arguments that are arrays are differentiated, unless --argnums says which.
         `%residuals --policy dots_saveable loss(params, x)` shows them as they are under a checkpoint policy, and
         `%residuals --compare dots_saveable,nothing_saveable loss(params, x)` what policies differ in.
         """
@@ -75,26 +81,38 @@ class JaxvizMagics(Magics):
     @_POLICY
     @_COMPARE
     @argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    @argument(
+        "--compiled",
+        action="store_true",
+        help="compile it, and say what is in memory at the peak of the compiled program",
+    )
     @_EXPLORE
     @_CALL
     @line_cell_magic
     def memory(self, line: str, cell: str | None = None) -> Any:
         """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`.
 
-        `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies.
+        `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies;
+        `%memory --compiled loss(params, x)` what the program that XLA compiles holds at its peak, and why.
         """
         return self._run(self.memory, line, cell, "deriving", self._memory)
 
     @magic_arguments()
     @_ARGNUMS
     @argument(
-        "--budget", "-b", default=None,
-        help="what the residuals may take: bytes, a size such as 64MB or 1.5GiB, or up to 1.0 a share of them (default: 0.5); or "
-        "'fastest that fits', which the modelled peak has to",
+        "--memory", "-m", default=None,
+        help="recompute as little as possible with a modelled peak of at most this: a size such as 16GiB, or 'device' for the memory it has free",
     )  # fmt: skip
     @argument(
-        "--memory", "-m", default=None, help="what 'fastest that fits' has to fit, such as 16GiB (default: the device)"
+        "--work",
+        "-w",
+        default=None,
+        help="reach the lowest peak with at most this much recomputation: a share of the gradient's FLOPs, such as 10%%",
     )
+    @argument(
+        "--budget", "-b", default=None,
+        help="recompute as little as possible with residuals of at most this: bytes, a size such as 64MB or 1.5GiB, or a share such as 50%%",
+    )  # fmt: skip
     @argument(
         "--policy", "-p", default=None,
         help="plan for the bytes that this checkpoint policy keeps: a name in jax.checkpoint_policies, or an expression such as "
@@ -110,8 +128,10 @@ class JaxvizMagics(Magics):
     @_CALL
     @line_cell_magic
     def remat(self, line: str, cell: str | None = None) -> Any:
-        """Plan what the gradient of a call saves and what it computes again: `%remat --budget 0.5 loss(params, x)`.
+        """Plan what the gradient of a call saves and what it recomputes: `%remat --memory 16GiB loss(params, x)`.
 
+        `%remat --work 10% loss(params, x)` gives the lowest peak for so much work; without a bound it is the plan by which the peak falls
+        most for the least work.
         `%remat --policy dots_saveable loss(params, x)` plans for the bytes that a checkpoint policy keeps, and
         `%remat --compare dots_saveable,nothing_saveable loss(params, x)` sets policies beside the plans for their bytes.
         """
@@ -119,7 +139,7 @@ class JaxvizMagics(Magics):
 
     @magic_arguments()
     @_ARGNUMS
-    @argument("--explain", action="store_true", help="print what each rule means that there is advice by")
+    @argument("--explain", action="store_true", help="explain each rule that gave advice")
     @_CALL
     @line_cell_magic
     def lint(self, line: str, cell: str | None = None) -> Any:
@@ -215,21 +235,22 @@ class JaxvizMagics(Magics):
         show: Callable[..., Any],
         n_calls: int = 1,
     ) -> Any:
-        words, rest = _options(line)
+        words, rest = _options(line, _takes_value(magic.parser))  # type: ignore[attr-defined]
         try:
             options = magic.parser.parse_args(words)  # type: ignore[attr-defined]
         except SystemExit:  # argparse has printed the help that was asked for
             return None
-        text = "\n".join(part for part in (rest, cell or "") if part)
+        text = rest if cell is None else f"{rest}\n{cell}"
+        place = self._place(magic.__name__, text, cell is not None)
         what = f"reading {text.strip().splitlines()[-1] if text.strip() else 'the call'}"
         try:
-            before, parsed = parse_calls(text, n_calls)
+            before, parsed = parse_calls(text, n_calls, place)
             namespace = self._namespace()
-            if before:
-                exec(compile(before, "<cell>", "exec"), namespace)
-            calls = [evaluate_call(c, namespace) for c in parsed]
+            if before.body:
+                exec(compile(before, place.file, "exec"), namespace)
+            calls = [evaluate_call(c, namespace, place) for c in parsed]
             what = f"{doing} {' and '.join(c.text for c in calls)}"
-            return show(*(Request(call, options, namespace) for call in calls))
+            return place.call(parsed[0], lambda: show(*(Request(call, options, namespace) for call in calls)))
         except CallError as error:
             _print_error(
                 f"%{magic.__name__}: {error}\n  Use it as: %{magic.__name__} {', '.join(f'{f}(x)' for f in 'fg'[:n_calls])}"
@@ -238,6 +259,24 @@ class JaxvizMagics(Magics):
             self._remember(error)
             _print_error(short_message(error, what))
         return None
+
+    def _place(self, magic: str, text: str, is_cell_magic: bool) -> Place:
+        """Where the text of a magic stands: in the cell that is being run, on its own line or, of a cell magic, from the first."""
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            file = frame.f_code.co_filename
+            if frame.f_globals is not self._namespace() or not is_cell(file):
+                continue
+            # Python has seen what IPython makes of a magic; reports show, and read, what stands in it.
+            if is_cell_magic:
+                lines, at, name = text.splitlines(), 1, f"%%{magic}"
+            else:
+                lines, at, name = linecache.getlines(file), frame.f_lineno, f"%{magic}"
+                lines = [text if i == at else one.rstrip("\n") for i, one in enumerate(lines, 1)]
+            linecache.cache[file] = (sum(map(len, lines)), None, [f"{one}\n" for one in lines], file)
+            return Place(file, at, name)
+        return Place(name=f"%{magic}")
 
     def _namespace(self) -> dict[str, Any]:
         shell: InteractiveShell = self.shell
@@ -251,7 +290,7 @@ class JaxvizMagics(Magics):
     def _jaxpr(self, request: Request) -> Any:
         call = request.call
         program = trace(call.fun)(*call.args, **call.kwargs)
-        return self._explored(program) if request.options.explore else Shown((("", program),))
+        return self._explored(derive(program, argnums=None)) if request.options.explore else Shown((("", program),))
 
     def _residuals(self, request: Request) -> Any:
         if request.options.explore and request.options.compare is None:
@@ -261,7 +300,7 @@ class JaxvizMagics(Magics):
     def _memory(self, request: Request) -> Any:
         if request.options.explore and request.options.compare is None:
             return self._explored(request.under_policy())
-        return request.memory()
+        return request.compiled_memory() if request.options.compiled else request.memory()
 
     def _remat(self, request: Request) -> Any:
         plan = request.remat()
@@ -281,15 +320,18 @@ class JaxvizMagics(Magics):
         def show(request: Request) -> Any:
             derivation = request.derivation
             if request.options.explore:
-                return self._explored(derivation)
+                return self._explored(derivation, *names)
             return Shown(tuple((name, getattr(derivation, name)) for name in names))
 
         return show
 
-    def _explored(self, what: Derivation | Program | Comparison) -> None:
+    def _explored(self, what: Derivation | Comparison, stage: str = "", beside: str = "") -> None:
         from jaxviz.features.explorer.widget import explore
 
-        display(explore(what))
+        explorer = explore(what)
+        if stage:
+            explorer.stage, explorer.beside, explorer.overview = stage, beside, False
+        display(explorer)
 
 
 class Shown:
@@ -302,29 +344,38 @@ class Shown:
         return "\n\n".join(f"{name}:\n{program}" if name else str(program) for name, program in self.programs)
 
 
-_WITH_VALUE = ("--argnums", "-a", "--budget", "-b", "--memory", "-m", "--policy", "-p", "--compare", "--repeat", "-r",
-               "--line", "--primitive", "--name")  # fmt: skip
+def _takes_value(parser: argparse.ArgumentParser) -> dict[str, bool]:
+    """The options of a magic, and whether a value follows each."""
+    return {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
 
 
-def _options(line: str) -> tuple[list[str], str]:
-    """The options of a line, and the call after them as it was typed.
+def _options(line: str, known: Mapping[str, bool]) -> tuple[list[str], str]:
+    """The options of a line, which stand before the call or after it, and the call as it was typed.
 
     IPython's parser would take the quotes out of a call. Here a value may be quoted, or have quotes and brackets of its own:
-    `--policy save_only_these_names("a", "b") f(x)`.
+    `--policy save_only_these_names("a", "b") f(x)`. After a call, `-y` is an option only if there is one of that name.
     """
     words: list[str] = []
+    call: list[str] = []
     rest = line.strip()
-    while rest.startswith("-"):
+    while rest:
         word, rest = _word(rest)
         name, equals, value = word.partition("=")
-        if equals:
+        if not (word.startswith("-") and (not call or name in known or _LONG.match(word))):
+            if word.startswith("#"):
+                break
+            call.append(word)
+        elif equals:
             words.append(f"{name}={unquoted(value)}")
         else:
             words.append(word)
-            if word in _WITH_VALUE and rest:
+            if known.get(word) and rest:
                 value, rest = _word(rest)
                 words.append(unquoted(value))
-    return words, rest
+    return words, " ".join(call)
+
+
+_LONG = re.compile(r"--[a-z]")
 
 
 def _word(text: str) -> tuple[str, str]:
@@ -341,6 +392,24 @@ def _print_error(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+_COMMAND = re.compile(r"(?:^|=\s*)\s*%{1,2}(\w+)\s")
+"""A magic in a line, such as `x = %residuals `, and its name."""
+
+
+@context_matcher(identifier="jaxviz.options")
+def complete_options(context: CompletionContext) -> SimpleMatcherResult:
+    """What Tab offers after a dash in the line of one of the magics: the options that the line does not have yet."""
+    line, token = context.line_with_cursor, context.token
+    found = _COMMAND.search(line)
+    parser = getattr(getattr(JaxvizMagics, found[1], None), "parser", None) if found else None
+    if parser is None or not token.startswith("-"):
+        return {"completions": []}
+    options = [name for name in _takes_value(parser) if name.startswith(token) and name not in line.split()]
+    return {"completions": [SimpleCompletion(name, type="option") for name in options], "suppress": bool(options)}
+
+
 def register(ipython: Any) -> None:
-    """Makes the magics known to a shell."""
+    """Makes the magics known to a shell, and their options to its completer."""
     ipython.register_magics(JaxvizMagics)
+    if complete_options not in ipython.Completer.custom_matchers:
+        ipython.Completer.custom_matchers.append(complete_options)

@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 
-from jaxviz.analysis.budgets import FASTEST, read_budget
-from jaxviz.derivation import Derivation, derive
+from jaxviz.analysis.budgets import read_budget, read_share, read_size
+from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.features.compiled_memory.reading import compiled_memory
+from jaxviz.features.compiled_memory.report import CompiledMemory
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.debugger.start import step
 from jaxviz.features.debugger.stepper import Stepper
@@ -17,15 +19,14 @@ from jaxviz.features.lint.report import LintReport, lint
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.nans.find import find_nan
 from jaxviz.features.nans.report import NanReport
-from jaxviz.features.remat.plan import RematPlan, plan_remat
+from jaxviz.features.remat.plan import RematPlan
+from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.policy_comparison import PolicyComparison, checkpoints_of, compare_policies
 from jaxviz.features.remat.policy_views import MemoryComparison, PlanComparison
 from jaxviz.features.remat.set_policy import AS_IT_IS, NO_CHECKPOINTS, Setting, derive_under, setting
-from jaxviz.features.residuals.residual_set import ResidualSet, arrays_among, residuals
+from jaxviz.features.residuals.residual_set import ResidualSet, residuals
 from jaxviz.notebook.calls import Call, CallError, split
 from jaxviz.report.tables import format_bytes, wrapped
-
-Argnums = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,17 @@ class Request:
     say: Callable[[str], None] = print
 
     @property
-    def argnums(self) -> Argnums | None:
+    def argnums(self) -> Argnums:
         return read_argnums(self.options.argnums)
 
     @property
     def derivation(self) -> Derivation:
-        """The call's derivation; where no arguments are named, in the first."""
-        return self.derived(0 if self.argnums is None else self.argnums)
+        """The call's derivation."""
+        return self.derived(self.call.fun)
 
     def residuals(self) -> ResidualSet | PolicyComparison:
-        """What the gradient keeps; in all arguments that are arrays, where none are named."""
-        nums = arrays_among(self.call.fun, self.call.args) if self.argnums is None else self.argnums
-        return self.compared(nums) if self.options.compare is not None else residuals(self.under_policy(nums))
+        """What the gradient keeps."""
+        return self.compared() if self.options.compare is not None else residuals(self.under_policy())
 
     def memory(self) -> MemoryTimeline | MemoryComparison:
         """Its memory over time."""
@@ -67,11 +67,16 @@ class Request:
             self.say(wrapped(timeline.compare()))
         return timeline
 
+    def compiled_memory(self) -> CompiledMemory:
+        """The memory of the compiled gradient."""
+        if self.options.compare is not None:
+            raise CallError("--compiled shows one compiled program, and --compare several policies; give one of them")
+        return compiled_memory(self.under_policy())
+
     def nan(self) -> NanReport | None:
         """Where a NaN is born; that there is none is said."""
         call = self.call
-        nums = 0 if self.argnums is None else self.argnums
-        found = find_nan(call.fun, *call.args, argnums=nums, harmless=self.options.harmless, **call.kwargs)
+        found = find_nan(call.fun, *call.args, argnums=self.argnums, harmless=self.options.harmless, **call.kwargs)
         if found is None:
             self.say(f"{call.text}: every result is finite")
         return found
@@ -79,8 +84,7 @@ class Request:
     def step(self) -> Stepper:
         """The call, to be stepped through; run to a breakpoint where one is named."""
         call, options = self.call, self.options
-        nums = 0 if self.argnums is None else self.argnums
-        stepper = step(call.fun, *call.args, argnums=nums, **call.kwargs)
+        stepper = step(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
         to = {name: getattr(options, name) for name in ("line", "primitive", "name", "non_finite")}
         return stepper.run(**to) if any(to.values()) else stepper
 
@@ -93,25 +97,27 @@ class Request:
             if options.code:
                 raise CallError("--code prints one plan, so it goes with --budget or --policy")
             return PlanComparison(self.compared())
-        nums = 0 if self.argnums is None else self.argnums
-        budget: float | str = _budget(options.budget or "0.5")
+        budget: float | str | None = _amount(options.budget, lambda text: read_budget(text, 0), "--budget")
+        memory = _amount(options.memory, lambda text: text == "device" or read_size(text), "--memory")
+        work = _amount(options.work, lambda text: read_share(text, "work"), "--work")
         if options.policy is not None:
             to = self.setting(options.policy)
-            compared = compare_policies(call.fun, *call.args, policies=[to], argnums=nums, **call.kwargs)
+            compared = compare_policies(call.fun, *call.args, policies=[to], argnums=self.argnums, **call.kwargs)
             (found,) = compared.outcomes
             budget = found.nbytes
             self.say(wrapped(
-                f"{to.name} keeps {format_bytes(found.nbytes)} and computes {format_flops(found.flops)} again; for the same bytes:"
+                f"{to.name} keeps {format_bytes(found.nbytes)} and recomputes {format_flops(found.flops)}; for the same bytes:"
             ))  # fmt: skip
-        plan = plan_remat(call.fun, *call.args, budget=budget, memory=options.memory, argnums=nums, **call.kwargs)
+        plan = plan_remat(
+            call.fun, *call.args, budget=budget, memory=memory, work=work, argnums=self.argnums, **call.kwargs
+        )
         if options.code:
             self.say(plan.code())
         return plan
 
     def planned(self, plan: RematPlan) -> Derivation:
         """The derivation of the function with a plan applied."""
-        call, nums = self.call, 0 if self.argnums is None else self.argnums
-        return derive(plan.apply(call.fun), *call.args, argnums=nums, **call.kwargs)
+        return self.derived(plan.apply(self.call.fun))
 
     def lint(self) -> LintReport:
         """Advice; what the rules mean is said before, where it is asked for."""
@@ -120,12 +126,12 @@ class Request:
             self.say(report.explain())
         return report
 
-    def derived(self, argnums: Argnums) -> Derivation:
-        return derive(self.call.fun, *self.call.args, argnums=argnums, **self.call.kwargs)
+    def derived(self, fun: Callable[..., Any]) -> Derivation:
+        return derive(fun, *self.call.args, argnums=self.argnums, **self.call.kwargs)
 
-    def under_policy(self, argnums: Argnums | None = None) -> Derivation:
+    def under_policy(self) -> Derivation:
         """The call's derivation, under the policy that was asked for."""
-        derivation = self.derivation if argnums is None else self.derived(argnums)
+        derivation = self.derivation
         if self.options.policy is None:
             return derivation
         to = self.setting(self.options.policy)
@@ -133,18 +139,15 @@ class Request:
         self.say(wrapped(f"with {to.name} on {checkpoints_of(derivation.primal)}:"))
         return found
 
-    def compared(self, argnums: Argnums | None = None) -> PolicyComparison:
+    def compared(self) -> PolicyComparison:
         """Several policies side by side."""
         if self.options.policy is not None:
             raise CallError("--policy shows one policy and --compare several; give one of them")
         if getattr(self.options, "explore", False):
             raise CallError("--explore shows one program, so it goes with --policy")
         settings = [self.setting(text) for text in split(self.options.compare)]
-        nums = self.argnums if argnums is None else argnums
         call = self.call
-        return compare_policies(
-            call.fun, *call.args, policies=settings, argnums=0 if nums is None else nums, **call.kwargs
-        )
+        return compare_policies(call.fun, *call.args, policies=settings, argnums=self.argnums, **call.kwargs)
 
     def setting(self, text: str) -> Setting:
         """A policy by name, or by an expression in the user's namespace, where those of jax.checkpoint_policies have their names too.
@@ -164,26 +167,25 @@ class Request:
             raise CallError(f"{text} is not a policy: {type(error).__name__}: {error}") from None
 
 
-def read_argnums(text: str | None) -> Argnums | None:
-    """`0` or `0,1`.
+def read_argnums(text: str) -> Argnums:
+    """`0`, `0,1`, or `all` for all arguments that are arrays.
 
     Raises:
       CallError: it is something else.
     """
-    if text is None:
+    if text == "all":
         return None
     try:
         numbers = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise CallError(f"--argnums takes numbers such as 0 or 0,1; got: {text}") from None
+        raise CallError(f"--argnums takes numbers such as 0 or 0,1, or all; got: {text}") from None
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _budget(text: str) -> str:
-    """A size, a share or 'fastest that fits', as `plan_remat` takes it."""
-    if text != FASTEST:
-        try:
-            read_budget(text, 0)
-        except ValueError as error:
-            raise CallError(f"--budget: {error}") from None
+def _amount(text: str | None, read: Callable[[str], Any], option: str) -> str | None:
+    """A size, a share or nothing, as `plan_remat` takes it; `read` raises a ValueError where it is none."""
+    try:
+        _ = text is None or read(text)
+    except ValueError as error:
+        raise CallError(f"{option}: {error}") from None
     return text

@@ -1,6 +1,6 @@
-"""The explorer's JavaScript, held once for all explorers of a kernel, and so once in a notebook that is saved.
+"""The JavaScript of explorers and steppers, held once for all of a kernel, and so once in a notebook that is saved.
 
-Each explorer's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Heavier
+Each widget's own module is `loader.js`, less than 2 KB, which finds the code and hands over to it (`widgets/src/host/loader.ts`). Heavier
 parts are loaded when they are first used (`widgets/src/host/parts.ts`).
 """
 
@@ -11,13 +11,17 @@ import gzip
 import hashlib
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import anywidget
 import ipywidgets
 import traitlets
 
 MAIN = "explorer"
 GRAPHVIZ = "graphviz"
 """The part that is Graphviz, larger than all the rest."""
+STEPPER = "stepper"
+"""The part that is the stepper, which no explorer loads."""
 _STATIC = Path(__file__).parent.parent / "static"
 _PARTS = "parts"
 _LIGHT = 64 * 1024
@@ -30,7 +34,7 @@ MISSING_BUNDLE = (
 
 
 class Bundle(ipywidgets.Widget):  # type: ignore[misc]
-    """The code, as a widget without a view: explorers refer to it, and it is saved with the notebook as they are.
+    """The code, as a widget without a view: others refer to it, and it is saved with the notebook as they are.
 
     Traits:
       code: the main module, gzipped, in base64.
@@ -41,6 +45,34 @@ class Bundle(ipywidgets.Widget):  # type: ignore[misc]
     code = traitlets.Unicode("").tag(sync=True)
     parts = traitlets.Dict().tag(sync=True)
     build = traitlets.Unicode("").tag(sync=True)
+
+
+class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
+    """A widget whose code is in the bundle; it sends the parts of it that a page asks for.
+
+    Args:
+      shows: which it is: what the main module shows, or the name of a part.
+    """
+
+    _code = traitlets.Instance(Bundle).tag(sync=True, **ipywidgets.widget_serialization)
+    _build = traitlets.Unicode("").tag(sync=True)
+    _shows = traitlets.Unicode(MAIN).tag(sync=True)
+
+    def __init__(self, shows: str = MAIN, **traits: Any):
+        # Set on the instance, so that the class can be imported where the bundle has not been built.
+        self._esm = loader()
+        code = bundle()
+        super().__init__(_code=code, _build=code.build, _shows=shows, **traits)
+        self.on_msg(self._answer_part)
+
+    def _answer_part(self, widget: Any, content: Any, buffers: Any) -> None:
+        if not isinstance(content, dict) or "part" not in content:
+            return
+        name = str(content["part"])
+        try:
+            self.send({"part": name}, buffers=[packed(name)])
+        except FileNotFoundError as error:
+            self.send({"part": name, "error": str(error)})
 
 
 _shared: list[Bundle] = []
@@ -60,7 +92,7 @@ def _text(name: str) -> str:
 
 
 def loader() -> str:
-    """The module of each explorer."""
+    """The module of each widget."""
     return _read(_STATIC / "loader.js")
 
 

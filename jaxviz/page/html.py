@@ -31,6 +31,7 @@ const model = {
   on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
   off: (event, listener) => listeners.set(event, (listeners.get(event) ?? []).filter((l) => l !== listener)),
   save_changes: () => {},
+  comm_live: false,
   // There is no kernel; parts of the program that are loaded when they are first used are in the page.
   send: async ({ part }) => {
     if (part === undefined) return;
@@ -45,7 +46,7 @@ try {
   state = await (await unpack(read("jaxviz-state"))).json();
   state.payload = new DataView(await (await unpack(read("jaxviz-payload"))).arrayBuffer());
   if (state.before) state.before = new DataView(bytesOf(state.before).buffer);
-  const source = new Blob([read("jaxviz-module")], { type: "text/javascript" });
+  const source = new Blob([await (await unpack(read("jaxviz-module"))).text()], { type: "text/javascript" });
   const module = await import(URL.createObjectURL(source));
   globalThis.jaxviz = { model };
   await module.default.render({ model, el });
@@ -95,7 +96,7 @@ html {{ color-scheme: light dark; }}
 <noscript>This page shows a program with JavaScript, which is switched off here.</noscript>
 {_data("jaxviz-state", _packed(json.dumps(dict(state)).encode()))}
 {_data("jaxviz-payload", _packed(payload))}
-{_data("jaxviz-module", module)}
+{_data("jaxviz-module", _packed(module.encode()))}
 {"".join(_data(f"jaxviz-part-{name}", base64.b64encode(part).decode()) for name, part in (parts or {}).items())}
 <script type="module">{_HOST}</script>
 </body>

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 11
+VERSION = 15
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -44,6 +44,9 @@ KINS = ("value", "tangent", "cotangent", "towards a tangent", "towards a cotange
 part of the sum that is one; or the value of another in one of several calls."""
 HANDED = ("as it is", "carry", "each")
 """How a nested program is handed an operand: as it is; in the first iteration, later ones get a result of the one before; or a slice in each."""
+SCOPES = ("scope", "loop", "repeated", "line", "rest")
+"""What a box of the overview is: a function, module or named scope; a loop; what is called again and again by one that is written out; a line of
+the user's; or what is not worth a box of its own."""
 
 COLUMNS: Mapping[str, str] = {
     # A program: the top of a stage, or one that an equation holds.
@@ -76,6 +79,7 @@ COLUMNS: Mapping[str, str] = {
     "equation_decision": "string: what a checkpoint policy decided of its results, or empty",
     "equation_scope": "string: the functions called on the way to it, outermost first, and its named scopes, joined by '/', or empty",
     "equation_flops": "FLOPs of it with the programs that it holds; of a while loop, of one iteration",
+    "equation_group": "a number that those have in common which one expression led to in repeated layers, calls and iterations",
     "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
     # What few equations have: those that name an axis, shard_maps, and jits with donated arguments.
     "axis_rows": "equation that names axes; its first param says which",
@@ -106,8 +110,14 @@ COLUMNS: Mapping[str, str] = {
     "location_file": "file",
     "location_line": "line, from 1",
     "location_function": "string",
+    "location_start_line": "line on which its expression starts, or 0 where that is not known",
+    "location_start": "where on that line, in code units of UTF-16 from 0",
+    "location_end_line": "line on which it ends",
+    "location_end": "where on that one",
     # A residual: a value that the forward program hands to the backward one.
     "residual_name": "string: its variable's name in the listing of the forward program",
+    "residual_label": "string: what it is called, the user's expression for it where one is found",
+    "residual_group": "a number that those have in common that are one expression's values in repeated layers, calls and iterations",
     "residual_type": "string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan",
     "residual_nbytes": "bytes",
     "residual_per_device": "bytes of it on one device, or -1 where that has all of it or it is not known",
@@ -117,7 +127,9 @@ COLUMNS: Mapping[str, str] = {
     "residual_scope": "string: the named scopes it is made in, or empty",
     "residual_module": "string: the path of the module it is made in, or empty",
     "residual_rule": "string",
-    "residual_reason": "string: one sentence",
+    "residual_reason": "string: why it is saved, in a sentence with `` in the place of each of its names",
+    "residual_names": "offsets into reason_names, one more than there are residuals",
+    "reason_names": "string: a name in the sentence, such as that of a value, a primitive or an argument",
     "residual_decision": "string: 'saved' or 'offloaded'",
     "residual_producer": "equation of the forward program that makes it, or -1",
     "residual_buffer": "buffer that holds it, or -1; several share one where one shows another in a new shape",
@@ -133,6 +145,26 @@ COLUMNS: Mapping[str, str] = {
     "buffer_row": "equation that makes it, or -1",
     "buffer_name": "string: the path of an argument, or what makes it",
     "buffer_type": "string, or empty",
+    # The overview: the values kept of one expression, largest first; those of arguments in none.
+    "residual_kept": "kept expression it is a value of, or -1",
+    "kept_label": "string: the user's expression, with what it is assigned to",
+    "kept_location": "location, or -1",
+    "kept_nbytes": "bytes of its values, all evaluations together",
+    "kept_times": "how often it is evaluated, in layers, calls and iterations",
+    "kept_values": "how many values it keeps each time",
+    "kept_reason": "string: why, in sentences",
+    # The scopes that forward and backward run, each followed by those in it; widths are shares of what is around.
+    "scope_parent": "scope around it, or -1",
+    "scope_backward": "1 in the backward pass",
+    "scope_name": "string, or empty",
+    "scope_kind": "index into SCOPES",
+    "scope_count": "how often it runs each time that the scope around it does",
+    "scope_location": "location, or -1",
+    "scope_flops": "FLOPs, all iterations together",
+    "scope_equations": "equations that hold no program, each once",
+    "scope_rows": "offsets into row_of_scope, one more than there are scopes",
+    "row_of_scope": "equation that is in it, and in no scope inside of it",
+    "step_equations": "for each step how many equations that hold no program it runs, each once",
 }
 
 _SIZES = frozenset(
@@ -144,6 +176,8 @@ _SIZES = frozenset(
         "residual_per_device",
         "residual_dummy",
         "buffer_nbytes",
+        "kept_nbytes",
+        "scope_flops",
     }
 )
 """Columns of bytes and FLOPs: 64-bit floats where one is beyond 32 bits."""
@@ -200,6 +234,15 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """What a gradient comes to, in words: what it keeps, what most of that is, and its peak; '' where that is not known or not known yet."""
+
+    keeps: str = ""
+    largest: str = ""
+    peak: str = ""
+
+
+@dataclass(frozen=True)
 class View:
     """All that the explorer shows, as plain data."""
 
@@ -216,6 +259,7 @@ class View:
     """The devices it runs on, such as 'cpu:0', and a sentence that says which and why."""
     no_memory: str = ""
     """Why there are no steps and buffers, or empty."""
+    headline: Headline = Headline()
     is_whole: bool = True
     """Whether the memory, the notes and the comparison with JAX are there; where they are not, they are on their way."""
 
@@ -359,6 +403,7 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "devices": list(view.devices),
         "placement": view.placement,
         "no_memory": view.no_memory,
+        "headline": asdict(view.headline),
         "is_whole": view.is_whole,
         "strings": list(view.strings),
         "columns": columns,
@@ -382,6 +427,7 @@ def _from_header(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -
         devices=tuple(header["devices"]),
         placement=header["placement"],
         no_memory=header["no_memory"],
+        headline=Headline(**header["headline"]),
         is_whole=header["is_whole"],
     )
 

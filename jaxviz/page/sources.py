@@ -6,16 +6,17 @@ import ast
 import linecache
 import os
 import re
-import sysconfig
 
-from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, is_cell, is_own_code
+from jaxviz.ir import origin
+from jaxviz.ir.expressions import span_at
+from jaxviz.ir.origin import Location
+from jaxviz.ir.own_code import is_own
 from jaxviz.page.schema import Excerpt, SourceFile
 
 _AROUND = 4
 """Lines shown before and after one that stands in no function."""
 
-_LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")})
+_TAB = 8
 
 
 class SourceTable:
@@ -39,15 +40,27 @@ class SourceTable:
         return tuple(self._file(path, lines) for path, lines in self.lines.items())
 
     def _file(self, path: str, lines: set[int]) -> SourceFile:
-        is_user = is_user_source(path)
+        is_user = is_own(path)
         excerpts = excerpts_of(path, lines) if is_user and self.embed else ()
         shown = short_path(path) if self.embed else file_label(path)
         return SourceFile(file_label(path), shown, is_user, excerpts)
 
 
-def is_user_source(path: str) -> bool:
-    """Whether a file is the user's own: neither installed, nor part of Python, jax or jaxviz."""
-    return compat.is_user_file(path) and not is_own_code(path) and not path.startswith(_LIBRARIES)
+def expression_of(location: Location) -> tuple[int, int, int, int]:
+    """The line on which the expression at a location starts, where on it, the line on which it ends, and where on that.
+
+    Characters are counted as a page does, in code units of UTF-16 from 0, in lines as `excerpts_of` gives them. All are 0 where the source
+    is not there, or is not what was run.
+    """
+    span = span_at(location.file, location.line, location.column, location.end_line, location.end_column)
+    if span is None:
+        return 0, 0, 0, 0
+    at = lambda line, column: _units(linecache.getline(location.file, line).encode()[:column].decode())
+    return span.line, at(span.line, span.column), span.end_line, at(span.end_line, span.end_column)
+
+
+def _units(text: str) -> int:
+    return len(text.expandtabs(_TAB).encode("utf-16-le")) // 2
 
 
 def excerpts_of(path: str, lines: set[int]) -> tuple[Excerpt, ...]:
@@ -63,7 +76,8 @@ def excerpts_of(path: str, lines: set[int]) -> tuple[Excerpt, ...]:
             merged[-1][1] = max(merged[-1][1], last)
         else:
             merged.append([first, last])
-    return tuple(Excerpt(first, tuple(line.rstrip("\n") for line in text[first - 1 : last])) for first, last in merged)
+    shown = [line.rstrip("\n").expandtabs(_TAB) for line in text]
+    return tuple(Excerpt(first, tuple(shown[first - 1 : last])) for first, last in merged)
 
 
 def _functions(text: list[str]) -> list[tuple[int, int]]:
@@ -126,6 +140,4 @@ def _length_of_folders(text: str) -> int:
 
 def file_label(path: str) -> str:
     """The name of the file alone."""
-    if is_cell(path):
-        return "cell"
-    return path.rsplit("/", 1)[-1]
+    return origin.file_label(path).rsplit("/", 1)[-1]

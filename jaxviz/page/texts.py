@@ -31,7 +31,10 @@ def fit(value: Any, limit: int = _LONGEST) -> Any:
         return {key: fit(inner, limit) for key, inner in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: fit(getattr(value, f.name), limit) for f in fields(value)})
-    return type(value)(fit(inner, limit) for inner in value) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        made = [fit(inner, limit) for inner in value]
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    return value
 
 
 def first_line(error: BaseException) -> str:

@@ -2,24 +2,76 @@
 
 import html
 from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
+from typing import Any
 
+from matplotlib import rcParams
+from matplotlib.colors import same_color
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.spines import Spine
+from matplotlib.text import Text
 
 INK = "#222222"
+"""Of what is written on a coloured surface."""
+
+_ON_ANY_PAGE = "#7b8189"
+"""An ink that reads on white and on black."""
+
+_INKED: tuple[tuple[Any, str], ...] = (
+    (Text, "color"), (Spine, "edgecolor"), (Line2D, "color"), (Line2D, "markeredgecolor"), (Line2D, "markerfacecolor"),
+)  # fmt: skip
 
 
 class Picture(Figure):
-    """A figure that draws itself as the output of a cell. IPython knows how to once pyplot is imported, which jaxviz does not do."""
+    """A figure that draws itself as the output of a cell. IPython knows how to once pyplot is imported, which jaxviz does not do.
+
+    It has the colours of matplotlib's style. On a page, which may be light or dark, one of the white style has no background, and an ink
+    that reads on both; saved to a file it stays as it is.
+    """
 
     def _repr_png_(self) -> bytes:
         out = BytesIO()
-        self.savefig(out, format="png", bbox_inches="tight")
+        with _for_any_page(self):
+            self.savefig(out, format="png", bbox_inches="tight", facecolor="auto")
         return out.getvalue()
 
     def to_html(self, text: str) -> str:
         """The picture within a page, with what it shows for who does not see it."""
         return f'<img alt="{html.escape(text)}" src="data:image/png;base64,{b64encode(self._repr_png_()).decode()}">'
+
+
+@contextmanager
+def _for_any_page(figure: Figure) -> Iterator[None]:
+    """Without the style's white, and with another ink in the place of its own, while it is drawn; other colours stay."""
+    if not same_color(rcParams["figure.facecolor"], "white"):
+        yield
+        return
+    before: list[tuple[Any, str, Any]] = []
+
+    def change(artist: Any, name: str, colours: list[Any], to: str) -> None:
+        old = getattr(artist, f"get_{name}")()
+        if any(same_color(old, colour) for colour in colours):
+            before.append((artist, name, old))
+            getattr(artist, f"set_{name}")(to)
+
+    figure.draw_without_rendering()  # ticks are made when they are drawn
+    inks = [
+        rcParams["text.color"], rcParams["axes.labelcolor"], rcParams["axes.edgecolor"], rcParams["xtick.color"],
+        rcParams["ytick.color"],
+    ]  # fmt: skip
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        change(patch, "facecolor", ["white"], "none")
+    for kind, name in _INKED:
+        for artist in figure.findobj(kind):
+            change(artist, name, inks, _ON_ANY_PAGE)
+    try:
+        yield
+    finally:
+        for artist, name, old in before:
+            getattr(artist, f"set_{name}")(old)
 
 
 def unit_of(nbytes: int) -> tuple[str, int]:

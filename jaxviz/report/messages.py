@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import traceback
 
-from jaxviz.ir import compat
-from jaxviz.ir.origin import is_cell, is_own_code
+from jaxviz.ir.origin import file_label
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.trace import CALLED
 
 _CELL = re.compile(r"<ipython-input[^>]*>|\S*ipykernel_\S*?\.py")
@@ -24,7 +24,7 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
       the kind of error and the first paragraph of its message, the user's line where it was raised, and what their function was called with.
     """
     message = str(error).strip().split("\n\n")[0]
-    head = [_CELL.sub("this cell", line) for line in message.splitlines()[:4]] or ["no message"]
+    head = [_CELL.sub(lambda found: file_label(found[0]), line) for line in message.splitlines()[:4]] or ["no message"]
     lines = [f"{type(error).__name__} while {what}: {head[0]}", *head[1:]]
     line = user_line(error)
     if line is not None:
@@ -37,8 +37,7 @@ def short_message(error: BaseException, what: str, more: str = "(`%tb` shows the
 def user_line(error: BaseException) -> str | None:
     """`file:line: text` of the innermost frame outside jax, jaxviz and the libraries below them."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        foreign = is_own_code(frame.filename) or "site-packages" in frame.filename or frame.filename == "<magic>"
-        if compat.is_user_file(frame.filename) and not foreign:
-            where = "this cell" if is_cell(frame.filename) else frame.filename
+        if is_own(frame.filename) and not frame.name.startswith("%"):
+            where = file_label(frame.filename)
             return f"{where}:{frame.lineno}: {frame.line}" if frame.line else f"{where}:{frame.lineno}"
     return None

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
-from jaxviz.report.tables import code_html, html_table, preformatted, text_table, wrapped
+from jaxviz.report.places import noting_places
+from jaxviz.report.tables import code_html, folded, html_table, preformatted, text_table, wrapped
 
-_HTML_ROWS = 1000
-"""The most rows of a table in a notebook."""
+SHOWN = 20
+"""How many rows a report shows of what it has many of: the largest."""
+
+_MOST = 40
+"""The most rows that a notebook gets of a table, those behind "show all" with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Table:
       rows: their cells.
       align: '<' or '>' for each column.
       caption: a line above it; a table without rows is no more than that line.
-      shown: how many rows there are in text; None for all that fit a notebook too.
+      shown: how many rows are shown; a notebook has more behind "show all", up to 40. None for all.
       more: from how many rows are shown to what is said of the others; by default how many they are.
     """
 
@@ -29,7 +33,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     align: str
     caption: str = ""
-    shown: int | None = None
+    shown: int | None = SHOWN
     more: Callable[[int], str] | None = None
 
     def __str__(self) -> str:
@@ -42,8 +46,13 @@ class Table:
     def to_html(self) -> str:
         if not self.rows:
             return _paragraph(self.caption) if self.caption else ""
-        rows = self.rows[:_HTML_ROWS]
-        shown = html_table(self.caption, self.heads, rows, [a == ">" for a in self.align])
+        rows = self.rows[:_MOST]
+        numeric = [a == ">" for a in self.align]
+        shown = html_table(self.caption, self.heads, rows[: self.shown], numeric)
+        if self.shown is not None and len(rows) > self.shown:
+            everything = html_table("", self.heads, rows, numeric) + "".join(map(_paragraph, self._left_out(len(rows))))
+            how_many = "all" if len(rows) == len(self.rows) else f"{len(rows)}"
+            return shown + folded(f"{self._left_out(self.shown)[0]}: show {how_many}", everything)
         return shown + "".join(map(_paragraph, self._left_out(len(rows))))
 
     def _left_out(self, shown: int) -> list[str]:
@@ -73,7 +82,7 @@ class Data:
     _data: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        """The same as plain data, for programs."""
         return attributes(self, self._data or _fields(self))
 
 
@@ -99,6 +108,10 @@ class Report(Data):
         """The same for a notebook, where there is room for more."""
         return self._parts()
 
+    def _picture(self) -> str:
+        """What a notebook shows above the summary: a drawing of `jaxviz.report.pictures`, or ''."""
+        return ""
+
     def __str__(self) -> str:
         blocks = [[wrapped(self.summary)]]
         ends_in_table = False
@@ -115,7 +128,10 @@ class Report(Data):
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(map(_html, (self.summary, *self._html_parts())))
+        with noting_places():
+            # All parts are made before the first is written, for the places in them.
+            parts = (self.summary, *self._html_parts())
+            return self._picture() + "".join(map(_html, parts))
 
     def table(self, limit: int | None = 40) -> str:
         """The first table as text.

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from jaxviz.report.places import href, linked, noted, source_line
+
 if TYPE_CHECKING:
     from jaxviz.ir.origin import Location
 
@@ -40,6 +42,15 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 1e-3:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds * 1e6:.3g} µs"
+
+
+def format_count(n: float) -> str:
+    """`12`, `1.2 k`, `3.4 M`."""
+    for unit in ("", " k", " M", " G", " T"):
+        if n < 1000:
+            return f"{n:.0f}" if not unit else f"{n:.1f}{unit}"
+        n /= 1000
+    return f"{n:,.1f} P"
 
 
 _UNFIT = re.compile(
@@ -109,29 +120,47 @@ def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(1, width)) or [""]
 
 
+_SHORT = 20
+_WHOLE = ";white-space:nowrap"
+"""Numbers, types and the like are not wrapped."""
+
+
 def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
     """A table for a notebook; every cell is escaped, and what stands between backticks is code."""
-    styles = ["text-align:right;white-space:nowrap" if n else "text-align:left" for n in numeric]
 
     def row(cells: Sequence[str], tag: str) -> str:
-        made = (f'<{tag} style="{s}">{code_html(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))
+        made = (
+            f'<{tag} style="text-align:{"right" if n else "left"}{_WHOLE if n or len(c) <= _SHORT else ""}">{code_html(c)}</{tag}>'
+            for c, n in zip(cells, numeric, strict=True)
+        )
         return f"<tr>{''.join(made)}</tr>"
 
     body = "".join(row(r, "td") for r in rows)
-    above = f'<caption style="text-align:left;caption-side:top">{code_html(caption)}</caption>' if caption else ""
-    return f"<table>{above}<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
+    above = f"<p>{code_html(caption)}</p>" if caption else ""  # a caption of the table would be broken at its width
+    return f"{above}<table><thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def folded(summary: str, content: str) -> str:
+    """HTML that opens on a click, and scrolls in a box of its own."""
+    box = f'<div style="max-height:28em;overflow:auto">{content}</div>'
+    return f'<details><summary style="cursor:pointer">{code_html(summary)}</summary>{box}</details>'
 
 
 def code_html(text: str) -> str:
-    """A sentence for a notebook: escaped, with what stands between backticks as code.
+    """A sentence for a notebook: escaped, with what stands between backticks as code, and the places that were noted as links.
 
     >>> code_html("`x < y` is bool")
     '<code>x &lt; y</code> is bool'
     """
-    parts = html.escape(printable(text)).split("`")
+    parts = linked(html.escape(printable(text)), _anchor, html.escape).split("`")
     if len(parts) % 2 == 0:
         return "`".join(parts)
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def _anchor(location: Location, text: str) -> str:
+    target = href(location)
+    return f'<a href="{html.escape(target)}">{text}</a>' if target else text
 
 
 def listed(texts: Iterable[str], most: int = 3) -> str:
@@ -141,14 +170,40 @@ def listed(texts: Iterable[str], most: int = 3) -> str:
     return ", ".join(different[:most]) + more
 
 
+def together(texts: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def counted(n: int, what: str) -> str:
     """`1 value`, `1,200 values`."""
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
+def repeated(n: int, what: str) -> str:
+    """`12 × f32[3]`, and `f32[3]` for one."""
+    return f"{n:,} × {what}" if n > 1 else what
+
+
+def more_rows(n: int, n_values: int, what: str, amount: str) -> str:
+    """`and 3 more rows of 12 residuals, 1.5 KiB`: what a table leaves out."""
+    return f"and {counted(n, 'more row')} of {counted(n_values, what)}, {amount}"
+
+
 def short_location(location: Location | None) -> str:
     """`model.py:12`, or `cell:12`; '' where there is none."""
-    return "" if location is None else str(location).rsplit("/", 1)[-1]
+    return "" if location is None else noted(str(location).rsplit("/", 1)[-1], location)
+
+
+def narrow_location(location: Location) -> str:
+    """`model.py:12` for a column, a long name by its end."""
+    return shortened(short_location(location), 30, from_left=True)
+
+
+def line_label(location: Location | None) -> str:
+    """`model.py:12 h = x @ w`: a place, and the text there, where it is at hand."""
+    return f"{short_location(location)} {source_line(location)}".strip()
 
 
 def line_beside(location: Location, shown: Location) -> str:

@@ -214,13 +214,13 @@ def _entry_of(root: Any) -> _Entry | None:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What the compile cache has done and what it holds.
+    """The hits, misses and contents of the compile cache.
 
     Args:
-      hits: calls that found their program compiled.
-      misses: programs traced, and compiled unless they were only looked at.
-      functions: how many of the user's functions it holds programs of.
-      programs: those.
+      hits: calls that found their program in the cache.
+      misses: programs that were traced, and compiled unless they were only inspected.
+      functions: how many of the user's functions have programs in the cache.
+      programs: these programs.
     """
 
     hits: int
@@ -240,7 +240,7 @@ class CacheInfo:
 
 
 def cache_info() -> CacheInfo:
-    """What `jaxviz.jit` has compiled and still holds.
+    """Reports what `jaxviz.jit` has compiled and still caches.
 
     >>> print(jaxviz.cache_info())
     2 hits, 1 miss; 1 program of 1 function

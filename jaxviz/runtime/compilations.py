@@ -19,13 +19,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, definition, is_framework, is_own_code
+from jaxviz.ir.origin import Location, definition
+from jaxviz.ir.own_code import is_of_jaxviz, is_of_program, is_own
 from jaxviz.report.tables import shortened
 from jaxviz.runtime.cache import function_name
 
@@ -99,6 +100,9 @@ class Key:
     closure: dict[str, Held]
 
 
+Owner = Literal["program", "jax", "jaxviz"]
+
+
 @dataclass(eq=False)
 class Compilation:
     """A program that was traced, and compiled where it was.
@@ -111,8 +115,9 @@ class Compilation:
       function: stands for the function; the same for the same. 0 where it is not known.
       site: the user's line that called it.
       key: see `Key`; None where only the name is known.
-      is_own: whether the user wrote the function, and not JAX.
+      owner: whose the function is: of the user's program, or JAX's or jaxviz's own.
       is_primitive: whether it is one operation, which ran by itself.
+      began: when, in seconds since the epoch.
       seconds: by phase, 'trace', 'lower' and 'compile'; a phase that did not happen is not there.
     """
 
@@ -123,8 +128,9 @@ class Compilation:
     function: int
     site: Location | None
     key: Key | None
-    is_own: bool
+    owner: Owner
     is_primitive: bool
+    began: float = field(default_factory=time.time)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -219,18 +225,26 @@ def _new(name: str, call: compat.JitCall | None, frame: Any) -> Compilation:
     site = user_site(frame)
     number = next(_numbers)
     if call is None:
-        return Compilation(number, name, "ahead", None, 0, site, None, is_own=False, is_primitive=False)
+        return Compilation(number, name, "ahead", None, 0, site, None, "jax", is_primitive=False)
     if call.kind == "part":
         at = definition(call.debug_info)
-        is_own = at is not None and compat.is_user_file(at.file) and not is_own_code(at.file)
         leaves = {f"argument {i}": _leaf(x) for i, x in enumerate(call.args)}
-        return Compilation(number, name, "part", at, 0, site, Key(leaves, None, (), (), {}, {}, {}, {}), is_own, False)
+        return Compilation(
+            number, name, "part", at, 0, site, Key(leaves, None, (), (), {}, {}, {}, {}), _owner(at), False
+        )
     at = definition_of(call.fun)
     is_primitive = compat.is_primitive_call(call.fun)
-    is_own = not is_primitive and at is not None and compat.is_user_file(at.file) and not is_own_code(at.file)
     key = None if is_primitive else key_of(call.fun, call.info, call.args, call.kwargs)
     name = function_name(call.fun)
-    return Compilation(number, name, call.kind, at, identity(call.fun), site, key, is_own, is_primitive)
+    whose = "jax" if is_primitive else _owner(at)
+    return Compilation(number, name, call.kind, at, identity(call.fun), site, key, whose, is_primitive)
+
+
+def _owner(at: Location | None) -> Owner:
+    """Whose a function is, by where it is defined."""
+    if at is None:
+        return "jax"
+    return "program" if is_of_program(at.file) else "jaxviz" if is_of_jaxviz(at.file) else "jax"
 
 
 def user_site(frame: Any) -> Location | None:
@@ -238,10 +252,10 @@ def user_site(frame: Any) -> Location | None:
     fallback = None
     while frame is not None:
         file = frame.f_code.co_filename
-        if compat.is_user_file(file) and not is_own_code(file):
+        if is_of_program(file):
             code = frame.f_code
             at = Location(file, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
-            if not is_framework(file):
+            if is_own(file):
                 return at
             fallback = fallback or at
         frame = frame.f_back
@@ -358,7 +372,7 @@ def _closure(fun: Any) -> dict[str, Held]:
             found["self"] = Held(f"a {type(fun.__self__).__name__}", identity(fun.__self__), by_identity=True)
             fun = fun.__func__
         elif (code := getattr(fun, "__code__", None)) is not None:
-            if compat.is_user_file(code.co_filename) and not is_own_code(code.co_filename):
+            if is_of_program(code.co_filename):
                 for name, cell in zip(code.co_freevars, fun.__closure__ or (), strict=False):
                     try:
                         found[name] = _bound(cell.cell_contents)

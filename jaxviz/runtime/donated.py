@@ -180,12 +180,12 @@ def _donated(
 
 
 def donated_to(x: Any) -> str | None:
-    """Where an array went that was donated, with the call that took it: `to step as params['w'] at train.py:30`.
+    """Says which call a donated array was donated to: `to step as params['w'] at train.py:30`.
 
-    It is None of an array that was not donated, or by a call that is not known; see `watch_donations`, which comes before.
+    It returns None for an array that was not donated, or that was donated to a call that is not known. Call `watch_donations` first.
 
     Raises:
-      RuntimeError: the array is deleted, and donations are not watched.
+      RuntimeError: the array is deleted, but donations are not watched.
     """
     if _watch is None and is_deleted(x):
         raise RuntimeError(
@@ -195,7 +195,7 @@ def donated_to(x: Any) -> str | None:
 
 
 def watch_donations(on: bool = True) -> None:
-    """Has the error for reading an array that was donated name the call that took it, from now on.
+    """Makes the error for reading a donated array name the call that it was donated to, from now on.
 
     >>> jaxviz.watch_donations()
     >>> step(params, batch)  # jax.jit(step, donate_argnums=0)
@@ -203,19 +203,19 @@ def watch_donations(on: bool = True) -> None:
     RuntimeError: Array has been deleted with shape=float32[3]. It was donated to step as params['w'] at train.py:30. Use what that call
     returned, or do not donate it.
 
-    A call of a jitted function that donates takes microseconds more; noting its arrays takes at most half a per cent of the time that passes. Where
-    calls that donate many arrays follow each other faster than that, the first two at each line are noted, and then as many as there is
-    time for; of an array that another one took, the error says "probably".
+    A call that donates takes microseconds more; recording its arrays takes at most 0.5 % of the time. If calls that donate many arrays follow each
+    other faster than that, the first two at each line are recorded, and then as many as there is time for; for an array whose call was not
+    recorded, the error says "probably".
 
-    Before JAX 0.12 an operation that was compiled before for such arrays raises XLA's own error instead ("Buffer has been deleted or
-    donated"), which names nothing; `jaxviz.donated_to(x)` tells then.
+    Before JAX 0.12 an operation that was already compiled for such arrays raises XLA's own error instead ("Buffer has been deleted or
+    donated"), which names nothing; call `jaxviz.donated_to(x)` then.
 
-    Where the call is not known, JAX's error stands as it is: when `jax_debug_nans` or `jax_debug_infs` was switched on or off after it,
-    since JAX has one place for both (call it again then), and of a call that JAX neither compiled nor took its fast path for, such as the first one after `jax.jit` was
-    applied to the same function again.
+    If the call is not known, JAX's error is unchanged. This happens after `jax_debug_nans` or `jax_debug_infs` was switched on or off, since JAX has
+    one hook for both (call `watch_donations` again then), and for a call that JAX neither compiled nor ran by its fast path, such as the first one
+    after `jax.jit` was applied to the same function again.
 
     Args:
-      on: False to leave off. All that was noted is forgotten, and JAX's class of arrays is as it was.
+      on: False ends the watch, drops what was recorded, and restores JAX's array class.
     """
     global _watch
     _watch = (_watch or _Watch()) if on else None

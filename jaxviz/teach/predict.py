@@ -45,7 +45,7 @@ def predict(
         true = truth()
         if choices is not None:
             if given not in choices:
-                return Verdict(False, f"{given!r} is none of the choices: {', '.join(map(str, choices))}.")
+                return Verdict(False, f"{given!r} is not one of the choices: {', '.join(map(str, choices))}.")
             if given == true:
                 return Verdict(True, str(true), note=reason(true))
             return Verdict(False, f"It is not `{given}`.", note=reason(given) if isinstance(because, Mapping) else "")

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
+from jaxviz.derivation import Argnums
 from jaxviz.features.residuals.residual_set import residuals
 from jaxviz.functions.rule_check import check_rule
 from jaxviz.ir.syntax import Program
@@ -190,7 +191,7 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
     return Check("is linear", fails)
 
 
-def keeps_at_most(nbytes: int, *args: Any, argnums: int | Sequence[int] = 0) -> Check:
+def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
     """The gradient of what is written keeps no more than some bytes, arguments left out.
 
     Args:

@@ -10,10 +10,11 @@ from functools import lru_cache
 from typing import Any
 from typing import Literal as OneOf
 
-from jaxviz.analysis.walk import Site, Source, find_readers, location_of, primal_equation
-from jaxviz.derivation import Derivation, derive
+from jaxviz.analysis.site import Site
+from jaxviz.analysis.walk import Source, find_readers, location_of, primal_equation
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.memory.model import is_made_where_read, is_view
-from jaxviz.features.residuals.residual_set import Residual
+from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.origin import Location
 from jaxviz.ir.pretty import variable_names
@@ -69,7 +70,7 @@ class Value:
 
 
 def saved(
-    f: Any, *args: Any, question: str = "", argnums: int | Sequence[int] = 0, hints: Sequence[Text] = (), **kwargs: Any
+    f: Any, *args: Any, question: str = "", argnums: Argnums = 0, hints: Sequence[Text] = (), **kwargs: Any
 ) -> Exercise:
     """Which values does a gradient keep? The learner marks them, and each mark is answered with the reason.
 

@@ -55,12 +55,17 @@ class Flagged:
 
     Args:
       program: inputs → results, then for each watch its flags: bool[2, n_flags] outside of loops, else int32[2, n_flags, n_loops],
-        the iterations in which it first happened, -1 where it never did.
+        the iterations in which it first happened, -1 where it never did; then for each of `loops` the carry that the first step with a
+        flag began with; then `known`.
       watches: what the flags tell of.
+      loops: those of the outermost program, where they were asked for.
+      known: what those read and give.
     """
 
     program: Program
     watches: tuple[Watch, ...]
+    loops: tuple[Equation, ...] = ()
+    known: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class FlagRule:
     """How an operation that holds programs passes on their flags.
 
     Args:
-      flagged: operands → results, flags.
+      flagged: operands → results, flags; and of a loop, where it was asked for, the carry that the first step with a flag began with.
       watches: what those tell of, each with the place of its program among the operation's programs.
     """
 
@@ -76,37 +81,44 @@ class FlagRule:
     watches: tuple[tuple[int, Watch], ...]
 
 
-def _default_rule(operation: Operation, deciding: bool) -> FlagRule:
+def _default_rule(operation: Operation, deciding: bool, keeps: bool) -> FlagRule:
+    del deciding, keeps
     return FlagRule(call_of(operation), ())
 
 
 flag_rules: RuleTable[FlagRule] = RuleTable("flags", _default_rule)
-"""Key: operation. One without a rule is a single step, whatever programs it holds."""
+"""Key: operation, and what `flag_program` is asked for. One without a rule is a single step, whatever programs it holds."""
 
 
-def flag_program(program: Program, deciding: bool = False, inputs: bool = False) -> Flagged:
+def flag_program(program: Program, deciding: bool = False, inputs: bool = False, keeps: bool = False) -> Flagged:
     """Adds flags to a program. Calls in it are single steps: write them out before, see `transforms.inline`.
 
     Args:
       program: what gets them.
       deciding: whether to watch values too that reach no other by value, but decide: what is compared, also by a loop's condition.
       inputs: whether to watch its inputs too.
+      keeps: whether to keep of its loops what the first step with a flag began with, so that they need not run again to look at it.
     """
     builder = Builder(program.constvars, program.consts)
     nested: list[tuple[Watch, Atom]] = []
+    kept: list[Atom] = []
+    loops: list[Equation] = []
     for e in program.equations:
         if e.primitive not in flag_rules.registered:
             builder.equations.append(e)
             continue
-        rule = flag_rules(e.operation, deciding)
+        rule = flag_rules(e.operation, deciding, keeps)
         first = len(builder.equations)
         outs = builder.splice(
             Template(rule.flagged, ["primal"] * len(rule.flagged.equations)), e.invars, e, "flags", ""
         )
         nested += [
             (replace(watch, path=((e, place), *watch.path)), flags)
-            for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=True)
+            for (place, watch), flags in zip(rule.watches, outs[len(e.outvars) :], strict=False)
         ]
+        if of_loop := outs[len(e.outvars) + len(rule.watches) :]:
+            loops.append(e)
+            kept += of_loop
         renamed: dict[Any, Var] = dict(zip(outs, e.outvars, strict=False))
         for k, copy in enumerate(builder.equations[first:], first):
             ins, results = (
@@ -122,10 +134,11 @@ def flag_program(program: Program, deciding: bool = False, inputs: bool = False)
         worst = [builder.inline(_worst(v.aval), [v])[0] for v in values]
         own = builder.inline(_kinds(*(w.aval for w in worst)), worst)
         watches = [Watch((), 0, program, values)]
-    made = builder.program(
-        program.invars, (*program.outvars, *own, *(flags for _, flags in nested)), None, like=program
-    )
-    return Flagged(made, (*watches, *(watch for watch, _ in nested)))
+    of_loops = dict.fromkeys(a for e in loops for a in (*e.invars, *e.outvars) if type(a) is Var)
+    known = tuple(v for v in of_loops if v not in program.invars and v not in program.constvars)
+    outvars = (*program.outvars, *own, *(flags for _, flags in nested), *kept, *known)
+    made = builder.program(program.invars, outvars, None, like=program)
+    return Flagged(made, (*watches, *(watch for watch, _ in nested)), tuple(loops), known)
 
 
 _INFINITY = np.float32(np.inf).view(np.int32)
@@ -140,8 +153,9 @@ def _worst(aval: Any) -> Program:
     """
 
     def largest(x: Any) -> Any:
-        if x.dtype.itemsize < 4:
+        if x.dtype.itemsize == 1:  # some of which have no infinity
             x = lax.convert_element_type(x, jnp.float32)
+        # Half precision is looked at as it is: widened, XLA may leave out the conversion to it, and with that what overflows.
         integer = np.dtype(f"int{8 * x.dtype.itemsize}")
         magnitude = np.array(np.iinfo(integer).max, integer)[
             ()

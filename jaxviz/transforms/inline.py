@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxviz.ir.convert import with_programs
-from jaxviz.ir.origin import locate
+from jaxviz.ir.origin import locate, own_line
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
 
 
@@ -23,9 +23,13 @@ def inlined(program: Program, primitives: Collection[Any], copies: dict[Var, Var
     return _Inliner(lambda e: e.primitive in primitives, {} if copies is None else copies).program(program)
 
 
-def inlined_where(program: Program, is_opened: Callable[[Equation], bool]) -> Program:
-    """The program with some calls, see `called_program`, replaced by what they call. See `inlined`."""
-    return _Inliner(is_opened, {}).program(program)
+def inlined_where(program: Program, is_opened: Callable[[Equation], bool], own_sources: bool = False) -> Program:
+    """The program with some calls, see `called_program`, replaced by what they call. See `inlined`.
+
+    Args:
+      own_sources: whether what they call keeps its sources, and gets none of the calls'.
+    """
+    return _Inliner(is_opened, {}, own_sources).program(program)
 
 
 def called_program(operation: Operation) -> Program:
@@ -35,8 +39,9 @@ def called_program(operation: Operation) -> Program:
 
 
 class _Inliner:
-    def __init__(self, is_opened: Callable[[Equation], bool], copies: dict[Var, Var]):
+    def __init__(self, is_opened: Callable[[Equation], bool], copies: dict[Var, Var], own_sources: bool = False):
         self.is_opened = is_opened
+        self.own_sources = own_sources
         self.copies = copies
         self.done: dict[Program, Program] = {}
         self.operations: dict[Operation, Operation] = {}
@@ -74,10 +79,10 @@ class _Inliner:
           env: what its inputs are, and what the results of calls have become.
           equations, constants: where they go, and the constants that they read, by identity.
           renames: whether their results get new variables, since the program may be called more than once.
-          source: where it is called, for equations that have no line of the user's.
+          source: where it is called, for equations that are on no line of the user's own.
         """
         for e in program.equations:
-            line = e.source if source is None or locate(e.source) is not None else source
+            line = e.source if self.own_sources else _nearest(e.source, source)
             ins = tuple([env.get(a, a) for a in e.invars])
             if self.is_opened(e):
                 body = called_program(e.operation)
@@ -127,3 +132,10 @@ def with_own_variables(program: Program) -> Program:
         outvars=atoms(program.outvars),
         equations=tuple([replace(e, invars=atoms(e.invars), outvars=atoms(e.outvars)) for e in program.equations]),
     )
+
+
+def _nearest(source: Any, call: Any) -> Any:
+    """Where an equation is from: of its own source and that of the call the one that is on a line of the user's own."""
+    if call is None or own_line(source) is not None:
+        return source
+    return source if own_line(call) is None and locate(source) is not None else call

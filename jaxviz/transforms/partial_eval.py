@@ -2,11 +2,11 @@
 
 The part that runs now, `known`, reads the known inputs alone; the part that runs later, `staged`, reads residuals of it and
 the rest. Everything that JAX splits is split here: the two halves of a JVP rule, the body of a loop into what is the same in
-each iteration and what is not, a checkpointed function into what is saved and what is computed again.
+each iteration and what is not, a checkpointed function into what is saved and what is recomputed.
 
 There are two ways, as in JAX. Without a policy what is known is evaluated now, and a known value that is read later is a
 residual. With a checkpoint policy the inputs may be there later as well, and the policy says of each known equation whether its
-results are saved for later, computed again, or moved to another memory in between.
+results are saved for later, recomputed, or moved to another memory in between.
 
 Source: `JaxprTrace` and `partial_eval_jaxpr_custom` in JAX's `interpreters/partial_eval.py`; where what comes later is tangents, this is the
 unzipping of "You Only Linearize Once" (see `linearize.py`).
@@ -328,7 +328,7 @@ class _PolicySplitter(_Splitter):
             self.offload(equation, *verdict)
 
     def recomputation(self, equation: Equation) -> Origin | None:
-        return Origin(equation, self.transform, "computed again in the backward pass", "recomputation")
+        return Origin(equation, self.transform, "recomputed in the backward pass", "recomputation")
 
     def offload(self, equation: Equation, source: str, destination: str) -> None:
         """Moves the results to another kind of memory, and back where the staged part starts."""
@@ -387,7 +387,7 @@ def _with_own_origin(equation: Equation, ins: tuple[Atom, ...]) -> Equation:
 
 def recomputed(program: Program, transform: str) -> Program:
     """The program with its equations marked as done once more, in the backward pass."""
-    rule = "computed again in the backward pass"
+    rule = "recomputed in the backward pass"
     equations = tuple(
         replace(
             e, source=compat.in_scope(e.source, compat.RECOMPUTED), origin=Origin(e, transform, rule, "recomputation")

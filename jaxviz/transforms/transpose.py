@@ -16,12 +16,14 @@ from functools import partial
 from operator import is_
 from typing import Any
 
+import jax
+
 from jaxviz.ir import compat
 from jaxviz.ir.collector import collector_paused
 from jaxviz.ir.convert import operation as make_operation
 from jaxviz.ir.convert import trace_rule, trace_rule_on_values, write_params
 from jaxviz.ir.errors import EquationError
-from jaxviz.ir.syntax import Atom, Equation, Operation, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Origin, Program, Var
 from jaxviz.transforms.cotangents import Cotangents
 from jaxviz.transforms.dce import live_equations, values_at
 from jaxviz.transforms.driver import (
@@ -46,11 +48,13 @@ class TransposeRule:
       backward: operands it is not linear in, nonzero cotangents of the results → nonzero cotangents of linear operands.
       nonzeros_out: which linear operands have a cotangent that is not a symbolic zero.
       name: for people.
+      logs: the structure of a dict of what it logs, whose values, where they are asked for, are its last results; None for nothing.
     """
 
     backward: Template
     nonzeros_out: Mask
     name: str
+    logs: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,16 @@ class Transposed:
     Args:
       backward: nonlinear inputs, nonzero cotangents of results → nonzero cotangents of linear inputs.
       nonzeros_out: which linear inputs have a cotangent that is not a symbolic zero.
+      logs: as of `TransposeRule`.
     """
 
     backward: Program
     nonzeros_out: Mask
+    logs: Any = None
 
 
 def _default_rule(
-    operation: Operation, linear: Mask, nonzero_cts: Mask, values: Sequence[Any] | None = None
+    operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, values: Sequence[Any] | None = None
 ) -> TransposeRule:
     primitive = operation.primitive
     if needs_own_rule(operation):
@@ -84,20 +90,28 @@ def _default_rule(
             f"It was reached with a linear operand {types}. Register one in jax.interpreters.ad.primitive_transposes."
         )
         raise no_rule(operation, "Transpose rule (for reverse-mode differentiation) for", what)
+    log = compat.Log(logs)
     rule, avals, nonzeros_out = compat.transpose_rule(
         primitive, write_params(operation), operation.in_avals, operation.out_avals, linear, nonzero_cts,
-        operation.context,
+        operation.context, log,
     )  # fmt: skip
     program = trace_rule(rule, avals, operation) if values is None else trace_rule_on_values(rule, avals, values)
     return TransposeRule(
         Template(scopes_alone(program), ["cotangent"] * len(program.equations), keeps_lines=True),
         tuple(nonzeros_out),
         f"transpose rule of {primitive.name}",
+        log.tree,
     )
 
 
 transpose_rules: RuleTable[TransposeRule] = RuleTable("transpose", _default_rule)
-"""Key: operation, which operands it is linear in, which results have a nonzero cotangent."""
+"""Key: operation, which operands it is linear in, which results have a nonzero cotangent, whether what backward rules log is asked for."""
+
+
+def _literals(atoms: Sequence[Atom]) -> Callable[[], Sequence[Any]] | None:
+    """Gives the values of those atoms that are literals, if any is: the numbers of Python's that a rule keeps as residuals."""
+    known = [a.val if isinstance(a, Literal) else None for a in atoms]
+    return (lambda: known) if any(x is not None for x in known) else None
 
 
 def _not_linear(operation: Operation) -> EquationError:
@@ -128,23 +142,30 @@ def _as_weak_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
 
 
 def _rule(
-    operation: Operation, linear: Mask, nonzero_cts: Mask, equation: Equation, index: int,
+    operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, equation: Equation, index: int,
     values: Callable[[], Sequence[Any]] | None,
 ) -> TransposeRule:  # fmt: skip
     """The rule of an operation; where its Python looks at values, and they are there, the one that holds at these.
 
     Args:
-      operation, linear, nonzero_cts: as of `transpose_rules`.
+      operation, linear, nonzero_cts, logs: as of `transpose_rules`.
       equation, index: for errors.
-      values: gives those of the operands that it is not transposed in, and of the cotangents.
+      values: gives those of the operands that it is not transposed in, and of the cotangents, as far as they are there.
     """
     try:
-        return transpose_rules(operation, linear, nonzero_cts)
+        return transpose_rules(operation, linear, nonzero_cts, logs)
     except compat.ConcretizationTypeErrors as error:
-        if values is None:
+        within = (
+            operation.programs and operation.primitive in transpose_rules.registered
+        )  # where JAX has no values either
+        if values is None or within:
             located(error, equation, index)
             raise
-        return transpose_rules.find(operation)(operation, linear, nonzero_cts, values())
+        try:
+            return transpose_rules.find(operation)(operation, linear, nonzero_cts, logs, values())
+        except compat.ConcretizationTypeErrors as again:
+            located(again, equation, index)
+            raise
     except AssertionError as error:
         if sum(linear) < 2:
             raise
@@ -165,6 +186,7 @@ def transpose_program(
     instantiate: Sequence[bool] | None = None,
     at: Sequence[Any] | None = None,
     ct_avals: Sequence[Any] | None = None,
+    logs: bool = False,
 ) -> Transposed:
     """Transposes a program in the inputs that `linear` marks.
 
@@ -178,8 +200,10 @@ def transpose_program(
       instantiate: for each linear input, whether a zero cotangent is written out.
       at: concrete values of what the backward program takes, for custom rules whose Python looks at values.
       ct_avals: types whose cotangents come in for the results; those of the results by default.
+      logs: whether what backward rules log is a result, after the cotangents.
 
     Raises:
+      ValueError: JAX's, for two values that are logged by one key.
       EquationError: names the primitive, the equation and the user's line.
     """
     builder = Builder(program.constvars, program.consts)
@@ -208,28 +232,35 @@ def transpose_program(
             cotangents.add(v, invars[-1], None)
 
     sums = cotangents.sums
+    logged: dict[Any, Any] = {}
     for index, equation in reversed(linear_equations):
         cts = [sums.get(v) for v in equation.outvars]
         nonzeros = tuple([ct is not None for ct in cts])
-        if True not in nonzeros:
+        if True not in nonzeros and not (logs and any(nonzero_cts)):
             continue
         mask = tuple([a in is_linear for a in equation.invars])
         given = [a for a in equation.invars if a not in is_linear]
         given += [ct for ct in cts if ct is not None]
         operation = _as_weak_as(equation.operation, cts)
-        values = partial(values_at, builder, invars, at, given) if at is not None else None
-        rule = _rule(operation, mask, nonzeros, equation, index, values)
+        values = partial(values_at, builder, invars, at, given) if at is not None else _literals(given)
+        rule = _rule(operation, mask, nonzeros, logs, equation, index, values)
+        if True not in nonzeros and rule.logs is None:
+            continue  # a rule that logs does so for zeros too, in a program that some cotangent comes into, as in JAX
         outs = iter(builder.splice(rule.backward, given, equation, "transpose", rule.name))
         operands = [a for a in equation.invars if a in is_linear]
         for operand, nonzero_out in zip(operands, rule.nonzeros_out, strict=True):
             if nonzero_out:
                 cotangents.add(operand, next(outs), equation)
+        if rule.logs is not None:
+            values_logged = list(outs) if logs else [None] * rule.logs.num_leaves
+            compat.merge_logs(logged, jax.tree.unflatten(rule.logs, values_logged), operation.primitive)
 
     cts_out = [
         builder.zero(compat.cotangent_type(v.aval), "transpose") if w and v not in sums else sums.get(v)
         for v, w in zip(linear_inputs, instantiate or (False,) * len(linear_inputs), strict=True)
     ]
     results = [ct for ct in cts_out if ct is not None]
+    results += jax.tree.leaves(logged)
     # Of the equations that no linear input reaches, only what those after them read is needed.
     n = len(program.equations) - len(linear_equations)
     needed = {a for e in builder.equations[n:] for a in e.invars}.union(results)
@@ -240,4 +271,4 @@ def transpose_program(
         cotangents=partial(cotangents.of_values, program, linear_inputs, cts_out),
         relations=partial(cotangents.relations, linear_inputs, cts_out),
     )
-    return Transposed(backward, tuple(ct is not None for ct in cts_out))
+    return Transposed(backward, tuple(ct is not None for ct in cts_out), jax.tree.structure(logged) if logged else None)

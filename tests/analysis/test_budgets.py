@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxviz.analysis import budgets
-from jaxviz.analysis.budgets import evenly, free_memory, read_budget, read_size
+from jaxviz.analysis.budgets import evenly, free_memory, least_budget, read_budget, read_size
 
 
 @pytest.mark.parametrize(
@@ -31,30 +31,45 @@ def test_sizes(text, number):
 
 @pytest.mark.parametrize("text", ["", "MiB", "5 XB", "-1", "1.2.3", "fast"])
 def test_text_that_is_no_size_says_what_is(text):
-    with pytest.raises(ValueError, match=r"memory is a number, or a size such as '512MiB' or '1.5GB'; got"):
+    sign = ", and not below 0" if text == "-1" else ""
+    with pytest.raises(
+        ValueError, match=rf"memory is a number of bytes, or a size such as '512MiB' or '1.5GB'{sign}; got"
+    ):
         read_size(text, "memory")
 
 
 @pytest.mark.parametrize("number", [-1, float("nan"), float("inf")])
 def test_numbers_that_are_no_size(number):
-    with pytest.raises(ValueError, match="a size is a number from 0 up"):
+    with pytest.raises(ValueError, match=r"a size is a number of bytes, or a size such as .*, and not below 0; got"):
         read_size(number)
 
 
 @pytest.mark.parametrize("thing", [None, True, [1], jnp.ones(3)])
 def test_things_that_are_no_size(thing):
-    with pytest.raises(TypeError, match="a size is a number, or a size such as"):
+    with pytest.raises(TypeError, match="a size is a number of bytes, or a size such as"):
         read_size(thing)
 
 
 def test_shares_and_bytes():
     assert read_budget(0.5, 1000) == 500
     assert read_budget("0.5", 1000) == 500
+    assert read_budget("50%", 1000) == read_budget(" 50 % ", 1000) == 500
+    assert read_budget("12.5%", 1000) == 125
     assert read_budget(1, 1000) == 1000
     assert read_budget("1B", 1000) == 1
     assert read_budget(1.5, 1000) == 1
-    with pytest.raises(ValueError, match=r", or 'fastest that fits'"):
-        read_budget("fastest", 1000)
+    for text in ("fastest", "%", "-5%", "5%%"):
+        sign = ", and not below 0" if text == "-5%" else ""
+        with pytest.raises(ValueError, match=rf"a share such as 0.5 or '50%'{sign}; got"):
+            read_budget(text, 1000)
+
+
+@pytest.mark.parametrize("whole", [2, 3, 100, 1025, 3392, 2**20 + 1, 10**9])
+def test_what_to_type_for_the_least_budget_is_no_less_and_not_all(whole):
+    for least in {1, whole // 3, whole // 2, whole - 1} - {0}:
+        ways = [eval(way.removeprefix("budget=")) for way in least_budget(least, whole).split(" or ")]
+        assert all(least <= read_budget(way, whole) < whole for way in ways)
+    assert least_budget(1728, 3392) == 'budget="1.7 KiB" or budget=0.51'
 
 
 def device(monkeypatch, platform, stats):

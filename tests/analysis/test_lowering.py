@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 TWO_THAT_COMPILE_ALIKE = """
 import sys
 import jax, jax.ad_checkpoint, jax.numpy as jnp
@@ -26,6 +28,7 @@ for name in (False, True, False):
 """
 
 
+@pytest.mark.process
 def test_a_cache_on_disk_gives_no_program_with_the_lines_of_another(tmp_path):
     """XLA's cache looks past names and lines, and a name is no operation: but the numbers of the equations differ."""
     done = subprocess.run(

@@ -6,6 +6,7 @@ import base64
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ipywidgets
 from playwright.sync_api import Page
@@ -101,6 +102,10 @@ await addView();
 """
 
 
+_ON: WeakKeyDictionary[Page, AnywidgetHost] = WeakKeyDictionary()
+"""What is shown on a page now."""
+
+
 class AnywidgetHost:
     """An explorer on such a page, with its Python side at the other end.
 
@@ -139,7 +144,9 @@ class AnywidgetHost:
 <script type="module" nonce="host">{_HOST.replace("BINARY", BINARY[binary])}</script></body></html>""",
             encoding="utf-8",
         )
-        page.expose_function("kernel", self._hear)
+        if page not in _ON:  # a page keeps its functions when it goes to another address
+            page.expose_function("kernel", lambda message: _ON[page]._hear(message))
+        _ON[page] = self
         page.goto(path.as_uri())
 
     def _hear(self, message: dict[str, Any]) -> None:

@@ -1,13 +1,29 @@
-"""One JupyterLab server and one browser for all browser tests."""
+"""One JupyterLab server, one browser and one open JupyterLab for all browser tests."""
 
+import json
+import urllib.request
+import uuid
 from pathlib import Path
 
 import jupytext
 import pytest
-from jupyter_lab import Tab, running_browser, running_lab
+from jupyter_lab import KERNEL_IDLE, Tab, ask_kernel, running_browser, running_lab
+
+from jaxviz.features.explorer.widget import Explorer
 
 ROOT = Path(__file__).parents[2]
 ARTIFACTS = ROOT / "artifacts"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def panes_first():
+    """Most tests are of the panes, and not of the overview that an explorer opens with; those of other folders, in the same process, may not be."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = Explorer.__init__
+        patch.setattr(
+            Explorer, "__init__", lambda self, *args, **traits: made(self, *args, **{"overview": False, **traits})
+        )
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +60,108 @@ def tab(browser, theme):
     made.page.close()
     assert made.errors == []
     assert made.foreign == []
+
+
+@pytest.fixture(scope="module")
+def tabs(browser):
+    made = {}
+    yield made
+    for tab in made.values():
+        tab.page.close()
+
+
+@pytest.fixture
+def same_tab(browser, tabs, theme):
+    """One page of each theme for all tests of a file: to open another takes longer than to go on to the next address."""
+    if theme not in tabs:
+        tabs[theme] = PictureTab(browser, theme)
+    tab = tabs[theme]
+    tab.theme = theme
+    tab.page.set_viewport_size({"width": 1600, "height": 1100})
+    tab.page.emulate_media(color_scheme=theme)
+    tab.errors.clear()
+    tab.foreign.clear()
+    yield tab
+    assert tab.errors == []
+    assert tab.foreign == []
+
+
+OPEN = """async ([path, kernel]) => {
+    const options = kernel ? { kernel: { id: kernel } } : {};
+    const panel = await jupyterapp.commands.execute("docmanager:open", { path, factory: "Notebook", ...options });
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+}"""
+CLOSE = """async (keepsKernel) => {
+    for (const panel of [...jupyterapp.shell.widgets("main")]) {
+        if (panel.context && !panel.context.isDisposed) {
+            if (!keepsKernel) await panel.sessionContext.shutdown();
+            await panel.context.save();
+        }
+        panel.dispose();
+    }
+}"""
+THEME = """async (theme) => {
+    await jupyterapp.commands.execute("apputils:change-theme", { theme: `JupyterLab ${theme}` });
+}"""
+
+
+class OpenLab(PictureTab):
+    """JupyterLab, open from test to test, and a kernel: to load the one and to start the other takes longer than what most tests do there.
+
+    Args:
+      lab: the server.
+      browser: to open it in.
+    """
+
+    def __init__(self, lab, browser):
+        super().__init__(browser)
+        self.lab = lab
+        asked = urllib.request.Request(
+            f"{lab.url}/api/kernels?token={lab.token}", b'{"name": "python3"}', method="POST"
+        )
+        with urllib.request.urlopen(asked) as answer:
+            self.kernel = json.load(answer)["id"]
+        self.own_kernel = False
+        self.page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}?token={lab.token}&reset")
+        self.page.wait_for_function("() => globalThis.jupyterapp?.restored.then(() => true)", timeout=60_000)
+
+    def wear(self, theme):
+        self.theme = theme
+        self.page.emulate_media(color_scheme=theme)
+        self.page.evaluate(THEME, theme.title())
+        light = "true" if theme == "light" else "false"
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+
+    def open(self, notebook, own_kernel=False):
+        """Shows a notebook and waits for its kernel: that of all the tests, or one that it may patch and end."""
+        self.own_kernel = own_kernel
+        self.page.evaluate(OPEN, [notebook, None if own_kernel else self.kernel])
+        self.page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+        self.page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+
+    def close(self):
+        """No notebook is left open, and none of the widgets that the kernel held for it."""
+        if not self.own_kernel:
+            ask_kernel(self.page, "__import__('ipywidgets').Widget.close_all()")
+        self.page.evaluate(CLOSE, not self.own_kernel)
+
+
+@pytest.fixture(scope="session")
+def open_lab(lab, browser):
+    made = OpenLab(lab, browser)
+    yield made
+    made.page.close()
+
+
+@pytest.fixture
+def in_lab(open_lab, theme):
+    open_lab.errors.clear()
+    open_lab.foreign.clear()
+    open_lab.wear(theme)
+    yield open_lab
+    said = lambda: [*open_lab.errors, *open_lab.foreign]
+    # Of a kernel that ends, JupyterLab itself says that it was waiting for it.
+    before = said()
+    open_lab.close()
+    assert (before if open_lab.own_kernel else said()) == []

@@ -19,6 +19,11 @@ def theme(request):
     return getattr(request, "param", "light")
 
 
+@pytest.fixture
+def tab(same_tab):
+    return same_tab
+
+
 def loss(w, x):
     return jnp.sum(jnp.tanh(x @ w) * jnp.cos(x))
 

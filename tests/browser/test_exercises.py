@@ -20,12 +20,9 @@ NUMBER = "teach.predict('How many bytes does it keep?', truth=lambda: 12, becaus
 SOLUTION = "kept.solution(['sin', 'exp', \"sin'\"])"
 
 
-def test_a_form_is_filled_in_with_the_keyboard(lab, tab):
-    page = tab.page
-    lab.open(page, write(lab.folder, EXERCISES, NUMBER, SOLUTION))
-    page.evaluate(
-        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
-    )
+def test_a_form_is_filled_in_with_the_keyboard(in_lab):
+    page = in_lab.page
+    in_lab.open(write(in_lab.lab.folder, EXERCISES, NUMBER, SOLUTION))
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     boxes = page.locator(".widget-checkbox input")
     expect(boxes).to_have_count(6, timeout=60_000)
@@ -56,4 +53,4 @@ def test_a_form_is_filled_in_with_the_keyboard(lab, tab):
     folded = page.locator("details", has_text="What the solution gives")
     expect(folded).to_have_count(1)
     expect(folded.get_by_text("The gradient keeps")).to_be_hidden()
-    tab.screenshot("exercises")
+    in_lab.screenshot("exercises")

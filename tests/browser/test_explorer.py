@@ -7,13 +7,11 @@ import jax.numpy as jnp
 import pytest
 from jupyter_lab import KERNEL_IDLE, ask_kernel
 from playwright.sync_api import expect
+from test_front_ends import run_in_lab
 
 import jaxviz
 from benchmarks.models import transformer
-from jaxviz.features.cost.report import format_flops
-from jaxviz.features.explorer.whatif import what_if
 from jaxviz.features.residuals.totals import call_path
-from jaxviz.report.tables import format_bytes
 
 pytestmark = pytest.mark.browser
 light = pytest.mark.parametrize("theme", ["light"], indirect=True)
@@ -21,21 +19,28 @@ light = pytest.mark.parametrize("theme", ["light"], indirect=True)
 
 
 @pytest.fixture
-def notebook(lab, tab):
-    """The first notebook, open, with all its cells run."""
-    page = tab.page
-    lab.open(page, "00_first_look.ipynb")
-    # The server remembers the theme of the test before.
-    page.evaluate(
-        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
+def tab(same_tab):
+    return same_tab
+
+
+LAYERS = """
+def loss(weights, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
+
+args = [jnp.ones((9, 9))] * 3, jnp.ones((50, 9))
+"""
+
+
+@pytest.fixture
+def notebook(in_lab):
+    """A notebook with an explorer of a small network, open and run."""
+    run_in_lab(
+        in_lab, LAYERS, "derivation = jaxviz.derive(loss, *args)\nexplorer = jaxviz.explore(derivation)\nexplorer"
     )
-    light = "true" if tab.theme == "light" else "false"
-    page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
-    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
-    page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]", timeout=90_000)
-    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
-    expect(page.locator("#jupyterlab-splash")).to_have_count(0)
-    return tab
+    in_lab.page.wait_for_selector("[data-testid=explorer] .cm-line[data-row]")
+    return in_lab
 
 
 def explorer_of(page):
@@ -44,16 +49,23 @@ def explorer_of(page):
     return found
 
 
-def test_the_notebook_shows_the_explorer(notebook):
-    explorer = explorer_of(notebook.page)
+def test_the_first_notebook_shows_the_explorer(in_lab):
+    in_lab.open("00_first_look.ipynb")
+    in_lab.page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    in_lab.page.wait_for_selector("[data-testid=explorer] [data-testid=scope]", state="attached", timeout=180_000)
+    in_lab.page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    explorer = explorer_of(in_lab.page)
+    expect(explorer.get_by_test_id("card").first).to_contain_text("x = jnp.tanh(x @ w + b)")
+    in_lab.screenshot("notebook-overview")
+    explorer.get_by_test_id("view-derived").click()
     badge = explorer.get_by_test_id("badge")
     expect(badge).to_contain_text(re.compile(r"residuals as in JAX [\d.]+: (\d+) of \1"))
     rows = explorer.get_by_test_id("residual-row")
-    assert rows.count() == int(ask_kernel(notebook.page, "len(derivation.residuals)"))
-    expect(explorer.get_by_test_id("residuals")).to_contain_text("is saved because tanh's derivative")
+    expect(rows).to_have_count(int(ask_kernel(in_lab.page, "len(derivation.residuals.groups)")))
+    expect(explorer.get_by_test_id("residuals")).to_contain_text("tanh's derivative multiplies the tangent by it")
     expect(explorer.get_by_test_id("source")).to_contain_text("x = jnp.tanh(x @ w + b)")
     expect(explorer.get_by_test_id("code-left").locator(".cm-line", has_text="tanh").first).to_be_visible()
-    notebook.screenshot("notebook")
+    in_lab.screenshot("notebook")
 
 
 @light
@@ -75,6 +87,41 @@ def test_a_click_on_an_equation_reaches_every_pane_and_python(notebook):
     assert ask_kernel(page, f"[e for _, e in derivation.backward.walk()][{number}].primitive.name") == "mul"
     assert ask_kernel(page, "explorer.stage") == "backward"
     notebook.screenshot("selected")
+
+
+def test_the_source_marks_the_expression_that_is_selected_and_the_one_that_is_pointed_at(notebook):
+    explorer = explorer_of(notebook.page)
+    source, code = explorer.get_by_test_id("source"), explorer.get_by_test_id("code-left")
+    chosen, aimed = source.locator("mark.jv-chosen"), source.locator("mark.jv-aimed")
+    for primitive, written in (("dot_general", "x @ w"), ("tanh", "jnp.tanh(x @ w)"), ("integer_pow", "x**2")):
+        code.locator(".cm-line[data-row] .jv-primitive", has_text=primitive).first.click()
+        expect(chosen).to_have_text(written)
+        expect(chosen).to_be_in_viewport()
+        expect(explorer.get_by_test_id("expression")).to_have_text(written)
+    notebook.screenshot("expression")
+    code.locator(".cm-line[data-row]", has_text="dot_general").first.locator(".jv-variable").first.hover()
+    expect(aimed).to_have_text("x @ w")
+    expect(chosen).to_have_text("x**2")
+    explorer.get_by_test_id("source-line").filter(has_text="tanh").click()
+    expect(chosen).to_have_count(0)
+
+
+def test_repeated_layers_are_one_heading_that_opens(tab, tmp_path):
+    f, args = transformer(12)
+    tab.page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "layers.html").as_uri())
+    explorer = explorer_of(tab.page)
+    for stage in ("primal", "forward", "backward"):
+        explorer.get_by_test_id(f"stage-{stage}").click()
+        heading = explorer.get_by_test_id("code-left").locator(".jv-line-group")
+        expect(heading).to_have_count(1)
+        expect(heading).to_contain_text("layer × 12")
+    tab.screenshot("layers")
+    heading.locator(".jv-fold").click()
+    expect(explorer.get_by_test_id("code-left").locator(".jv-line-group", has_text="layer 3")).to_be_visible()
+    explorer.get_by_test_id("code-left").locator(".jv-line-group .jv-primitive").first.click()
+    tab.screenshot("layers-open")
+    explorer.get_by_test_id("as-graph-left").click()
+    expect(explorer.get_by_test_id("graph-tree")).to_contain_text("layer")
 
 
 @light
@@ -133,14 +180,24 @@ def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
     n = int(ask_kernel(page, f"len({tanhs})"))
     total = int(ask_kernel(page, "len(derivation.residuals)"))
     assert 0 < n < total
+    rows = int(ask_kernel(page, f"len({{r.repeats for r in {tanhs}}})"))
+    all_rows = int(ask_kernel(page, "len(derivation.residuals.groups)"))
+    assert rows < n
     sizes = "from jaxviz.report.tables import format_bytes"
     ask_kernel(page, f"exec('{sizes}')")
     kept = ask_kernel(page, f"format_bytes(sum(r.nbytes for r in {tanhs}))")
-    expect(explorer.get_by_test_id("residual-row")).to_have_count(n)
+    expect(explorer.get_by_test_id("residual-row")).to_have_count(rows)
+    fold = explorer.get_by_test_id("residual-fold").first
+    fold.click()
+    expect(explorer.get_by_test_id("residual-fold").first).to_have_attribute("aria-expanded", "true")
+    assert explorer.get_by_test_id("residual-row").count() > rows
+    explorer.get_by_test_id("residual-fold").first.click()
+    expect(explorer.get_by_test_id("residual-row")).to_have_count(rows)
     expect(explorer.get_by_test_id("residual-total")).to_contain_text(f"{n} of {total} values, {kept} of ")
     notebook.screenshot("filtered")
+    explorer.get_by_test_id("filter").focus()
     page.keyboard.press("Escape")
-    expect(explorer.get_by_test_id("residual-row")).to_have_count(total)
+    expect(explorer.get_by_test_id("residual-row")).to_have_count(all_rows)
 
     page.keyboard.press("Escape")
     page.keyboard.press("m")
@@ -293,50 +350,6 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     assert abs(top(code) - before) < 2 if stage == "backward" else top(code) < before
 
 
-def test_switches_say_what_comes_of_them(tab, tmp_path):
-    def loss(w, x):
-        for _ in range(3):
-            x = jnp.tanh(x @ w) * jnp.cos(x)
-        return jnp.sum(x)
-
-    args = (jnp.ones((9, 9)), jnp.ones((50, 9)))
-    page = tab.page
-    page.goto(jaxviz.explore(loss, *args).save_html(tmp_path / "page.html").as_uri())
-    page.get_by_test_id("residuals").get_by_test_id("show-what-if").click()
-    kept = page.get_by_test_id("what-if-bytes")
-    expect(kept).to_have_text(format_bytes(jaxviz.derive(loss, *args).residuals.nbytes))
-    page.get_by_test_id("what-if-nothing").click()
-    # Of a checkpoint around the whole function only its arguments are left.
-    expect(kept).to_have_text(format_bytes(jaxviz.derive(jax.checkpoint(loss), *args).residuals.nbytes))
-    again = jaxviz.cost(jax.checkpoint(loss), *args).total.flops - jaxviz.cost(loss, *args).total.flops
-    expect(page.get_by_test_id("what-if-flops")).to_contain_text(format_flops(again))
-    peak = format_bytes(jaxviz.memory(jax.checkpoint(loss), *args).peak_nbytes)
-    expect(page.get_by_test_id("what-if-peak")).to_have_text(peak)
-    expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {peak}")
-    switches = page.get_by_test_id("what-if").get_by_role("switch")
-    expect(page.get_by_test_id("what-if").get_by_role("switch", checked=True)).to_have_count(0)
-    switches.first.focus()
-    page.keyboard.press("Enter")
-    expect(switches.first).to_be_checked()
-    expect(kept).not_to_have_text(format_bytes(jaxviz.derive(jax.checkpoint(loss), *args).residuals.nbytes))
-    tab.screenshot("what-if")
-    # In the table of the residuals the switches are the same ones.
-    page.get_by_test_id("what-if").get_by_test_id("what-if-reset").click()
-    page.get_by_test_id("what-if").get_by_test_id("show-residuals").click()
-    rows = page.get_by_test_id("residual-row")
-    table = what_if(jaxviz.derive(loss, *args))
-    index = next(i for i, values in enumerate(table["residuals"]) if values)
-    switch = page.locator(f'[data-residual="{index}"]').get_by_role("switch")
-    switch.click()
-    expect(switch).not_to_be_checked()
-    expect(page.get_by_test_id("residual-total")).to_contain_text(f"of {format_bytes(table['present']['nbytes'])} kept")
-    expect(page.get_by_test_id("memory")).to_contain_text("peak before")
-    expect(rows.filter(has_text="cos(x)").get_by_role("switch")).to_have_count(0)
-    tab.screenshot("what-if-residual")
-    page.get_by_test_id("residual-reset").click()
-    expect(switch).to_be_checked()
-
-
 def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     def loss(w, xs):
         def step(h, x):
@@ -362,7 +375,7 @@ def test_the_code_pane_tells_values_apart_and_leads_to_them(tab, tmp_path):
     ).first.evaluate(colour)
     tanh.hover()
     card = page.get_by_test_id("variable")
-    expect(card).to_contain_text("h = jnp.tanh(h @ w + x)")
+    expect(card).to_contain_text("jnp.tanh(h @ w + x)")
     expect(card).to_contain_text("f32[3]12 B")
     expect(card).to_contain_text(re.compile(r"\d uses?, and given back by the scan's program"))
     expect(backward.locator(".is-pointed, .is-kin").first).to_be_visible()

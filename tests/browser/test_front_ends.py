@@ -26,9 +26,20 @@ args = jnp.ones((9, 9)), jnp.ones((50, 9))
 """
 
 
+PANES_FIRST = """
+from jaxviz.features.explorer.widget import Explorer
+def panes_first(self, *args, made=Explorer.__init__, **traits):
+    made(self, *args, **{"overview": False, **traits})
+if Explorer.__init__.__name__ != "panes_first":
+    Explorer.__init__ = panes_first
+"""
+"""For a kernel that more than one notebook may have."""
+
+
 def notebook_of(*cells):
-    """A notebook with a program and some cells after it."""
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in (PROGRAM, *cells)])
+    """A notebook with a program and some cells after it, in which explorers do not open with the overview."""
+    program = PROGRAM + PANES_FIRST
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in (program, *cells)])
     made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return made
 
@@ -40,13 +51,10 @@ def write(folder, *cells):
     return name
 
 
-def run_in_lab(lab, tab, *cells):
-    """A notebook with these cells, all of them run."""
-    page = tab.page
-    name = write(lab.folder, *cells)
-    page.goto(f"{lab.url}/lab/workspaces/{uuid.uuid4().hex}/tree/{name}?token={lab.token}&reset")
-    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
-    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+def run_in_lab(in_lab, *cells, own_kernel=False):
+    """Opens a notebook with these cells and runs all of them."""
+    in_lab.open(write(in_lab.lab.folder, *cells), own_kernel)
+    page = in_lab.page
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     page.wait_for_selector("[data-testid=explorer]", timeout=90_000, state="attached")
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
@@ -62,10 +70,9 @@ def works(explorer):
     expect(explorer.get_by_test_id("residual-row").first).to_be_visible()
 
 
-def test_it_sits_in_boxes_tabs_and_interact(lab, tab):
+def test_it_sits_in_boxes_tabs_and_interact(in_lab):
     page = run_in_lab(
-        lab,
-        tab,
+        in_lab,
         """
 import ipywidgets as w
 first, second = jaxviz.explore(loss, *args), jaxviz.explore(loss, *args)
@@ -87,13 +94,12 @@ def shown(n=2):
     works(explorers.nth(1))
     assert explorers.nth(1).bounding_box()["width"] > 600
     works(explorers.last)
-    tab.screenshot("containers")
+    in_lab.screenshot("containers")
 
 
-def test_python_hears_of_the_page_and_the_page_of_python(lab, tab):
+def test_python_hears_of_the_page_and_the_page_of_python(in_lab):
     page = run_in_lab(
-        lab,
-        tab,
+        in_lab,
         """
 import ipywidgets as w
 e = jaxviz.explore(loss, *args)
@@ -141,7 +147,9 @@ def _():
 
 @app.cell
 def _(args, jaxviz, loss):
-    jaxviz.explore(loss, *args)
+    shown = jaxviz.explore(loss, *args)
+    shown.overview = False
+    shown
     return
 
 

@@ -77,12 +77,18 @@ def hover_all(page, within, selector, most=12):
             element.hover(force=True, timeout=4000)
             page.wait_for_timeout(250)
             holds(page, f"{selector} pointed at")
+    page.mouse.move(2, 2)  # a card may be over what is clicked next
 
 
 def visit(page):
     """Every pane, with what shows up where the mouse is."""
     code = page.get_by_test_id("code-left")
     holds(page, "as opened")
+    page.get_by_test_id("view-overview").click()
+    holds(page, "the overview")
+    for part in ("scope", "kept-row", "card", "overview-memory"):
+        hover_all(page, page.get_by_test_id("explorer"), f"[data-testid={part}]", 4)
+    page.get_by_test_id("view-derived").click()
     for stage in ("primal", "jvp", "forward", "linear", "backward"):
         page.get_by_test_id(f"stage-{stage}").click()
         holds(page, stage)
@@ -95,7 +101,7 @@ def visit(page):
         page.keyboard.press(key)
         holds(page, f"key {key}")
     for row in page.get_by_test_id("residual-row").all():
-        row.click()
+        row.click(position={"x": 8, "y": 8})  # with such names a row is higher than the pane
         holds(page, "a residual")
     hover_all(page, page.get_by_test_id("source"), "[data-testid=source-line]", 6)
     page.get_by_test_id("filter").fill("onerror")
@@ -105,12 +111,14 @@ def visit(page):
 
 def visit_the_rest(page):
     page.get_by_test_id("show-what-if").first.click()
-    expect(page.get_by_test_id("what-if-row").first).to_be_visible()
+    expect(page.get_by_test_id("what-if-region").first).to_be_visible()
     holds(page, "what if")
-    for id in ("what-if-nothing", "what-if-everything"):
-        if page.get_by_test_id(id).count():
-            page.get_by_test_id(id).click()
-            holds(page, id)
+    if page.get_by_test_id("what-if-reset").is_enabled():
+        page.get_by_test_id("what-if-reset").click()
+    page.get_by_test_id("what-if-region").first.get_by_role("switch").click()
+    expect(page.get_by_test_id("what-if-region").first.get_by_role("switch", checked=True)).to_be_visible()
+    holds(page, "a checkpoint switched on")
+    page.get_by_test_id("what-if-reset").click()
     for button in page.get_by_test_id("what-if").locator("button:visible").all():
         if "code" in button.inner_text().lower():
             button.click()

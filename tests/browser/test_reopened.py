@@ -94,6 +94,8 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
         explorer = explorers.nth(i)
         explorer.scroll_into_view_if_needed()
         expect(explorer.get_by_test_id("badge")).to_contain_text("residuals as in JAX")
+        expect(explorer.get_by_test_id("card").first).to_contain_text("jnp.tanh(x @ w)")
+        explorer.get_by_test_id("view-kept").click()
         explorer.get_by_test_id("stage-backward").click()
         explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
         expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
@@ -108,7 +110,10 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
 
 LOAD = """async (part) => {
     const text = JSON.parse(document.getElementById("jaxviz-module").textContent);
-    const { loadPart } = await import(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const source = new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+    const module = new Blob([await source.text()], { type: "text/javascript" });
+    const { loadPart } = await import(URL.createObjectURL(module));
     const { answer } = await loadPart(globalThis.jaxviz.model, part);
     return answer;
 }"""

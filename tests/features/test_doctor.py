@@ -25,6 +25,7 @@ def doctor_of_a_process(**variables):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.process
 def test_all_is_here_that_the_tests_run_with():
     report = jaxviz.doctor()
     assert report.ok, report
@@ -142,6 +143,7 @@ def test_the_extensions_that_jupyterlab_loads(monkeypatch, tmp_path):
     assert {f.what for f in jaxviz.doctor().faults} == {what, "lab extension @jupyter-widgets/jupyterlab-manager"}
 
 
+@pytest.mark.process
 def test_a_clean_process_has_no_flags():
     """No flag is told of where none is set, so what is taken for each flag's default is JAX's."""
     status, told = doctor_of_a_process()
@@ -149,6 +151,7 @@ def test_a_clean_process_has_no_flags():
     assert not [f for f in told["findings"] if f["part"] == "flags"]
 
 
+@pytest.mark.process
 def test_flags_that_are_set():
     status, told = doctor_of_a_process(
         JAX_ENABLE_X64="1", JAX_DEBUG_NANS="1", JAX_DISABLE_JIT="1", JAX_NUMPY_DTYPE_PROMOTION="strict",
@@ -163,6 +166,7 @@ def test_flags_that_are_set():
     assert [f["found"] for f in told["findings"] if f["what"] == "devices"] == ["2 devices, cpu:0 to cpu:1 (cpu)"]
 
 
+@pytest.mark.process
 def test_a_platform_that_is_not_there():
     status, told = doctor_of_a_process(JAX_PLATFORMS="nowhere")
     assert status == 1

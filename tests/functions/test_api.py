@@ -305,6 +305,7 @@ def test_complex_and_holomorphic():
     )
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", ["jacfwd", "jacrev", "hessian"])
 def test_jacobians_of_trees(name):
     f = lambda p: {"a": p["x"] * jnp.sum(p["y"] ** 2), "b": jnp.sin(p["y"][0])}

@@ -296,6 +296,7 @@ USES = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("zero", WHOLE_NUMBERS)
 def test_the_tangent_of_a_whole_number_that_is_computed_with_is_zero(use, zero):
@@ -379,6 +380,7 @@ def mapped_otherwise(kind):
     return made
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", ["jvp", "vjp"])
 @pytest.mark.parametrize("dims", [(0,), (1,), (0, 0), (1, 0), (0, 1), (1, 2)], ids=str)
 def test_a_rule_may_map_its_results_along_other_dimensions_than_its_function(kind, dims):
@@ -407,6 +409,147 @@ def test_a_result_that_neither_maps_stays_as_it_is(kind):
     primal = jaxviz.derive(lambda x: jax.vmap(f)(x)[1].sum(), SQUARE).primal
     (call,) = (e for _, e in primal.walk() if "custom" in e.primitive.name)
     assert [v.aval.shape for v in call.outvars] == [(3,), (3,)]
+
+
+SCALES = jnp.arange(1.0, 4.0)
+
+
+def scaled(kind):
+    """A function of x with a rule that closes over the other arguments, and gives three times the derivative."""
+
+    def f(x, *scales):
+        s = functools.reduce(lambda a, b: a * b, scales)
+        if kind == "jvp":
+            g = jax.custom_jvp(lambda y: jnp.sin(y) * s)
+            g.defjvp(lambda p, t: (g(p[0]), 3.0 * t[0] * jnp.cos(p[0]) * s))
+        elif kind == "jvp of itself":  # its function again, on the way of the derivative too
+            g = jax.custom_jvp(lambda y: jnp.sin(y) * s)
+            g.defjvp(lambda p, t: (g(p[0]), 3.0 * t[0] * g(p[0] + 1.0)))
+        elif kind == "vjp of itself":
+            g = jax.custom_vjp(lambda y: jnp.sin(y) * s)
+            g.defvjp(lambda y: (g(y), y), lambda y, ct: (3.0 * ct * jnp.cos(y) * s,))
+        else:
+            g = jax.custom_vjp(lambda y: jnp.sin(y) * s)
+            g.defvjp(lambda y: (jnp.sin(y) * s, 3.0 * jnp.cos(y) * s), lambda slope, ct: (ct * slope,))
+        return g(x)
+
+    return f
+
+
+def repeated(f):
+    return lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=3)[0]
+
+
+CLOSED_OVER = {
+    "vmap in grad": lambda m, f: m.grad(lambda x: m.vmap(lambda s: f(x, s))(SCALES).sum())(0.3),
+    "both are mapped": lambda m, f: m.grad(lambda x: m.vmap(f)(x * SCALES, SCALES).sum())(0.3),
+    "grad in vmap": lambda m, f: m.vmap(lambda s: m.grad(lambda x: f(x, s))(0.3))(SCALES),
+    "grad in vmap in grad": lambda m, f: m.grad(
+        lambda w: m.vmap(lambda s: m.grad(lambda x: jnp.sin(f(x, s)))(w))(SCALES).sum()
+    )(0.3),
+    "vmap in vmap": lambda m, f: m.grad(lambda x: m.vmap(lambda s: m.vmap(lambda t: f(x, s, t))(SCALES))(SCALES).sum())(
+        0.3
+    ),
+    "jax.grad around": lambda m, f: jax.grad(lambda x: m.vmap(lambda s: f(x, s))(SCALES).sum())(0.3),
+    "jax.vmap inside": lambda m, f: m.grad(lambda x: jax.vmap(lambda s: f(x, s))(2.0 * SCALES).sum())(0.3),
+    "jit around": lambda m, f: jax.jit(m.grad(lambda x: m.vmap(lambda s: f(x, s))(SCALES).sum()))(0.3),
+    "several": lambda m, f: m.grad(lambda x: m.vmap(lambda s, t: f(x, s, t), in_axes=(0, None))(SCALES, 2.0).sum())(
+        0.3
+    ),
+    "an integer": lambda m, f: m.grad(lambda x: m.vmap(lambda s: f(x, s))(jnp.arange(1, 4)).sum())(0.3),
+    "of constants": lambda m, f: m.grad(lambda x: m.vmap(lambda s: f(x, jnp.sin(s)))(2.0 * SCALES).sum())(0.3),
+    "another argument": lambda m, f: m.grad(lambda x, w: m.vmap(lambda s: f(x, s))(w).sum())(0.3, SCALES),
+    "scan in vmap": lambda m, f: m.grad(lambda x: m.vmap(lambda s: repeated(lambda c: f(c, s))(x))(SCALES).sum())(0.3),
+    "vmap in scan": lambda m, f: m.grad(repeated(lambda c: m.vmap(lambda s: f(c, s))(SCALES).sum()))(0.3),
+    "vjp": lambda m, f: m.vjp(lambda x: m.vmap(lambda s: f(x, s))(SCALES), 0.3)[1](SCALES)[0],
+    "no derivative": lambda m, f: m.vmap(lambda s: f(0.3, s))(SCALES),
+}
+
+
+@pytest.mark.parametrize("kind", ["jvp", "vjp"])
+@pytest.mark.parametrize("nesting", CLOSED_OVER)
+def test_a_rule_may_close_over_what_is_mapped(nesting, kind):
+    value = CLOSED_OVER[nesting]
+    try:
+        want = value(jax, scaled(kind))
+    except jax.errors.UnexpectedTracerError:
+        with pytest.raises(jax.errors.UnexpectedTracerError):
+            value(jaxviz, scaled(kind))
+    else:
+        np.testing.assert_allclose(value(jaxviz, scaled(kind)), want, rtol=1e-5)
+
+
+def twice(m, f):
+    return m.grad(m.grad(f))
+
+
+def over(m, f):
+    """The sum of what a function with a rule gives for each of the scales, as a function of x."""
+    return lambda x: m.vmap(lambda s: f(x, s))(SCALES).sum()
+
+
+DERIVED_AGAIN = {
+    "in vmap": lambda m, f: m.vmap(lambda s: twice(m, lambda x: f(x, s))(0.3))(SCALES),
+    "of vmap": lambda m, f: twice(m, over(m, f))(0.3),
+    "between": lambda m, f: m.grad(lambda x: m.vmap(lambda s: m.grad(lambda y: f(y, s))(x))(SCALES).sum())(0.3),
+    "of vmap of vmap": lambda m, f: twice(
+        m, lambda x: m.vmap(lambda t: over(m, lambda y, s: f(y, s, t))(x))(SCALES).sum()
+    )(0.3),
+    "both are mapped": lambda m, f: twice(m, lambda x: m.vmap(f)(x * SCALES, SCALES).sum())(0.3),
+    "an argument is": lambda m, f: twice(m, lambda x, w: m.vmap(lambda s: f(x, s))(w).sum())(0.3, SCALES),
+    "three times": lambda m, f: m.grad(twice(m, over(m, f)))(0.3),
+    "hessian": lambda m, f: m.hessian(over(m, f))(0.3),
+    "by jax after": lambda m, f: jax.grad(jax.grad(m.grad(over(m, f))))(0.3),
+    "by jax before": lambda m, f: m.grad(jax.grad(over(m, f)))(0.3),
+    "mapped by jax after": lambda m, f: jax.vmap(twice(m, over(m, f)))(SCALES),
+    "jit around": lambda m, f: jax.jit(twice(m, over(m, f)))(0.3),
+}
+
+
+@pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
+@pytest.mark.parametrize("nesting", DERIVED_AGAIN)
+def test_what_such_a_rule_gives_is_derived_again(nesting, kind):
+    value = DERIVED_AGAIN[nesting]
+    try:
+        want = value(jax, scaled(kind))
+    except (jax.errors.UnexpectedTracerError, TypeError):  # forward mode of a backward rule
+        with pytest.raises(Exception, match=r"unexpected tracer|closed-over value|forward-mode"):
+            value(jaxviz, scaled(kind))
+    else:
+        np.testing.assert_allclose(value(jaxviz, scaled(kind)), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
+def test_what_such_a_rule_closes_over_may_not_be_differentiated(kind):
+    f = scaled(kind)
+    for m in (jax, jaxviz):
+        with pytest.raises(Exception, match=r"unexpected tracer|closes over a value|closed-over value"):
+            twice(m, lambda x: m.vmap(lambda s: f(x, s * x))(SCALES).sum())(0.3)
+
+
+AROUND = {"jit": jax.jit, "vmap": jax.vmap, "jit of vmap": lambda f: jax.jit(jax.vmap(f))}
+
+
+@pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("derive", ["grad", "twice"])
+def test_a_rule_may_close_over_what_is_computed_of_what_is_around(derive, around, kind):
+    f, transforms = scaled(kind), {"grad": lambda m: m.grad, "twice": lambda m: functools.partial(twice, m)}
+    of = lambda m: AROUND[around](lambda s: transforms[derive](m)(lambda x: f(x, jnp.sin(s) * 2.0, s))(0.3))
+    s = 2.0 if around == "jit" else SCALES
+    np.testing.assert_allclose(of(jaxviz)(s), of(jax)(s), rtol=1e-5)
+
+
+def test_a_jvp_of_one_that_does():
+    f = scaled("jvp")
+    pushed = lambda m: m.jvp(lambda x: m.vmap(lambda s: f(x, s))(SCALES), (0.3,), (1.0,))
+    np.testing.assert_allclose(pushed(jaxviz), pushed(jax), rtol=1e-6)
+
+
+def test_a_rule_may_not_close_over_what_is_mapped_and_differentiated():
+    f = scaled("vjp")
+    with pytest.raises(Exception, match="closed-over value"):
+        jaxviz.grad(lambda x: jaxviz.vmap(lambda s: f(x, s))(x * SCALES).sum())(0.3)
 
 
 def test_one_rule_for_each_of_the_arguments_that_are_differentiated():

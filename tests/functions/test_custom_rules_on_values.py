@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import ad, mlir
 
 import jaxviz
 
@@ -132,3 +134,42 @@ def test_reports_follow_the_same_path(name):
     derivation = jaxviz.derive(CALLS[name], jnp.array(0.7))
     assert derivation.primal.is_path
     assert derivation.check().agrees, derivation.check()
+
+
+@pytest.mark.parametrize("within", ["jit", "scan", "cond", "checkpoint"])
+def test_a_backward_rule_has_no_values_within_what_is_transposed_as_a_whole(within):
+    f = {
+        "jit": jax.jit(branching_backward),
+        "scan": lambda x: jax.lax.scan(lambda c, _: (branching_backward(c), None), x, length=2)[0],
+        "cond": lambda x: jax.lax.cond(x > 0, branching_backward, jnp.sin, x),
+        "checkpoint": jax.checkpoint(branching_backward),
+    }[within]
+    for m in (jax, jaxviz):
+        with pytest.raises(jax.errors.ConcretizationTypeError):
+            m.grad(f)(0.7)
+
+
+# --- a number that a rule of a primitive keeps ------------------------------------------------------------------------------
+
+
+def made(name, fun):
+    p = Primitive(name)
+    p.def_impl(fun)
+    p.def_abstract_eval(lambda *avals: avals[-1])
+    mlir.register_lowering(p, mlir.lower_fun(fun, multiple_results=False))
+    return p
+
+
+doubled_if_p = made("doubled_if", lambda doubles, t: t * (1.0 + doubles))
+ad.primitive_transposes[doubled_if_p] = lambda ct, doubles, t: [None, 2.0 * ct if doubles else ct]
+same_p = made("same", lambda x: x)
+ad.primitive_jvps[same_p] = lambda primals, tangents: (
+    same_p.bind(*primals),
+    doubled_if_p.bind(True, tangents[0]),
+)
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["run", "traced"])
+def test_a_transpose_rule_may_look_at_a_number_of_pythons(jit):
+    gradient = lambda m: jit(m.grad(lambda x: jnp.sum(same_p.bind(jnp.sin(x)))))(jnp.ones(3))
+    np.testing.assert_allclose(gradient(jaxviz), gradient(jax), rtol=1e-6)

@@ -32,7 +32,7 @@ def rules_of(operation):
         if compat.has_transpose_rule(operation.primitive) and any(mask):
             rule, avals, _ = compat.transpose_rule(
                 operation.primitive, params, operation.in_avals, operation.out_avals, mask,
-                [True] * len(operation.out_avals), operation.context,
+                [True] * len(operation.out_avals), operation.context, compat.Log(False),
             )  # fmt: skip
             yield rule, avals
 
@@ -46,6 +46,7 @@ def shown(program):
     return str(program), held, [np.asarray(x).tolist() for x in program.consts]
 
 
+@pytest.mark.values
 @parametrized
 def test_recorded_as_traced(sample, dtype):
     with jax.enable_x64(dtype == "float64"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from registry import PEAK_RISES, program
+from registry import program
 
 TOKENS = jax.ShapeDtypeStruct((1, 2048), jnp.int32)
 
@@ -45,7 +45,7 @@ def penzai_llama_7b():
     return penzai_llama(use_layer_stack=False)
 
 
-@program("penzai", is_abstract=True, plan_peak=PEAK_RISES)
+@program("penzai", is_abstract=True)
 def penzai_llama_7b_scanned():
     """Its 32 layers in a scan."""
     return penzai_llama(use_layer_stack=True)

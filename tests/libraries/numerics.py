@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from registry import PEAK_RISES, program
+from registry import program
 
 
-@program("jaxopt", plan_peak=PEAK_RISES)
+@program("jaxopt")
 def jaxopt_ridge_by_implicit_differentiation():
     """The error on held-out data of a solution that L-BFGS finds, in the regularization: by the implicit function theorem."""
     import jaxopt

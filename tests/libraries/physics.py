@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from registry import PEAK_RISES, program
+from registry import program
 
 
 @program(
     "jax-md",
-    plan_peak=PEAK_RISES,
 )
 def jax_md_molecular_dynamics():
     """Soft spheres for thirty steps of velocity Verlet; the gradient of the last energy in where they begin."""
@@ -28,7 +27,7 @@ def jax_md_molecular_dynamics():
     return last_energy, (4.0 * jax.random.uniform(key, (32, 2)),)
 
 
-@program("jax-cfd", plan_peak=PEAK_RISES)
+@program("jax-cfd")
 def jax_cfd_turbulence():
     """Thirty steps of two-dimensional turbulence; the gradient of the last energy in the first velocity."""
     import jax_cfd.base as cfd
@@ -45,7 +44,7 @@ def jax_cfd_turbulence():
     return last_energy, (velocity,)
 
 
-@program("brax", plan_peak=PEAK_RISES)
+@program("brax")
 def brax_rollout():
     """Ten steps of a robot with a policy, in the policy's weights."""
     from brax import envs
@@ -65,7 +64,7 @@ def brax_rollout():
     return loss, (params, first)
 
 
-@program("mujoco-mjx", plan_peak=PEAK_RISES)
+@program("mujoco-mjx")
 def mjx_pendulum():
     """Where a double pendulum is after five steps of MuJoCo's, in where it starts."""
     import mujoco
@@ -99,7 +98,7 @@ def mjx_pendulum():
     return loss, ({"position": jnp.array([0.5, -0.2]), "velocity": jnp.zeros(2)}, data)
 
 
-@program("jaxley", plan="The plan counts 180 bytes of constants that JAX does not keep.", plan_peak=PEAK_RISES)
+@program("jaxley")
 def jaxley_neurons():
     """The voltage of a branched neuron with Hodgkin and Huxley's channels, in the channels' conductances."""
     import jaxley as jx

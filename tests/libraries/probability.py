@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from registry import PEAK_RISES, program
+from registry import program
 
 
-@program("flowjax", plan_peak=PEAK_RISES)
+@program("flowjax")
 def flowjax_spline_flow():
     import equinox as eqx
     from flowjax.bijections import RationalQuadraticSpline
@@ -51,7 +51,7 @@ def distrax_coupling_flow():
     return loss, (params, jax.random.normal(jax.random.key(1), (16, 4)))
 
 
-@program("dynamax", plan_peak=PEAK_RISES)
+@program("dynamax")
 def dynamax_kalman_filter():
     from dynamax.linear_gaussian_ssm import LinearGaussianSSM
 
@@ -121,7 +121,7 @@ def tinygp_quasiseparable():
     return loss, (jax.tree.map(jnp.float32, params), jnp.sin(6.0 * x))
 
 
-@program("blackjax", plan_peak=PEAK_RISES)
+@program("blackjax")
 def blackjax_leapfrog():
     """Where ten steps of Hamiltonian Monte Carlo's integrator end, in where they start."""
     import blackjax.mcmc.integrators as integrators

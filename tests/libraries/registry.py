@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-AREAS = "language images physics probability learning numerics".split()
+AREAS = "language images physics probability learning numerics modules".split()
 """The modules that the programs are in."""
-
-PEAK_RISES = (
-    "A plan is one checkpoint around the whole function, in whose backward pass a loop stacks the values of all its iterations again; "
-    "plans do not hold peaks yet."
-)
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
 """A loss, and what to call it with; the first argument is differentiated."""
@@ -29,6 +24,7 @@ class LibraryProgram:
       make: makes the loss and its arguments.
       is_abstract: whether the arguments are ShapeDtypeStructs, since the program is too large to run.
       expected_failures: why a tool fails on it today, by the tool's name.
+      modules: some that the residuals are summed up by.
     """
 
     name: str
@@ -36,19 +32,20 @@ class LibraryProgram:
     make: Callable[[], Made]
     is_abstract: bool
     expected_failures: dict[str, str]
+    modules: tuple[str, ...] = ()
 
 
 PROGRAMS: dict[str, LibraryProgram] = {}
 
 
 def program(
-    library: str, is_abstract: bool = False, **expected_failures: str
+    library: str, is_abstract: bool = False, modules: tuple[str, ...] = (), **expected_failures: str
 ) -> Callable[[Callable[[], Made]], Callable[[], Made]]:
     """Enters a program into the table: `@program("mctx", plan="why it fails today")`."""
 
     def enter(make: Callable[[], Made]) -> Callable[[], Made]:
         name = make.__name__
-        PROGRAMS[name] = LibraryProgram(name, library, make, is_abstract, expected_failures)
+        PROGRAMS[name] = LibraryProgram(name, library, make, is_abstract, expected_failures, modules)
         return make
 
     return enter

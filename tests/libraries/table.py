@@ -15,7 +15,7 @@ from registry import LibraryProgram, load
 
 RESULTS = Path(__file__).parents[2] / "artifacts" / "libraries"
 HEADS = (
-    "library", "program", "equations", "gradient", "residuals as in JAX", "gradient, s (JAX)", "reports, s",
+    "library", "program", "equations", "gradient", "residuals as in JAX", "on own lines", "gradient, s (JAX)", "reports, s",
     "explorer, s", "find_nan, s", "planted NaNs found", "memory, GiB (JAX)", "expected failures",
 )  # fmt: skip
 REPORTS = "check residuals memory cost lint policies compare_policies plan".split()
@@ -41,6 +41,7 @@ def row(program: LibraryProgram, by_tool: dict[str, dict]) -> tuple[str, ...]:
         f"{got('jax_grad', 'equations'):,}" if "equations" in by_tool.get("jax_grad", {}) else "failed",
         {"types": "types are equal"}.get(got("grad", "gradient"), got("grad", "gradient")),
         got("check", "residuals"),
+        f"{by_tool['own_lines']['own']:.0%}" if "own" in by_tool.get("own_lines", {}) else "failed",
         f"{seconds('grad')} ({seconds('jax_grad')})",
         seconds(*REPORTS),
         seconds("explore"),

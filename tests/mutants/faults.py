@@ -109,14 +109,14 @@ FAULTS: tuple[Fault, ...] = (
         "tests/test_parity.py -k offload",
     ),
     Fault(
-        "what is computed again passes for a tangent",
+        "what is recomputed passes for a tangent",
         "jaxviz/transforms/partial_eval.py",
-        '"computed again in the backward pass", "recomputation")',
-        '"computed again in the backward pass", "tangent")',
+        '"recomputed in the backward pass", "recomputation")',
+        '"recomputed in the backward pass", "tangent")',
         "tests/features/memory tests/features/residuals tests/features/explorer/test_columns.py",
     ),
     Fault(
-        "what the policy saves is computed again",
+        "what the policy saves is recomputed",
         "jaxviz/transforms/partial_eval.py",
         '        if verdict == "saved":\n            self.decisions.append',
         '        if verdict == "never":\n            self.decisions.append',
@@ -158,7 +158,7 @@ FAULTS: tuple[Fault, ...] = (
         "tests/test_parity.py -k given_to_xla",
     ),
     Fault(
-        "what a checkpoint computes again may be merged with the forward pass",
+        "what a checkpoint recomputes may be merged with the forward pass",
         "jaxviz/higher_order/checkpoint.py",
         'differentiated=True), ["tangent"]',
         'differentiated=False), ["tangent"]',
@@ -237,8 +237,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "an equation is shown on the line before its own",
         "jaxviz/ir/origin.py",
-        "return Location(frame.file_name, frame.start_line, frame",
-        "return Location(frame.file_name, frame.start_line - 1, frame",
+        "frame.file_name, frame.start_line, frame",
+        "frame.file_name, frame.start_line - 1, frame",
         "tests/ir/test_location.py tests/features/residuals",
     ),
     Fault(
@@ -382,10 +382,24 @@ FAULTS: tuple[Fault, ...] = (
         "tests/features/donation tests/functions/test_jit.py",
     ),
     Fault(
+        "what is taken out of a library's loop loses the user's line",
+        "jaxviz/analysis/naming.py",
+        "return (*next(known, ()), *within)",
+        "return within",
+        "tests/ir/test_own_code.py",
+    ),
+    Fault(
+        "all of a cotangent is said to be a part of it",
+        "jaxviz/features/memory/names.py",
+        'whole = "the cotangent" if relation == "cotangent"',
+        'whole = "the cotangent" if relation != "cotangent"',
+        "tests/features/memory",
+    ),
+    Fault(
         "a name in a table is not escaped",
         "jaxviz/report/tables.py",
-        'parts = html.escape(printable(text)).split("`")',
-        'parts = printable(text).split("`")',
+        'parts = linked(html.escape(printable(text)), _anchor, html.escape).split("`")',
+        'parts = linked(printable(text), _anchor, html.escape).split("`")',
         "tests/report tests/features/explorer/test_robustness.py",
     ),
     Fault(
@@ -513,5 +527,26 @@ FAULTS: tuple[Fault, ...] = (
         "tuple(r for r in active if r is not receiver)",
         "()",
         "tests/features/probes",
+    ),
+    Fault(
+        "a page counts an expression's columns in bytes",
+        "jaxviz/page/sources.py",
+        'return len(text.expandtabs(_TAB).encode("utf-16-le")) // 2',
+        "return len(text.expandtabs(_TAB).encode())",
+        "tests/page/test_sources.py",
+    ),
+    Fault(
+        "layers on other lines are one in a picture",
+        "jaxviz/features/draw/folds.py",
+        "same.setdefault(pair, len(same)) for pair in pairs",
+        "same.setdefault((pair[0], 0), len(same)) for pair in pairs",
+        "tests/features/draw/test_folds.py",
+    ),
+    Fault(
+        "what rules make of two operations is one group on the page",
+        "jaxviz/analysis/grouping.py",
+        'origin.rule if origin is not None else "", before',
+        'origin.rule if origin is not None else "", -1',
+        "tests/analysis/test_grouping.py",
     ),
 )

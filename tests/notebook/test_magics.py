@@ -1,6 +1,9 @@
 """The magics, in a shell of their own: what they show, and what they say to a mistake."""
 
+import linecache
+
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 import jaxviz
@@ -61,7 +64,7 @@ def test_jaxpr(run):
 
 def test_memory(run, shell, capsys):
     shown, err = run("%memory model.loss(x)")
-    assert str(shown).startswith("memory of loss: modelled peak")
+    assert str(shown).startswith("memory of the gradient of `loss` in `x`: modelled peak")
     assert err == ""
     shell.run_cell("%memory --xla --argnums 0 model.loss(x)").raise_error()
     assert "XLA on cpu takes" in capsys.readouterr().out
@@ -72,15 +75,17 @@ def test_remat(run):
         "def deep(w, x):\n    for _ in range(3):\n        x = jnp.sin(x @ w)\n    return x.sum()\nw = jnp.ones((4, 4))\nxs = jnp.ones((64, 4))"
     )
     plan, err = run("%remat --budget 0.7 deep(w, xs)")
-    assert str(plan).startswith("plan for deep within ")
+    assert str(plan).startswith("plan for the gradient of `deep` in `w`, residuals within ")
     assert err == ""
+    assert run("%remat -w 0% deep(w, xs)")[0].flops == 0
+    assert "--work: work is a share, such as 0.1 or '10%'; got 'much'" in run("%remat --work much deep(w, xs)")[1]
+    assert "a plan has one bound; got memory= and work=" in run("%remat -w 5% -m 1GiB deep(w, xs)")[1]
     plan, err = run("%remat -c -b 0.001 deep(w, xs)")
     assert plan is None
     assert "cannot be met for deep: the least is" in err
-    assert "--budget: a budget is a number, or a size" in run("%remat --budget much deep(w, xs)")[1]
-    fits, _ = run('%remat --budget "fastest that fits" --memory 1GiB deep(w, xs)')
-    assert fits.memory == 2**30
-    assert "memory= says what" in run("%remat --memory 1GiB deep(w, xs)")[1]
+    assert "--budget: a budget is a size such as" in run("%remat --budget much deep(w, xs)")[1]
+    assert run("%remat --memory 1GiB deep(w, xs)")[0].bound == "peak within 1.0 GiB"
+    assert run("%remat --memory device deep(w, xs)")[0].saved is None
 
 
 DEEP = """
@@ -124,10 +129,10 @@ def test_residuals_under_a_policy(run, blocks, policy, option, capsys):
 
 def test_residuals_under_a_policy_by_name_and_without_any(run, blocks, shell, capsys):
     found, err = run("%residuals --policy dots_saveable blocks(w, xs)")
-    assert [r.expression.split("(")[0] for r in found if r.kind == "intermediate"].count("dot_general") == 3
+    assert [r.expression for r in found if r.kind == "intermediate"].count("x @ w") == 3
     assert err == ""
     shell.run_cell("%residuals --policy dots_saveable blocks(w, xs)").raise_error()
-    assert capsys.readouterr().out.startswith("with dots_saveable on its checkpoints, 3 of block (cell:")
+    assert capsys.readouterr().out.startswith("with dots_saveable on its checkpoints, 3 of block (In[")
     everything, _ = run("%residuals --policy everything blocks(w, xs)")
     own, _ = run("%residuals blocks(w, xs)")
     as_it_is, _ = run("%residuals --policy 'as it is' blocks(w, xs)")
@@ -165,10 +170,10 @@ def test_remat_within_a_size(run, blocks, text, nbytes):
     assert plan.budget == nbytes
 
 
-def test_remat_has_half_of_the_bytes_by_default(run, blocks):
+def test_remat_needs_no_bound(run, blocks):
     plan, _ = run("%remat blocks(w, xs)")
-    same, _ = run("%remat --budget 0.5 blocks(w, xs)")
-    assert plan.budget == same.budget == plan.everything.nbytes // 2
+    assert plan.bound == ""
+    assert plan.peak_nbytes <= plan.before.peak_nbytes
 
 
 def test_remat_at_the_bytes_of_policies(run, blocks, shell, capsys):
@@ -181,7 +186,7 @@ def test_remat_at_the_bytes_of_policies(run, blocks, shell, capsys):
     shown, err = run("%remat --compare mine,nothing_saveable blocks(w, xs)")
     assert err == ""
     assert [o.nbytes for o in shown.policies.outcomes] == [o.nbytes for o in compared.outcomes]
-    assert str(shown).startswith("plans for blocks at the bytes of 2 policies")
+    assert str(shown).startswith("plans for the gradient of `blocks` in `w` at the bytes of 2 policies")
 
 
 def test_the_explorer_of_a_policy_and_of_a_plan(run, blocks, monkeypatch):
@@ -213,7 +218,7 @@ def test_lint(run, shell, capsys):
     assert err == ""
     assert len(run("%lint --argnums 0,1 wide(square, square)")[0]) == 1
     shell.run_cell("%lint --explain wide(square, square)").raise_error()
-    assert "cheap-recompute: values are kept that a few cheap operations" in capsys.readouterr().out
+    assert "cheap-recompute: values are saved that a few cheap operations" in capsys.readouterr().out
     assert "nothing to advise" in str(run("%lint loops(2.0)")[0])
 
 
@@ -243,7 +248,7 @@ def test_a_cell_runs_what_stands_before_the_call(run):
 def test_residuals(run):
     found, _ = run("%residuals f(x)")
     assert [r.kind for r in found] == ["intermediate", "literal"]
-    assert "why it is kept" in found._repr_html_()
+    assert "why it is saved" in found._repr_html_()
 
 
 def test_residuals_in_some_arguments(run):
@@ -258,6 +263,13 @@ def test_linearize_and_vjp(run):
     assert [name for name, _ in shown.programs] == ["forward", "backward"]
 
 
+def test_memory_as_compiled(run):
+    found, _ = run("%memory --compiled --argnums 0 blocks(w, xs)")
+    assert found.summary.startswith("compiled gradient of `blocks` in `w`")
+    _, err = run("%memory --compiled --compare everything,nothing_saveable blocks(w, xs)")
+    assert "--compiled shows one compiled program" in err
+
+
 def test_compare(run, shell, capsys, monkeypatch):
     found, _ = run("%compare f(x), f(2 * x)")
     assert "the same program" in found.summary
@@ -269,6 +281,69 @@ def test_compare(run, shell, capsys, monkeypatch):
     assert shown[0].compared
     _, printed = run("%compare f(x)")
     assert "expected 2 calls, such as f(x), g(x); got: f(x)" in printed
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("%residuals --argnums 0,1 product(x, x)", "%residuals product(x, x) --argnums 0,1"),
+        ("%residuals -a all product(x, x)", "%residuals product(x, x) -a all  # of all, --explore"),
+        ("%residuals --argnums=0,1 product(x, -x)", "%residuals product(x, -x) --argnums=0,1"),
+        ("%remat --budget '100%' product(x, x)", "%remat product(x, x) -b 100%"),
+        ("%compare --argnums 1 f(x, x), f(x, x * 2)", "%compare f(x, x), f(x, x * 2) --argnums 1"),
+        ("%%residuals --argnums 1\nproduct(x, x)", "%%residuals product(x, x) --argnums 1\n# that is all"),
+    ],
+)
+def test_options_may_stand_after_the_call(run, before, after):
+    run("def product(x, y):\n    return jnp.sum(jnp.sin(x) * y)")
+    (first, err), (second, _) = run(before), run(after)
+    assert err == ""
+    assert str(first) == str(second)
+    assert str(first) != ""
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "offered"),
+    [
+        ("%residuals --", None, {"--argnums", "--policy", "--compare", "--explore"}),
+        ("r = %residuals f(x) --ex", None, {"--explore"}),
+        ("%residuals --explore f(x) --ex", None, set()),
+        ("%%remat --co\nf(x)", len("%%remat --co"), {"--code", "--compare"}),
+        ("%jaxpr --", None, {"--explore"}),
+        ("%timeit --", None, set()),
+    ],
+)
+def test_options_are_completed(shell, text, at, offered):
+    with provisionalcompleter():
+        found = {c.text for c in shell.Completer.completions(text, len(text) if at is None else at)}
+    assert {name for name in found if name.startswith("--")} == offered
+    assert found == offered or not offered  # nothing else is in the way
+
+
+def test_the_line_of_a_magic_is_the_line_of_what_has_no_other(run, shell, capsys):
+    report, _ = run("y = 1\n\n%nan jnp.log(jnp.array([-1.0]))")
+    assert (report.born.location.line, report.born.location.function) == (3, "%nan")
+    report, _ = run("%%nan\n\nroot = lambda x: jnp.sqrt(x)\n\njnp.log(jnp.array([-1.0]))")
+    assert (report.born.location.line, report.born.location.function) == (5, "%%nan")
+    report, _ = run("%%nan\n\nroot = lambda x: jnp.sqrt(x)\n\nroot(jnp.array([-1.0]))")
+    assert report.born.location.line == 3
+    assert linecache.getline(report.born.location.file, 3) == "root = lambda x: jnp.sqrt(x)\n"
+    found, _ = run("y = 1\nfound = %residuals (lambda x: jnp.sin(x))(x)\nfound")
+    assert found[0].location.line == 2
+    _, err = run("y = 1\n%residuals (lambda x: x @ jnp.ones((4, 4)))(x)")
+    assert "at In[1]:2: (lambda x: x @ jnp.ones((4, 4)))(x)\n" in err
+    found, _ = run("y = 1\n%residuals jnp.tanh(x) -a 0")
+    assert "jnp.tanh(x)" in found.groups[0].label
+    found, _ = run("%%residuals --argnums 0\nroot = lambda x: jnp.tanh(x)\nroot(x)")
+    assert "jnp.tanh(x)" in found.groups[0].label
+
+
+def test_stages_are_explored_side_by_side(monkeypatch, run):
+    shown = []
+    monkeypatch.setattr("jaxviz.notebook.magics.display", shown.append)
+    for magic in ("jaxpr", "linearize", "vjp"):
+        run(f"%{magic} f(x) --explore")
+    assert [(e.stage, e.beside) for e in shown] == [("primal", ""), ("forward", "linear"), ("forward", "backward")]
 
 
 def test_help(run, capsys, shell):
@@ -289,12 +364,12 @@ def test_help(run, capsys, shell):
         ),
         ("%jaxpr broken(1.0)", "ValueError while tracing broken(1.0): no such layer"),
         ("%jaxpr mismatched(x)", "TypeError while tracing mismatched(x): dot_general requires contracting dimensions"),
-        ("%residuals mismatched(x)", "The function is mismatched at cell:"),
+        ("%residuals mismatched(x)", "The function is mismatched at In["),
         (
             "%vjp loops(2.0)",
             "ReverseModeError while transposing loops(2.0): Reverse-mode differentiation does not work for lax.while_loop",
         ),
-        ("%residuals --argnums one f(x)", "%residuals: --argnums takes numbers such as 0 or 0,1; got: one"),
+        ("%residuals --argnums one f(x)", "%residuals: --argnums takes numbers such as 0 or 0,1, or all; got: one"),
         ("%residuals --policy dots_savable f(x)", "did you mean 'dots_saveable' or"),
         ("%residuals --policy save_only_these_names f(x)", "makes a policy and is none itself"),
         ("%residuals --policy nosuch(1) f(x)", "nosuch(1) is not a policy: NameError: name 'nosuch' is not defined"),
@@ -311,7 +386,7 @@ def test_help(run, capsys, shell):
         ("%residuals --compare , f(x)", "compare_policies takes one policy or more"),
         ("%remat --budget 1.0 --policy dots_saveable f(x)", "--budget says how many bytes, and so does a policy"),
         ("%remat --code --compare dots_saveable f(x)", "--code prints one plan, so it goes with --budget or --policy"),
-        ("%remat --budget 12XB f(x)", "a size such as '512MiB' or '1.5GB', or 'fastest that fits'; got '12XB'"),
+        ("%remat --budget 12XB f(x)", "a share such as 0.5 or '50%'; got '12XB'"),
         ("%residuals --argnums 7 f(x)", "TypeError while deriving f(x): differentiating with respect to argnums=7"),
     ],
 )

@@ -17,8 +17,8 @@ MOST_SECONDS = 60
 
 SHOWN = {
     "00_first_look": [
-        "residuals of loss",
-        "is saved because tanh's derivative multiplies the tangent by it",
+        "residuals of the gradient of `loss` in `params`",
+        "tanh's derivative multiplies the tangent by it",
         "residuals as in JAX",
         "lambda",
         "forward:",
@@ -152,11 +152,12 @@ def test_the_first_notebook_lists_the_series_in_order():
     assert [int(name[:2]) for name in listed] == list(range(1, len(listed) + 1))
 
 
+@pytest.mark.process
 def test_the_first_notebook_is_a_script_too(tmp_path):
     """`make demo` runs it so: the magics are comments then, and the explorer is written to a file."""
     done = subprocess.run(
         [sys.executable, str(NOTEBOOKS / "00_first_look.py")], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert "residuals of loss" in done.stdout
+    assert "residuals of the gradient of `loss` in `params`" in done.stdout
     page = (tmp_path / "first_look.html").read_text()
     assert "jaxviz" in page

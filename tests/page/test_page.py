@@ -47,7 +47,7 @@ def test_what_is_put_in_comes_out():
     _, found = read(title=EVIL, payload=b"\x00\xff" * 99, module=f"x = {EVIL!r}", state={"selected": EVIL})
     assert found.scripts["title"] == EVIL
     assert unpacked(found.scripts["jaxviz-payload"]) == b"\x00\xff" * 99
-    assert json.loads(found.scripts["jaxviz-module"]) == f"x = {EVIL!r}"
+    assert unpacked(found.scripts["jaxviz-module"]).decode() == f"x = {EVIL!r}"
     assert json.loads(unpacked(found.scripts["jaxviz-state"])) == {"selected": EVIL}
 
 

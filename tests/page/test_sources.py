@@ -1,6 +1,7 @@
 """Whose source is shown, and which lines of it."""
 
 import linecache
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,8 @@ import numpy as np
 
 import jaxviz
 from jaxviz.features.explorer.columns import view_of
-from jaxviz.page.sources import SourceTable, excerpts_of, is_user_source, short_path
+from jaxviz.ir.own_code import is_own
+from jaxviz.page.sources import SourceTable, excerpts_of, short_path
 
 
 def write(tmp_path, text):
@@ -40,8 +42,8 @@ def test_a_file_that_is_gone_brings_nothing(tmp_path):
 
 
 def test_libraries_are_not_the_users_own():
-    assert is_user_source(__file__)
-    assert not any(is_user_source(m.__file__) for m in (jax, np, linecache, jaxviz))
+    assert is_own(__file__)
+    assert not any(is_own(m.__file__) for m in (jax, np, linecache, jaxviz))
 
 
 def test_paths_are_shown_from_the_working_folder(tmp_path, monkeypatch):
@@ -69,6 +71,59 @@ def test_a_notebook_cell_is_called_so():
 
 
 def test_a_line_of_a_notebook_cell_is_shown_without_the_path_of_a_temporary_file():
-    for file in ("/tmp/ipykernel_7/123.py", "<ipython-input-3-abc>"):
-        assert str(jaxviz.ir.origin.Location(file, 4, "f")) == "cell:4"
+    for file, shown in (("/tmp/ipykernel_7/123.py", "cell:4"), ("<ipython-input-3-abc>", "In[3]:4")):
+        assert str(jaxviz.ir.origin.Location(file, 4, "f")) == shown
     assert str(jaxviz.ir.origin.Location("/home/me/model.py", 4, "f")) == "/home/me/model.py:4"
+
+
+WRITTEN = """\
+import jax.numpy as jnp
+
+def f(x, w):
+\tπ = "𝒳é" and jnp.sin(x @ w)  # a tab, and two that are several bytes
+    return (
+        jnp.tanh(
+            π
+        )
+        * 2.0
+    ).sum()
+""".replace("    ", "\t")
+
+
+def expressions(path, *args):
+    """What a page cuts out of the lines that it is sent, for each location."""
+    module = {}
+    exec(compile(pathlib.Path(path).read_text(), path, "exec"), module)
+    view = view_of(jaxviz.derive(module["f"], *args))
+    lines = {e.first + i: line for e in view.files[0].excerpts for i, line in enumerate(e.lines)}
+    names = ("start_line", "start", "end_line", "end")
+    for first, start, last, end in zip(*(view.columns[f"location_{name}"].tolist() for name in names), strict=True):
+        units = [lines[n].encode("utf-16-le") for n in range(first, last + 1)] if first else [b""]
+        units[-1] = units[-1][: 2 * end]
+        units[0] = units[0][2 * start :]
+        yield "".join(unit.decode("utf-16-le").strip() for unit in units)
+
+
+def test_a_page_is_told_which_text_of_its_lines_is_an_expression(tmp_path):
+    path = write(tmp_path, WRITTEN)
+    found = set(expressions(path, jnp.ones((2, 3)), jnp.ones((3, 3))))
+    # The function itself, where its arguments are from, is no expression.
+    assert found - {""} == {
+        "x @ w",
+        "jnp.sin(x @ w)",
+        "jnp.tanh(π)",
+        "jnp.tanh(π)* 2.0",
+        "(jnp.tanh(π)* 2.0).sum()",
+    }
+
+
+def test_of_a_source_that_is_not_what_was_run_there_are_lines_only(tmp_path):
+    path = write(tmp_path, "import jax.numpy as jnp\n\ndef f(x):\n    return jnp.sin(x)\n")
+    module = {}
+    exec(compile(pathlib.Path(path).read_text(), path, "exec"), module)
+    derivation = jaxviz.derive(module["f"], 1.0)
+    assert derivation.primal.equations
+    write(tmp_path, "import jax.numpy as jnp\n\ndef f(x):\n    return   jnp.cos(x) + 1\n")
+    columns = view_of(derivation).columns
+    assert columns["location_line"].tolist() == [4]
+    assert columns["location_start_line"].tolist() == columns["location_end"].tolist() == [0]

@@ -1,4 +1,4 @@
-"""The types of the wire format for the page. Run as a script, it writes them down from `jaxviz/page/schema.py`."""
+"""What is sent to the page, as types of TypeScript. Run as a script, it writes them down from Python's."""
 
 import dataclasses
 import sys
@@ -6,18 +6,21 @@ import types
 import typing
 from pathlib import Path
 
+from jaxviz.features.debugger import messages as stepper
+from jaxviz.features.explorer import messages as explorer
+from jaxviz.features.probes import messages as live
 from jaxviz.page import schema
 
-TYPES = Path(__file__).parents[2] / "widgets" / "src" / "wire" / "schema.generated.ts"
+WIRE = Path(__file__).parents[2] / "widgets" / "src" / "wire"
 WORDS = {
     "ROLES": ("Role", schema.ROLES),
     "KINDS": ("Kind", schema.KINDS),
     "MEMORY_KINDS": ("MemoryKind", schema.MEMORY_KINDS),
     "KINS": ("Kin", schema.KINS),
     "HANDED": ("Handed", schema.HANDED),
+    "SCOPES": ("ScopeKind", schema.SCOPES),
 }
-RECORDS = (schema.Stage, schema.Excerpt, schema.SourceFile, schema.BranchPoint, schema.CheckResult, schema.View)
-PLAIN = {str: "string", int: "number", bool: "boolean", type(None): "null"}
+PLAIN = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
 
 def type_of(annotation):
@@ -25,26 +28,59 @@ def type_of(annotation):
     if annotation in PLAIN:
         return PLAIN[annotation]
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is tuple and args[1:] == (...,):
-        return f"{type_of(args[0])}[]"
+    if origin is list or (origin is tuple and args[1:] == (...,)):
+        of = type_of(args[0])
+        return f"({of})[]" if " | " in of else f"{of}[]"
     if origin is tuple:
         return f"[{', '.join(map(type_of, args))}]"
+    if origin is dict:
+        return f"Record<string, {type_of(args[1])}>"
     if origin is typing.Literal:
         return " | ".join(f'"{word}"' for word in args)
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(type_of, args))
-    if dataclasses.is_dataclass(annotation):
+    if is_record(annotation) or is_row(annotation):
         return annotation.__name__
     return "Record<ColumnName, Column>"
 
 
-def first_line(text):
-    return text.strip().splitlines()[0]
+def is_record(annotation):
+    return dataclasses.is_dataclass(annotation) or typing.is_typeddict(annotation)
 
 
-def wire_types():
+def is_row(annotation):
+    return isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+
+
+def fields_of(record):
+    """The name, the type and whether it may be missing of each field of a record."""
+    for name, hint in typing.get_type_hints(record, include_extras=True).items():
+        may_miss = typing.get_origin(hint) is typing.NotRequired
+        yield name, typing.get_args(hint)[0] if may_miss else hint, may_miss
+
+
+def records_in(module):
+    """The records that a module has, in their order."""
+    found = [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__]
+    return [x for x in found if is_record(x) or is_row(x)]
+
+
+def declared(record):
+    """A record as an interface; a row as a tuple with names."""
+    about = " ".join(record.__doc__.split("\n\n")[0].split())
+    fields = [f"{name}{'?' * may_miss}: {type_of(hint)}" for name, hint, may_miss in fields_of(record)]
+    if is_row(record):
+        return ["", f"/** {about} */", f"export type {record.__name__} = [{', '.join(fields)}];"]
+    return ["", f"/** {about} */", f"export interface {record.__name__} {{", *(f"  {f};" for f in fields), "}"]
+
+
+def head(module):
+    path = module.__name__.replace(".", "/")
+    return f"/** Written by `python tests/page/wire_types.py` from `{path}.py`, which says more: not to be edited. */"
+
+
+def schema_types():
     lines = [
-        "/** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */",
         "",
         f'export const MAGIC = "{schema.MAGIC.decode()}";',
         f"export const VERSION = {schema.VERSION};",
@@ -57,14 +93,55 @@ def wire_types():
     lines += ["", "export type ColumnName ="]
     lines += [f'  /** {meaning} */\n  | "{name}"' for name, meaning in schema.COLUMNS.items()]
     lines[-1] += ";"
-    for record in RECORDS:
-        hints = typing.get_type_hints(record)
-        lines += ["", f"/** {first_line(record.__doc__)} */", f"export interface {record.__name__} {{"]
-        lines += [f"  {field.name}: {type_of(hints[field.name])};" for field in dataclasses.fields(record)]
-        lines += ["}"]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+MODULES = {"schema": schema, "explorer": explorer, "stepper": stepper, "live": live}
+
+
+def wire_types():
+    """The text of each file with types, by its path."""
+    found = {}
+    for name, module in MODULES.items():
+        lines = [head(module), *(schema_types() if module is schema else ())]
+        lines += [line for record in records_in(module) for line in declared(record)]
+        found[WIRE / f"{name}.generated.ts"] = "\n".join(lines) + "\n"
+    return found
+
+
+def misfit(value, hint, path=""):
+    """Where a JSON value is not what its type says; '' where it is."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        found = [misfit(value, arg, path) for arg in args]
+        return "" if "" in found else found[0]
+    if origin is typing.Literal:
+        return "" if value in args else path
+    if is_record(hint):
+        fields = {name: (inner, may_miss) for name, inner, may_miss in fields_of(hint)}
+        needed = {name for name, (_, may_miss) in fields.items() if not may_miss}
+        if not isinstance(value, dict) or not needed <= value.keys() <= fields.keys():
+            return path or hint.__name__
+        inside = [(inner, fields[name][0], name) for name, inner in value.items()]
+    elif origin is dict:
+        inside = (
+            [(inner, args[1], key) for key, inner in value.items()] if isinstance(value, dict) else [(value, int, "")]
+        )
+    elif origin is list:
+        inside = (
+            [(inner, args[0], i) for i, inner in enumerate(value)] if isinstance(value, list) else [(value, int, "")]
+        )
+    elif origin is tuple or is_row(hint):
+        each = args or tuple(typing.get_type_hints(hint).values())
+        if not isinstance(value, list) or len(value) != len(each):
+            return path
+        inside = [(inner, one, i) for i, (inner, one) in enumerate(zip(value, each, strict=True))]
+    else:
+        return "" if type(value) is hint or (hint is float and type(value) is int) else path
+    return next((where for inner, one, key in inside if (where := misfit(inner, one, f"{path}.{key}"))), "")
 
 
 if __name__ == "__main__":
-    TYPES.write_text(wire_types(), encoding="utf-8")
-    sys.stdout.write(f"{TYPES}\n")
+    for path, text in wire_types().items():
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path}\n")

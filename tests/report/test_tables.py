@@ -91,7 +91,9 @@ def test_long_names_are_cut():
 def test_a_sentence_shows_its_code_escaped():
     assert code_html("`x < y` is <b>") == "<code>x &lt; y</code> is &lt;b&gt;"
     assert code_html("one ` alone") == "one ` alone"
-    assert '<td style="text-align:left"><code>mul</code></td>' in html_table("", ("a",), [("`mul`",)], (False,))
+    assert '<td style="text-align:left;white-space:nowrap"><code>mul</code></td>' in html_table(
+        "", ("a",), [("`mul`",)], (False,)
+    )
 
 
 def test_lists_are_cut_and_name_nothing_twice():

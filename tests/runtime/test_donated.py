@@ -38,6 +38,7 @@ READS = {
 }  # fmt: skip
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("calls_before", [0, 2])
 def test_the_call_is_named_whether_it_was_compiled_or_not(watched, read, calls_before):
@@ -67,6 +68,7 @@ def test_where_xla_raises_its_own_error_it_can_be_asked_for(watched):
     assert jaxviz.donated_to(x).startswith("to step as params at ")
 
 
+@pytest.mark.values
 def test_arguments_by_name_and_random_keys(watched):
     f = jax.jit(lambda x, y: x + y, donate_argnames="y")
     x = jnp.ones(3)

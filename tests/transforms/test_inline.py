@@ -16,6 +16,7 @@ from jaxviz.transforms.inline import inlined
 CALLS = (compat.jit_p, compat.remat_p)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("case", CASES[::3], ids=str)
 def test_the_same_is_computed_without_calls(case):
     program = jaxviz.trace(case.fun)(*case.args)

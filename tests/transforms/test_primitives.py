@@ -17,6 +17,7 @@ SWEEP = [(s, d) for s in SAMPLES for d in s.dtypes]
 sweep = pytest.mark.parametrize(("sample", "dtype"), SWEEP, ids=[f"{s}-{d}" for s, d in SWEEP])
 
 
+@pytest.mark.process
 def test_every_primitive_is_tried_or_left_out_for_a_reason():
     assert differentiable() - COVERED - set(LEFT_OUT) == set()
     assert COVERED & set(LEFT_OUT) == set()
@@ -33,6 +34,7 @@ def cast(sample, dtype):
         )
 
 
+@pytest.mark.values
 @sweep
 def test_the_sample_holds_its_primitive(sample, dtype):
     with cast(sample, dtype) as args:

@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
 import numpy as np
 import pytest
 from jax import lax
@@ -102,6 +103,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("fun", COLLECTIVES.values(), ids=COLLECTIVES)
 def test_named_axes(fun):
     ours, theirs = jaxviz.vmap(fun, axis_name="i"), jax.vmap(fun, axis_name="i")
@@ -116,6 +118,7 @@ def test_named_axes(fun):
     assert_same(jaxviz.jvp(ours, (X,), tangents), jax.jvp(theirs, (X,), tangents))
 
 
+@pytest.mark.values
 def test_two_axes():
     fun = lambda x, y: lax.psum(x * y, ("i", "j")) + lax.pmean(x, "j") * lax.axis_index("i")
     both = lambda vmap: vmap(vmap(fun, (0, None), axis_name="j"), (None, 0), axis_name="i")(X[0], X[1])
@@ -169,6 +172,7 @@ def test_a_loop_that_waits_for_its_slowest_example_is_recorded(monkeypatch):
     np.testing.assert_allclose(jaxviz.vmap(halve)(X), jax.vmap(halve)(X))
 
 
+@pytest.mark.values
 def test_every_mapped_equation_leads_back_to_the_function(monkeypatch):
     for case in CASES:
         if case.vmaps and case.name in ("attention", "four_deep", "cond_in_saving_remat"):

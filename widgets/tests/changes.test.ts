@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
-import { type Changes, Matches } from "../src/model/changes";
+import { Matches } from "../src/model/changes";
 import { changeText } from "../src/panes/changes";
+import type { Changes } from "../src/wire/explorer.generated";
 import { model } from "./fixture";
 
 test("rows go to the other version by the numbers in their stages", () => {

@@ -2,7 +2,7 @@
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { textView } from "../src/code/editor";
 import { linkScrolling, Places, target } from "../src/code/scrolling";
-import { compiledOf, whatIfOf } from "../src/host/sync";
+import { compiledOf, switchesOf } from "../src/host/sync";
 import { PATIENCE } from "../src/host/work";
 import { GONE, NO_ANSWER } from "../src/main/waiting";
 import { CompiledPane } from "../src/panes/compiled";
@@ -151,7 +151,7 @@ describe("the pane", () => {
       expect(from.widget.count()).toBe(0);
       expect(vi.getTimerCount()).toBe(0);
 
-      const state = new State(shared, whatIfOf(from.widget));
+      const state = new State(shared, switchesOf(from.widget));
       from.widget.set("what_if", "");
       state.switches.ask();
       expect(state.switches.error).toBe("");
@@ -198,7 +198,7 @@ describe("the pane", () => {
     expect(pane.element.textContent).toContain("Compiling");
     pane.destroy();
 
-    const state = new State(shared, whatIfOf(from.widget));
+    const state = new State(shared, switchesOf(from.widget));
     state.switches.ask();
     await vi.waitFor(() => expect(state.switches.error).toBe(GONE));
     state.switches.destroy();

@@ -5,15 +5,14 @@ import { CodePane } from "../src/code/pane";
 import { coloured } from "../src/code/python";
 import explorer from "../src/main/index";
 import { GONE, NO_ANSWER } from "../src/main/waiting";
-import { type Table, WhatIf } from "../src/model/whatif";
 import { InspectorPane } from "../src/panes/inspector";
 import { PlayerPane } from "../src/panes/player";
 import { ResidualsPane } from "../src/panes/residuals";
-import { type Side, State } from "../src/state/state";
+import { pointedPlaces, residualLitAs, type Side, State } from "../src/state/state";
 import { formatBytes, formatFlops } from "../src/ui/format";
 import { bytes, json, model } from "./fixture";
 import { host as modelOf, zipped } from "./host";
-import { layOut } from "./layout";
+import { layOut, standIn } from "./layout";
 import { SIN_COS } from "./programs";
 
 // Node imports no blobs.
@@ -23,20 +22,7 @@ vi.mock("../src/host/parts", () => ({
 
 beforeAll(() => {
   layOut(0, 0);
-  // What CodeMirror measures, and jsdom does not have.
-  const none = {
-    length: 0,
-    item: () => null,
-    [Symbol.iterator]: [][Symbol.iterator],
-  } as unknown as DOMRectList;
-  Range.prototype.getClientRects = () => none;
-  Range.prototype.getBoundingClientRect = () => new DOMRect();
-  HTMLDialogElement.prototype.show = function () {
-    this.open = true;
-  };
-  HTMLDialogElement.prototype.close = function () {
-    this.open = false;
-  };
+  standIn();
 });
 
 const errors = vi.spyOn(console, "error");
@@ -79,6 +65,34 @@ test("the rail says where the function runs, and why", () => {
   expect(devices!.getAttribute("title")).toBe("runs on 2 devices, cpu:0 to cpu:1, where its argument x lies");
 });
 
+test("the source has the expression of what is selected marked, and of what is pointed at", () => {
+  const { el, find, key } = show();
+  const marks = () => [...el.querySelectorAll("mark")].map((m) => `${m.className} ${m.textContent}`);
+  expect(marks()).toEqual([]);
+  const [line] = find("source-line").filter((l) => l.dataset.line === "2");
+  const text = line!.textContent;
+  find("residual-row")[0]!.click();
+  expect(marks()).toEqual(["jv-chosen jnp.sin(x)"]);
+  expect(find("expression")[0]!.textContent).toBe("jnp.sin(x)");
+  expect(line!.textContent).toBe(text);
+  line!.click();
+  expect(marks()).toEqual([]);
+  key("Escape");
+  expect(marks()).toEqual([]);
+  const state = new State(model());
+  state.pointAt(state.model.outputs(0)[0]!);
+  expect(pointedPlaces(state)).toEqual([state.model.place(0)]);
+});
+
+test("residuals of one expression are selected together", () => {
+  const state = new State(model({ residual_group: [0, 0], residual_producer: [0, 2] }));
+  state.selectResiduals([0, 1]);
+  expect([...state.selection.rows]).toEqual([0, 2]);
+  expect([0, 1].map((i) => residualLitAs(state, i))).toEqual(["is-selected", "is-selected"]);
+  const inspector = new InspectorPane(state);
+  expect(inspector.element.textContent).toContain("2 residuals, of which the first is");
+});
+
 test("choosing a residual lights its line and tells Python the equation that makes it", () => {
   const { find, model } = show();
   find("residual-row")
@@ -87,7 +101,8 @@ test("choosing a residual lights its line and tells Python the equation that mak
   expect(model.values["selected"]).toBe("primal:0");
   expect(find("source-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
   expect(find("inspected")[0]!.textContent).toBe("sin");
-  expect(find("reason")[0]!.textContent).toContain("is saved because");
+  expect(find("reason")[0]!.textContent).toBe("sin(x) is saved because sin's derivative reads it");
+  expect(find("reason")[0]!.querySelector("code")!.textContent).toBe("sin(x)");
 });
 
 test("what Python selects is shown, and brought into a pane", () => {
@@ -400,14 +415,16 @@ test("without another version there is nothing to compare with", () => {
   expect(find("code-right").length).toBe(0);
 });
 
-/** The switches of another program than the view's, whose rows they cannot point at. */
-const chain = JSON.stringify(whatIfs.chain.table, (key, value) =>
+/** The switches of another program than the view's, whose rows they cannot point at, and all that they come to. */
+const { table: ofLayers, tried: ofTried } = whatIfs.layers;
+const layers = JSON.stringify(ofLayers, (key, value) =>
   key === "row" ? (Array.isArray(value) ? value.map(() => -1) : -1) : value,
 );
+const tried = JSON.stringify(ofTried);
 
 /** The same, with two of its values in the place of the view's first residual, and none in that of its second. */
-const inPlace = [whatIfs.chain.table.present.saved.slice(0, 2), []];
-const ofView = JSON.stringify({ ...JSON.parse(chain), residuals: inPlace });
+const inPlace = [[0, 1], []];
+const ofView = JSON.stringify({ ...JSON.parse(layers), residuals: inPlace });
 
 test("Python sets the filter, and hears of what is typed", () => {
   const { find, model } = show({ filter: "nothing has this" });
@@ -422,55 +439,126 @@ test("Python sets the filter, and hears of what is typed", () => {
   expect(model.values["filter"]).toBe("cos");
 });
 
-test("a switch moves the bytes, the work and the timeline at once", () => {
-  const { find } = show({ what_if: chain });
+test("a checkpoint is switched on by itself, and then what it saves", () => {
+  const { find, model } = show({ what_if: layers, tried });
   find("show-what-if")[0]!.click();
-  const figures = () => ["bytes", "flops", "peak"].map((name) => find(`what-if-${name}`)[0]!.textContent);
+  const figures = () => ["peak", "bytes", "flops"].map((name) => find(`what-if-${name}`)[0]!.textContent);
   const written = figures();
-  const rows = () => find("what-if-row");
-  const isOn = (row: HTMLElement) => row.querySelector("[role=switch]")!.getAttribute("aria-checked");
-  expect(rows().map(isOn)).toContain("true");
-  for (const row of rows().filter((r) => isOn(r) === "true"))
-    find("what-if-row")
-      .find((r) => r.dataset.value === row.dataset.value)!
-      .querySelector<HTMLElement>("[role=switch]")!
-      .click();
-  expect(rows().every((row) => isOn(row) === "false")).toBe(true);
-  const none = whatIfs.chain.cases.find((c) => c.chosen.length === 0)!;
+  const switchOf = (row: HTMLElement) => row.querySelector<HTMLElement>("[role=switch]")!;
+  const trades = ofTried.trades as unknown as Record<string, number[]>;
+  expect(find("what-if-region").length).toBe(3);
+  expect(find("what-if-row").length).toBe(0);
+  const difference = trades["0||"]![0]! - trades[""]![0]!;
+  expect(find("what-if-region")[0]!.textContent).toContain(`−${formatBytes(-difference)}`);
+  switchOf(find("what-if-region")[0]!).click();
+  expect(switchOf(find("what-if-region")[0]!).getAttribute("aria-checked")).toBe("true");
+  const [peak, nbytes, flops] = trades["0||"]!;
   expect(figures()).toEqual([
-    formatBytes(none.nbytes),
-    expect.stringContaining(formatFlops(none.flops)),
-    formatBytes(none.peak),
+    formatBytes(peak!),
+    formatBytes(nbytes!),
+    expect.stringContaining(formatFlops(flops!)),
   ]);
+  expect(model.values["switches"]).toBe("0||");
+  const row = () => find("what-if-row").find((r) => r.textContent!.includes("x @ w"))!;
+  switchOf(row()).click();
+  const key = String(model.values["switches"]);
+  expect(key).toMatch(/^0\|\d\|$/);
+  expect(figures()[0]).toBe(formatBytes(trades[key]![0]!));
+  find("what-if-undo")[0]!.click();
+  expect(model.values["switches"]).toBe("0||");
+  find("what-if-redo")[0]!.click();
+  expect(model.values["switches"]).toBe(key);
   find("what-if-reset")[0]!.click();
   expect(figures()).toEqual(written);
+  expect(model.values["switches"]).toBe("");
+  // Python, or another view, sets them too.
+  model.set("switches", "1||");
+  expect(switchOf(find("what-if-region")[1]!).getAttribute("aria-checked")).toBe("true");
+});
+
+test("what is not known yet is said to be worked out", () => {
+  const only = JSON.stringify({ ...ofTried, trades: { "": ofTried.trades[""] } });
+  const { find, model } = show({ what_if: layers, tried: only });
+  find("show-what-if")[0]!.click();
+  expect(find("what-if-region")[0]!.textContent).toContain("…");
+  find("what-if-region")[0]!.querySelector<HTMLElement>("[role=switch]")!.click();
+  expect(find("what-if-peak")[0]!.textContent).toBe("…");
+  expect(find("what-if-said")[0]!.textContent).toContain("Working it out…");
+  model.set("tried", tried);
+  expect(find("what-if-peak")[0]!.textContent).toBe(formatBytes(ofTried.trades["0||"][0]!));
+  expect(find("what-if-said")[0]!.textContent).toBe("");
+});
+
+test("what repeats has one switch, and one for each where it is opened", () => {
+  const { find } = show({ what_if: layers, tried, switches: "0||" });
+  find("show-what-if")[0]!.click();
+  const rows = () => find("what-if-row");
+  const switchOf = (row: HTMLElement) => row.querySelector<HTMLElement>("[role=switch]")!;
+  const group = () => rows().find((row) => row.textContent!.includes("4 × "))!;
+  const key = group().dataset.key!;
+  const { what } = ofLayers.groups[Number(key.replace("all of ", ""))]!;
+  expect(group().querySelector("code")!.textContent).toBe(what);
+  expect(switchOf(group()).getAttribute("aria-label")).toBe(`save all 4 of ${what}`);
+  const before = rows().length;
+  group().querySelector<HTMLElement>("[data-testid=what-if-fold]")!.click();
+  expect(rows().length).toBe(before + 4);
+  const members = () => rows().filter((row) => row.classList.contains("jv-inside"));
+  const isOn = () => members().map((row) => switchOf(row).getAttribute("aria-checked"));
+  expect(isOn()).toEqual(Array(4).fill("false"));
+  switchOf(members()[1]!).click();
+  expect(isOn()).toEqual(["false", "true", "false", "false"]);
+  expect(switchOf(group()).getAttribute("aria-checked")).toBe("mixed");
+  switchOf(group()).click();
+  expect(isOn()).toEqual(Array(4).fill("true"));
+  switchOf(group()).click();
+  expect(isOn()).toEqual(Array(4).fill("false"));
 });
 
 test("a switch at a residual moves what its place-holders come to, in both tabs", () => {
-  const { find } = show({ what_if: ofView });
+  const { find } = show({ what_if: ofView, tried });
   const switches = find("residual-switch");
   expect(switches.length).toBe(1);
   const isOn = () => find("residual-switch").map((s) => s.getAttribute("aria-checked") === "true");
   expect(isOn()).not.toContain(false);
+  const said = () => find("residual-said")[0]!.textContent;
   const total = () => find("residual-total")[0]!.textContent;
   const before = total();
   expect(switches[0]!.parentElement!.title).toContain("what a checkpoint keeps for it: ");
   switches[0]!.click();
   expect(isOn()[0]).toBe(false);
-  const { table } = whatIfs.chain;
-  const left = new Set(table.present.saved.filter((v) => !inPlace[0]!.includes(v)));
-  const { nbytes } = new WhatIf(table as unknown as Table).outcome(left);
-  expect(total()).toContain(`${formatBytes(nbytes)} of ${formatBytes(table.present.nbytes)} kept`);
+  expect(said()).toContain(
+    "Switched on with it: a checkpoint around 4 calls of layer, which saves all else.",
+  );
   find("show-what-if")[0]!.click();
-  expect(find("what-if-bytes")[0]!.textContent).toBe(formatBytes(nbytes));
+  const checked = find("what-if-region").map((row) => row.querySelector("[aria-checked=true]") !== null);
+  expect(checked).toEqual([true, false, false]);
+  find("what-if-nothing")[0]!.click();
+  expect(total()).toContain(`${formatBytes(ofTried.trades["0||"][1]!)} of `);
   find("residual-reset")[0]!.click();
   expect(isOn()).not.toContain(false);
   expect(total()).toBe(before);
-  expect(find("what-if-bytes")[0]!.textContent).toBe(formatBytes(table.present.nbytes));
+  expect(find("what-if-bytes")[0]!.textContent).toBe(formatBytes(ofTried.trades[""][1]!));
+});
+
+test("a switch that moves another one says so", () => {
+  const [both = []] = inPlace;
+  const shared = JSON.stringify({ ...JSON.parse(layers), residuals: [both, both.slice(1)] });
+  const { find } = show({ what_if: shared, tried });
+  const label = (row: HTMLElement) => row.querySelector(".jv-col-name code")!.textContent!;
+  const [row, other] = ["0", "1"].map((i) => find("residual-row").find((r) => r.dataset.residual === i)!);
+  const said = () => find("residual-said")[0]!.textContent;
+  const flip = (of: HTMLElement) => of.querySelector<HTMLElement>("[role=switch]")!.click();
+  flip(row!);
+  expect(said()).toContain(`Moved with it: ${label(other!)}.`);
+  flip(row!);
+  flip(other!);
+  expect(said()).toContain(`Moved with it: ${label(row!)}.`);
+  find("residual-reset")[0]!.click();
+  expect(said()).not.toContain("Moved with it");
 });
 
 test("a residual that no name can stand for has a word in place of its switch", () => {
-  const { find } = show({ what_if: ofView });
+  const { find } = show({ what_if: ofView, tried });
   const without = find("residual-row").filter((row) => !row.querySelector("[role=switch]"));
   expect(without.length).toBeGreaterThan(0);
   expect(without[0]!.querySelector("td")!.title).toContain("no switch");
@@ -482,6 +570,7 @@ test("X flips the switch of the row in hand, once it is known what comes of it",
   row.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
   expect(model.sent).toContain("what if");
   expect(row.querySelector("[role=switch]")!.getAttribute("aria-checked")).toBe("true");
+  model.set("tried", tried);
   model.set("what_if", ofView);
   expect(row.querySelector("[role=switch]")!.getAttribute("aria-checked")).toBe("false");
   row.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
@@ -489,7 +578,7 @@ test("X flips the switch of the row in hand, once it is known what comes of it",
 });
 
 test("a residual leads to the switches, whose columns sort", () => {
-  const { find } = show({ what_if: chain });
+  const { find } = show({ what_if: layers, tried, switches: "2||" });
   find("residual-row")
     .find((row) => row.dataset["residual"] === "0")!
     .click();
@@ -499,29 +588,15 @@ test("a residual leads to the switches, whose columns sort", () => {
     Array.from(find("what-if")[0]!.querySelectorAll<HTMLElement>("th")).find(
       (th) => th.textContent === name,
     )!;
-  const flops = () => find("what-if-row").map((row) => row.children[4]!.textContent);
-  const before = flops();
-  column("to make it").querySelector("button")!.click();
-  expect(column("to make it").getAttribute("aria-sort")).toBe("descending");
-  expect(flops()[0]).toContain("kFLOP");
-  column("to make it").querySelector("button")!.click();
-  expect(flops()[0]).not.toContain("kFLOP");
-  expect([...flops()].sort()).toEqual([...before].sort());
-});
-
-test("the slider goes from plan to plan", () => {
-  const { find } = show({ what_if: chain });
-  find("show-what-if")[0]!.click();
-  const slider = find("what-if-budget")[0] as HTMLInputElement;
-  const seen = whatIfs.chain.table.plans.map((_, i) => {
-    slider.value = String(i);
-    slider.dispatchEvent(new Event("input"));
-    return find("what-if-bytes")[0]!.textContent;
-  });
-  const planned = whatIfs.chain.table.plans.map(
-    (plan) => whatIfs.chain.cases.find((c) => c.chosen.join() === plan.join())!.nbytes,
-  );
-  expect(seen).toEqual(planned.map(formatBytes));
+  const names = () => find("what-if-row").map((row) => row.querySelector(".jv-col-name")!.textContent!);
+  const before = names();
+  column("checkpoint, value").querySelector("button")!.click();
+  expect(column("checkpoint, value").getAttribute("aria-sort")).toBe("ascending");
+  const sorted = names();
+  column("checkpoint, value").querySelector("button")!.click();
+  expect(column("checkpoint, value").getAttribute("aria-sort")).toBe("descending");
+  expect(names()).toEqual([...sorted].reverse());
+  expect([...names()].sort()).toEqual([...before].sort());
 });
 
 test("the switches of a small function are asked for at once, and an error stands in their place", () => {

@@ -59,6 +59,6 @@ test("a line that is away is brought back by unfolding all that it is under", ()
 
 test("what something folds under has an arrow, any other line none", () => {
   const { folding, editor } = folded([[2], false]);
-  const arrows = LINES.map((_, i) => folding.arrow(i, editor)?.toDOM({} as never).textContent);
+  const arrows = LINES.map((_, i) => folding.arrow(i, editor)?.make({} as never).textContent);
   expect(arrows).toEqual([undefined, "▾", "▸", undefined, undefined, undefined]);
 });

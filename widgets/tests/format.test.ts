@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
+import { alike, mostAlike } from "../src/model/groups";
 import type { Residual } from "../src/model/records";
-import { sorted, summary } from "../src/panes/residuals";
+import { folded, sorted, summary } from "../src/panes/residuals";
 import { formatBytes, formatCount, plural } from "../src/ui/format";
 
 test.each([
@@ -34,10 +35,27 @@ function residual(index: number, changes: Partial<Residual>): Residual {
     reason: "",
     decision: "",
   };
-  return { index, nbytes: 4, producer: -1, consumers: [], ...rest, ...changes };
+  return {
+    index,
+    label: changes.name ?? rest.name,
+    group: index,
+    nbytes: 4,
+    producer: -1,
+    consumers: [],
+    ...rest,
+    ...changes,
+  };
 }
 
-const place = (file: number, line: number) => ({ file, line, function: "f" });
+const place = (file: number, line: number) => ({
+  file,
+  line,
+  function: "f",
+  startLine: 0,
+  start: 0,
+  endLine: 0,
+  end: 0,
+});
 const three = [
   residual(0, { nbytes: 4, name: "b", place: place(1, 2) }),
   residual(1, { nbytes: 400, name: "a", place: place(0, 30), kind: "argument" }),
@@ -50,7 +68,7 @@ test("sorting by size keeps the order of equals, by line goes by file first, and
   expect(order("nbytes", true)).toEqual([1, 0, 2]);
   expect(order("nbytes", false)).toEqual([0, 2, 1]);
   expect(order("line", false)).toEqual([2, 1, 0]);
-  expect(order("name", false)).toEqual([1, 0, 2]);
+  expect(order("label", false)).toEqual([1, 0, 2]);
   expect(three.map((r) => r.index)).toEqual([0, 1, 2]);
 });
 
@@ -61,5 +79,34 @@ test("the total says how much of each kind", () => {
   const spread = [residual(0, { nbytes: 800, perDevice: 100 }), residual(1, { kind: "argument" })];
   expect(summary(spread)).toBe(
     "2 values, 804 B · 104 B a device: 1 argument 4 B, 1 intermediate 800 B · 100 B a device",
+  );
+});
+
+test("values of one expression are one row, with their bytes together", () => {
+  const layers = [0, 1, 2].map((i) =>
+    residual(i, {
+      label: `params[${i}]['w']`,
+      group: i === 2 ? 1 : 0,
+      nbytes: 100 * (i + 1),
+      type: "f32[4]",
+    }),
+  );
+  const rows = folded(layers);
+  expect(rows.map((row) => row.members.map((r) => r.index))).toEqual([[0, 1], [2]]);
+  expect(rows[0]!.residual).toMatchObject({
+    label: "params[0…1]['w']",
+    type: "2 × f32[4]",
+    nbytes: 300,
+    perDevice: -1,
+  });
+  expect(rows[1]!.residual).toBe(layers[2]);
+});
+
+test("one name for several is what they have in common", () => {
+  expect(alike(["p['Dense_0']['w']", "p['Dense_2']['w']"])).toBe("p['Dense_0…2']['w']");
+  expect(alike(["p['w1']", "p['w2']"])).toBe("p['w1'] and others");
+  expect(alike(["x", "x"])).toBe("x");
+  expect(mostAlike(["read by h[1]", "kept", "read by h[2]"])).toBe(
+    "read by h[1…2] (2 of 3; the other for another reason)",
   );
 });

@@ -174,3 +174,16 @@ test("nobody asks for Graphviz where it is not wanted, or the graph is large", a
   place(shapeOf(layers(40)), "auto", load, () => {});
   expect(load).not.toHaveBeenCalled();
 });
+
+test("Graphviz that could not be loaded once, as by a busy kernel, is asked for again by name alone", async () => {
+  const { place } = await client();
+  const shape = shapeOf(nested);
+  const load = vi.fn(async () => dot).mockRejectedValueOnce(new Error("no kernel answers"));
+  place(shape, "auto", load, () => {});
+  await new Promise((resolve) => setTimeout(resolve));
+  place(shape, "auto", load, () => {});
+  expect(load).toHaveBeenCalledTimes(1);
+  const done = vi.fn();
+  place(shape, "graphviz", load, done);
+  await vi.waitFor(() => expect(done).toHaveBeenLastCalledWith(placeByDot(shape, dot), true));
+});

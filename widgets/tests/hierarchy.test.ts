@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { COPY, differences, EQUATION, PROGRAM, REPEAT, SCOPE, Tree } from "../src/graph/layout/hierarchy";
 import { findRepeats } from "../src/graph/layout/repeats";
-import { bestOf, layers, modelOf } from "./graphs";
+import { bestOf, type Equation, layers, modelOf } from "./graphs";
 
 function nodes(tree: Tree, kind: number): number[] {
   return tree.kind.flatMap((k, node) => (k === kind ? [node] : []));
@@ -61,6 +61,22 @@ test("layers without scopes are found by their equations alone", () => {
   const [repeat] = nodes(tree, REPEAT);
   expect(tree.children[repeat!]).toHaveLength(5);
   expectNothingLost(tree);
+});
+
+test("layers without scopes are called by the expression that has all the others in it, or by their lines", () => {
+  const title = (equations: Equation[]) => {
+    const loop = Array.from({ length: 5 }, () => equations).flat();
+    const tree = new Tree(modelOf({ primal: { inputs: ["a"], equations: loop, results: ["a"] } }), [0]);
+    return nodes(tree, REPEAT).map((node) => tree.title[node]);
+  };
+  // Line 2 of the fixture is `    return g(jnp.sin(x))`.
+  const of = (text: string, line: number, span?: [number, number]) => ({ text, line, ...(span && { span }) });
+  const cos = of("c = cos b", 2, [13, 23]);
+  expect(title([of("b = sin a", 2, [21, 22]), cos, of("a = mul c c", 2, [11, 24])])).toEqual([
+    "g(jnp.sin(x))",
+  ]);
+  expect(title([of("b = sin a", 2, [11, 13]), cos, of("a = mul c c", 2, [21, 22])])).toEqual(["line 2"]);
+  expect(title([of("b = sin a", 7), cos, of("a = mul c c", 9)])).toEqual(["lines 2–9"]);
 });
 
 test("equations hold their programs, branches apart", () => {

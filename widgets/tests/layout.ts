@@ -16,3 +16,20 @@ export function layOut(width: number, height: number): void {
     },
   );
 }
+
+/** What CodeMirror measures, and dialogs. */
+export function standIn(): void {
+  const none = {
+    length: 0,
+    item: () => null,
+    [Symbol.iterator]: [][Symbol.iterator],
+  } as unknown as DOMRectList;
+  Range.prototype.getClientRects = () => none;
+  Range.prototype.getBoundingClientRect = () => new DOMRect();
+  HTMLDialogElement.prototype.show = function () {
+    this.open = true;
+  };
+  HTMLDialogElement.prototype.close = function () {
+    this.open = false;
+  };
+}

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { donationText, foldText, listing } from "../src/code/listing";
 import { model } from "./fixture";
+import { layers, modelOf } from "./graphs";
 
 test("a stage reads as a jaxpr, nested programs under the equation that holds them", () => {
   const lines = listing(model(), [0]);
@@ -91,4 +92,23 @@ test("a variable is bound once, where it is made or an input", () => {
   );
   expect(bound).toEqual([0, 1, 2, 3, 4].slice(0, bound.length));
   expect(new Set(bound).size).toBe(bound.length);
+});
+
+test("of a long stage what repeats stands under a heading, each time and each part of it under its own", () => {
+  const m = modelOf({ primal: layers(12) });
+  const lines = listing(m, [0]);
+  const headings = lines.filter((line) => line.kind === "group");
+  expect(headings.slice(0, 4).map(({ text, depth }) => `${depth} ${text.trim()}`)).toEqual([
+    "1 layer × 12",
+    "2 layer 1",
+    "3 norm",
+    "2 layer 2",
+  ]);
+  const [all] = headings;
+  expect(foldText(m, lines, lines.indexOf(all!))).toMatch(/^84 equations · /);
+  expect(lines.filter((line) => line.kind === "equation").map((line) => line.row)).toEqual([
+    ...Array(m.rows).keys(),
+  ]);
+  for (const { foldTo } of headings) expect(lines[foldTo]!.kind).toBe("equation");
+  expect(listing(modelOf({ primal: layers(2) }), [0]).some((line) => line.kind === "group")).toBe(false);
 });

@@ -1,9 +1,10 @@
 // @vitest-environment jsdom
 import { beforeEach, expect, test, vi } from "vitest";
-import live, { described, type Line, label, range, type Shown, ticks } from "../src/main/live";
+import live, { described, label, range, ticks } from "../src/main/live";
+import type { LiveLine, Shown } from "../src/wire/live.generated";
 import { host } from "./host";
 
-const line = (name: string, y: (number | null)[], kind: Line["kind"] = "value"): Line => ({
+const line = (name: string, y: (number | null)[], kind: LiveLine["kind"] = "value"): LiveLine => ({
   name,
   kind,
   drawn: "norm",
@@ -12,7 +13,7 @@ const line = (name: string, y: (number | null)[], kind: Line["kind"] = "value"):
   count: y.length,
   last: `${y.at(-1)} at step ${y.length - 1}`,
 });
-const shown = (lines: Line[], isRunning = true): string =>
+const shown = (lines: LiveLine[], isRunning = true): string =>
   JSON.stringify({ lines, more: 0, note: "12 reports.", isRunning } satisfies Shown);
 
 beforeEach(() => {

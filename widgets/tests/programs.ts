@@ -9,13 +9,15 @@ const OFFSETS = {
   equation_inputs: "input_atoms",
   equation_outputs: "output_vars",
   residual_consumers: "consumer_rows",
+  residual_names: "reason_names",
 } as const;
 
 const OTHERS = [
   "axis_rows axis_exchanges layout_rows layout_texts donation_rows donation_operands donation_results",
-  "donation_reasons literal_text literal_type residual_name residual_type residual_nbytes residual_per_device",
+  "donation_reasons literal_text literal_type residual_name residual_label residual_group residual_type residual_nbytes residual_per_device",
   "residual_dummy residual_kind residual_location residual_scope residual_module residual_rule residual_reason",
   "others_value others_of others_kin residual_decision residual_producer residual_buffer location_file location_line location_function",
+  "location_start_line location_start location_end_line location_end",
 ].flatMap((names) => names.split(" "));
 
 /**
@@ -79,6 +81,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
         const [, origin = "-1", role = "primal", rule = ""] = /^(-?\d+) (\w+),? ?(.*)$/.exec(made) ?? [];
         column("equation_program").push(open.at(-1)!);
         column("equation_primitive").push(string(primitive));
+        column("equation_group").push(string(primitive));
         list("equation_inputs").push(inputs.map(atom));
         list("equation_outputs").push(left.trim().split(/\s+/).map(define));
         column("equation_role").push(ROLES.indexOf(role as Role));
@@ -122,6 +125,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     devices: [],
     placement: "",
     no_memory: "",
+    headline: { keeps: "", largest: "", peak: "" },
     is_whole: true,
     strings,
     columns: Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, Int32Array.from(v)])) as Record<
@@ -294,7 +298,7 @@ export const CHECKPOINT = (): Model =>
       `in a:v b:v
        c:v = remat2 a b <- 0 tangent, jvp of a checkpointed function
          { jaxpr d:v e:v
-         f:v = cos d <- 1 recomputation, computed again in the backward pass
+         f:v = cos d <- 1 recomputation, recomputed in the backward pass
          g:v = mul e f <- 1 tangent, jvp rule of sin
          h:v = mul g d <- 2 tangent, jvp rule of tanh
          i:v = mul h d <- 2 tangent, jvp rule of tanh
@@ -306,7 +310,7 @@ export const CHECKPOINT = (): Model =>
       `in a:v b:v
        c:v = remat2 a b <- 5 cotangent, transpose of a checkpointed function
          { jaxpr d:v e:v
-         f:v = cos d <- 6 recomputation, computed again in the backward pass
+         f:v = cos d <- 6 recomputation, recomputed in the backward pass
          g:v = mul e d <- 2 cotangent, transpose rule of mul
          h:v = mul g d <- 2 cotangent, transpose rule of mul
          i:v = mul h f <- 1 cotangent, transpose rule of mul

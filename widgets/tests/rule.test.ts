@@ -94,7 +94,7 @@ test("what a rule reads of others is an operand of it, or known by another name:
     }
 });
 
-test("what was called, copied or computed again is known by the equation that it came from", () => {
+test("what was called, copied or recomputed is known by the equation that it came from", () => {
   const m = CHECKPOINT();
   expect(parts(m, "linearize", 2)).toEqual([
     ["forward", ["b value d 0"], ["c value e 1"]],
@@ -137,9 +137,7 @@ test("sentences say what is certain", () => {
     "add: it is copied as it is; `q` is the tangent of its result too.",
   );
   expect(sentence(SCAN(), "transpose", 3)).toBe("scan: 1 equation for the cotangent of `b`, 1 for zeros.");
-  expect(sentence(CHECKPOINT(), "transpose", 1)).toBe(
-    "sin: 1 equation that computes again what was not saved.",
-  );
+  expect(sentence(CHECKPOINT(), "transpose", 1)).toBe("sin: 1 equation that recomputes what was not saved.");
 });
 
 test("titles are those of the rules", () => {

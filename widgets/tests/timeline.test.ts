@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { sumOf } from "../src/model/groups";
 import {
   aliveAt,
   type Buffer,
@@ -64,7 +65,7 @@ test("totals are sums of what is alive, whatever the buffers", () => {
     );
     expect(kinds.map((bytes) => bytes[i])).toEqual(sums);
     expect(total[i]).toBe(sums.reduce((a, b) => a + b));
-    expect(aliveAt(some, i).reduce((n, a) => n + a.count, 0)).toBe(alive.length);
+    expect(sumOf(aliveAt(some, i, Number), (a) => a.members.length)).toBe(alive.length);
   }
 });
 
@@ -73,7 +74,7 @@ test("nothing is computed", () => {
   expect([total.length, peak, turn]).toEqual([0, -1, 0]);
 });
 
-test("what is alive at a step, values that differ in an index counted together", () => {
+test("what is alive at a step, values of one expression and paths that differ in an index counted together", () => {
   const layers = timeline(
     2,
     0,
@@ -82,11 +83,16 @@ test("what is alive at a step, values that differ in an index counted together",
     buffer(7, "residual", 1, 2, "p[0]['w']"),
     buffer(20, "temporary", 1, 1, "sin"),
     buffer(90, "temporary", 0, 0, "cos"),
+    ...[4, 6].map((row) => ({ ...buffer(3, "temporary", 0, 1, "tanh(x)"), row })),
+    { ...buffer(2, "temporary", 0, 1, "tanh(x)"), row: 5 },
   );
-  expect(aliveAt(layers, 1)).toEqual([
-    { name: "sin", type: "f32[3]", kind: "temporary", nbytes: 20, count: 1 },
-    { name: "p[…]['w']", type: "f32[3]", kind: "argument", nbytes: 10, count: 2 },
-    { name: "p[0]['w']", type: "f32[3]", kind: "residual", nbytes: 7, count: 1 },
+  const alive = aliveAt(layers, 1, (row) => row % 2);
+  expect(alive.map(({ members, nbytes }) => [members.map((b) => b.name), nbytes])).toEqual([
+    [["sin"], 20],
+    [["p[0]['w']", "p[1]['w']"], 10],
+    [["p[0]['w']"], 7],
+    [["tanh(x)", "tanh(x)"], 6],
+    [["tanh(x)"], 2],
   ]);
 });
 

@@ -1,71 +1,220 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, test, vi } from "vitest";
 import fixture from "../../tests/fixtures/whatif.json";
-import { codeFor, codeText, placesFor } from "../src/model/plancode";
-import { type Table, WhatIf } from "../src/model/whatif";
-import { peakOf, rowsOf, sortedRows } from "../src/panes/whatif";
-import { formatBytes, formatFlops } from "../src/ui/format";
+import { switchesOf } from "../src/host/sync";
+import { timelineOf } from "../src/model/drawn";
+import { Settings } from "../src/model/settings";
+import { Switches } from "../src/model/switches";
+import { differenceOf, rowsOf, sortedRows, unfolded } from "../src/model/switchrows";
+import { totalsOf } from "../src/model/timeline";
+import { signed } from "../src/panes/whatif";
+import { formatBytes } from "../src/ui/format";
+import type { DrawnMemory, SwitchTable, TriedSettings } from "../src/wire/explorer.generated";
+import { host } from "./host";
 
 interface Program {
-  table: Table;
-  code: string;
-  cases: { chosen: number[]; nbytes: number; flops: number; peak: number }[];
+  table: SwitchTable;
+  settings: { regions: number[]; saved: number[]; key: string }[];
+  flips: [string, number, string][];
+  tried: TriedSettings;
+  drawn: DrawnMemory;
 }
 
-const { jax: _, ...programs } = fixture as unknown as { jax: string } & Record<string, Program>;
+const { jax: _, ...others } = fixture as unknown as { jax: string } & Record<string, Program>;
+const programs = others as Record<string, Program>;
 
-describe.each(Object.entries(programs as Record<string, Program>))("%s", (_name, { table, cases, code }) => {
-  const whatIf = new WhatIf(table);
+describe.each(Object.entries(programs))("%s", (_name, { table, settings: cases, flips, drawn, tried }) => {
+  const settings = new Settings(table);
 
-  it.each(cases)("keeps and computes again what JAX does, with $chosen saved", (given) => {
-    const outcome = whatIf.outcome(new Set(given.chosen));
-    expect(outcome.nbytes).toBe(given.nbytes);
-    expect(outcome.flops).toBe(given.flops);
-    expect([...outcome.saved].every((value) => given.chosen.includes(value))).toBe(true);
+  it.each(cases)("calls a setting what Python calls it: $key", ({ regions, saved, key }) => {
+    expect(settings.key({ regions: new Set(regions), saved: new Set(saved) })).toBe(key);
+    expect(settings.key(settings.parse(key))).toBe(key);
   });
 
-  it.each(cases)("models the peak as Python models the planned function's, with $chosen saved", (given) => {
-    const outcome = whatIf.outcome(new Set(given.chosen));
-    const peak = peakOf(whatIf.timeline(outcome));
-    // But for what a loop carries, which is not counted where it is run again, they are the same.
-    expect(Math.abs(peak / given.peak - 1)).toBeLessThan(0.02);
+  it.each(flips)("switches a checkpoint as Python does: %s, region %i", (from, region, to) => {
+    expect(settings.key(settings.flipped(settings.parse(from), region).setting)).toBe(to);
   });
 
-  it("writes the code that Python writes", () => {
-    expect(codeText(table.function, table.places, ["All that can be named."])).toBe(code);
+  it("draws the peak that it is told", () => {
+    const { total, peak } = totalsOf(timelineOf(drawn));
+    expect(total[peak]).toBe(tried.trades[drawn.key]![0]);
   });
 
-  it.each(cases)("says in the code what it comes to, with $chosen saved", (given) => {
-    const text = codeFor(whatIf, new Set(given.chosen));
-    const set = whatIf.outcome(new Set(given.chosen));
-    const written = new Set(placesFor(table.places, set.saved).flatMap((place) => place.values));
-    const { nbytes, flops } = whatIf.outcome(written);
-    expect(text).toContain(
-      `keeps ${formatBytes(nbytes)} for the backward pass, and computes ${formatFlops(flops)} again`,
-    );
-    expect(text.includes("The switches as set")).toBe(nbytes !== set.nbytes || flops !== set.flops);
-  });
-
-  it("frees nothing before it is made, and computes nothing after it is read", () => {
-    const { steps, buffers } = whatIf.timeline(whatIf.outcome(new Set()));
-    for (const { born, last } of buffers) {
-      expect(born).toBeLessThanOrEqual(last);
-      expect(last).toBeLessThanOrEqual(steps.length);
+  it("has a row for each group that a checkpoint holds, and opens it into one for each value", () => {
+    const [first] = settings.valuesOf;
+    const rows = rowsOf(settings, { regions: new Set([0]), saved: new Set() });
+    expect(rows.flatMap((row) => row.values).sort((a, b) => a - b)).toEqual(first);
+    for (const row of rows) {
+      const inside = unfolded(settings, { regions: new Set([0]), saved: new Set() }, row);
+      expect(inside.map((one) => one.values)).toEqual(row.values.map((value) => [value]));
+      expect(inside.reduce((sum, one) => sum + one.nbytes, 0)).toBe(row.nbytes);
     }
-    const again = steps.filter((step) => step.what?.endsWith("computed again"));
-    expect(again.length).toBeGreaterThan(0);
-    expect(again.every((step) => step.isBackward)).toBe(true);
   });
+});
 
-  it("shows what is saved and what is computed again, the largest first", () => {
-    const chosen = new Set(table.present.saved);
-    const outcome = whatIf.outcome(chosen);
-    const rows = sortedRows(table, rowsOf(whatIf, outcome, chosen), "nbytes", true);
-    const sizes = rows.map((row) => table.values[row.value]!.nbytes);
-    expect(sizes).toEqual([...sizes].sort((a, b) => b - a));
-    const lines = sortedRows(table, rows, "row", false).map((row) => table.values[row.value]!.row);
-    expect(lines).toEqual([...lines].sort((a, b) => a - b));
-    expect(new Set(rows.filter((row) => row.fate === "saved").map((row) => row.value))).toEqual(
-      outcome.saved,
+test("rows that are not known yet come last, either way round", () => {
+  const settings = new Settings(programs["layers"]!.table);
+  const rows = rowsOf(settings, { regions: new Set([2]), saved: new Set() });
+  const [unknown] = rows;
+  const peaks = new Map(rows.slice(1).map((row, i) => [row, -i]));
+  for (const descending of [true, false]) {
+    const sorted = sortedRows(rows, "peak", descending, (row) =>
+      row === unknown ? null : [peaks.get(row)!, 0, 0],
     );
+    expect(sorted.at(-1)).toBe(unknown);
+    const known = sorted.slice(0, -1).map((row) => peaks.get(row)!);
+    expect(known).toEqual([...known].sort((a, b) => (descending ? b - a : a - b)));
+  }
+  expect(differenceOf(null, [1, 2, 3])).toBeNull();
+  expect(differenceOf([1, 2, 3], [4, 4, 4])).toEqual([3, 2, 1]);
+  expect([signed(-2048, formatBytes), signed(0, formatBytes), signed(3, formatBytes)]).toEqual([
+    "−2.0 KiB",
+    "0",
+    "+3 B",
+  ]);
+});
+
+test("of regions that cross each gives way to the other, and says so", () => {
+  const { table } = programs["halves"]!;
+  const regions = table.regions.map((r, i) => ({ ...r, crosses: i === 0 ? [1] : i === 1 ? [0] : [] }));
+  const settings = new Settings({ ...table, regions });
+  const both = settings.flipped({ regions: new Set([1]), saved: new Set() }, 0);
+  expect([[...both.setting.regions], both.gone]).toEqual([[0], [1]]);
+});
+
+test("to recompute what no checkpoint holds, one goes around it that saves all else", () => {
+  const settings = new Settings(programs["layers"]!.table);
+  const none = { regions: new Set<number>(), saved: new Set<number>() };
+  const [value] = settings.valuesOf[0]!;
+  const found = settings.without(none, [value!])!;
+  expect(found.added).toEqual([0]);
+  expect([...found.setting.saved].sort((a, b) => a - b)).toEqual(settings.valuesOf[0]!.slice(1));
+  expect(settings.without(found.setting, [value!])!.added).toEqual([]);
+  expect(settings.without(none, [999])).toBeNull();
+});
+
+/** A kernel that answers from the fixture when it is told to. */
+function kernel({ table, tried, drawn }: Program) {
+  const start = {
+    trades: { "": tried.trades[""], "||": tried.trades["||"] },
+    failed: {},
+    plan: null,
+    asked: 0,
+  };
+  const model = host({
+    what_if: JSON.stringify(table),
+    tried: JSON.stringify(start),
+    drawn: "",
+    written: "",
   });
+  let known: Record<string, unknown> = start.trades;
+  const answer = (plan: string | null = null) => {
+    const asked = model.sent.pop() as { keys: string[]; draw?: string; code?: string; plan?: boolean };
+    const keys = [...asked.keys, ...(plan === null ? [] : [plan])];
+    known = { ...known, ...Object.fromEntries(keys.map((key) => [key, tried.trades[key] ?? [9, 9, 9]])) };
+    if (asked.draw !== undefined) model.values["drawn"] = JSON.stringify({ ...drawn, key: asked.draw });
+    if (asked.code !== undefined)
+      model.values["written"] = JSON.stringify({ key: asked.code, text: "# code" });
+    model.set("tried", JSON.stringify({ trades: known, failed: {}, plan, asked: model.sent.length }));
+    return asked;
+  };
+  const switches = new Switches(switchesOf(model as never), () => {});
+  switches.ask();
+  return { model, answer, switches };
+}
+
+test("what is set is asked for first, then its memory over time, then what is one switch away", () => {
+  const { model, answer, switches } = kernel(programs["layers"]!);
+  expect(model.sent).toEqual([]);
+  switches.want(() => ["1||", "2||"]);
+  expect(model.sent).toEqual([{ work: "try", keys: ["1||", "2||"] }]);
+  switches.flip(0);
+  expect(switches.isPending).toBe(true);
+  expect(model.sent).toHaveLength(1); // the kernel is at something
+  answer();
+  expect(model.sent).toEqual([{ work: "try", keys: ["0||"] }]);
+  answer();
+  expect(switches.isPending).toBe(false);
+  expect(switches.trade()).toEqual(programs["layers"]!.tried.trades["0||"]);
+  expect([switches.isDrawing, switches.timeline]).toEqual([true, null]);
+  expect(answer().draw).toBe("0||");
+  expect(switches.isDrawing).toBe(false);
+  expect(totalsOf(switches.timeline!).total.length).toBeGreaterThan(0);
+  expect(model.sent).toEqual([]);
+  // What is known is there at once.
+  switches.flip(1);
+  expect(answer().keys).toEqual(["0,1||"]);
+  switches.undo();
+  expect(switches.isPending).toBe(false);
+  expect(switches.trade()).toEqual(programs["layers"]!.tried.trades["0||"]);
+  switches.destroy();
+  expect(model.count()).toBe(0);
+});
+
+test("clicks are taken back one by one, and done again", () => {
+  const { switches } = kernel(programs["layers"]!);
+  switches.flip(0);
+  switches.flip(2);
+  switches.choose(null);
+  expect([switches.key, switches.canRedo]).toEqual(["", false]);
+  switches.undo();
+  expect(switches.key).toBe("0,2||");
+  switches.undo();
+  expect(switches.key).toBe("0||");
+  switches.undo();
+  expect([switches.key, switches.chosen, switches.canUndo]).toEqual(["", null, false]);
+  switches.undo();
+  switches.redo();
+  switches.redo();
+  expect(switches.key).toBe("0,2||");
+  switches.flip(0);
+  expect(switches.canRedo).toBe(false);
+});
+
+test("the plan moves all switches, and says so", () => {
+  const { model, answer, switches } = kernel(programs["layers"]!);
+  switches.plan();
+  expect(switches.isPlanning).toBe(true);
+  expect(model.sent).toEqual([{ work: "try", keys: [], plan: true }]);
+  answer("0|0|");
+  expect([switches.isPlanning, switches.key]).toEqual([false, "0|0|"]);
+  expect(switches.said).toContain("All switches as the plan has them");
+});
+
+test("the code is handed over once it is written", () => {
+  const { answer, switches } = kernel(programs["layers"]!);
+  const then = vi.fn();
+  switches.flip(0);
+  switches.code(then);
+  answer();
+  expect(answer().code).toBe("0||");
+  expect(then).toHaveBeenCalledExactlyOnceWith("# code");
+  switches.code(then);
+  expect(then).toHaveBeenCalledTimes(2);
+});
+
+test("a page without a kernel has what was worked out before", async () => {
+  const { table, tried } = programs["layers"]!;
+  const values = { what_if: JSON.stringify(table), tried: JSON.stringify(tried), drawn: "", written: "" };
+  const model = { ...host(values), comm_live: false };
+  const told = vi.fn();
+  const switches = new Switches(switchesOf(model as never), told);
+  switches.ask();
+  switches.want(() => ["7||"]);
+  await vi.waitFor(() => expect(switches.canAsk).toBe(false));
+  switches.flip(0);
+  expect([switches.isPending, switches.isDrawing]).toEqual([false, false]);
+  expect(switches.trade()).toEqual(tried.trades["0||"]);
+  expect(switches.timeline).toBeNull();
+  switches.destroy();
+});
+
+test("what is to be recomputed gets a checkpoint, and it is said which", () => {
+  const { switches } = kernel(programs["layers"]!);
+  const [value] = switches.settings!.valuesOf[0]!;
+  expect(switches.keeps(value!)).toBe(true);
+  switches.set([value!], false);
+  expect(switches.keeps(value!)).toBe(false);
+  expect(switches.said).toContain("Switched on with it: a checkpoint around 4 calls of layer");
+  switches.set([value!], true);
+  expect([switches.keeps(value!), switches.said]).toEqual([true, ""]);
 });

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from itertools import count
 
+from jaxviz.features.comparison.common import common_places
 from jaxviz.higher_order import is_call
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
-
-"""What runs its program once, as if its equations stood in its place."""
-
-_PAIRS = 20_000_000
-"""Pairs of equations alike up to which all are looked at; beyond, what occurs very often is matched by what surrounds it."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -108,7 +102,7 @@ class _Aligner:
         )
 
     def match(self, left: Sequence[_Item], right: Sequence[_Item]) -> None:
-        alike = [(left[i], right[j]) for i, j in _common([x.kind for x in left], [x.kind for x in right])]
+        alike = [(left[i], right[j]) for i, j in common_places([x.kind for x in left], [x.kind for x in right])]
         for x, y in alike:
             for k in range(x.n_results):
                 self.join((x.number, k), (y.number, k))
@@ -182,20 +176,6 @@ def _value(env: Mapping[Atom, _Value], atom: Atom) -> _Value:
     if isinstance(atom, Literal):
         return _Number(str(atom.val), atom.aval.str_short())
     return env[atom]
-
-
-def _common(left: Sequence[Hashable], right: Sequence[Hashable]) -> Iterable[tuple[int, int]]:
-    """Places of what two sequences have in common, in order."""
-    n = min(len(left), len(right))
-    head = next((i for i in range(n) if left[i] != right[i]), n)
-    tail = next((i for i in range(n - head) if left[-1 - i] != right[-1 - i]), n - head)
-    yield from ((i, i) for i in range(head))
-    a, b = left[head : len(left) - tail], right[head : len(right) - tail]
-    often = Counter(b)
-    is_long = sum(often[key] for key in a) > _PAIRS
-    for i, j, size in SequenceMatcher(None, a, b, autojunk=is_long).get_matching_blocks():
-        yield from ((head + i + k, head + j + k) for k in range(size))
-    yield from ((len(left) - tail + i, len(right) - tail + i) for i in range(tail))
 
 
 def _kind(e: Equation) -> Hashable:

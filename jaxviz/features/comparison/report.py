@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxviz.analysis.walk import location_of, with_holders
-from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import memory
@@ -17,8 +17,10 @@ from jaxviz.ir.errors import JaxvizError
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.report.pictures import bars
+from jaxviz.report.places import source_line
 from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, format_change, short_location, type_text
+from jaxviz.report.tables import format_bytes, format_change, line_label, repeated, short_location, type_text
 from jaxviz.transforms.unopened import unopened_note
 
 _ROWS = 20
@@ -99,12 +101,12 @@ class Comparison(Report):
 
     @property
     def functions(self) -> tuple[str, str]:
-        """The names of both."""
+        """The names of both functions."""
         return self.before.primal.name, self.after.primal.name
 
     @cached_property
     def alignments(self) -> Mapping[str, Alignment]:
-        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', what they have in common."""
+        """For each stage that both have, 'primal', 'jvp', 'forward', 'linear' and 'backward', which equations the two have in common."""
         found: dict[str, Alignment] = {}
         for stage in STAGES:
             try:
@@ -124,13 +126,13 @@ class Comparison(Report):
         return of_residuals | {kept[1] + i: kept[0] + i for i in range(n)}
 
     def differences(self, stage: str = "primal") -> tuple[Difference, ...]:
-        """The equations of a stage that only one of them has: those of the first version, then of the second, by line.
+        """The equations of a stage that only one version has: those of the first version, then those of the second, by line.
 
         Args:
           stage: 'primal', 'jvp', 'forward', 'linear' or 'backward'.
 
         Raises:
-          KeyError: one of them has no such stage.
+          KeyError: one version has no such stage.
         """
         if stage not in self.alignments:
             raise KeyError(f"{stage!r} cannot be compared: {' and '.join(self.functions)} do not both have it")
@@ -140,7 +142,7 @@ class Comparison(Report):
 
     @cached_property
     def residuals(self) -> tuple[ResidualDifference, ...]:
-        """The residuals that they keep different numbers of, the most bytes at stake first."""
+        """The residuals of which the two save different numbers, the most bytes first."""
         counts: dict[tuple[str, str, int], list[int]] = {}
         lines: dict[tuple[str, str, int], Location] = {}
         for side, derivation in enumerate((self.before, self.after)):
@@ -158,7 +160,7 @@ class Comparison(Report):
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        """Equations by stage, residuals, FLOPs and the modelled peak of both; without a reverse mode, equations alone."""
+        """Equations by stage, residuals, FLOPs and the modelled peak of both; without a reverse mode, only equations."""
         of = lambda name, unit, amount: Figure(name, amount(self.before), amount(self.after), unit)
         found = [
             of(_LABELS[s], "equations", lambda d, s=s: sum(1 for _ in getattr(d, s).walk())) for s in self.alignments
@@ -180,15 +182,17 @@ class Comparison(Report):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What jaxviz does not look into in either of them, and so does not compare."""
+        """What jaxviz does not look into in either version, and so does not compare."""
         found = dict.fromkeys((*self.before.unopened, *self.after.unopened))
         return unopened_note(tuple(found))
 
     @property
     def summary(self) -> str:
-        """`loss and loss2: 3 equations of the first and 5 of the second are not in the other; bytes kept +1.2 KiB`."""
-        first, second = self.functions
-        names = f"{first} and {second}" if first != second else f"two versions of {first}"
+        """gradient of `loss` in `w` and that of `loss2`: 3 equations of the first and 5 of the second are not in the other; …."""
+        first, second = self.before, self.after
+        same_name, same = first.primal.name == second.primal.name, first.differentiated == second.differentiated
+        other = f"that of `{second.primal.name}`" if same and first.differentiated else second.gradient
+        names = f"two versions of the {first.gradient}" if same and same_name else f"{first.gradient} and {other}"
         if self.is_same:
             return f"{names} are the same program"
         a = self.alignments["primal"]
@@ -197,6 +201,21 @@ class Comparison(Report):
             said = "the same equations" + ("; their gradients differ" if a.is_equal else ", with other results")
         changes = [f"{f.name} {_change(f)}" for f in self.figures if f.unit != "equations" and f.change]
         return f"{names}: {'; '.join([said, *changes])}"
+
+    def _picture(self) -> str:
+        if "backward" not in self.alignments:
+            return ""
+        kept: dict[str, dict[str, int]] = {}
+        labels: dict[str, str] = {}
+        for side, derivation in (("before", self.before), ("after", self.after)):
+            for r in derivation.residuals:
+                # A line that both have stands elsewhere in each, and their arguments are those of one call.
+                text = "arguments" if r.kind == "argument" else source_line(r.location) or str(r.location)
+                kept.setdefault(text, {"before": 0, "after": 0})[side] += r.nbytes
+                labels[text] = text if r.kind == "argument" else line_label(r.location)
+        differ = [text for text, sizes in kept.items() if sizes["before"] != sizes["after"]]
+        rows = [(labels[text], n, side) for text in differ for side, n in kept[text].items()]
+        return bars(rows, "bytes kept before and after, by the lines that differ in them", beside=True)
 
     def _parts(self) -> Iterator[str | Table]:
         if not self.is_same:
@@ -212,7 +231,7 @@ class Comparison(Report):
         for stage in ["primal"] if self.differences() else self.alignments:
             equations = [
                 (
-                    "+" if d.is_added else "-", f"{d.count:,} × {d.what}" if d.count > 1 else d.what, d.type,
+                    "+" if d.is_added else "-", repeated(d.count, d.what), d.type,
                     short_location(d.location),
                 )
                 for d in self.differences(stage)
@@ -251,18 +270,18 @@ _LABELS = {"primal": "f", "jvp": "jvp", "forward": "forward", "linear": "linear"
 
 @api_boundary
 @deep_stack
-def compare(f: Any, g: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Comparison:
-    """What differs between two functions, or two versions of one, and between their gradients.
+def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Comparison:
+    """Shows what differs between two functions, or two versions of one function, and between their gradients.
 
     >>> print(jaxviz.compare(loss, faster_loss, params, x))
 
     Args:
-      f, g: functions; or Derivations, Programs or ClosedJaxprs, and then no args.
-      *args, **kwargs: what to call both with, as for `derive`.
-      argnums: the positional arguments to differentiate in.
+      f, g: functions; or Derivations, Programs or ClosedJaxprs, without further arguments.
+      *args, **kwargs: the arguments of both, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to.
 
     Raises:
-      what `derive` raises for one of them.
+      the errors of `derive`, for either of them.
     """
     sides = [h if isinstance(h, Derivation) else derive(h, *args, argnums=argnums, **kwargs) for h in (f, g)]
     return Comparison(*sides)

@@ -11,13 +11,15 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.donation import Donation, NameOf, match_donations, result_number, why_not
+from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.ir import compat
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
+from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table
-from jaxviz.report.tables import device_names, device_text, format_bytes, nbytes
+from jaxviz.report.tables import device_names, device_text, format_bytes, nbytes, repeated
 from jaxviz.runtime.cache import function_name
 
 
@@ -44,16 +46,16 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompileReport(Report):
-    """What was made of a jitted call.
+    """How a jitted call was compiled: devices, layouts and donated arguments.
 
     Args:
-      function: its name.
-      devices: those it runs on, such as 'cpu:0'.
-      chosen_by: what decided that.
+      function: the name of the function.
+      devices: the devices that it runs on, such as 'cpu:0'.
+      chosen_by: what determined the devices.
       arguments, results: see `Placed`.
       static: the values of static arguments, by name.
-      donations: what became of each donated argument, by place among the flat arguments.
-      temporary: bytes of XLA's temporary memory on one device, None where it does not tell.
+      donations: the effect of each donated argument, by its index among the flat arguments.
+      temporary: bytes of XLA's temporary memory on one device; None if the backend does not report them.
     """
 
     function: str
@@ -83,15 +85,30 @@ class CompileReport(Report):
             head += f"; temporaries {format_bytes(self.temporary)}{' a device' if n > 1 else ''}"
         return head
 
+    def _picture(self) -> str:
+        taken = {self.results[d.result] for d in self.donations if d.result is not None}
+        kind = lambda p: "argument" if p in self.arguments else "spared" if p in taken else "result"
+        size = lambda g: sum(p.nbytes_per_device or 0 for p in g)
+        rows = [(alike([p.path for p in g]), size(g), kind(g[0])) for g in self._groups]
+        rows += [("temporaries", self.temporary or 0, "temporary")]
+        return bars(rows, f"bytes of a call of {self.function} on {'a' if len(self.devices) > 1 else 'the'} device")
+
+    @property
+    def _groups(self) -> list[tuple[Placed, ...]]:
+        """The arguments, then the results, those of repeated layers together."""
+        repeats = lambda p: (pattern(p.path), p.type, p.nbytes_per_device, p.layout, pattern(p.note))
+        return [*grouped(self.arguments, repeats), *grouped(self.results, repeats)]
+
     def _parts(self) -> Iterator[Table]:
         several = len(self.devices) > 1
         static = [(name, "static", "", "", "", f"= {value}") for name, value in self.static.items()]
         rows = [
             (
-                p.path, p.type, format_bytes(p.nbytes),
-                "" if p.nbytes_per_device is None or not several else format_bytes(p.nbytes_per_device), p.layout, p.note,
+                alike([p.path for p in g]), repeated(len(g), g[0].type), format_bytes(sum(p.nbytes for p in g)),
+                format_bytes(sum(p.nbytes_per_device or 0 for p in g)) if several and g[0].nbytes_per_device is not None else "",
+                g[0].layout, alike([p.note for p in g]),
             )
-            for p in (*self.arguments, *self.results)
+            for g in self._groups
         ]  # fmt: skip
         yield Table(("name", "type", "bytes", "a device", "layout", ""), [*static, *rows], "<<>><<")
 
@@ -196,7 +213,9 @@ def _corrected(
         return Donation(i, result_of[i])
     if planned.result is not None:
         other = _laid_out_otherwise(compiled, i, planned.result, name(planned.result))
-        return Donation(i, None, other or f"XLA did not let {name(planned.result)}, of its type, take the memory")
+        return Donation(
+            i, None, other or f"XLA did not reuse its memory for {name(planned.result)}, which has its type"
+        )
     reason = why_not(program, i, is_kept, set(result_of.values()), planned.offered, name, is_final=True)
     return Donation(i, None, reason, planned.offered)
 

@@ -12,11 +12,12 @@ from typing import Any, overload
 from jaxviz.features.probes.probes import Spec
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
+from jaxviz.report.pictures import timeline
 from jaxviz.report.report import Data, Listed, Part, Report, Table, attributes
 from jaxviz.report.tables import counted, format_seconds, listed, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
-from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf
+from jaxviz.runtime.compilations import Compilation, Held, Key, Leaf, Owner
 
 _NEAREST_OF = 64
 """How many earlier programs a new one is compared with."""
@@ -67,9 +68,10 @@ class Recompilation(Data):
       number: from 1, among those of the function.
       site: the user's line that called it.
       since: the number of the earlier one that it differs least from; None of the first.
-      changes: what differs from that one; none where the same had been compiled, and was no longer kept.
+      changes: what differs from that one; none where the same had been compiled, and was no longer cached.
       trace, lower, compile: seconds; None for a phase that did not happen, since what it gives was kept.
       ahead: whether it was asked for by `f.lower(...).compile()`.
+      began: when, in seconds since the epoch.
     """
 
     number: int
@@ -80,6 +82,7 @@ class Recompilation(Data):
     lower: float | None
     compile: float | None
     ahead: bool = False
+    began: float = 0.0
 
     @property
     def text(self) -> str:
@@ -87,24 +90,24 @@ class Recompilation(Data):
         if self.since is None:
             return "the first"
         if not self.changes:
-            return f"nothing: what {self.since} compiled was no longer kept (cleared, or dropped for lack of room)"
+            return f"nothing: what {self.since} compiled was no longer cached (cleared, or evicted)"
         return "; ".join(map(str, self.changes))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FunctionCompilations(Report):
-    """What was compiled of one function.
+    """The compilations of one function.
 
     Args:
-      name: of the function.
+      name: the name of the function.
       definition: where it is defined.
-      compiled: see `Recompilation`, in order.
-      n_functions: how many functions were made of this definition.
-      only_traced: how often it was traced and not compiled: `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that an error ended.
-      is_part: whether these are what a transform outside of `jit`, such as `jax.grad`, compiled of a jitted function, part by part.
-      is_watched: whether compilations were watched before this was asked.
-      asked: for the arguments that were asked about, the number of what was compiled for them, None where nothing was; and what differs
-        from the nearest. None where no arguments were given.
+      compiled: the compilations in order; see `Recompilation`.
+      n_functions: how many function objects this definition created.
+      only_traced: how often it was traced but not compiled: by `jax.make_jaxpr`, `jax.eval_shape`, `f.trace`, or a call that raised an error.
+      is_part: whether these are parts of a jitted function that a transform outside of `jit`, such as `jax.grad`, compiled one by one.
+      is_watched: whether compilations were watched before this report was requested.
+      asked: for the given arguments, the number of the compilation that they use, or None if there is none, and how they differ from the
+        nearest one. None if no arguments were given.
     """
 
     name: str
@@ -123,7 +126,7 @@ class FunctionCompilations(Report):
 
     @property
     def seconds(self) -> float:
-        """Of tracing, lowering and compiling, together."""
+        """The total seconds of tracing, lowering and compiling."""
         return sum(x for r in self.compiled for x in (r.trace, r.lower, r.compile) if x is not None)
 
     @property
@@ -140,7 +143,7 @@ class FunctionCompilations(Report):
 
     @property
     def answer(self) -> str:
-        """`A call with these arguments would be compiled: x: f32[3] → f32[4].`; '' where no arguments were asked about."""
+        """`A call with these arguments would be compiled: x: f32[3] → f32[4].`; '' if no arguments were given."""
         if self.asked is None:
             return ""
         number, changes = self.asked
@@ -154,12 +157,16 @@ class FunctionCompilations(Report):
         kinds = Counter(kind for r in self.compiled for kind in dict.fromkeys(c.kind for c in r.changes))
         if self.count < 2:
             return ""
-        return ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common(3)) or "no longer kept"
+        return ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common(3)) or "no longer cached"
 
     @property
     def advice(self) -> tuple[str, ...]:
         """What to do, a sentence or two for each kind of change."""
         return tuple(_advice(self))
+
+    def _picture(self) -> str:
+        rows = [(f"{r.number} {r.text}", r.began, _phases(r)) for r in self.compiled[-_SHOWN:]]
+        return timeline(rows, f"when {self.name} was compiled, and why")
 
     def _parts(self) -> Iterator[Part]:
         yield self.answer
@@ -177,6 +184,11 @@ class FunctionCompilations(Report):
 _HEADS = ("#", "was", "", "called at", "trace", "lower", "compile", "what changed")
 
 
+def _phases(r: Recompilation) -> list[tuple[str, float]]:
+    named = (("trace", r.trace), ("lower", r.lower), ("compile", r.compile))
+    return [(phase, seconds) for phase, seconds in named if seconds is not None]
+
+
 def _row(r: Recompilation) -> tuple[str, ...]:
     times = ["kept" if s is None else format_seconds(s) for s in (r.trace, r.lower, r.compile)]
     site = "" if r.site is None else short_location(r.site)
@@ -185,12 +197,12 @@ def _row(r: Recompilation) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompilationReport(Report):
-    """What JAX compiled while it was watched, by function; those that took longest first.
+    """What JAX compiled while it was watched, by function, the longest time first.
 
-    That of `watch_compilations` grows; as a context manager it ends when the block does.
+    The report that `watch_compilations` returns keeps growing; used as a context manager, it ends with the block.
 
     Args:
-      records: the compilations that it tells of.
+      records: the compilations.
       since: when the watch began, in seconds since the epoch.
     """
 
@@ -206,7 +218,7 @@ class CompilationReport(Report):
     @property
     def functions(self) -> tuple[FunctionCompilations, ...]:
         """The user's functions."""
-        own = [c for c in self.records if c.is_own]
+        own = [c for c in self.records if c.owner == "program"]
         groups: dict[Any, list[Compilation]] = {}
         for c in own:
             groups.setdefault(_group(c), []).append(c)
@@ -214,12 +226,20 @@ class CompilationReport(Report):
 
     @property
     def library(self) -> tuple[Compilation, ...]:
-        """What was compiled of JAX's own functions and single operations, which the user's code called outside of `jit`."""
-        return tuple(c for c in self.records if not c.is_own and c.is_compiled)
+        """JAX's own functions and single operations that the user's code called outside of `jit`."""
+        return self._compiled_of("jax")
+
+    @property
+    def jaxviz(self) -> tuple[Compilation, ...]:
+        """What jaxviz compiled for its own reports, such as `find_nan`."""
+        return self._compiled_of("jaxviz")
+
+    def _compiled_of(self, owner: Owner) -> tuple[Compilation, ...]:
+        return tuple(c for c in self.records if c.owner == owner and c.is_compiled)
 
     @property
     def count(self) -> int:
-        """How many programs XLA compiled, JAX's own among them."""
+        """How many programs XLA compiled, JAX's and jaxviz's own among them."""
         return sum(c.is_compiled for c in self.records)
 
     def __getitem__(self, index: int) -> FunctionCompilations:
@@ -239,7 +259,8 @@ class CompilationReport(Report):
         n, own = self.count, sum(f.count for f in self.functions)
         seconds = sum(c.total for c in self.records)
         k = sum(f.count > 0 for f in self.functions)
-        of = f": {own:,} of {counted(k, 'function')}, {n - own:,} of jax's own outside of jit" if n else ""
+        of = f": {own:,} of {counted(k, 'function')}, {len(self.library):,} of jax's own outside of jit" if n else ""
+        of += f", {len(self.jaxviz):,} of jaxviz's own" if self.jaxviz else ""
         return f"{counted(n, 'program')} compiled in {format_seconds(seconds)} since {self._when}{of}"
 
     @property
@@ -252,23 +273,31 @@ class CompilationReport(Report):
             at = "" if f.definition is None else short_location(f.definition)
             name = f"{f.name}, in parts" if f.is_part else f.name
             rows.append((name, at, str(f.count), format_seconds(f.seconds), f.cause))
-        library = self.library
-        if library:
-            names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in library).most_common(4))
-            sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in library if c.site).most_common(2)]
-            seconds = format_seconds(sum(c.total for c in library))
-            text = f"{names}{'; most at ' + ', '.join(sites) if sites else ''}"
-            rows.append(("jax's own, outside of jit", "", str(len(library)), seconds, text))
+        for name, others in (("jax's own, outside of jit", self.library), ("jaxviz's own", self.jaxviz)):
+            seconds = format_seconds(sum(c.total for c in others))
+            rows += [(name, "", str(len(others)), seconds, _text_of(others))] * bool(others)
         return rows
+
+    def _picture(self) -> str:
+        rows = [(c.name, c.began, list(c.seconds.items())) for c in self.records if c.is_compiled]
+        return timeline(rows, "when each function was compiled")
 
     def _parts(self) -> Iterator[Part]:
         yield Table(("function", "defined at", "compiled", "in", "what changed"), self._rows(), "<<>><")
         yield Listed(f"{f.name}: {line}" for f in self.functions for line in f.advice)
-        yield from (f"Not all was seen: {problem}" for problem in compilations.failures()[-1:])
+        yield from (f"Some compilations were not seen: {problem}" for problem in compilations.failures()[-1:])
 
     def to_dict(self) -> dict[str, Any]:
-        library = [{"name": c.name, "seconds": c.total} for c in self.library]
-        return {**attributes(self, ("count", "since", "functions")), "library": library}
+        told = lambda found: [{"name": c.name, "seconds": c.total} for c in found]
+        others = {"library": told(self.library), "jaxviz": told(self.jaxviz)}
+        return {**attributes(self, ("count", "since", "functions")), **others}
+
+
+def _text_of(found: Sequence[Compilation]) -> str:
+    """The names that are there most often, and the user's lines."""
+    names = ", ".join(f"{name} ({n})" for name, n in Counter(c.name for c in found).most_common(4))
+    sites = [f"{s} ({n})" for s, n in Counter(short_location(c.site) for c in found if c.site).most_common(2)]
+    return f"{names}{'; most at ' + ', '.join(sites) if sites else ''}"
 
 
 def _times(n: int) -> str:
@@ -282,10 +311,10 @@ def explain_recompile(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Fu
 def explain_recompile(
     f: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
 ) -> FunctionCompilations | CompilationReport:
-    """Why a jitted function was compiled as often as it was: for each time the call, what of the key changed, and the seconds.
+    """Explains why a jitted function was compiled again: the call, what changed in the cache key, and the seconds, for each compilation.
 
-    Nothing is watched until it is asked for: call `watch_compilations()` at the start. Asked of a function before that, the report says so, and
-    compilations are watched from then on. Each program is set beside the earlier one of the function that it differs least from.
+    Call `watch_compilations()` at the start: nothing is watched before. Without that, the report says so, and compilations are watched from then
+    on. Each compilation is compared with the earlier one of the same function that differs least from it.
 
     >>> jaxviz.watch_compilations()
     >>> print(jaxviz.explain_recompile(step))
@@ -296,11 +325,11 @@ def explain_recompile(
     2    1  train.py:30  0.9 ms   4 ms    23 ms    params['w']: f32[3] → f32[4]
 
     Args:
-      f: a function of `jax.jit` or of `jaxviz.jit`, or what was jitted. All of the same definition count as one. Without it, all functions.
-      *args, **kwargs: of a call that is not made: the report says whether it would be compiled, and for what reason.
+      f: a function of `jax.jit` or of `jaxviz.jit`, or the function that was jitted. All functions of one definition count as one. Without it, all functions.
+      *args, **kwargs: the arguments of a possible call: the report says whether this call would be compiled, and why. The call is not made.
 
     Raises:
-      TypeError: f is not a function; or arguments are given, and f is not jitted.
+      TypeError: f is not a function; or arguments are given but f is not jitted.
     """
     if f is not None:
         compat.check_callable(f)
@@ -331,26 +360,26 @@ def _asked(
     fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compiled: Sequence[Compilation]
 ) -> tuple[int | None, tuple[Change, ...]]:
     key, this = compilations.key_of(fun, info, args, kwargs), compilations.identity(fun)
-    call = Compilation(0, function_name(fun), "call", None, this, None, key, is_own=True, is_primitive=False)
+    call = Compilation(0, function_name(fun), "call", None, this, None, key, "program", is_primitive=False)
     since, changes = _nearest(call, compiled)
     return (None if since is None or changes else compiled.index(since) + 1), changes
 
 
 def watch_compilations(on: bool = True) -> CompilationReport:
-    """Watches what JAX compiles, from now on: for `explain_recompile`, and for a report of its own that grows.
+    """Watches what JAX compiles from now on, for `explain_recompile` and for the report that it returns.
 
     >>> with jaxviz.watch_compilations() as seen:  # until the block ends; without `with`, until watch_compilations(False)
     ...     train(params)
     >>> print(seen)
     >>> assert seen.count <= 1
 
-    A call that finds its program compiled costs nothing more; one that is compiled takes about 1 % longer.
+    A call that finds its program in the cache has no extra cost; a call that compiles takes about 1 % longer.
 
     Args:
-      on: False to end every watch. What was seen is still known to `explain_recompile`.
+      on: False ends every watch. `explain_recompile` still knows what was recorded.
 
     Returns:
-      what is compiled from now on.
+      a report of what is compiled from now on.
     """
     if not on:
         compilations.stop_all()
@@ -376,7 +405,7 @@ def _function(records: Sequence[Compilation]) -> FunctionCompilations:
         number = len(before) + 1
         trace, lower, compiling = (c.seconds.get(phase) for phase in ("trace", "lower", "compile"))
         place = before.index(since) + 1 if since is not None else None
-        made.append(Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead"))
+        made.append(Recompilation(number, c.site, place, changes, trace, lower, compiling, c.kind == "ahead", c.began))
         before.append(c)
     return FunctionCompilations(
         first.name, first.definition, tuple(made), len({c.function for c in records}), len(records) - len(compiled), first.kind == "part"
@@ -504,7 +533,7 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
     both = changes.get("shape and dtype", [])
     if shapes := changes.get("shape", []) + both:
         yield (
-            f"Each shape is a program of its own ({_names(shapes)}): pad to a few sizes and mask, or call it with batches of one size."
+            f"Each shape is compiled separately ({_names(shapes)}): pad to a few sizes and mask, or call it with batches of one size."
         )
     if kinds := changes.get("dtype", []) + both:
         yield f"Convert {_names(kinds)} to one dtype before the call, with astype or jnp.asarray(x, dtype)."
@@ -521,11 +550,11 @@ def _advice(f: FunctionCompilations) -> Iterator[str]:
     if "options" in changes:
         yield "It was jitted with other options: jit it once, and call that."
     if "config" in changes:
-        yield f"Set {_names(changes['config'])} once, before the first call: programs are kept apart for each setting."
+        yield f"Set {_names(changes['config'])} once, before the first call: each setting is compiled separately."
     if "watch" in changes:
-        yield "A program that tells of its probes is one of its own, and both are kept: a watch that asks for the same compiles nothing."
+        yield "A program that reports probes is compiled separately, and both stay cached: a later watch of the same probes compiles nothing."
     if any(r.since is not None and not r.changes for r in f.compiled):
-        yield "The same program was compiled before and was no longer kept: leave out jax.clear_caches() and f.clear_cache()."
+        yield "The same program was compiled before and is no longer cached: do not call jax.clear_caches() or f.clear_cache()."
 
 
 def _made_anew(f: FunctionCompilations) -> str:
@@ -534,7 +563,7 @@ def _made_anew(f: FunctionCompilations) -> str:
     where = f" in each call of {outer}" if outer else ""
     line = f" ({short_location(f.definition)})" if f.definition is not None else ""
     return (
-        f"{f.name} is made anew{where}{line}, {f.n_functions} times so far, and JAX keeps programs by function: make it once and jit it once, "
+        f"{f.name} is made again{where}{line}, {f.n_functions} times so far, and JAX caches compiled programs by function object: make it and jit it once, "
         "outside of what is called repeatedly."
     )
 
@@ -542,11 +571,11 @@ def _made_anew(f: FunctionCompilations) -> str:
 def _of_static(changes: Sequence[Change]) -> Iterator[str]:
     same = [c for c in changes if c.after.startswith("another ")]
     if same:
-        yield f"The static {_names(same)} looks the same and is not equal: give its class __eq__ and __hash__."
+        yield f"The static {_names(same)} looks the same but does not compare equal: give its class __eq__ and __hash__."
     others = [c for c in changes if c not in same]
     if others:
         yield (
-            f"Each value of a static argument is a program of its own: where {_names(others)} only enters arithmetic, pass it as an array "
+            f"Each value of a static argument is compiled separately: where {_names(others)} is only used in arithmetic, pass it as an array "
             "and not as static."
         )
 

@@ -31,13 +31,13 @@ from jaxviz.report.tables import nbytes
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What work costs; `a + b` is that of both, `cost * n` that of doing it `n` times.
+    """The cost of some work; `a + b` is the cost of both, `cost * n` the cost of doing it `n` times.
 
     Args:
-      flops: floating point operations, as XLA counts them: see the module.
-      bytes_read, bytes_written: bytes of operands and of results, each operation taken by itself.
-      transcendentals: values of exp, log, sin and the like, which are in no FLOP figure.
-      bytes_sent: bytes that devices give into collectives, before any algorithm of sending them.
+      flops: floating-point operations, as XLA counts them: see the module.
+      bytes_read, bytes_written: bytes of operands and of results, summed over the operations, each taken separately.
+      transcendentals: values of exp, log, sin and the like, which are not counted as FLOPs.
+      bytes_sent: bytes that devices pass into collectives, whatever the algorithm that sends them.
     """
 
     flops: int = 0
@@ -53,11 +53,14 @@ class Cost:
 
     @property
     def intensity(self) -> float:
-        """FLOPs for each byte moved; 0 where nothing is moved."""
+        """FLOPs for each byte moved; 0 if nothing is moved."""
         return self.flops / self.nbytes if self.nbytes else 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, n) + getattr(other, n) for n in Cost.__slots__))
+        return Cost(
+            self.flops + other.flops, self.bytes_read + other.bytes_read, self.bytes_written + other.bytes_written,
+            self.transcendentals + other.transcendentals, self.bytes_sent + other.bytes_sent,
+        )  # fmt: skip
 
     def __mul__(self, times: int) -> Cost:
         return Cost(*(getattr(self, n) * times for n in Cost.__slots__))
@@ -65,7 +68,7 @@ class Cost:
     __rmul__ = __mul__
 
     def to_dict(self) -> dict[str, int | float]:
-        """Plain data, for programs."""
+        """The same as plain data, for programs."""
         return {**{n: getattr(self, n) for n in Cost.__slots__}, "intensity": self.intensity}
 
 

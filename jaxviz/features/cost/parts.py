@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from jaxviz.features.cost.counts import COUNTS, Cost, estimate
 from jaxviz.higher_order import bodies, is_choice, of, others
@@ -33,7 +34,7 @@ class Part:
 
     @property
     def cost(self) -> Cost:
-        return self.each * self.times
+        return self.each * self.times if self.times != 1 else self.each
 
 
 def total_of(costs: Iterable[Cost]) -> Cost:
@@ -42,34 +43,38 @@ def total_of(costs: Iterable[Cost]) -> Cost:
 
 
 def cost_of(equation: Equation) -> Cost:
-    """What one equation costs, with the programs that it holds.
+    """Returns the cost of one equation, including the programs that it holds.
 
-    A scan costs its body times its length, a `shard_map` what one device does times the devices, a cond its most expensive branch, and a
-    while loop one iteration, since nothing tells how many it takes. An equation whose primitive is not known counts one FLOP for each
-    element of a result that is not of integers.
+    A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its most expensive branch, and a
+    while loop one iteration, since its trip count is not known. An unknown primitive costs one FLOP for each element of its non-integer
+    results.
     """
     return total_of(part.cost for part in parts(equation))
 
 
-def flops_of(equation: Equation, known: dict[int, Cost]) -> int:
+def flops_of(equation: Equation, known: dict[int, Cost], free: Any = None) -> int:
     """The FLOPs of one equation, as `cost_of` has them, for many equations in turn.
 
     Args:
       equation: any.
       known: what operations cost that were met before, by identity; this adds to it. The operations must outlive it.
+      free: a primitive that counts nothing.
     """
-    return _remembered(equation, known).flops
+    return remembered(equation, known, free).flops
 
 
-def _remembered(equation: Equation, known: dict[int, Cost]) -> Cost:
+def remembered(equation: Equation, known: dict[int, Cost], free: Any = None) -> Cost:
+    """The cost of one equation, as `cost_of` has it; the arguments are those of `flops_of`."""
     key = id(equation.operation)
     if key not in known:
-        programs = _programs(equation)
-        inside = [total_of(_remembered(e, known) for e in program.equations) for program in programs]
-        if not programs:
+        programs = run_by(equation)
+        inside = [total_of(remembered(e, known, free) for e in program.equations) for program in programs]
+        if equation.primitive is free:
+            known[key] = total_of(())
+        elif not programs:
             known[key] = COUNTS.get(equation.primitive.name, estimate)(equation.operation)
         elif is_choice(equation):
-            known[key] = max(inside, key=_weight)
+            known[key] = max(inside, key=weight)
         else:
             known[key] = total_of(inside) * repeats(equation)[0]
     return known[key]
@@ -81,7 +86,7 @@ def parts(equation: Equation) -> Iterator[Part]:
 
 
 def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies: int) -> Iterator[Part]:
-    programs = _programs(equation)
+    programs = run_by(equation)
     if not programs:
         count = COUNTS.get(equation.primitive.name)
         each = (count or estimate)(equation.operation)
@@ -98,7 +103,8 @@ def _parts(equation: Equation, within: tuple[Equation, ...], times: int, copies:
         yield from chain.from_iterable(inside)
 
 
-def _programs(equation: Equation) -> list[Program]:
+def run_by(equation: Equation) -> list[Program]:
+    """The programs that an equation runs; of a choice, all that it may run."""
     other = others.runs(equation)
     return [other] if other is not None else [b.program for b in bodies(equation)]
 
@@ -110,8 +116,9 @@ def repeats(equation: Equation) -> tuple[int, int]:
 
 
 def _expense(found: list[Part]) -> tuple[int, int]:
-    return _weight(total_of(p.cost for p in found))
+    return weight(total_of(p.cost for p in found))
 
 
-def _weight(cost: Cost) -> tuple[int, int]:
+def weight(cost: Cost) -> tuple[int, int]:
+    """What costs are ordered by: the operations, then the bytes."""
     return cost.flops + cost.transcendentals, cost.nbytes

@@ -21,18 +21,18 @@ from jaxviz.ir.syntax import Equation, Program, Var
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """What a run stops at: all that is given has to hold.
+    """A condition that stops a run. If several arguments are given, all must hold.
 
-    A line and a primitive are stopped at before they run, so that they can be stepped into; a name and a condition on the value where the
-    value is there. A line is stopped at where the run comes to it, and not at each of its equations.
+    The run stops at a line or a primitive before it runs, so that you can step into it, and at a name or a condition on a value once the
+    value has been computed. It stops at a line when it reaches the line, and not at each of its equations.
 
     Args:
-      line: of the user's source, such as 41 or 'model.py:41'; of any function on the way to it.
+      line: a line of the user's source, such as 41 or 'model.py:41', in any function on the call stack of the equation.
       primitive: the name of an operation, such as 'tanh'.
-      name: of a variable, as the program prints it.
-      when: a predicate over the value. It is not asked of random keys, nor of arrays without elements.
-      non_finite: stop where a value has a NaN or an Inf.
-      equation: one of a program, such as `s.following`; stopped at before it runs, each time that it does.
+      name: a variable, as the program prints it.
+      when: a predicate on the value. It is not called on random keys or on arrays without elements.
+      non_finite: stop when a value has a NaN or an Inf.
+      equation: an equation of a program, such as `s.following`; the run stops before it, each time that it runs.
     """
 
     line: int | str | None = None
@@ -52,7 +52,7 @@ class Breakpoint:
 
     @property
     def on_value(self) -> bool:
-        """Whether it is decided when the value is there."""
+        """Whether it is checked after the value has been computed."""
         return self.when is not None or self.non_finite or self.name is not None
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class Armed:
             return bool(b.when(value))
         except Exception as error:
             kind = variable.aval.str_short(short_dtypes=True)
-            error.add_note(f"Raised by the predicate of a breakpoint, on `{name}`, {kind}. It has to give one bool.")
+            error.add_note(f"Raised by the predicate of a breakpoint, on `{name}`, {kind}. It must return one bool.")
             raise
 
 

@@ -1,19 +1,32 @@
 """What the stepper's widget shows, as plain data: the programs with their source, once, and each stop.
 
-`widgets/src/stepper/schema.ts` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
+`messages.py` has the types. A stop is small whatever the values are: each is told in a few numbers and a thumbnail.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from jaxviz.analysis.walk import location_of
+from jaxviz.features.debugger import messages
 from jaxviz.features.debugger.breakpoints import Breakpoint
+from jaxviz.features.debugger.messages import (
+    Call,
+    Card,
+    Programs,
+    Row,
+    SourceLine,
+    StepLevel,
+    Stop,
+    Told,
+    Variable,
+    Written,
+)
 from jaxviz.features.debugger.positions import Level, Position, SteppingError, can_enter
 from jaxviz.features.debugger.programs import StaticPath, Text
 from jaxviz.features.debugger.shown import png
@@ -22,9 +35,10 @@ from jaxviz.features.debugger.summaries import Summary, summarize
 from jaxviz.higher_order import is_choice
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, definition
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Program, Var
 from jaxviz.page.params import visible_params
-from jaxviz.page.sources import SourceTable, file_label, is_user_source
+from jaxviz.page.sources import SourceTable, expression_of, file_label
 from jaxviz.report.tables import printable
 
 MOST_VALUES = 8
@@ -93,7 +107,7 @@ class StepperView:
 
     # --- the programs -------------------------------------------------------------------------------------------------
 
-    def programs(self) -> dict[str, Any]:
+    def programs(self) -> Programs:
         """All programs that the run comes to, with the names that their values have, and the source that they come from."""
         stepper = self.stepper
         made: list[dict[str, Any]] = []
@@ -103,17 +117,17 @@ class StepperView:
                     self._numbers[text.stage, program] = len(made)
                     made.append({"stage": text.stage, "program": program, "holders": holders})
         shown = [self._program(stepper._texts[m["stage"]], m["program"], m["holders"]) for m in made]
-        files = [
+        files: list[messages.StepFile] = [
             {
                 "label": printable(f.label, _NAME),
                 "path": printable(f.path, _NAME),
-                "excerpts": [{"first": e.first, "lines": [printable(t, 400) for t in _untabbed(e.lines)]} for e in f.excerpts],
+                "excerpts": [{"first": e.first, "lines": [printable(t, 400) for t in e.lines]} for e in f.excerpts],
                 "stops": sorted(self._lines.get(i, ())),
             }
             for i, f in enumerate(self._sources.files())
         ]  # fmt: skip
         return {
-            "function": printable(stepper.derivation.primal.name, _NAME),
+            "title": printable(stepper.title, _NAME),
             "stages": [
                 {"name": t.stage, "program": self._numbers[t.stage, t.program]} for t in stepper._texts.values()
             ],
@@ -121,26 +135,27 @@ class StepperView:
             "files": files,
         }
 
-    def _program(self, text: Text, program: Program, holders: Sequence[Equation]) -> dict[str, Any]:
+    def _program(self, text: Text, program: Program, holders: Sequence[Equation]) -> messages.StepProgram:
         of = self.stepper._places.names if text.stage == "backward" else {}
         number = self._numbers[text.stage, program]
         labels = self._labels(text, program) if not holders else {}
 
-        def variable(v: Atom) -> list[str]:
-            made = [text.atom(v), v.aval.str_short(short_dtypes=True)]
-            return [*made, of[v]] if v in of else made
+        def variable(v: Atom) -> Variable:
+            type = v.aval.str_short(short_dtypes=True)
+            return Variable(text.atom(v), type, of.get(v, "") if isinstance(v, Var) else "", labels.get(v, ""))
 
-        rows = []
+        rows: list[Row] = []
         for i, e in enumerate(program.equations):
             self._rows.setdefault(e, (number, i))
-            row: dict[str, Any] = {"o": [variable(v) for v in e.outvars], "p": e.primitive.name}
+            row: Row = {
+                "o": [variable(v) for v in e.outvars], "p": e.primitive.name, "i": [text.atom(a) for a in e.invars]
+            }  # fmt: skip
             params = [printable(p, _NAME) for p in visible_params(e) if not p.endswith("=")] if e.params else []
             if params:
                 row["q"] = params
-            row["i"] = [text.atom(a) for a in e.invars]
             at = location_of(e, holders)
             if at is not None:
-                row["a"] = self._line(at)
+                row["a"] = Written(*self._line(at), *expression_of(at))
             if e.operation.programs and can_enter(e):
                 row["n"] = {
                     label: self._numbers[text.stage, p] for label, p in e.programs if (text.stage, p) in self._numbers
@@ -149,8 +164,7 @@ class StepperView:
             rows.append(row)
         return {
             "stage": text.stage,
-            "inputs": [[*variable(v), *([""] if v in labels and v not in of else []), *([labels[v]] if v in labels else [])]
-                       for v in (*program.constvars, *program.invars)],
+            "inputs": [variable(v) for v in (*program.constvars, *program.invars)],
             "results": [text.atom(a) for a in program.outvars],
             "rows": rows,
         }  # fmt: skip
@@ -164,8 +178,8 @@ class StepperView:
         residuals = forward.program.outvars[len(self.stepper.derivation.primal.outvars) :]
         return {v: f"{forward.atom(a)} of forward" for v, a in zip(program.invars, residuals, strict=False)}
 
-    def _line(self, at: Location) -> list[int]:
-        return [self._sources.number(at), at.line]
+    def _line(self, at: Location) -> SourceLine:
+        return SourceLine(self._sources.number(at), at.line)
 
     def _calls(self, e: Equation) -> tuple[Location, ...]:
         """The lines that led to an equation, innermost first, from the function that is stepped through on."""
@@ -176,7 +190,7 @@ class StepperView:
     def _note_lines(self, e: Equation) -> None:
         """The lines that a breakpoint on a line would stop at because of an equation."""
         for at in self._calls(e):
-            if is_user_source(at.file):
+            if is_own(at.file):
                 self._lines.setdefault(self._sources.number(at), set()).add(at.line)
 
     def path_of(self, file: int) -> str:
@@ -198,7 +212,7 @@ class StepperView:
 
     # --- a stop -------------------------------------------------------------------------------------------------------
 
-    def stop(self, looked: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    def stop(self, looked: Sequence[tuple[str, str]] = ()) -> Stop:
         """Where the run is, and the values there.
 
         Args:
@@ -214,8 +228,11 @@ class StepperView:
         pictures = _Countdown(MOST_PICTURES)
         iterations = tuple(level.iteration for level in p.path if level.iteration is not None)
 
-        def cards(atoms: Sequence[Atom], pair: bool) -> list[dict[str, Any]]:
+        def cards(atoms: Sequence[Atom], pair: bool) -> list[Card]:
             return [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
+
+        def more(atoms: Sequence[Atom]) -> list[str]:
+            return [text.atom(a) for a in atoms[MOST_VALUES:][:100]]
 
         return {
             "stage": p.stage,
@@ -228,7 +245,7 @@ class StepperView:
             "taken": self._taken(frame.program.equations, p),
             "results": cards(results, pair=ran is not None),
             "operands": cards(operands, pair=False),
-            "more": [[text.atom(a) for a in atoms[MOST_VALUES:][:100]] for atoms in (results, operands)],
+            "more": (more(results), more(operands)),
             "looked": [self._looked(stage, name, pictures) for stage, name in looked],
             "breakpoints": [self._breakpoint(b) for b in s.breakpoints],
             "kept": machine.kept.nbytes,
@@ -236,7 +253,7 @@ class StepperView:
             "said": printable(str(s).split("\n", 1)[0], 400) if not p.path else printable(s._place(p), 400),
         }  # fmt: skip
 
-    def _level(self, depth: int, level: Level, e: Equation) -> dict[str, Any]:
+    def _level(self, depth: int, level: Level, e: Equation) -> StepLevel:
         is_loop = level.iteration is not None
         return {
             "index": level.index, "body": level.body, "iteration": level.iteration, "primitive": e.primitive.name,
@@ -252,7 +269,7 @@ class StepperView:
         name = self.stepper._texts[hit.position.stage].names.get(hit.variable, "_") if hit.variable is not None else ""
         return printable(f"{self._words(hit.breakpoint)}{f' by {name}' if name else ''}", 300)
 
-    def _stack(self, e: Equation | None, holders: Sequence[Equation]) -> list[list[Any]]:
+    def _stack(self, e: Equation | None, holders: Sequence[Equation]) -> list[Call]:
         """The lines that led to an equation, innermost first."""
         if e is None:
             return []
@@ -260,7 +277,7 @@ class StepperView:
             for x in (candidate, *ancestors(candidate)):
                 stack = [at for at in self._calls(x) if at.file in self._sources.numbers]
                 if stack:
-                    return [[*self._line(at), printable(at.function, 80)] for at in stack[:24]]
+                    return [Call(*self._line(at), printable(at.function, 80)) for at in stack[:24]]
         return []
 
     def _taken(self, equations: Sequence[Equation], p: Position) -> dict[int, int]:
@@ -268,17 +285,17 @@ class StepperView:
         conds = [i for i, e in enumerate(equations[: p.index + 1]) if is_choice(e)]
         return {i: self.stepper.machine.branch(equations[i], p.stage, p.path) for i in conds[-20:]}
 
-    def _breakpoint(self, b: Breakpoint) -> dict[str, Any]:
-        made: dict[str, Any] = {"text": printable(self._words(b), 300)}
+    def _breakpoint(self, b: Breakpoint) -> messages.Break:
+        is_hit = self.stepper.hit is not None and self.stepper.hit.breakpoint == b
+        made: messages.Break = {"text": printable(self._words(b), 300), "isHit": is_hit}
         only = [n for n in ("line", "primitive", "name", "when", "equation") if getattr(b, n) is not None]
         if only == ["line"] and not b.non_finite:
             file, _, line = str(b.line).rpartition(":")
             for path, number in self._sources.numbers.items():
                 if not file or path == file or path.endswith("/" + file):
-                    made["line"] = [number, int(line)]
+                    made["line"] = SourceLine(number, int(line))
         if b.equation is not None and b.equation in self._rows:
             made["row"] = self._rows[b.equation]
-        made["isHit"] = self.stepper.hit is not None and self.stepper.hit.breakpoint == b
         return made
 
     def _words(self, b: Breakpoint) -> str:
@@ -298,10 +315,11 @@ class StepperView:
 
     def _card(
         self, text: Text, p: Position, v: Atom, iterations: tuple[int, ...], pictures: _Countdown, pair: bool
-    ) -> dict[str, Any]:
+    ) -> Card:
         """A value of the program that the run is in; of a cotangent with the value that it is the cotangent of."""
         s = self.stepper
-        made = {"name": text.atom(v), "stage": text.stage, "value": self._told(s.machine.value(p, v), pictures)}
+        told = self._told(s.machine.value(p, v), pictures)
+        made: Card = {"name": text.atom(v), "stage": text.stage, "value": told}
         of = s._places.names.get(v, "") if text.stage == "backward" else ""
         if of:
             made["of"] = of
@@ -309,10 +327,10 @@ class StepperView:
                 made["other"] = self._quietly(lambda: s._value("forward", of.split(", ")[0], iterations), pictures)
         return made
 
-    def _looked(self, stage: str, name: str, pictures: _Countdown) -> dict[str, Any]:
+    def _looked(self, stage: str, name: str, pictures: _Countdown) -> Card:
         """A value that was asked for by name, with its cotangent where that is known; or why it is not there."""
         s = self.stepper
-        made: dict[str, Any] = {"name": printable(name, 80), "stage": stage}
+        made: Card = {"name": printable(name, 80), "stage": stage}
         if stage not in s.stages:
             return {**made, "error": f"There is no {printable(stage, 40)} program here, only {', '.join(s.stages)}."}
         try:
@@ -325,13 +343,13 @@ class StepperView:
             made["isCotangent"] = True
         return made
 
-    def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> dict[str, Any] | str:
+    def _quietly(self, value: Callable[[], Any], pictures: _Countdown) -> Told | str:
         try:
             return self._told(value(), pictures)
         except SteppingError as error:
             return printable(str(error), 600)
 
-    def _told(self, value: Any, pictures: _Countdown) -> dict[str, Any]:
+    def _told(self, value: Any, pictures: _Countdown) -> Told:
         """An array in a few numbers, with a picture where it is too large to be written out."""
         summary = self.summaries.of(value)
         told = summary.to_dict()
@@ -341,7 +359,7 @@ class StepperView:
         if picture is not None and not told["text"] and pictures.take():
             told["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
                                "rows": picture.rows, "columns": picture.columns}  # fmt: skip
-        return _finite(told)
+        return cast(Told, _finite(told))
 
 
 class _Countdown:
@@ -378,7 +396,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _finite(dict(value))
     return [_plain(v) for v in value] if isinstance(value, list) else value
-
-
-def _untabbed(lines: Iterable[str]) -> Iterable[str]:
-    return (line.expandtabs(8) for line in lines)

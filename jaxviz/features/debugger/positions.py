@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SteppingError(JaxvizError, ValueError):
-    """A place that cannot be gone to, a breakpoint that can never be hit; the message says why."""
+    """A position that does not exist, or a breakpoint that can never be hit; the message says why."""
 
 
 class NoValueError(SteppingError, KeyError):
@@ -42,13 +42,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the run: before equation `index` of the innermost program, or at its end.
+    """A position in the run: before equation `index` of the innermost program, or at its end.
 
     >>> Position("forward", (Level(3, "jaxpr", 7),), 2)  # before equation 2 of the body of the scan at 3, in iteration 7
 
     Args:
       stage: the program, such as 'forward'.
-      path: the equations on the way in, outermost first.
+      path: the enclosing equations, outermost first.
       index: the equation that runs next.
     """
 

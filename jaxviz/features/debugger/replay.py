@@ -17,7 +17,9 @@ def differs(equation: Equation) -> str:
     from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
     where = describe_equation(equation)
     why = f" The `{from_python[0]}` in it calls Python, which has to give the same again." if from_python else ""
-    return f"{where} gave another value when it was run again.{why} What is shown may not be what the first run saw."
+    return (
+        f"{where} gave a different value when it was run again.{why} What is shown may not be what the first run saw."
+    )
 
 
 def equations_in(equation: Equation) -> Iterator[Equation]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
-from jaxviz.analysis.budgets import read_size
-from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
+from jaxviz.analysis.budgets import read_amount
+from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
 from jaxviz.features.debugger.positions import Stage, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.stepping import Machine
@@ -25,32 +24,32 @@ from jaxviz.runtime.donated import check_not_donated
 def step(
     f: Any,
     *args: Any,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argnums = 0,
     cotangents: Any = None,
     backward: bool | None = None,
     memory: float | str | None = None,
     **kwargs: Any,
 ) -> Stepper:
-    """Runs a function's forward and backward program equation by equation, on the devices where its arguments are.
+    """Steps through a function's forward and backward program equation by equation, on the devices that hold its arguments.
 
     >>> s = jaxviz.step(loss, params, x)
     >>> s.next()
     >>> s.run(non_finite=True)
 
     Args:
-      f: a function; or a Derivation, a Program or a ClosedJaxpr, and then flat args.
-      *args, **kwargs: what to call it with.
-      argnums: the positional argument or arguments to differentiate in.
-      cotangents: of the result, in its structure; ones for a result that is one floating-point number.
-      backward: whether there is a backward pass. By default there is one where cotangents are given or the result is one number, and the
-        function has one; where there is none the function itself is run, with its custom rules and while loops.
-      memory: how much is kept of what was computed, for going back: bytes, a size such as '2GiB', or a share of the device's memory. What
-        goes beyond is computed again. By default a quarter of the memory that the device has left, or 1 GiB where it does not tell.
+      f: a function; or a Derivation, a Program or a ClosedJaxpr, with its flat arguments.
+      *args, **kwargs: its arguments.
+      argnums: the positional argument or arguments to differentiate with respect to.
+      cotangents: the cotangents of the result, in its structure; by default one, for a result that is a single floating-point number.
+      backward: whether to run the backward pass. By default it runs if cotangents are given or the result is a single number, and the function has a
+        reverse mode; otherwise the function itself runs, with its custom rules and while loops.
+      memory: how much memory to use for the values kept for going back: bytes, a size such as '2GiB', or a fraction of the device's memory. Other
+        values are recomputed. By default a quarter of the device's free memory, or 1 GiB if the device does not report it.
 
     Raises:
-      SteppingError: the arguments are types without values; or `backward=True` of a result that needs cotangents.
-      EquationError: `backward=True` and some equation has no derivative; the message names it and the user's line.
-      TypeError: cotangents that are not of the result's structure and types.
+      SteppingError: the arguments are types without values; or `backward=True` is given for a result that needs cotangents.
+      EquationError: `backward=True` is given and an equation has no derivative; the message names the equation and the user's line.
+      TypeError: the cotangents do not have the structure and types of the result.
     """
     derivation, inputs = _derived(f, args, kwargs, argnums)
     for x in inputs:
@@ -75,9 +74,7 @@ def step(
     return Stepper(derivation, Machine([stage], budget), note if backward is None else "")
 
 
-def _derived(
-    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: int | Sequence[int]
-) -> tuple[Derivation, list[Any]]:
+def _derived(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Derivation, list[Any]]:
     if isinstance(f, (Derivation, Program, ClosedJaxpr)):
         derivation = derive(f, argnums=argnums)
         n = len(derivation.primal.invars)
@@ -86,7 +83,7 @@ def _derived(
         return derivation, list(args)
     check_not_donated(f, args, kwargs)
     derivation = derive(f, *args, argnums=argnums, **kwargs)
-    leaves, _, _, is_input = flat_arguments(args, kwargs, in_bounds(argnums, len(args)))
+    leaves, _, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
     return derivation, [x for x, given in zip(leaves, is_input, strict=True) if given]
 
 
@@ -135,6 +132,4 @@ def _budget(memory: float | str | None) -> int:
     total, used = stats.get("bytes_limit", 4 << 30), stats.get("bytes_in_use", 0)
     if memory is None:
         return int((total - used) // 4)
-    number = read_size(memory, "memory")
-    is_share = number <= 1.0 and not isinstance(memory, str)
-    return int(number * total if is_share else number)
+    return read_amount(memory, total, "memory")

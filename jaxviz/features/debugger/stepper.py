@@ -26,7 +26,7 @@ from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
-from jaxviz.report.tables import printable, short_location
+from jaxviz.report.tables import code_html, printable, short_location
 
 Move = TypeVar("Move", bound=Callable[..., Any])
 
@@ -49,12 +49,12 @@ class Stepper:
     >>> s.run(primitive="scan").into().to(iteration=7).next()
     >>> s.values["h"], s.run(when=lambda v: abs(v).max() > 1e3).hit
 
-    Each move gives the stepper itself back, which prints as the stop that it has come to.
+    Each move returns the stepper itself, which prints the stop that it has reached.
 
     Args:
       derivation: of the function.
-      machine: that runs its programs.
-      note: what else there is to say, as why there is no backward pass.
+      machine: what runs the programs.
+      note: a remark, such as why there is no backward pass.
     """
 
     def __init__(self, derivation: Derivation, machine: Machine, note: str = ""):
@@ -82,22 +82,22 @@ class Stepper:
 
     @property
     def position(self) -> Position:
-        """The place in the run, as data; `goto` takes it."""
+        """The current position, as data that `goto` takes."""
         return self.machine.position
 
     @property
     def stage(self) -> str:
-        """The program that is run: 'forward' and then 'backward', or 'primal'."""
+        """The program that is running: 'forward' and then 'backward', or 'primal'."""
         return self.position.stage
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The programs that are run, in order."""
+        """The programs that run, in order."""
         return tuple(self.machine.order)
 
     @property
     def is_done(self) -> bool:
-        """Whether all has run."""
+        """Whether the run is complete."""
         return self.machine.is_done
 
     @property
@@ -118,21 +118,21 @@ class Stepper:
 
     @property
     def value(self) -> Any:
-        """What the equation that has just run gave: the first of its results."""
+        """The first result of the equation that has just run."""
         if self.equation is None or not self.equation.outvars:
             raise SteppingError("Nothing has run yet in this program; `next()` runs an equation.")
         return self.machine.results_before(self.position)[0]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be known: why there is no backward pass, what memory ran out for, what differed when it was run again."""
+        """Remarks: why there is no backward pass, where memory ran out, what differed when it was recomputed."""
         return tuple(n for n in (self._note, *self.machine.notes, self._said) if n)
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
     @_locked
     def next(self, n: int = 1) -> Stepper:
-        """Runs the next equation, whatever it holds at once; at the end of a loop's body, goes on to the next iteration."""
+        """Runs the next equation, including all programs that it holds; at the end of a loop's body, goes to the next iteration."""
         for _ in range(n):
             self.machine.next()
         return self._stopped()
@@ -141,24 +141,24 @@ class Stepper:
 
     @_locked
     def into(self) -> Stepper:
-        """Goes into the program of the next equation: a jitted function, a loop's body, the branch taken, a checkpoint, a function with
-        a custom rule. Where there is none, as `next`. A `shard_map` and the condition of a while loop are one step."""
+        """Enters the program of the next equation: a jitted function, a loop's body, the branch that is taken, a checkpoint, a function with
+        a custom rule. If the equation holds no program, it does the same as `next`. A `shard_map` and the condition of a while loop are one step."""
         self.machine.into()
         return self._stopped()
 
     @_locked
     def out(self) -> Stepper:
-        """Runs what is left of the program that the position is in, all iterations of a loop; of the outermost, to its end."""
+        """Runs the rest of the innermost program, with all remaining iterations of a loop; in the outermost program, runs to its end."""
         self.machine.out()
         return self._stopped()
 
     @_locked
     def back(self, n: int = 1, into: bool = False) -> Stepper:
-        """Goes back in time by one equation of the same program, from the start of a body out of it or to the iteration before.
+        """Goes back by one equation of the same program; from the start of a body, to the previous iteration or out of the body.
 
         Args:
-          n: by how many.
-          into: to the end of what the equation before ran, if that can be stepped into.
+          n: the number of equations.
+          into: whether to enter the program of the previous equation at its end, if it holds one.
         """
         for _ in range(n):
             self.machine.back(into)
@@ -166,13 +166,13 @@ class Stepper:
 
     @_locked
     def to(self, iteration: int) -> Stepper:
-        """Goes to the start of an iteration of the loop that the position is in, or else of the one that is next.
+        """Goes to the start of an iteration of the loop that the position is in, or otherwise of the loop that runs next.
 
         Args:
-          iteration: which of the xs it reads, from 0, ahead or back; negative from the end of a scan.
+          iteration: the index of the slice of xs that it reads, from 0, forward or backward; a negative index counts from the end of a scan.
 
         Raises:
-          SteppingError: there is no loop, or it has no such iteration.
+          SteppingError: there is no loop, or the loop has no such iteration.
         """
         p = self.position
         depths = [d for d, level in enumerate(p.path) if level.iteration is not None]
@@ -191,7 +191,7 @@ class Stepper:
 
     @_locked
     def goto(self, position: Position) -> Stepper:
-        """Goes to any position, ahead or back; what is missing on the way is run at once.
+        """Goes to any position, forward or backward; the equations in between run at once.
 
         Raises:
           SteppingError: there is no such position.
@@ -213,13 +213,13 @@ class Stepper:
         non_finite: bool = False,
         equation: Equation | None = None,
     ) -> Stepper:
-        """Runs to the next breakpoint, or to the end; with arguments to a breakpoint that is for this run alone.
+        """Runs to the next breakpoint, or to the end; with arguments, runs to a breakpoint for this run only.
 
         >>> s.run(line=41)
         >>> s.run(when=lambda v: abs(v).max() > 1e3)
 
         Args:
-          line, primitive, name, when, non_finite, equation: see `Breakpoint`; where several are given, all have to hold.
+          line, primitive, name, when, non_finite, equation: see `Breakpoint`; if several are given, all must hold.
 
         Raises:
           SteppingError: the breakpoint can never be hit; the message says why.
@@ -261,7 +261,7 @@ class Stepper:
         return made
 
     def on_stop(self, callback: Callable[[Stepper], None]) -> None:
-        """Has a function called with the stepper at each stop."""
+        """Calls a function with the stepper at each stop."""
         self._on_stop.append(callback)
 
     def _arm(self, b: Breakpoint) -> Armed:
@@ -281,10 +281,10 @@ class Stepper:
 
     @property
     def result(self) -> Any:
-        """What the function returns, once it has run.
+        """The function's result, once it has run.
 
         Raises:
-          SteppingError: it has not.
+          SteppingError: the function has not finished.
         """
         stage = self.stages[0]
         self._check_passed(
@@ -296,10 +296,10 @@ class Stepper:
 
     @property
     def gradient(self) -> tuple[Any, ...]:
-        """The cotangents of the flat inputs that are differentiated, once the backward pass is over.
+        """The cotangents of the differentiated flat inputs, once the backward pass is complete.
 
         Raises:
-          SteppingError: it is not, or there is none.
+          SteppingError: the backward pass is not complete, or there is none.
         """
         if "backward" not in self.stages:
             raise SteppingError(f"There is no backward pass here. {self._note}".rstrip())
@@ -432,7 +432,7 @@ class Stepper:
 
     @property
     def shown(self) -> tuple[Value, ...]:
-        """What the equation that has just run gave, or the inputs at the start of a program; in the backward pass, with what each
+        """The results of the equation that has just run, or the inputs at the start of a program; in the backward pass, with the value that each
         is the cotangent of."""
         text = self._texts[self.stage]
         p = self.position
@@ -444,8 +444,14 @@ class Stepper:
         )
 
     def summary(self, name: str, *iterations: int) -> Summary:
-        """A value in a few numbers; of arrays on a device these are all that comes back."""
+        """Summarizes a value in a few numbers; of arrays on a device, only these are copied to the host."""
         return summarize(self.values[(name, *iterations)])
+
+    @property
+    def title(self) -> str:
+        """What the stepper runs: a gradient, or only the function."""
+        d = self.derivation
+        return f"function `{d.primal.name}`" if self.machine.order == ["primal"] else d.gradient
 
     def _place(self, p: Position) -> str:
         n = len(self.machine.program_at(p).equations)
@@ -472,7 +478,7 @@ class Stepper:
 
     def __str__(self) -> str:
         text, p = self._texts[self.stage], self.position
-        lines = [f"{self.derivation.primal.name}: {'done, at ' if self.is_done else ''}{self._place(p)}"]
+        lines = [f"{self.title}: {'done, at ' if self.is_done else ''}{self._place(p)}"]
         if self.hit is not None:
             of = f" by {text.names.get(self.hit.variable, '_')}" if self.hit.variable is not None else ""
             lines.append(f"  stopped at: {self.hit.breakpoint}{of}")
@@ -518,6 +524,7 @@ class Stepper:
         ]  # fmt: skip
         return {
             "function": self.derivation.primal.name,
+            "title": self.title,
             "stages": list(self.stages),
             "stage": p.stage,
             "path": path,
@@ -537,7 +544,7 @@ class Stepper:
 
     def _repr_html_(self) -> str:
         text, p = self._texts[self.stage], self.position
-        head = f"{self.derivation.primal.name}: {self._place(p)}"
+        head = f"{self.title}: {self._place(p)}"
         equations = self.program.equations
         lines = []
         for i in range(max(0, p.index - 4), min(len(equations), p.index + 4)):
@@ -549,14 +556,14 @@ class Stepper:
         said = [f"Stopped at: {self.hit.breakpoint}"] if self.hit is not None else []
         notes = "".join(f"<p>{html.escape(printable(n))}</p>" for n in (*said, *self.notes))
         return (
-            f"<div><p><b>{html.escape(printable(head))}</b></p>"
+            f"<div><p><b>{code_html(head)}</b></p>"
             f'<pre style="line-height:1.4">{"".join(lines)}</pre><table>{rows}</table>{notes}</div>'
         )
 
     def widget(self) -> Any:
         """The stepper as a widget: source, jaxpr and values side by side. It moves with the stepper, and moves it.
 
-        It is what a notebook shows of the stepper itself. Where it is shown already, a cell that ends in a move shows the stop.
+        A notebook shows this widget for the stepper. Where the widget is already shown, a cell that ends in a move shows the stop.
         """
         if self._widget is None or self._widget.comm is None:
             self._widget = display("widget of a stepper")(self)

@@ -2,7 +2,7 @@
 
 A place in the run is data, a `Position`. What the values are there is a function of it, so a move works out the position that it leads
 to and runs what is missing on the way. Values that were computed are kept within a budget. Beyond it those go first that nothing
-needs any more; they are computed again from the ones that are left, which are enough to go on from every so many equations, and from every
+needs any more; they are recomputed from the ones that are left, which are enough to go on from every so many equations, and from every
 so many iterations of a loop.
 """
 
@@ -46,7 +46,7 @@ class Machine:
         self.order = [s.name for s in stages]
         self.kept = Kept(budget)
         self.notes: list[str] = []
-        """What went otherwise than it should, such as a value that was another one when it was computed again."""
+        """What went otherwise than it should, such as a value that was another one when it was recomputed."""
         self.position = Position(self.order[0])
         self._uses: dict[Program, Uses] = {}
         self._functions: dict[Operation, Callable[..., Any]] = {}
@@ -371,7 +371,7 @@ class Machine:
                 self.kept.free(self.position, int(self.kept.budget * 0.75), frame)
 
     def _replay(self, frame: Frame, var: Var) -> None:
-        """Computes a value again, from those that are kept."""
+        """Recomputes a value, from those that are kept."""
         made = frame.uses.made
         needed: set[int] = set()
         wanted: list[Atom] = [var]
@@ -417,7 +417,7 @@ class Machine:
         self.kept.budget = min(self.kept.budget, self.kept.nbytes)
         self._note(
             f"Memory ran out at {describe_equation(equation)}: {before - self.kept.nbytes:,} bytes that were kept for going back are "
-            "freed, and will be computed again when they are asked for."
+            "freed, and will be recomputed when they are asked for."
         )
         try:
             return jax.block_until_ready(run(*operands))
@@ -436,7 +436,7 @@ class Machine:
                 self.kept.hold(x)
 
     def _compare(self, frame: Frame, equation: Equation, outs: Sequence[Any]) -> None:
-        """Notes where what has been computed again is not what it was."""
+        """Notes where what has been recomputed is not what it was."""
         for v, x in zip(equation.outvars, outs, strict=True):
             if v in frame.env:
                 before = fingerprint(frame.env[v])

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,12 +26,11 @@ from jaxviz.features.debugger.columns import StepperView
 from jaxviz.features.debugger.positions import Level, Position, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.page.bundle import MISSING_BUNDLE
+from jaxviz.page.bundle import MAIN, STEPPER, Bundled, packed, script
 from jaxviz.page.html import page
 from jaxviz.report.messages import short_message
 from jaxviz.report.tables import printable
 
-_SCRIPT = Path(__file__).parents[2] / "static" / "stepper.js"
 _recent: deque[Stepper] = deque(maxlen=2)
 """The steppers shown last. A kernel keeps each widget that it has made; others are kept by their names alone, as their arrays take memory."""
 
@@ -40,12 +38,12 @@ MOST_LOOKED = 6
 """Values asked for by name that are shown at once; of more the first one goes."""
 
 
-class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
+class StepperWidget(Bundled):
     """Shows a stepper, and moves it. Made by `Stepper.widget`, and by a notebook that shows one.
 
     Traits:
-      payload: what is stepped through, as gzipped JSON; see `widgets/src/stepper/schema.ts`.
-      stop: where the run is and the values there, as JSON.
+      payload: what is stepped through, as gzipped JSON; see `messages.Programs`.
+      stop: where the run is and the values there, as JSON; see `messages.Stop`.
       failure: what went wrong in the last move, as JSON; '' where nothing did.
       height: in pixels.
     """
@@ -54,14 +52,8 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
     stop = traitlets.Unicode("").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     height = traitlets.Int(560).tag(sync=True)
-    own_id = traitlets.Unicode("").tag(sync=True)
-    """By which the page finds out whether there is a kernel behind it."""
 
     def __init__(self, stepper: Stepper, **traits: Any):
-        try:
-            self._esm = _SCRIPT.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise FileNotFoundError(MISSING_BUNDLE) from None
         self.is_shown = False
         self.shown_moves = 0
         """How many moves the stepper had made when it was last shown here, or moved from here."""
@@ -70,8 +62,7 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
         self._held = weakref.ref(view)
         programs = json.dumps(view.programs(), separators=(",", ":"))
         stop = json.dumps(view.stop(), separators=(",", ":"))
-        super().__init__(payload=gzip.compress(programs.encode(), 6, mtime=0), stop=stop, **traits)
-        self.own_id = self.model_id or ""
+        super().__init__(STEPPER, payload=gzip.compress(programs.encode(), 6, mtime=0), stop=stop, **traits)
         held = weakref.ref(self)
 
         def follow(_: Stepper) -> None:
@@ -115,10 +106,11 @@ class StepperWidget(anywidget.AnyWidget):  # type: ignore[misc]
         Returns:
           the path.
         """
-        state = {"stop": self.stop, "failure": self.failure, "height": self.height, "is_saved": True}
+        names = ("stop", "failure", "height", "_shows")
+        state = {name: getattr(self, name) for name in names} | {"is_saved": True}
         title = f"{printable(self.stepper.derivation.primal.name, 200)} · jaxviz"
         path = Path(path)
-        path.write_text(page(title, self.payload, self._esm, state), encoding="utf-8")
+        path.write_text(page(title, self.payload, script(MAIN), state, {STEPPER: packed(STEPPER)}), encoding="utf-8")
         return path
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:

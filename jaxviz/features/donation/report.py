@@ -11,13 +11,15 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.donation import match_donations
+from jaxviz.analysis.grouping import alike, grouped, pattern
 from jaxviz.features.compilations.compiled import aliases_of, as_compiled
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.trace import noting_arguments
-from jaxviz.report.report import Listed, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, listed, nbytes
+from jaxviz.report.pictures import bars
+from jaxviz.report.report import SHOWN, Listed, Report, Table, attributes
+from jaxviz.report.tables import format_bytes, listed, nbytes, repeated
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.runtime.compilations import unwatched
 
@@ -53,20 +55,20 @@ class Donated:
         """`result['w'] takes its memory`."""
         if not self.result:
             return self.reason
-        copied = "; but XLA copies it first, as it is read after that is written: nothing is spared"
+        copied = "; but XLA copies it first, since it is read after that result is written: nothing is saved"
         return f"{self.result} takes its memory{copied if self.is_copied else ''}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DonationReport(Report):
-    """What donation comes to for a call.
+    """The effect of donation in a call.
 
     Args:
-      function: its name.
+      function: the name of the function.
       donated: see `Donated`.
-      others: arguments that are not donated and whose memory a result that has none could take: path, bytes, path of the result.
-      notes: what else there is to say of the arguments.
-      is_told: whether XLA says which results are in the memory of arguments; else it is what JAX asked it for.
+      others: arguments that are not donated but whose memory a result could reuse: path, bytes, path of the result.
+      notes: further remarks on the arguments.
+      is_told: whether XLA reports which results reuse the memory of arguments; otherwise the report has what JAX asked XLA for.
     """
 
     function: str
@@ -77,37 +79,52 @@ class DonationReport(Report):
 
     @property
     def spared(self) -> int:
-        """Bytes that the call does without, since results lie in the memory of arguments."""
+        """Bytes that the call saves, since results reuse the memory of arguments."""
         return sum(d.nbytes for d in self.donated if d.is_spared)
 
     @property
     def unused(self) -> int:
-        """Bytes of donated arguments that spare nothing."""
+        """Bytes of arguments that are donated without effect."""
         return sum(d.nbytes for d in self.donated) - self.spared
 
     @property
     def summary(self) -> str:
-        """`donation of step: 2 of 3 donated arguments spare 60 B; 12 B donated for nothing`."""
+        """`donation of step: 2 of 3 donated arguments save 60 B; 12 B donated without effect`."""
         n, used = len(self.donated), sum(d.is_spared for d in self.donated)
         if not n:
             return f"donation of {self.function}: it donates no argument"
-        nothing = f"; {format_bytes(self.unused)} donated for nothing" if self.unused else ""
+        nothing = f"; {format_bytes(self.unused)} donated without effect" if self.unused else ""
         asked = "" if self.is_told else "; as JAX asked XLA for, which does not tell"
-        return f"donation of {self.function}: {used} of {n} donated arguments spare {format_bytes(self.spared)}{nothing}{asked}"
+        return f"donation of {self.function}: {used} of {n} donated arguments save {format_bytes(self.spared)}{nothing}{asked}"
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What else there is to say, a sentence or two each."""
+        """Advice, a sentence or two each."""
         return (*self.notes, *([self._could()] if self.others else []))
 
     def _could(self) -> str:
         size = format_bytes(sum(n for _, n, _ in self.others))
         shown = listed((f"{path} (to {result}, {format_bytes(n)})" for path, n, result in self.others), 4)
-        return f"Donating {shown} could spare {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
+        return f"Donating {shown} could save {size}, if the caller does not read {'it' if len(self.others) == 1 else 'them'} afterwards."
+
+    def _picture(self) -> str:
+        kind = lambda d: "spared" if d.is_spared else "copied" if d.is_copied else "for nothing"
+        found = [(d.path, d.nbytes, kind(d)) for d in self.donated]
+        found += [(path, n, "could be donated") for path, n, _ in self.others]
+        groups = grouped(found, lambda row: (pattern(row[0]), row[2]))
+        rows = [(alike([path for path, *_ in g]), sum(n for _, n, _ in g), g[0][2]) for g in groups]
+        return bars(rows, f"bytes of the arguments of {self.function}, by what donation comes to")
 
     def _parts(self) -> Iterator[Table | Listed]:
-        rows = [(d.path, d.type, format_bytes(d.nbytes), d.text) for d in self.donated]
-        yield Table(("donated", "type", "bytes", ""), rows, "<<><")
+        groups = grouped(self.donated, lambda d: (pattern(d.path), d.type, pattern(d.text)))
+        rows = [
+            (
+                alike([d.path for d in g]), repeated(len(g), g[0].type),
+                format_bytes(sum(d.nbytes for d in g)), alike([d.text for d in g]),
+            )
+            for g in groups
+        ]  # fmt: skip
+        yield Table(("donated", "type", "bytes", ""), rows, "<<><", shown=SHOWN)
         yield Listed(self.advice)
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,14 +134,14 @@ class DonationReport(Report):
 
 @api_boundary
 def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationReport:
-    """What becomes of the donated arguments of a call of a jitted function, which is compiled for it and not run.
+    """Says which donated arguments of a jitted call a result reuses, and why the others have no effect. It compiles the call without running it.
 
     >>> print(jaxviz.donation(step, params, grads))
-    donation of step: 1 of 2 donated arguments spares 60 B; 12 B donated for nothing
+    donation of step: 1 of 2 donated arguments saves 60 B; 12 B donated without effect
     ...
 
-    Which results lie in the memory of arguments is XLA's word, `input_output_alias` in what it compiled; so is whether it copies an argument
-    first, which takes as much as is spared.
+    XLA reports which results reuse the memory of arguments (`input_output_alias` in the compiled program), and whether it copies an argument
+    first, which takes as much memory as it saves.
 
     Args:
       f: a function of `jax.jit` or `jaxviz.jit`.
@@ -132,7 +149,7 @@ def donation(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> DonationRep
 
     Raises:
       TypeError: f is not jitted.
-      what JAX raises when it traces and compiles f.
+      the errors of JAX when it traces and compiles f.
     """
     underneath = jitted_of(f)
     jitted = compat.jitted_function(underneath)

@@ -11,13 +11,15 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
+from jaxviz.analysis.grouping import alike
 from jaxviz.features.draw.folds import literal_text
 from jaxviz.features.draw.graph import ROLE_LABELS, Box, Frame, Line
-from jaxviz.features.draw.labels import alike, printable_lines
+from jaxviz.features.draw.labels import printable_lines
 from jaxviz.ir.origin import Location
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.page.params import visible_params
-from jaxviz.page.sources import file_label, is_user_source, short_path
+from jaxviz.page.sources import file_label, short_path
 from jaxviz.report.tables import format_bytes, nbytes, printable, type_text
 
 MOST_BOXES = 800
@@ -202,13 +204,13 @@ class Canvas:
         if at is None:
             return []
         lines = [f"{file_label(at.file)}:{at.line} in {at.function}"]
-        text = linecache.getline(at.file, at.line).strip() if self.source and is_user_source(at.file) else ""
+        text = linecache.getline(at.file, at.line).strip() if self.source and is_own(at.file) else ""
         return lines + ([f"    {printable(text, 160)}"] if text else [])
 
     def url(self, at: Location) -> str:
         """The line, relative to the working directory; '' for a file that is not below it."""
         path = short_path(at.file)
-        if not self.source or path == at.file or path.startswith("~") or not is_user_source(at.file):
+        if not self.source or path == at.file or path.startswith("~") or not is_own(at.file):
             return ""
         return f"{quote(path.replace(os.sep, '/'), safe='/')}#L{at.line}"
 

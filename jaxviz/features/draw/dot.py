@@ -72,10 +72,10 @@ class Dot(graphviz.Source):  # type: ignore[misc]
             return str(path)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, str]:
-        return {"image/svg+xml": self.drawing.svg(), "text/plain": str(self.drawing)}
+        return {"text/html": self._repr_html_(), "text/plain": str(self.drawing)}
 
-    def _repr_svg_(self) -> str:
-        return self.drawing.svg()
+    def _repr_html_(self) -> str:
+        return self.drawing._repr_html_()
 
 
 def _ours(drawing: Drawing, format: str) -> bytes | None:

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from jax.extend.core import ClosedJaxpr
 
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.draw.dot import Dot, dot_source
 from jaxviz.features.draw.graph import Graph
 from jaxviz.features.draw.layout import Layout, lay_out
 from jaxviz.features.draw.program_graph import graph_of
 from jaxviz.features.draw.style import box_size
-from jaxviz.features.draw.svg import write_svg
+from jaxviz.features.draw.svg import on_page, write_svg
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import trace
 from jaxviz.progress import counting
+from jaxviz.report.pictures import in_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,8 +42,8 @@ class Drawing:
     >>> picture.plot().savefig("loss.pdf")
 
     Args:
-      graph: what is shown, as plain data.
-      upwards: frames of stages that are drawn from the bottom to the top.
+      graph: what the picture shows, as plain data.
+      upwards: frames of stages that are drawn from bottom to top.
     """
 
     graph: Graph
@@ -55,7 +57,7 @@ class Drawing:
         """The picture as SVG.
 
         Args:
-          by_dot: whether `dot` lays it out; by default where it is installed and the picture is not too large for it.
+          by_dot: whether `dot` lays it out; by default if `dot` is installed and the picture is not too large for it.
         """
         if by_dot is None:
             by_dot = len(self.graph.boxes) <= MOST_FOR_DOT
@@ -81,8 +83,8 @@ class Drawing:
         """Writes the picture as PNG; returns the path.
 
         Args:
-          path: of the file.
-          dpi: points of the picture per inch; fewer where it would have more than 100 million.
+          path: the path of the file.
+          dpi: pixels per inch; reduced if the picture would have more than 100 million pixels.
         """
         path = Path(path)
         made = self._by_dot("png", dpi) if len(self.graph.boxes) <= MOST_FOR_DOT else None
@@ -97,10 +99,10 @@ class Drawing:
         return path
 
     def plot(self, width: float | None = None) -> Figure:
-        """The picture as a `matplotlib` figure, for papers: `.plot().savefig("loss.pdf")` is made of vectors and of text.
+        """The picture as a `matplotlib` figure, for papers: `.plot().savefig("loss.pdf")` has vectors and text.
 
         Args:
-          width: in inches; by default such that its text is of seven points.
+          width: in inches; by default such that the text has seven points.
         """
         from jaxviz.features.draw.figure import draw_figure  # matplotlib takes a while to import
 
@@ -108,7 +110,7 @@ class Drawing:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where our own layout puts things."""
+        """The coordinates of jaxviz's own layout."""
         return lay_out(self.graph, [box_size(b) for b in self.graph.boxes], self.upwards)
 
     def _by_dot(self, format: str, dpi: int | None = None) -> bytes | None:
@@ -132,48 +134,55 @@ class Drawing:
 
     __repr__ = __str__
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+    def _repr_html_(self) -> str:
+        return in_page(on_page(self.svg()))
 
 
 @api_boundary
 @deep_stack
 def draw(
-    f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
+    f: Any,
+    *args: Any,
+    stage: str = "",
+    depth: int | None = None,
+    source: bool = True,
+    argnums: Argnums = 0,
+    **kwargs: Any,
 ) -> Drawing:
-    """Draws a program, or what JAX's transformations make of it.
+    """Draws a program, or the programs that JAX's transformations derive from it.
 
     >>> jaxviz.draw(loss, params, x, stage="forward+backward").save_svg("loss.svg")
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with, as for `derive`.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
       stage: 'primal', 'jvp', 'forward', 'linear' or 'backward', or several joined by '+'; by default the function itself.
-      depth: how many frames deep calls, loops, branches, named scopes and repeated layers are opened; deeper ones are a box each. By default
-        as deep as stays legible.
+      depth: how many levels of calls, loops, branches, named scopes and repeated layers are opened; each deeper one is a box. By default as many
+        as stay legible.
       source: whether lines of your own source files are in the tooltips.
-      argnums: the positional argument or arguments to differentiate in.
+      argnums: the positional argument or arguments to differentiate with respect to.
 
     Raises:
       ValueError: there is no such stage.
-      what `derive` raises.
+      the errors of `derive`.
     """
     with counting("drawing"):
         subject = _subject(f, args, kwargs, stage, argnums)
-        graph = graph_of(subject, stage, depth, source)
+        with source_shown(source):
+            graph = graph_of(subject, stage, depth, source)
     keys = [k for k in stage.split("+") if k]
     beside = [f.number for f, key in zip(graph.stages, dict.fromkeys(keys), strict=False) if key == "backward"]
     return Drawing(graph, tuple(beside) if len(set(keys)) > 1 else ())
 
 
-def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Any) -> Derivation | Program:
+def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Argnums) -> Derivation | Program:
     if isinstance(f, (Derivation, Program)):
         if args or kwargs:
             raise TypeError(
                 f"draw takes no arguments beside a {type(f).__name__}, which has its types; got {len(args)}"
             )
         if isinstance(f, Program) and stage not in ("", "primal"):
-            return derive(f, argnums=tuple(range(len(f.invars))))
+            return derive(f, argnums=argnums)
         return f
     if isinstance(f, ClosedJaxpr):
         return _subject(read_jaxpr(f), args, kwargs, stage, argnums)
@@ -184,14 +193,20 @@ def _subject(f: Any, args: Any, kwargs: Any, stage: str, argnums: Any) -> Deriva
 
 @api_boundary
 def to_dot(
-    f: Any, *args: Any, stage: str = "", depth: int | None = None, source: bool = True, argnums: Any = 0, **kwargs: Any
+    f: Any,
+    *args: Any,
+    stage: str = "",
+    depth: int | None = None,
+    source: bool = True,
+    argnums: Argnums = 0,
+    **kwargs: Any,
 ) -> Dot:
     """A program in the language of `dot`: a `graphviz.Source`, which a notebook shows and `.render()` writes.
 
     >>> jaxviz.to_dot(loss, params, x, stage="backward").render("loss", format="pdf")
 
-    Where `dot` is not installed, it shows and writes SVG, PNG and PDF all the same, in a layout of our own.
+    If `dot` is not installed, it still shows and writes SVG, PNG and PDF, in jaxviz's own layout.
 
-    Args, Raises: as of `draw`.
+    Args, Raises: as for `draw`.
     """
     return draw(f, *args, stage=stage, depth=depth, source=source, argnums=argnums, **kwargs).to_dot()

@@ -1,4 +1,4 @@
-"""Repeated layers: runs of equations that are the same sequence several times over, wired alike."""
+"""Repeated layers: runs of equations that the same expressions led to several times over, which do the same and are wired alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxviz.analysis.grouping import repetitions
 from jaxviz.ir.syntax import Equation, Literal, Operation, Program, Var
 from jaxviz.report.tables import type_text
 
@@ -90,14 +91,19 @@ def literal_text(literal: Literal) -> str:
         return str(literal.val)
 
 
-def find_folds(equations: Sequence[Equation], kinds: Kinds) -> list[Fold]:
+def find_folds(equations: Sequence[Equation], kinds: Kinds, within: Sequence[Equation] = ()) -> list[Fold]:
     """The runs of repetitions among equations that stand one after the other; they do not overlap, and come in order.
 
     Args:
       equations: of one program.
       kinds: what has been numbered so far.
+      within: the equations that hold the program, outermost first.
     """
-    numbers = np.asarray([kinds(e) for e in equations], np.int64)
+    depth = len(within)
+    groups = repetitions([*within, *equations], [*range(-1, depth - 1), *[depth - 1] * len(equations)])[depth:]
+    same: dict[tuple[int, int], int] = {}
+    pairs = zip(map(kinds, equations), groups, strict=True)
+    numbers = np.asarray([same.setdefault(pair, len(same)) for pair in pairs], np.int64)
     sizes = np.asarray([0, *(1 + sum(1 for _, p in e.programs for _ in p.walk()) for e in equations)]).cumsum()
     makers = {v: (i, place) for i, e in enumerate(equations) for place, v in enumerate(e.outvars)}
     found: list[Fold] = []

@@ -12,7 +12,7 @@ ROLE_LABELS: Mapping[str, str] = {
     "residual": "residual",
     "cotangent": "cotangent",
     "accumulation": "sum of cotangents",
-    "recomputation": "computed again",
+    "recomputation": "recomputed",
     "zero": "zeros filled in",
     "dummy": "dummy residual",
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
-from jaxviz.analysis.walk import call_name
+from jaxviz.analysis.site import call_name
 from jaxviz.derivation import Derivation
 from jaxviz.features.draw.folds import Fold
 from jaxviz.higher_order import Body, bodies, is_scan, of, scan_length
@@ -105,21 +104,3 @@ def common_function(layer: Sequence[Equation]) -> str:
 
 def _stack(e: Equation) -> tuple[Location, ...]:
     return next((s for s in (call_stack(x.source) for x in (e, *ancestors(e))) if s), ())
-
-
-def alike(names: Sequence[str]) -> str:
-    """One name for several: `params['layers'][0…11]['q']`."""
-    if len(names) == 1:
-        return names[0]
-    parts = [re.split(r"(\d+)", name) for name in names]
-    if len({len(p) for p in parts}) > 1:
-        return f"{names[0]} and others"
-    shown = []
-    for pieces in zip(*parts, strict=True):
-        if len(set(pieces)) == 1:
-            shown.append(pieces[0])
-        elif all(p.isdigit() for p in pieces):
-            shown.append(f"{min(map(int, pieces))}…{max(map(int, pieces))}")
-        else:
-            return f"{names[0]} and others"
-    return "".join(shown)

@@ -121,7 +121,11 @@ class _Builder:
         self.canvas.add_ports(residuals, self.residual_labels())
         self.canvas.add_given()
         lines = self.canvas.lines()
-        name = self.subject.name if isinstance(self.subject, Program) else self.subject.primal.name
+        subject = self.subject
+        if isinstance(subject, Program):
+            name = subject.name
+        else:
+            name = subject.primal.name if self.programs.keys() == {"primal"} else subject.gradient.replace("`", "")
         return Graph(
             printable(name, 80),
             tuple(self.canvas.boxes),
@@ -190,7 +194,7 @@ class _Builder:
         within: tuple[Equation, ...],
     ) -> None:
         """Draws the equations of a program, with its repeated layers folded."""
-        folds = find_folds(equations, self.kinds) if self.canvas.script is None else []
+        folds = find_folds(equations, self.kinds, within) if self.canvas.script is None else []
         items: list[Equation | Fold] = []
         at = 0
         for fold in folds:

@@ -37,6 +37,19 @@ FRAMES: Mapping[str, tuple[str, str, str]] = {
 }
 """Fill, edge and dashes of a frame."""
 
+ON_PAGE: Mapping[str, tuple[str, float]] = {
+    INK: ("currentColor", 1.0),
+    PALE: ("currentColor", 0.75),
+    "black": ("currentColor", 1.0),
+    "white": ("none", 1.0),
+    **{fill: (BORDERS[role], 0.18) for role, fill in FILLS.items()},
+    FILLS["primal"]: ("none", 1.0),
+    FRAMES["stage"][0]: ("currentColor", 0.02),
+    FRAMES["call"][0]: ("currentColor", 0.05),
+    FRAMES["fold"][0]: (FRAMES["fold"][1], 0.12),
+}
+"""A colour of a picture on white -> what it is on a page, light or dark, and how much of the page it covers."""
+
 MARGIN = 12.0
 """Around a picture, in points."""
 

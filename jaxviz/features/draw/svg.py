@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from xml.sax.saxutils import escape, quoteattr
 
 from jaxviz.features.draw.graph import ROLE_LABELS, Box, Graph
 from jaxviz.features.draw.layout import Layout, Point, Rectangle
-from jaxviz.features.draw.style import BORDERS, FILLS, FRAMES, INK, LINES, MARGIN, PALE, SIZES, line_width, text_width
+from jaxviz.features.draw.style import (
+    BORDERS,
+    FILLS,
+    FRAMES,
+    INK,
+    LINES,
+    MARGIN,
+    ON_PAGE,
+    PALE,
+    SIZES,
+    line_width,
+    text_width,
+)
 
 _FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
 
@@ -40,6 +53,22 @@ def write_svg(graph: Graph, layout: Layout) -> str:
     parts.append(_svg_legend(legend, top + layout.height + MARGIN))
     parts.append("</svg>")
     return "\n".join(filter(None, parts)) + "\n"
+
+
+def on_page(svg: str) -> str:
+    """A picture as it stands in a page, light or dark: in the page's ink, on the page's ground, and without ids, which others may have."""
+    shown = re.sub(r"<[^<>]+>", lambda tag: _COLOUR.sub(_on_page, _ID.sub("", tag[0])), svg[svg.index("<svg") :])
+    return shown.replace("<svg ", '<svg fill="currentColor" style="max-width:100%;height:auto" ', 1)
+
+
+_ID = re.compile(r' (id|class)="[^"]*"')
+_COLOUR = re.compile(r'\b(fill|stroke)="([^"]+)"')
+
+
+def _on_page(found: re.Match[str]) -> str:
+    what, colour = found.groups()
+    there, covers = ON_PAGE.get(colour, (colour, 1.0))
+    return f'{what}="{there}"' + (f' {what}-opacity="{covers:g}"' if covers < 1 else "")
 
 
 def _text(

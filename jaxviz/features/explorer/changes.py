@@ -1,4 +1,4 @@
-"""What an explorer shows of two versions of a function: mirrored by `widgets/src/model/changes.ts`."""
+"""What an explorer shows of two versions of a function."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ from typing import Any
 
 from jaxviz.features.comparison.alignment import Alignment
 from jaxviz.features.comparison.report import Comparison
+from jaxviz.features.explorer.messages import Changes, Figure, ResidualChange, StageChanges
 from jaxviz.ir.stack import deep_stack
 from jaxviz.page.texts import fit
 from jaxviz.report.tables import short_location
 
 
 @deep_stack
-def changes_of(comparison: Comparison) -> dict[str, Any]:
-    """The differences, as JSON values.
-
-    Equations go by their numbers in the listing of their stage. What follows each other is one run: `[i, j, n]` says that the equations
-    `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, `[i, n]` that there are `n` from `i` on.
-    """
+def changes_of(comparison: Comparison) -> Changes:
+    """The differences, as JSON values; equations go by their numbers in the listing of their stage."""
     residuals = comparison.residuals if "backward" in comparison.alignments else ()
-    shown: dict[str, Any] = fit({
-        "functions": list(comparison.functions),
+    changes: Changes = {
+        "functions": comparison.functions,
         "summary": comparison.summary,
         "stages": {key: _stage(a) for key, a in comparison.alignments.items()},
-        "figures": [[f.name, f.before, f.after, f.unit] for f in comparison.figures],
+        "figures": [Figure(f.name, f.before, f.after, f.unit) for f in comparison.figures],
         "residuals": [
-            [r.what, r.type, r.before, r.after, r.nbytes, short_location(r.location)] for r in residuals
+            ResidualChange(r.what, r.type, r.before, r.after, r.nbytes, short_location(r.location)) for r in residuals
         ],
-    })  # fmt: skip
+    }
+    shown: Changes = fit(changes)
     return shown
 
 
@@ -40,7 +38,7 @@ def follow(comparison: Comparison, selected: str) -> str:
     return f"{stage}:{found}" if found is not None else ""
 
 
-def _stage(alignment: Alignment) -> dict[str, Any]:
+def _stage(alignment: Alignment) -> StageChanges:
     return {
         "pairs": list(_runs(alignment.pairs)),
         "removed": list(_runs([(i,) for i in alignment.removed])),
@@ -48,7 +46,7 @@ def _stage(alignment: Alignment) -> dict[str, Any]:
     }
 
 
-def _runs(places: Iterable[Sequence[int]]) -> Iterable[list[int]]:
+def _runs(places: Iterable[Sequence[int]]) -> Iterable[Any]:
     """Places that follow each other as the first of them, with their number after it."""
     run: list[int] = []
     for place in places:
@@ -57,7 +55,7 @@ def _runs(places: Iterable[Sequence[int]]) -> Iterable[list[int]]:
             run[-1] += 1
             continue
         if run:
-            yield run
+            yield tuple(run)
         run = [*place, 1]
     if run:
-        yield run
+        yield tuple(run)

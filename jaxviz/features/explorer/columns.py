@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -16,19 +16,21 @@ from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
 from jaxviz.derivation import STAGES, Derivation
 from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
 from jaxviz.features.explorer.rows import Rows
 from jaxviz.features.memory.timeline import MemoryTimeline, memory
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program, Var
-from jaxviz.page.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Stage, View
+from jaxviz.page.schema import COLUMNS, KINDS, MEMORY_KINDS, BranchPoint, CheckResult, Headline, Stage, View
 from jaxviz.page.texts import first_line
 from jaxviz.transforms.unopened import unopened_note
 
 _TITLES = {
     "primal": ("f", "the function itself"),
-    "jvp": ("jvp", "inputs, tangents → results, tangents: both at once, nothing kept"),
+    "jvp": ("jvp", "inputs, tangents → results, tangents: both at once, nothing saved"),
     "forward": ("forward", "inputs → results, residuals: all the nonlinear work"),
     "linear": ("linear", "residuals, tangents → tangents: linear in the tangents"),
     "backward": ("backward", "residuals, cotangents → cotangents: the linear program transposed"),
@@ -44,7 +46,8 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
       derivation: its programs are made here if they have not been.
       source: whether the user's own source lines are embedded.
     """
-    return ViewMaker(derivation, source).whole
+    with source_shown(source):
+        return ViewMaker(derivation, source).whole
 
 
 @contextmanager
@@ -96,7 +99,7 @@ class ViewMaker:
         """All of it. Rows, strings and all other numbers are those of `first`."""
         first = self.first
         with _all_kept(), deep_stack:
-            no_memory = self.add_memory()
+            no_memory, peak = self.add_memory()
             return replace(
                 first,
                 strings=tuple(self.string.number),
@@ -104,13 +107,14 @@ class ViewMaker:
                 check=self.check(),
                 notes=self.notes(),
                 no_memory=no_memory,
+                headline=replace(first.headline, peak=peak),
                 is_whole=True,
             )
 
     def _first(self) -> View:
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
         self.rows.finish(_decisions(self.derivation))
-        self.add_residuals()
+        headline = self.add_residuals()
         branches = tuple(
             BranchPoint(self.numbers.sources.number(b.location), b.location.line, b.kind, str(b.value))
             for b in self.derivation.primal.branches
@@ -118,7 +122,7 @@ class ViewMaker:
         )
         placement = placement_of(self.derivation)
         return View(
-            title=self.derivation.primal.name,
+            title=self.derivation.gradient,
             stages=stages,
             strings=tuple(self.string.number),
             columns=self.arrays(),
@@ -126,6 +130,7 @@ class ViewMaker:
             branches=branches,
             devices=placement.devices,
             placement=str(placement),
+            headline=headline,
             is_whole=False,
         )
 
@@ -193,15 +198,21 @@ class ViewMaker:
 
     # --- residuals and memory -----------------------------------------------------------------------------------------
 
-    def add_residuals(self) -> None:
+    def add_residuals(self) -> Headline:
+        """The residuals, and by expression; in words what they come to."""
         try:
-            residuals = tuple(self.derivation.residuals)
+            found: ResidualSet | None = self.derivation.residuals
         except Exception:  # `notes` says why
-            residuals = ()
+            found = None
+        residuals = () if found is None else found.items
         number, row_of = self.string.all, self.rows.first
         consumers = [[row_of[e] for e in r.consumers if e in row_of] for r in residuals]
+        reasons = [pattern_of(r.reason) for r in residuals]
+        groups: dict[Hashable, int] = {}
         self.columns.update(
             residual_name=number(r.name for r in residuals),
+            residual_label=number(r.label for r in residuals),
+            residual_group=[groups.setdefault(r.repeats, len(groups)) for r in residuals],
             residual_type=number(r.type for r in residuals),
             residual_nbytes=[r.nbytes for r in residuals],
             residual_per_device=[-1 if r.nbytes_per_device is None else r.nbytes_per_device for r in residuals],
@@ -211,20 +222,23 @@ class ViewMaker:
             residual_scope=number(r.scope for r in residuals),
             residual_module=number(r.module for r in residuals),
             residual_rule=number(r.rule for r in residuals),
-            residual_reason=number(r.reason for r in residuals),
+            residual_reason=number(pattern for pattern, _ in reasons),
+            residual_names=[0, *accumulate(len(names) for _, names in reasons)],
+            reason_names=number(name for _, names in reasons for name in names),
             residual_decision=number(r.decision for r in residuals),
             residual_producer=[-1 if r.producer is None else row_of.get(r.producer, -1) for r in residuals],
             residual_buffer=[-1] * len(residuals),
             residual_consumers=[0, *accumulate(map(len, consumers))],
             consumer_rows=[row for rows in consumers for row in rows],
         )
+        return Headline() if found is None else add_kept(self.columns, self.numbers, found)
 
-    def add_memory(self) -> str:
-        """The steps and the buffers of the modelled memory; or why there are none."""
+    def add_memory(self) -> tuple[str, str]:
+        """The steps and the buffers of the modelled memory, with the scopes of the steps; or why there are none. And in words the peak."""
         try:
             timeline = memory(self.derivation)
         except Exception as error:
-            return first_line(error)
+            return first_line(error), ""
         steps, values, number = self.step_rows(timeline), timeline.values, self.string.all
         buffers = [-1] * len(self.columns["residual_name"])
         for i, value in enumerate(values):
@@ -241,11 +255,17 @@ class ViewMaker:
             buffer_name=number(v.what for v in values),
             buffer_type=number(v.type for v in values),
         )
-        return ""
+        add_scopes(self.columns, self.numbers, self.rows, timeline, self.places)
+        return "", said_of_peak(timeline)
+
+    @cached_property
+    def places(self) -> tuple[Mapping[tuple[int, Equation], int], ...]:
+        """The rows of the equations of the forward and the backward stage, by the row that holds their program and themselves."""
+        return tuple(self.rows.places(self.first.stage(key).equations) for key in ("forward", "backward"))
 
     def step_rows(self, timeline: MemoryTimeline) -> list[int]:
         """The row of each step."""
-        forward, backward = (self.rows.places(self.first.stage(key).equations) for key in ("forward", "backward"))
+        forward, backward = self.places
         found = []
         for step in timeline.steps:
             row, row_in = -1, backward if step.is_backward else forward
@@ -274,3 +294,15 @@ def _decisions(derivation: Derivation) -> dict[Equation, str]:
             if value.equation is not None:
                 found.setdefault(value.equation, {})[f"{value.fate} (policy {report.policy})"] = None
     return {equation: "; ".join(texts) for equation, texts in found.items()}
+
+
+def pattern_of(sentence: str) -> tuple[str, list[str]]:
+    """A sentence without the names in it, which few sentences differ in beside these, and the names.
+
+    >>> pattern_of("`sin(x)` is read by the `mul`")
+    ('`` is read by the ``', ['sin(x)', 'mul'])
+    """
+    parts = sentence.split("`")
+    if len(parts) % 2 == 0:  # a name has one, too
+        return sentence, []
+    return "``".join(parts[::2]), parts[1::2]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
 from jaxviz.derivation import Derivation
+from jaxviz.features.explorer.messages import Compiled, CompiledText
 from jaxviz.page.texts import first_line, fit
 
 _LARGEST = 30_000
@@ -37,12 +37,12 @@ class Text:
     links: tuple[tuple[int, ...], ...]
     cut: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CompiledText:
         """As JSON values."""
         return {"text": "\n".join(self.lines), "links": [list(numbers) for numbers in self.links], "cut": self.cut}
 
 
-def compiled(derivation: Derivation) -> dict[str, Any]:
+def compiled(derivation: Derivation) -> Compiled:
     """The two texts, as JSON values; compiles.
 
     Equations are numbered stage after stage, as `Program.walk` meets them; `stages` says which stages and how many they have. Where XLA does
@@ -64,15 +64,16 @@ def compiled(derivation: Derivation) -> dict[str, Any]:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
         hlo, error = None, f"the backend {jax.default_backend()} does not show what it made of the program"
-    shown: dict[str, Any] = fit({
+    texts: Compiled = {
         "function": derivation.primal.name,
-        "stages": [[stage, n] for stage, n in zip(found.stages, found.tags.counts, strict=True)],
+        "stages": list(zip(found.stages, found.tags.counts, strict=True)),
         "backend": jax.default_backend(),
         "stablehlo": stablehlo.to_dict(),
         "hlo": None if hlo is None else hlo.to_dict(),
         "notes": list(_notes(found)),
         "error": error,
-    }, _WIDEST)  # fmt: skip
+    }
+    shown: Compiled = fit(texts, _WIDEST)
     return shown
 
 
@@ -80,7 +81,7 @@ def _notes(found: Lowering) -> Iterator[str]:
     if found.reason:
         yield f"The function alone, since it has no gradient: {found.reason}"
     if found.derivation.primal.is_path:
-        yield "One path: Python looked at values, and this is compiled from the side that it took."
+        yield "One path: Python branched on values, and what is compiled is the branch it took."
 
 
 # --- StableHLO --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,11 @@ from jaxviz.features.residuals.totals import path_to
 from jaxviz.ir.origin import Location, ancestors, locate
 from jaxviz.ir.syntax import Equation, Literal
 from jaxviz.page.params import nbytes_per_device
-from jaxviz.page.sources import SourceTable
+from jaxviz.page.sources import SourceTable, expression_of
 from jaxviz.report.tables import nbytes, type_text
+
+_EXPRESSION = ("location_start_line", "location_start", "location_end_line", "location_end")
+"""Columns of what `expression_of` gives."""
 
 
 class Strings:
@@ -44,7 +47,7 @@ class Numbers:
         self.sources = SourceTable(source)
         self.of_literals: dict[tuple[str, int], int] = {}
         self.of_types: dict[Any, int] = {}
-        self.of_locations: dict[Location, int] = {}
+        self.of_locations: dict[tuple[Location, tuple[int, ...]], int] = {}
         # Equations share what says where they are from, so that is looked at once, by identity.
         self.located: dict[int, int] = {}
         self.scoped: dict[int, int] = {}
@@ -76,12 +79,17 @@ class Numbers:
     def location(self, location: Location | None) -> int:
         if location is None:
             return -1
-        found = self.of_locations.get(location)
+        # Two that differ in their columns alone are equal.
+        shown = (location.column, location.end_line, location.end_column) if self.sources.embed else ()
+        found = self.of_locations.get((location, shown))
         if found is None:
-            found = self.of_locations[location] = len(self.of_locations)
+            found = self.of_locations[location, shown] = len(self.of_locations)
+            expression = expression_of(location) if shown else (0, 0, 0, 0)
             self.columns["location_file"].append(self.sources.number(location))
             self.columns["location_line"].append(location.line)
             self.columns["location_function"].append(self.string(location.function))
+            for name, number in zip(_EXPRESSION, expression, strict=True):
+                self.columns[name].append(number)
         return found
 
     def locations_of(self, equations: Sequence[Equation]) -> list[int]:

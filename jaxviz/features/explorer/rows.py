@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxviz.analysis.donation import Donation, donations_of
+from jaxviz.analysis.grouping import repetitions
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.explorer.numbers import Numbers
@@ -135,6 +136,7 @@ class Rows:
             add[name] = [0, *accumulate(sizes)]
         first = map(self.first.setdefault, equations, count())
         add["equation_twin"] = [-1 if row == i else row for i, row in enumerate(first)]
+        add["equation_group"] = repetitions(equations, [self.owners[program] for program in self.program_of])
         add["equation_location"] = self._locations()
         add["equation_scope"] = self.numbers.paths_to(equations)
         add["equation_decision"] = (

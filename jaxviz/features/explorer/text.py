@@ -14,12 +14,12 @@ def summary(view: View) -> str:
     """What the explorer of a view would show, in a few lines.
 
     >>> print(summary(view))
-    Explorer of loss
+    Explorer of the gradient of `loss` in `params`
       f          26 equations
       ...
     """
     width = max((len(stage.label) for stage in view.stages), default=0)
-    lines = [f"Explorer of {view.title}{f' on {view.placement}' if view.placement else ''}"]
+    lines = [f"Explorer of the {view.title}{f' on {view.placement}' if view.placement else ''}"]
     for stage in view.stages:
         n = stage.equations[1] - stage.equations[0]
         what = stage.error or f"{n:,} equation{'s' if n != 1 else ''}"

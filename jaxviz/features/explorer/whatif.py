@@ -1,318 +1,401 @@
-"""What the explorer needs to say by itself what comes of saving or computing again each value: mirrored by `widgets/src/model/whatif.ts`.
+"""The switches of the explorer: where a function has checkpoints and what they save, and what each setting of them comes to.
 
-The table has a row for each slot, node, step and buffer:
-
-- A slot is a value of the function with a name after each value that could be saved. It can be had in the backward pass if it is an
-  input, is saved by its name, or if the node that makes it is computed again from slots that can be had.
-- A node is an equation that makes slots, and is computed again at most once. Its row is that of the function as written that it came
-  from, of which there may be none.
-- Steps and buffers are those of the modelled timeline without a checkpoint. Where a slot is computed again, its node gets a step of its
-  own right before the first step of the backward pass that reads it, and the slot a buffer of its own from there on.
+Each setting is measured as a plan is: the function with these checkpoints is derived, and its memory modelled. The page shows what it is
+told, and asks for one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` are the checkpoints around the regions 0
+and 2, which save all values of the groups 5 and 7, and the value 13. The key of the function as it is written is ''.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any
+import time
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
-from jaxviz.analysis.budgets import evenly
-from jaxviz.analysis.walk import Tracer, find_readers, primal_equation
+from jaxviz.analysis.checkpoints import report_checkpoints
+from jaxviz.analysis.grouping import repetition
+from jaxviz.analysis.naming import Naming
+from jaxviz.analysis.walk import location_of, primal_equation
 from jaxviz.derivation import Derivation
-from jaxviz.features.cost.report import cost
-from jaxviz.features.memory.model import (
-    KINDS,
-    Model,
-    is_made_where_read,
-    is_view,
-    may_write_into_an_operand,
-    what_makes,
+from jaxviz.features.explorer.messages import (
+    DrawnBuffer,
+    DrawnMemory,
+    SwitchGroup,
+    SwitchRegion,
+    SwitchTable,
+    SwitchValues,
+    TriedTrade,
 )
+from jaxviz.features.explorer.stand_ins import stand_ins
+from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import memory
-from jaxviz.features.remat.code import places_of_values, with_source
-from jaxviz.features.remat.graph import Graph, Solution
-from jaxviz.features.remat.plan import code_row, repeated_effects
+from jaxviz.features.remat.checkpointing import checkpointed
+from jaxviz.features.remat.diff import write_chosen
+from jaxviz.features.remat.forms import Trade, Trial
+from jaxviz.features.remat.graph import derive_like
+from jaxviz.features.remat.planning import best_of_all, repeated_effects
+from jaxviz.features.remat.regions import Region, Spot
+from jaxviz.features.remat.search import Search
 from jaxviz.ir import compat
+from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Equation, Literal, Var
-from jaxviz.page.sources import file_label, short_path
+from jaxviz.ir.syntax import Atom, Equation, Var
 from jaxviz.page.texts import fit
-from jaxviz.progress import each
-from jaxviz.report.tables import nbytes, type_text
+from jaxviz.report.tables import short_location, type_text
 
-_BUDGETS = 9
-"""How many plans to give, of a small function; a large one gets fewer, since each takes time."""
-
-_LARGEST = 20_000
+LARGEST = 20_000
 """Equations of the function, called ones counted at each call, up to which there are switches."""
+_OFFERED = 10
+"""Regions that have a switch, beside the checkpoints that the function has and the function itself."""
+_NAME = "saved"
+
+Tried = Trade | str
+"""What a setting comes to, or why it cannot be had."""
 
 
-@deep_stack
-def what_if(derivation: Derivation, source: bool = True) -> dict[str, Any]:
-    """The table, as JSON values.
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Checkpoints around some regions, and the values that they save."""
+
+    regions: tuple[int, ...]
+    saved: frozenset[int]
+
+
+class Switches:
+    """The switches of one function.
 
     Args:
-      derivation: of the function; checkpoints that are in it give way.
-      source: whether lines of the user's source may be in it, which are those that a name could be put into.
+      derivation: of it as it is written.
 
     Raises:
       ValueError: the function has too many equations, or an effect that JAX does not let a checkpoint repeat.
-      what `derive` raises for the function with a name after each of its values.
+      EquationError: it has no gradient.
     """
-    n = sum(1 for _ in derivation.primal.walk())
-    if n > _LARGEST:
-        raise ValueError(
-            f"the switches are for up to {_LARGEST:,} equations, and this has {n:,}; jaxviz.plan_remat plans it"
-        )
-    table: dict[str, Any] = fit(_Table(derivation, source).table())
-    return table
 
-
-class _Table:
-    def __init__(self, derivation: Derivation, source: bool):
+    @deep_stack
+    def __init__(self, derivation: Derivation):
+        n = sum(1 for _ in derivation.primal.walk())
+        if n > LARGEST:
+            raise ValueError(
+                f"the switches are for up to {LARGEST:,} equations, and this has {n:,}; jaxviz.plan_remat plans it"
+            )
         self.derivation = derivation
-        self.source = source
-        self.graph = Graph(derivation, False)
-        self.strings: dict[str, int] = {"": 0}
-        self.slots: dict[Atom, int] = {}
-        self.rows: dict[Atom, int] = {}
-        for i, (_, e) in enumerate(derivation.primal.walk()):
-            for v in e.outvars:
-                self.rows.setdefault(v, i)
+        self.search = Search(derivation, False)
+        repeated_effects(self.search.flat)
+        self.tried: dict[str, Tried] = {"": self.search.written, "||": self.search.opened}
+        self.planned: str | None = None
+        """The setting of the best plan, once it has been asked for."""
+        self.regions: list[Region] = self._offered()
+        self._made: dict[Var, tuple[int, Equation]] = {}
+        for i, (_, e) in enumerate(self.search.flat.walk()):
+            self._made.update((v, (i, e)) for v in e.outvars)
+        self._holds = [frozenset(e for s in r.spots for e in s.walk()) for r in self.regions]
+        self._crossing = crossing([list(r.spots) for r in self.regions])
+        self._chosen_from = [self._values_of(r) for r in self.regions]
+        every = set[Var]().union(*self._chosen_from)
+        self.values = sorted(every, key=lambda v: (self._made[v][0], self._made[v][1].outvars.index(v)))
+        self.number = {v: i for i, v in enumerate(self.values)}
+        self._groups: dict[Hashable, int] = {}
+        self.group_of = [self._groups.setdefault(self._repeats(v), len(self._groups)) for v in self.values]
 
-    def table(self) -> dict[str, Any]:
-        graph = self.graph
-        repeated_effects(graph.flat)
-        model = Model(graph.whole, (False,) * len(graph.whole.primal.invars))
-        model.run()
-        number_of = {id(b): i for i, b in enumerate(model.buffers)}
-        numbers = {name: i for i, name in enumerate(graph.candidates)}
-        loops = list(dict.fromkeys(n.where.loop for n in graph.nodes if n.where.loop is not None))
-        nodes = {
-            "value": [numbers.get(n.name, -1) for n in graph.nodes],
-            "flops": [int(f) for f in graph.flops],
-            "loop": [loops.index(n.where.loop) if n.where.loop is not None else -1 for n in graph.nodes],
-            "isForward": [int(i in graph.in_forward) for i in range(len(graph.nodes))],
-            "isView": [int(is_view(n.equation)) for n in graph.nodes],
-            "isFree": [int(is_made_where_read(n.equation)) for n in graph.nodes],
-            "mayReuse": [int(may_write_into_an_operand(n.equation)) for n in graph.nodes],
-            "what": [self.string(n.equation.primitive.name) for n in graph.nodes],
-            "row": [self.row(n.equation) for n in graph.nodes],
-            "reads": [self.numbered(n.equation.invars) for n in graph.nodes],
-            "makes": [self.numbered(n.equation.outvars) for n in graph.nodes],
+    def _offered(self) -> list[Region]:
+        """The regions that have a switch: what has a checkpoint now, then the most promising, then the function itself."""
+        search = self.search
+        found = [r for r in search.context.written if search.parts(r)]
+        spots = {frozenset((id(s.program), s.start, s.end, s.is_body) for s in r.spots) for r in found}
+        for r in search.regions[:_OFFERED]:
+            same = frozenset((id(s.program), s.start, s.end, s.is_body) for s in r.spots)
+            if same not in spots:
+                found.append(r)
+        try:
+            _ = search.whole_parts
+        except ValueError:  # devices exchange values where nothing can be saved
+            return found
+        return [*found, search.whole]
+
+    def _values_of(self, region: Region) -> frozenset[Var]:
+        """What a checkpoint around a region recomputes where it saves nothing, and could save instead."""
+        found: set[Var] = set()
+        for part in self.search.parts(region) or ():
+            graph = part.graph
+            again, _ = graph.reached(graph.needed, frozenset())
+            for name in dict.fromkeys(graph.nodes[i].name for i in sorted(again)):
+                for v in graph.candidates.get(name, ()):
+                    found.update(same for same in part.everywhere(v) if same in self._made)
+        return frozenset(found)
+
+    def _repeats(self, v: Var) -> Hashable:
+        """The same for values of one expression in repeated layers, calls and iterations."""
+        _, e = self._made[v]
+        return repetition(e, (), e.outvars.index(v)), type_text(v.aval), location_of(e)
+
+    # --- settings --------------------------------------------------------------------------------------------------
+
+    def key(self, regions: Iterable[int], saved: Collection[int]) -> str:
+        """The text of a setting; what is in none of its regions is not saved by it."""
+        chosen = sorted(regions)
+        held = {self.number[v] for v in self._held(chosen)}
+        kept = held.intersection(saved)
+        whole = {g for g in {self.group_of[i] for i in kept} if self._members(g, held) <= kept}
+        single = sorted(i for i in kept if self.group_of[i] not in whole)
+        return "|".join(",".join(map(str, some)) for some in (chosen, sorted(whole), single))
+
+    def setting(self, key: str) -> Setting:
+        """What a key says.
+
+        Raises:
+          ValueError: it is not the key of a setting.
+        """
+        try:
+            regions, groups, values = ([int(n) for n in part.split(",") if n] for part in key.split("|"))
+            held = {self.number[v] for v in self._held(regions)}
+            saved = {i for i in held if self.group_of[i] in set(groups)} | held.intersection(values)
+        except (ValueError, IndexError):
+            raise ValueError(f"{key!r} is not the key of a setting") from None
+        return Setting(tuple(regions), frozenset(saved))
+
+    def _held(self, regions: Sequence[int]) -> frozenset[Var]:
+        """What the checkpoints around some regions can save: what can be of those of them that are in no other."""
+        outer = [i for i in regions if not any(self._holds[i] < self._holds[j] for j in regions)]
+        return frozenset[Var]().union(*(self._chosen_from[i] for i in outer))
+
+    def choices(self, region: int) -> set[int]:
+        """The numbers of the values that a checkpoint around a region could save."""
+        return {self.number[v] for v in self._chosen_from[region]}
+
+    def named(self, region: int) -> str:
+        """``all of `loss` ``, `` `block` `` or `the body of the scan at model.py:27`: a region in a sentence."""
+        found = self.regions[region]
+        name = found.name.rpartition("<locals>.")[2]
+        if found is self.search.whole:
+            return f"all of `{name}`"
+        return found.described if found.is_body else f"`{name}`"
+
+    def _members(self, group: int, held: Collection[int]) -> set[int]:
+        return {i for i in held if self.group_of[i] == group}
+
+    def trade(self, key: str) -> Tried:
+        """What a setting comes to; worked out when it is first asked for."""
+        if key not in self.tried:
+            try:
+                self.tried[key] = self.search.measured(self.derived(key))
+            except Exception as error:  # an effect or a custom rule may refuse a checkpoint
+                self.tried[key] = fit(f"{type(error).__name__}: {error}")
+        return self.tried[key]
+
+    @deep_stack
+    def derived(self, key: str) -> Derivation:
+        """The function with the checkpoints of a setting."""
+        if not key:
+            return self.derivation
+        setting = self.setting(key)
+        if not setting.regions:
+            return self.search.plain
+        names = dict.fromkeys((self.values[i] for i in sorted(setting.saved)), _NAME)
+        program = checkpointed(self.search.flat, [self.regions[i] for i in setting.regions], names)
+        return derive_like(program, self.search.plain)
+
+    def fill(self, keys: Iterable[str], seconds: float) -> None:
+        """Works out what some settings come to until so much of the processor's time is over, and of one at least."""
+        start = time.process_time()
+        for key in keys:
+            self.trade(key)
+            if time.process_time() - start > seconds:
+                break
+
+    @property
+    def first_keys(self) -> Iterator[str]:
+        """What is asked for first: each checkpoint switched by itself."""
+        yield from ("||", self.present)
+        yield from (self.flipped(self.present, i) for i in range(len(self.regions)))
+
+    @property
+    def next_keys(self) -> Iterator[str]:
+        """What is one more switch away from those: the groups of each checkpoint, the most promising first."""
+        for i in range(len(self.regions)):
+            alone = self.key([i], ())
+            yield alone
+            held = {self.number[v] for v in self._chosen_from[i]}
+            for g in dict.fromkeys(self.group_of[v] for v in sorted(held)):
+                yield self.key([i], self._members(g, held))
+
+    def flipped(self, key: str, region: int) -> str:
+        """A setting with the checkpoint around one region switched; one that crosses another takes its place."""
+        setting = self.setting(key)
+        if region in setting.regions:
+            return self.key([i for i in setting.regions if i != region], setting.saved)
+        return self.key([*(i for i in setting.regions if i not in self._crossing[region]), region], setting.saved)
+
+    @cached_property
+    def present(self) -> str:
+        """The setting that comes nearest to the function as it is written."""
+        written = [i for i, r in enumerate(self.regions) if r.is_written]
+        if not written:
+            return "||"
+        copies = self.search.context.copies
+        saved = {
+            v
+            for report in report_checkpoints(self.derivation)
+            for decided in report.values
+            if decided.fate == "saved" and decided.equation is not None
+            for v in decided.equation.outvars
         }
-        needed = self.numbered(graph.needed)
-        # What is carried adds slots that nothing else reads, and those may be carried themselves.
-        carried: dict[int, list[int]] = {}
-        for v, c in graph.carried.items():
-            carried[self.slot(v)] = self.numbered((c.first, c.before))
-        inputs = {v: nbytes(v.aval) for v in graph.inputs}
-        for v in inputs:
-            self.slot(v)
-        held = {graph.resolved(a): model.of_forward[a] for a in graph.needed if a in model.of_forward}
-        of_slot = {**model.of_forward, **held}
-        turn = next((i for i, (*_, is_backward) in enumerate(model.steps) if is_backward), len(model.steps))
-        reads = self.read_in_backward(model)
-        times: dict[Atom, int] = {v: n.where.times * n.where.devices for n in graph.nodes for v in n.equation.outvars}
-        present = self.derivation.residuals
-        stand_ins = self.stand_ins()
-        saved_now = graph.outcome(list(set[str]().union(*stand_ins))).saved
+        return self.key(written, {i for i, v in enumerate(self.values) if copies.get(v, v) in saved})
+
+    @cached_property
+    def residuals(self) -> list[list[Var]]:
+        """For each residual as JAX holds it now the values that a checkpoint saves in its place."""
+        try:
+            graph = self.search.graph
+        except ValueError:
+            return [[] for _ in self.derivation.linearized.residuals]
+        found = stand_ins(self.derivation, graph, self.search.context.copies)
+        return [[v for name in names for v in graph.candidates[name]] for names in found]
+
+    def plan(self) -> str:
+        """The setting of the plan by which the peak falls most for the least work; looked for when it is first asked for."""
+        if self.planned is None:
+            found = best_of_all(self.search)
+            if isinstance(found, Trial):
+                regions = [i for i, r in enumerate(self.regions) if r in found.form.regions]
+                self.planned = self.key(regions, {self.number[v] for v in found.names if v in self.number})
+            else:
+                self.planned = "" if found is self.search.written else "||"
+        return self.planned
+
+    def code(self, key: str) -> str:
+        """The lines to write for a setting."""
+        if not key:
+            return f"# {self.derivation.primal.name} as it is written: nothing to change"
+        setting = self.setting(key)
+        found = self.trade(key)
+        if isinstance(found, str):
+            return f"# {found}"
+        return write_chosen(
+            self.search, [self.regions[i] for i in setting.regions], {self.values[i] for i in setting.saved}, found
+        )
+
+    # --- for the page ----------------------------------------------------------------------------------------------
+
+    @deep_stack
+    def table(self, source: bool = True) -> SwitchTable:
+        """The switches, as JSON values.
+
+        Args:
+          source: whether expressions of the user's source may be in it.
+        """
+        with source_shown(source):
+            naming = Naming(self.search.flat)
+            table: SwitchTable = {
+                "function": self.derivation.primal.name,
+                "work": self.search.plain_flops,
+                "present": self.present,
+                "regions": [self._region(i) for i in range(len(self.regions))],
+                "groups": [
+                    self._group(naming, next(members)) for _, members in self._in_order()
+                ],
+                "values": SwitchValues(
+                    group=self.group_of,
+                    nbytes=[self.search.context.prices.get(v, 0) for v in self.values],
+                    row=[self.row(self._made[v][1]) for v in self.values],
+                ),
+                "residuals": [[self.number[v] for v in values if v in self.number] for values in self.residuals],
+            }  # fmt: skip
+            fitting: SwitchTable = fit(table)
+            return fitting
+
+    def _in_order(self) -> Iterator[tuple[int, Iterator[Var]]]:
+        """The groups by their numbers, each with its values."""
+        order = sorted(range(len(self.values)), key=self.group_of.__getitem__)
+        for g, members in groupby(order, key=self.group_of.__getitem__):
+            yield g, (self.values[i] for i in members)
+
+    def _region(self, i: int) -> SwitchRegion:
+        region = self.regions[i]
+        first = next(iter(region.spots))
+        is_whole = region is self.search.whole
+        runs: list[tuple[int, int]] = []
+        for n in sorted(self.number[v] for v in self._chosen_from[i]):
+            if runs and sum(runs[-1]) == n:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((n, 1))
         return {
-            "function": self.derivation.primal.name,
-            "kinds": list(KINDS),
-            "values": [self.value(name) for name in graph.candidates],
-            "slots": {
-                "nbytes": [nbytes(a.aval) * times.get(a, 1) if isinstance(a, Var) else 0 for a in self.slots],
-                "type": [self.string(_often(times.get(a, 1), type_text(a.aval))) for a in self.slots],
-                "input": [inputs.get(a, -1) if isinstance(a, Var) else -1 for a in self.slots],
-                "buffer": [number_of[id(of_slot[a])] if a in of_slot else -1 for a in self.slots],
-                "reads": {
-                    i: self.numbered((node.reads or {})[a])
-                    for node in graph.nodes
-                    for a in node.reads or ()
-                    if (i := self.slots.get(a)) is not None
-                },
-                "carried": [carried.get(i, []) for i in range(len(self.slots))],
-            },
-            "nodes": nodes,
-            "needed": needed,
-            "loops": [self.loop(e, model, number_of) for e in loops],
-            "turn": turn,
-            "steps": [
-                {
-                    "what": self.string(e.primitive.name),
-                    "row": self.row(e),
-                    "reads": reads.get(i, []),
-                }
-                for i, (e, within, _) in enumerate(model.steps)
-            ],
-            "buffers": [
-                [int(b.nbytes) if not b.is_free else 0, KINDS.index(b.kind), b.born, b.last, b.last_forward, self.string(b.name or what_makes(b.equation, b.within)), self.string(b.type), self.row(b.equation) if b.equation is not None else -1]
-                for b in model.buffers
-            ],
-            "inside": [[step, int(n)] for step, n in model.inside.items()],
-            "everything": {"nbytes": graph.all_nbytes, "flops": 0, "work": cost(graph.whole).total.flops},
-            "present": {
-                "nbytes": present.nbytes,
-                "flops": self.computed_again() if graph.has_checkpoints else 0,
-                "peak": memory(self.derivation).peak_nbytes,
-                "saved": sorted(numbers[s.name] for s in saved_now),
-            },
-            "residuals": [sorted(numbers[name] for name in names) for names in stand_ins],
-            "least": graph.least,
-            "places": self.places(),
-            "taken": sorted({e.params["name"] for _, e in graph.flat.walk() if e.primitive is compat.name_p}),
-            "plans": [[numbers[s.name] for s in plan.saved] for plan in self.plans()],
-            "strings": list(self.strings),
-        }  # fmt: skip
+            "name": f"all of {region.name}" if is_whole else region.described,
+            "line": short_location(region.location),
+            "row": -1 if is_whole else self.row(first.scan if first.is_body else first.equations[0]),
+            "isWritten": region.is_written,
+            "inside": [j for j, there in enumerate(self._holds) if self._holds[i] < there],
+            "crosses": self._crossing[i],
+            "values": runs,
+        }
 
-    def read_in_backward(self, model: Model) -> dict[int, list[int]]:
-        """The slots that each step of the backward pass reads."""
-        whole = self.graph.whole
-        at = {(e, within): i for i, (e, within, is_backward) in enumerate(model.steps) if is_backward}
-        kept = dict(zip(whole.backward.invars, whole.linearized.residuals, strict=False))
-        found: dict[int, list[int]] = {}
-        for v, readers in find_readers(whole.backward, kept).items():
-            for reader in readers:
-                # Inside of a loop or a branch it is the step of that.
-                path = (*reader.within, reader.equation)
-                step = next((at[e, path[:k]] for k, e in enumerate(path) if (e, path[:k]) in at), None)
-                if step is not None:
-                    found.setdefault(step, []).extend(self.numbered((kept[v],)))
-        return {step: list(dict.fromkeys(slots)) for step, slots in found.items()}
+    def _group(self, naming: Naming, v: Var) -> SwitchGroup:
+        _, e = self._made[v]
+        name = naming.name(e, (), e.outvars.index(v)) or str(e.primitive.name)
+        return {"what": name, "type": type_text(v.aval)}
 
-    def string(self, text: str) -> int:
-        return self.strings.setdefault(text, len(self.strings))
-
-    def slot(self, atom: Atom) -> int:
-        return self.slots.setdefault(atom, len(self.slots))
-
-    def numbered(self, atoms: Iterable[Atom]) -> list[int]:
-        resolved = (self.graph.resolved(a) for a in atoms)
-        return [self.slot(a) for a in resolved if not isinstance(a, Literal)]
+    @cached_property
+    def _rows(self) -> dict[Atom, int]:
+        """The equations of the function as it is written, by what they make."""
+        rows: dict[Atom, int] = {}
+        for i, (_, e) in enumerate(self.derivation.primal.walk()):
+            for v in e.outvars:
+                rows.setdefault(v, i)
+        return rows
 
     def row(self, equation: Equation) -> int:
         """The row of the function as written that an equation came from; -1 where there is none."""
+        copies = self.search.context.copies
         written = primal_equation(equation)
         named = written.invars if written.primitive is compat.name_p else written.outvars
-        return next((self.rows[o] for v in named if (o := self.original(v)) in self.rows), -1)
+        originals = (copies.get(v, v) if isinstance(v, Var) else v for v in named)
+        return next((self._rows[v] for v in originals if v in self._rows), -1)
 
-    def original(self, atom: Atom) -> Atom:
-        return self.graph.copies.get(atom, atom) if isinstance(atom, Var) else atom
-
-    def value(self, name: str) -> dict[str, Any]:
-        saved = self.graph.described(name)
-        return {
-            "what": self.string(saved.expression),
-            "type": self.string(saved.type),
-            "nbytes": int(saved.nbytes),
-            "row": self.rows.get(self.original(self.graph.candidates[name][0]), -1),
+    def tried_trades(self) -> tuple[dict[str, TriedTrade], dict[str, str]]:
+        """What has been worked out, and what cannot be had and why."""
+        trades = {
+            k: TriedTrade(t.peak_nbytes, t.nbytes, t.flops) for k, t in self.tried.items() if not isinstance(t, str)
         }
+        return trades, {k: t for k, t in self.tried.items() if isinstance(t, str)}
 
-    def loop(self, scan: Equation, model: Model, number_of: dict[int, int]) -> dict[str, Any]:
-        """Where a scan of the forward program stands in the timeline, and the first and last step that reads what it stacks."""
-        stacked = {number_of[id(model.of_forward[v])] for v in scan.outvars if v in model.of_forward}
-        forward = next(i for i, (e, *_) in enumerate(model.steps) if e is scan)
-        back = [
-            i
-            for i, (e, _, is_backward) in enumerate(model.steps)
-            if is_backward and any(number_of[id(b)] in stacked for b in model.reads[i])
-        ]
-        return {"forward": forward, "backward": max(back, default=-1), "row": self.row(scan)}
-
-    def places(self) -> list[dict[str, Any]]:
-        """The expressions that can be given a name: the values that get it, and what `code_text` writes."""
-        graph = self.graph
-        numbers = {v: i for i, (v,) in enumerate(graph.candidates.values())}
-        places = {p: vs for p, vs in places_of_values(graph.flat).items() if all(v in numbers for v in vs)}
-        rows = [code_row(str(i), place, values, graph) for i, (place, values) in enumerate(places.items())]
-        if self.source:
-            rows = with_source(rows, list(places))
-        values = list(places.values())
-        shown = lambda path: short_path(path) if self.source else file_label(path)
-        return [
-            {**row.to_dict(), "file": shown(row.file), "values": [numbers[v] for v in values[int(row.name)]]}
-            for row in rows
-        ]
-
-    def plans(self) -> list[Solution]:
-        """The best that can be had at some budgets, from the least bytes up."""
-        graph = self.graph
-        n_plans = max(2, min(_BUDGETS, 40_000 // max(len(graph.nodes), 1)))
-        budgets = evenly(graph.least, max(graph.least, graph.all_nbytes), n_plans)
-        found = {plan.point: plan for plan in each(graph.solve, dict.fromkeys(budgets), "plans")}
-        best: list[Solution] = []
-        for point in sorted(found, key=lambda p: (p.nbytes, p.flops)):
-            if not best or point.flops < best[-1].point.flops:
-                best.append(found[point])
-        return best
-
-    def computed_again(self) -> int:
-        plain = self.graph.whole
-        return int(cost(self.derivation).total.flops - cost(plain).total.flops)
-
-    def stand_ins(self) -> list[set[str]]:
-        """For each residual as JAX holds it now, the names that a checkpoint saves in its place.
-
-        Those are of what it is made from, as near to it as a name can stand: of `cos(x)`, which the rule of `sin` makes, it is that of
-        `x`. There are none for what is an argument, or is made from arguments at no cost.
-        """
-        whole = self.graph.whole
-        residuals, all_made = defaultdict[Any, list[Atom]](list), defaultdict[Any, list[Atom]](list)
-        for atom, key in self.made_at(whole):
-            residuals[key].append(atom)
-        for node in self.graph.nodes:
-            for v in node.equation.outvars:
-                all_made[self.place(node.equation, v)].append(v)
-        now = [key for _, key in self.made_at(self.derivation)]
-        count, turn, found = Counter(now), Counter[Any](), []
-        for key in now:
-            same = [] if key is None else residuals.get(key) or all_made[key]
-            # Of a function that is called several times, each call's is told from the others by its turn.
-            mine = same[turn[key] : turn[key] + 1] if count[key] == len(same) else same
-            turn[key] += 1
-            found.append(self.nearest(mine))
-        return found
-
-    def made_at(self, derivation: Derivation) -> list[tuple[Atom, Any]]:
-        """The residuals of a derivation, each with the place that it is made at; None for an argument."""
-        trace, made = Tracer(derivation.forward), []
-        for atom in derivation.linearized.residuals:
-            source = trace(atom)[0]
-            made.append((atom, self.place(source.equation, source.atom) if source.equation is not None else None))
-        return made
-
-    def place(self, equation: Equation, atom: Atom) -> Any:
-        """What tells a value from others: the equation of the function as written that it came from, the operation, and its type."""
-        written = primal_equation(equation)
-        operation = equation.primitive
-        if operation is compat.name_p and isinstance(written.invars[0], Var):
-            maker = self.graph.makers.get(written.invars[0])
-            operation = maker.primitive if maker is not None else operation
-        if operation is compat.reduce_precision_p:
-            # A checkpoint rounds what it saves.
-            operation = written.primitive
-        return self.row(equation), operation, atom.aval.str_short()
-
-    def nearest(self, atoms: Sequence[Atom]) -> set[str]:
-        """The names that are met first on the way from some values to what they are made from."""
-        graph, found, seen = self.graph, set(), set()
-        pending = [*atoms]
-        while pending:
-            a = graph.resolved(pending.pop())
-            if a in seen:
-                continue
-            seen.add(a)
-            if a in graph.carried:
-                pending += [graph.carried[a].first, graph.carried[a].before]
-            elif a in graph.producer:
-                node = graph.nodes[graph.producer[a]]
-                if node.name:
-                    found.add(node.name)
-                else:
-                    pending += node.equation.invars
-        return found
+    @deep_stack
+    def drawn(self, key: str, source: bool = True) -> DrawnMemory:
+        """The memory over time of a setting."""
+        with source_shown(source):
+            timeline = memory(self.derived(key))
+            texts: dict[str, int] = {}
+            number = lambda text: texts.setdefault(text, len(texts))
+            made: DrawnMemory = {
+                "key": key,
+                "turn": sum(not s.is_backward for s in timeline.steps),
+                "what": [number(str(s.equation.primitive.name)) for s in timeline.steps],
+                "row": [self.row(s.equation) for s in timeline.steps],
+                "buffers": [
+                    DrawnBuffer(
+                        b.nbytes, KINDS.index(b.kind), b.born, b.last, -1 if b.equation is None else self.row(b.equation),
+                        number(b.what), number(b.type),
+                    )
+                    for b in timeline.values
+                ],
+                "texts": [],
+            }  # fmt: skip
+            made["texts"] = list(texts)
+            fitting: DrawnMemory = fit(made)
+            return fitting
 
 
-def _often(n: int, kind: str) -> str:
-    return f"{n:,} × {kind}" if n > 1 else kind
+def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:
+    """For each region those with a spot that holds a part of one of its own, and not all of it: no checkpoint can be around both."""
+    found: list[set[int]] = [set() for _ in regions]
+    calls = [(id(s.program), s.start, -s.end, i) for i, spots in enumerate(regions) for s in spots if not s.is_body]
+    opened: list[tuple[int, int, int]] = []
+    for program, start, minus_end, i in sorted(calls):
+        opened = [(p, end, j) for p, end, j in opened if p == program and end > start]
+        for _, end, j in opened:
+            if end < -minus_end:
+                found[i].add(j)
+                found[j].add(i)
+        opened.append((program, -minus_end, i))
+    return [sorted(others - {i}) for i, others in enumerate(found)]

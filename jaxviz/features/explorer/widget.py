@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import anywidget
-import ipywidgets
 import traitlets
-from jax.extend.core import ClosedJaxpr
 
-from jaxviz.derivation import STAGES, Derivation, derive
+from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.report import Comparison
 from jaxviz.features.draw.dot import Dot
 from jaxviz.features.draw.drawing import Drawing, draw
+from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, view_of
 from jaxviz.features.explorer.compiled import compiled
+from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
 from jaxviz.features.explorer.text import stage_text, summary
-from jaxviz.features.explorer.whatif import what_if
+from jaxviz.features.explorer.whatif import Switches
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.syntax import Equation, Program
-from jaxviz.page.bundle import GRAPHVIZ, MAIN, Bundle, bundle, loader, packed, part_names, script
+from jaxviz.ir.syntax import Equation
+from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, Bundled, packed, part_names, script
 from jaxviz.page.html import fit_to_show, page
 from jaxviz.page.schema import View, encode, pack
-from jaxviz.page.texts import first_line
+from jaxviz.page.texts import first_line, fit
 from jaxviz.progress import report_progress_to
 from jaxviz.report.tables import printable
 
@@ -40,13 +39,17 @@ _AT_ONCE = 10_000
 """Of more equations the memory, the notes and the comparison with JAX come after the rest is on the screen."""
 
 
+_FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
+"""Seconds of the processor's time: for settings of the switches that come with them, for those that the page asks for at a time, and for those
+of a page that is saved."""
+
 _SHOWN = (*STAGES, "compiled")
 """What `stage` and `beside` may be: the stages, and what they compile to."""
 
 _NOT_IN_THE_PAGE = "It was not compiled when this page was saved; `save_html(path, compiled=True)` compiles it."
 
 
-class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
+class Explorer(Bundled):
     """The widget. Made by `explore`; what it shows is derived when it is first displayed.
 
     >>> e = jaxviz.explore(loss, params, x)
@@ -60,34 +63,41 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
       stage: the stage shown: 'primal', 'jvp', 'forward', 'linear', 'backward' or 'compiled'; or several of the first five, joined by '+'.
       beside: the same for the pane at the right; '' for none.
       filter: the words that the residuals shown must have, as typed into the filter above their table.
+      overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leads away from it.
       compared: whether it is shown side by side with the version before, if there is one: see `update`.
+      switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function as it is written.
       height: in pixels.
     """
 
-    _code = traitlets.Instance(Bundle).tag(sync=True, **ipywidgets.widget_serialization)
-    _build = traitlets.Unicode("").tag(sync=True)
     payload = traitlets.Bytes(b"").tag(sync=True)
     rest = traitlets.Bytes(b"").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     what_if = traitlets.Unicode("").tag(sync=True)
+    tried = traitlets.Unicode("").tag(sync=True)
+    drawn = traitlets.Unicode("").tag(sync=True)
+    written = traitlets.Unicode("").tag(sync=True)
+    switches = traitlets.Unicode("").tag(sync=True)
     compiled = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
     beside = traitlets.Unicode("").tag(sync=True)
     filter = traitlets.Unicode("").tag(sync=True)
-    height = traitlets.Int(620).tag(sync=True)
+    height = traitlets.Int(680).tag(sync=True)
     before = traitlets.Bytes(b"").tag(sync=True)
     changes = traitlets.Unicode("").tag(sync=True)
     compared = traitlets.Bool(False).tag(sync=True)
+    overview = traitlets.Bool(True).tag(sync=True)
+    advice = traitlets.Unicode("").tag(sync=True)
+
+    _is_told = False
+    """Whether the page is telling what it shows."""
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         self.derivation = derivation
         self._partial: View | None = None
-        # Set on the instance, so that the class can be imported where the bundle has not been built.
-        self._esm = loader()
         self._comparison = comparison
-        code = bundle()
-        super().__init__(_code=code, _build=code.build, **traits)
+        self._asked = 0
+        super().__init__(**traits)
         self.on_msg(self._answer)
 
     @cached_property
@@ -101,6 +111,10 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         del self._maker  # which holds more than it needs to be asked for nothing any more
         return whole
 
+    @cached_property
+    def _switches(self) -> Switches:
+        return Switches(self.derivation)
+
     @property
     def equation(self) -> Equation | None:
         """The selected equation, or None."""
@@ -109,7 +123,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         stage, _, number = self.selected.partition(":")
         return _equations(self.derivation, stage)[int(number)]
 
-    def update(self, f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> None:
+    def update(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> None:
         """Shows a new version in place, marks what it has that the one before had not, and can show both side by side.
 
         >>> explorer.update(faster_loss, params, x)
@@ -124,7 +138,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         Raises:
           what `explore` raises; the version before then stays.
         """
-        derivation = _derivation(f, args, argnums, kwargs)
+        derivation = derive(f, *args, argnums=argnums, **kwargs)
         comparison = Comparison(self.derivation, derivation)
         selected = follow(comparison, self.selected) if self.selected else ""
         maker = ViewMaker(derivation)
@@ -132,11 +146,14 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         self._fill()
         before = pack(encode(self.view)) if self.rest else self.payload
         self.derivation, self._comparison = derivation, comparison
-        self.__dict__.pop("view", None)
+        for made in ("view", "_switches"):
+            self.__dict__.pop(made, None)
+        self._asked = 0
         self._maker, self._partial = maker, partial
         # In one message, so that the page is drawn once.
         with self.hold_sync():
-            self.selected, self.what_if, self.compiled, self.failure, self.rest = selected, "", "", "", b""
+            self.selected, self.compiled, self.failure, self.rest = selected, "", "", b""
+            self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
 
     def save_html(self, path: str | Path, source: bool = True, compiled: bool = False, graphviz: bool = False) -> Path:
@@ -156,9 +173,15 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
           the path.
         """
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
-        state = {name: getattr(self, name) for name in ("stage", "beside", "selected", "filter", "height", "compared")}
-        state["what_if"] = _what_if_json(self.derivation, source)
-        parts = {name: packed(name) for name in part_names() if graphviz or name != GRAPHVIZ}
+        state = {
+            name: getattr(self, name)
+            for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview")
+        }
+        state |= self._what_if_state(source)
+        self._fill_advice()
+        state["advice"] = self.advice if source else ""
+        left_out = {STEPPER} if graphviz else {STEPPER, GRAPHVIZ}
+        parts = {name: packed(name) for name in part_names() if name not in left_out}
         if self._comparison is not None:
             self._fill()
             before = self.before if source else encode(fit_to_show(view_of(self._comparison.before, source=False)))
@@ -243,8 +266,59 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
             self._partial = None
 
     def _fill_what_if(self) -> None:
-        if not self.what_if:
-            self.what_if = _what_if_json(self.derivation)
+        """The switches, with what there is to see first: what each checkpoint does by itself."""
+        if self.what_if:
+            return
+        try:
+            table = _json(self._switches.table())
+            self._switches.fill(self._switches.first_keys, _FIRST)
+            tried = self._tried()
+        except Exception as error:
+            self.what_if = json.dumps({"error": first_line(error)})
+            return
+        with self.hold_sync():
+            self.tried, self.what_if = tried, table
+
+    def _tried(self) -> str:
+        self._asked += 1
+        trades, failed = self._switches.tried_trades()
+        return _json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
+
+    def _try(self, request: SwitchRequest) -> None:
+        """Works out what the page asks for: as many settings as there is time for before it may want to ask for something else."""
+        switches = self._switches
+        if request.get("plan"):
+            switches.trade(switches.plan())
+        switches.fill(request["keys"], _AT_A_TIME)
+        with self.hold_sync():
+            if "draw" in request:
+                self.drawn = _json(switches.drawn(request["draw"]))
+            if "code" in request:
+                self.written = _json({"key": request["code"], "text": _code_of(switches, request["code"])})
+            self.tried = self._tried()
+
+    def _what_if_state(self, source: bool) -> dict[str, str]:
+        """What a page without a kernel has of the switches: what has been worked out, and what is one or two switches away."""
+        try:
+            switches = self._switches
+            switches.fill([*switches.first_keys, *switches.next_keys], _SAVED)
+            state = {"what_if": _json(switches.table(source)), "tried": self._tried(), "switches": self.switches}
+            if self.switches:
+                state["drawn"] = _json(switches.drawn(self.switches, source))
+            if source:
+                state["written"] = _json({"key": self.switches, "text": _code_of(switches, self.switches)})
+        except Exception as error:
+            return {"what_if": json.dumps({"error": first_line(error)})}
+        return state
+
+    def _fill_advice(self) -> None:
+        """What would lower the peak."""
+        if self.advice:
+            return
+        try:
+            self.advice = _json(fit(advice_of(self.derivation.residuals, self._switches)))
+        except Exception as error:
+            self.advice = _json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
 
     def _fill_compiled(self) -> None:
         if not self.compiled:
@@ -253,11 +327,11 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """What the browser asks for."""
         if isinstance(content, str) and content in _WORK:
-            self._work(content)
-        if isinstance(content, dict) and "part" in content:
-            self._send_part(str(content["part"]))
+            self._work(content, _WORK[content])
+        elif isinstance(content, dict) and content.get("work") == "try":
+            self._work("try", lambda explorer: explorer._try(cast(SwitchRequest, content)))
 
-    def _work(self, asked: str) -> None:
+    def _work(self, asked: str, work: Callable[[Explorer], None]) -> None:
         """Does what was asked for and says how far it is, since a kernel that is at work hears no questions."""
 
         def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
@@ -266,15 +340,22 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         tell()
         try:
             with report_progress_to(tell):
-                _WORK[asked](self)
+                work(self)
         except KeyboardInterrupt:
             self.send({"work": asked, "stopped": True})
 
-    def _send_part(self, name: str) -> None:
+    def set_state(self, sync_data: Any) -> None:
+        self._is_told = True
         try:
-            self.send({"part": name}, buffers=[packed(name)])
-        except FileNotFoundError as error:
-            self.send({"part": name, "error": str(error)})
+            super().set_state(sync_data)
+        finally:
+            self._is_told = False
+
+    @traitlets.observe("stage", "beside", "selected", "compared")  # type: ignore[untyped-decorator]
+    def _leave_overview(self, change: Any) -> None:
+        """Who asks for a stage or an equation wants to see it."""
+        if not self._is_told and change["new"]:
+            self.overview = False
 
     @traitlets.validate("stage", "beside")  # type: ignore[untyped-decorator]
     def _stages_exist(self, proposal: Any) -> str:
@@ -289,6 +370,16 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
         if not keys and proposal["trait"].name == "stage":
             raise traitlets.TraitError(f"one stage must be shown, of {', '.join(_SHOWN)}")
         return "+".join(keys)
+
+    @traitlets.validate("switches")  # type: ignore[untyped-decorator]
+    def _setting_exists(self, proposal: Any) -> str:
+        value: str = proposal["value"]
+        if value:
+            try:
+                self._switches.setting(value)
+            except ValueError as error:
+                raise traitlets.TraitError(str(error)) from None
+        return value
 
     @traitlets.validate("selected")  # type: ignore[untyped-decorator]
     def _equation_exists(self, proposal: Any) -> str:
@@ -306,6 +397,7 @@ class Explorer(anywidget.AnyWidget):  # type: ignore[misc]
 
 _WORK: dict[str, Callable[[Explorer], None]] = {
     "fill": Explorer._fill,
+    "advice": Explorer._fill_advice,
     "rest": Explorer.complete,
     "what if": Explorer._fill_what_if,
     "compile": Explorer._fill_compiled,
@@ -321,28 +413,26 @@ def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
 
 
 def _changes_json(comparison: Comparison) -> str:
-    return json.dumps(changes_of(comparison), separators=(",", ":"))
+    return _json(changes_of(comparison))
 
 
-def _derivation(f: Any, args: Sequence[Any], argnums: int | Sequence[int], kwargs: Mapping[str, Any]) -> Derivation:
-    if isinstance(f, (Program, ClosedJaxpr)) and not args:
-        n = len(f.invars) if isinstance(f, Program) else len(f.jaxpr.invars)
-        return derive(f, argnums=tuple(range(n)))
-    return derive(f, *args, argnums=argnums, **kwargs)
-
-
-def _what_if_json(derivation: Derivation, source: bool = True) -> str:
-    """What the switches need, or why there are none."""
+def _code_of(switches: Switches, key: str) -> str:
+    """The code for a setting, or why there is none."""
     try:
-        return json.dumps(what_if(derivation, source), separators=(",", ":"))
+        code: str = fit(switches.code(key))
+        return code
     except Exception as error:
-        return json.dumps({"error": first_line(error)})
+        return f"# {first_line(error)}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _compiled_json(derivation: Derivation) -> str:
     """The texts of the compiled gradient, or why there are none."""
     try:
-        return json.dumps(compiled(derivation), separators=(",", ":"))
+        return _json(compiled(derivation))
     except Exception as error:
         return json.dumps({"error": first_line(error)})
 
@@ -353,19 +443,19 @@ def _equations(derivation: Derivation, stage: str) -> list[Equation]:
 
 
 @api_boundary
-def explore(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> Explorer:
-    """Shows what JAX's transformations make of a function, as a widget.
+def explore(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Explorer:
+    """Shows what JAX's transformations do with a function, as a widget.
 
     >>> jaxviz.explore(loss, params, x)
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, and then no args; or what `compare` gives, for both side by side.
       *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional argument or arguments to differentiate in; of a Program, all of its inputs.
+      argnums: the positional argument or arguments to differentiate in, as for `derive`.
 
     Raises:
       what `derive` raises; a stage that cannot be derived is shown with its error instead.
     """
     if isinstance(f, Comparison) and not args:
         return Explorer(f.after, f, compared=True)
-    return Explorer(_derivation(f, args, argnums, kwargs))
+    return Explorer(derive(f, *args, argnums=argnums, **kwargs))

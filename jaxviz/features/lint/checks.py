@@ -1,4 +1,4 @@
-"""What the rules of `jaxviz.lint` find in a derivation. What they mean stands in `lint_rules`."""
+"""What the rules of `jaxviz.lint` find in a derivation. `rules.py` explains them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,21 +14,33 @@ from typing import Any
 import jax
 
 from jaxviz.analysis.checkpoints import policy_name
-from jaxviz.analysis.walk import Site, defined_at, location_of
+from jaxviz.analysis.grouping import alike, grouped, pattern, repetition
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
+from jaxviz.analysis.site import Site
+from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.features.cost.parts import cost_of
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.lint.recompute import Candidate, Kept, candidates
+from jaxviz.features.remat.diff import checkpoint_for, wrapped_at
+from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.regions import Region
+from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.residuals.findings import Finding, find_upcasts
-from jaxviz.features.residuals.residual_set import Residual, ResidualSet
+from jaxviz.features.residuals.residual import Residual
+from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework
+from jaxviz.ir.errors import EquationError
+from jaxviz.ir.expressions import expression_at
+from jaxviz.ir.origin import Location, library_line, own_line
+from jaxviz.ir.own_code import is_own
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.report import attributes
-from jaxviz.report.tables import counted, format_bytes, listed, nbytes, short_location, wrapped
+from jaxviz.report.tables import counted, format_bytes, listed, nbytes, repeated, short_location, wrapped
 from jaxviz.transforms.inline import inlined, inlined_where
 
 
@@ -38,13 +50,13 @@ class Advice:
 
     Args:
       rule: the id of the rule in `LINT_RULES`.
-      text: what there is, in a sentence or two.
+      text: what the rule found, in a sentence or two.
       fix: what to write instead.
       location: the user's line.
-      nbytes: the bytes at stake, of all times together; 0 for what is not a matter of bytes.
-      count: how many times it is so on that line.
+      nbytes: the bytes at stake, summed over all times that the line runs; 0 for advice that is not about bytes.
+      count: how often the rule applies on that line.
       residuals: the residuals concerned.
-      unread_nbytes: bytes that are at stake too, but that the backward pass does not read, so that XLA drops them anyway.
+      unread_nbytes: further bytes of values that the backward pass does not read, so that XLA drops them anyway.
     """
 
     rule: str
@@ -58,10 +70,10 @@ class Advice:
 
     @property
     def head(self) -> str:
-        """`cheap-recompute at model.py:12 in layer: 96.0 KiB, 12 times`."""
+        """`cheap-recompute at model.py:12 in layer, 12 ×: 96.0 KiB`."""
         where = f"{short_location(self.location)} in {self.location.function}"
         size = f": {format_bytes(self.nbytes)}" if self.nbytes else ""
-        return f"{self.rule} at {where}{size}{f', {self.count:,} times' if self.count > 1 else ''}"
+        return f"{self.rule} at {where}{f', {self.count:,} ×' if self.count > 1 else ''}{size}"
 
     def __str__(self) -> str:
         return "\n".join([self.head, *(wrapped(part) for part in (self.text, f"Instead: {self.fix}"))])
@@ -69,7 +81,7 @@ class Advice:
     __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        """The advice as plain data, for programs."""
         named = attributes(self, ("rule", "text", "fix", "location", "nbytes", "count", "unread_nbytes"))
         return {**named, "residuals": [r.name for r in self.residuals]}
 
@@ -102,7 +114,7 @@ class Subject:
         return replace(d, primal=inlined_where(d.primal, is_opened))
 
 
-# --- what is cheap to compute again -----------------------------------------------------------------------------------
+# --- what is cheap to recompute -----------------------------------------------------------------------------------
 
 
 def _cheap(subject: Subject) -> Iterator[Advice]:
@@ -121,17 +133,17 @@ def _recompute(c: Candidate, kept: Kept, residuals: tuple[Residual, ...]) -> Adv
     call = calls.pop() if len(calls) == 1 else ""
     lines = f"line {c.first.line}" if c.first.line == c.last.line else f"lines {c.first.line} to {c.last.line}"
     operations = listed([_made_by(a, kept) for a in _largest_first(gone, kept)], 4)
-    text = f"{_sizes(gone, kept)} of {f'`{call}` on ' * bool(call)}{lines} are kept ({operations}), and could be computed again from "
+    text = f"{_sizes(gone, kept)} of {f'`{call}` on ' * bool(call)}{lines} are saved ({operations}), and could be recomputed from "
     if instead:
-        text += f"{_sizes(instead, kept)} kept in their place: {listed([_source(a, kept) for a in _largest_first(instead, kept)], 4)}."
+        text += f"{_sizes(instead, kept)}, saved in their place: {listed(_sources(_largest_first(instead, kept), kept), 4)}."
     else:
-        text += "what is kept anyway."
+        text += "values that are saved anyway."
     if c.saving.unread:
-        text += f" The backward pass does not read {format_bytes(c.saving.unread)} of it, which are not counted: XLA drops them."
+        text += f" The backward pass does not read {format_bytes(c.saving.unread)} of it; these bytes are not counted, since XLA drops them."
     if kept.is_last(c):
         text += (
-            " Nothing as large is kept after them, so that this lowers what is kept, but hardly the peak: the backward "
-            "pass begins with them."
+            " Nothing as large is saved after them, so the checkpoint saves these bytes but hardly lowers the peak: the "
+            "backward pass begins with them."
         )
     return Advice("", text, _how(c, call, lines), c.first, c.saving.worth, times, residuals, c.saving.unread)
 
@@ -139,24 +151,39 @@ def _recompute(c: Candidate, kept: Kept, residuals: tuple[Residual, ...]) -> Adv
 def _how(c: Candidate, call: str, lines: str) -> str:
     """What to write for a checkpoint around some lines, all of which is in a call of this library function if there is one."""
     name = c.first.function.rsplit(".", 1)[-1]
-    first, last = (e.primitive.name for e in (c.runs[0][0], c.runs[0][-1]))
     places = [where for e in c.runs[0] if (where := location_of(e)) is not None]
     files = [where.file for where in places]
+    called = [where.file for e in c.runs[0] if (where := library_line(e.source)) is not None]
     checkpoint = (
-        " or ".join(made for part, made in _LIFTED.items() if any(part in file for file in files)) or "jax.checkpoint"
+        " or ".join(made for part, made in _LIFTED.items() if any(part in file for file in [*files, *called]))
+        or "jax.checkpoint"
     )
     if c.is_function and name != "<lambda>":
-        return f"wrap {name} in {checkpoint}; all that it does is cheap."
+        return f"wrap {name} in {checkpoint}; everything it computes is cheap."
     if call:
         return f"call `{call}` through jax.checkpoint there."
-    if c.is_whole and all(map(is_framework, files)):
+    if c.is_whole and not any(map(is_own, files)):
         return f"wrap what {lines} call{'s' * (c.first.line == c.last.line)} in {checkpoint}."
     if c.first.line != c.last.line:
-        return f"put {lines} into a function of their own, and call that through {checkpoint}."
-    part = f"`{first}`" if first == last else f"what lies from `{first}` to `{last}`"
-    if files and is_framework(files[0]):
-        part += f" ({short_location(places[0])})"
-    return f"put {part} of {lines} into a function of its own, and call that through {checkpoint}."
+        return f"put {lines} into a separate function, and call it through {checkpoint}."
+    parts = list(dict.fromkeys(map(_part, c.runs)))
+    these = " and ".join(parts) if len(parts) < 3 else listed(parts, 3)
+    if called and all(part.startswith("`") for part in parts):
+        return f"wrap what {these} of {lines} call{'s' * (len(parts) == 1)} in {checkpoint}."
+    one = len(parts) == 1
+    put, call = ("a separate function", "it") if one else ("separate functions", "them")
+    return f"put {these} of {lines} into {put}, and call {call} through {checkpoint}."
+
+
+def _part(run: Sequence[Equation]) -> str:
+    """The user's expression that some equations of one line are made for, or the first and the last of them."""
+    first, last = map(_expression, (run[0], run[-1]))
+    return f"`{first}`" if first == last else f"what lies from `{first}` to `{last}`"
+
+
+def _expression(equation: Equation) -> str:
+    """The user's expression that an equation was made for, as it stands on its line; the operation where it is not known."""
+    return expression_at(own_line(equation.source)) or str(equation.primitive.name)
 
 
 _LIFTED = {
@@ -186,11 +213,21 @@ def _made_by(atom: Atom, kept: Kept) -> str:
     return kept.arguments.get(atom) or ("a constant" if atom in kept.primal.constvars else "what a scan carries")
 
 
-def _source(atom: Atom, kept: Kept) -> str:
-    """`dot_general` (model.py:12)."""
-    made_by = kept.maker.get(atom)
-    where = location_of(made_by[0]) if made_by is not None else None
-    return _made_by(atom, kept) + (f" ({short_location(where)})" if where is not None else "")
+def _sources(atoms: Sequence[Atom], kept: Kept) -> Iterator[str]:
+    """``12 × `x + attention(p, x)` (model.py:12)``, `params['layers'][0…11]['scale']`: what is kept, that of one expression together."""
+    naming = Naming(kept.primal, kept.derivation.forward)
+
+    def written(atom: Atom) -> tuple[Hashable, str]:
+        made_by = kept.maker.get(atom)
+        if made_by is None:
+            return pattern(_made_by(atom, kept)), _made_by(atom, kept)
+        equation, _ = made_by
+        name, where = naming.name(equation, room=ROOM_IN_SENTENCE), location_of(equation)
+        at = f" ({short_location(where)})" if where is not None else ""
+        return repetition(equation), f"{f'`{name}`' if name else equation.primitive.name}{at}"
+
+    for group in grouped(map(written, atoms), lambda pair: pair[0]):
+        yield repeated(len(group), alike([text for _, text in group]))
 
 
 class _Matching:
@@ -224,24 +261,23 @@ def _without_effect(subject: Subject) -> Iterator[Advice]:
     groups: dict[Any, list[Equation]] = {}
     for e in _outermost_checkpoints(subject.derivation.primal):
         body: Program = e.params["jaxpr"]
-        groups.setdefault((location_of(e), body.name, id(e.params["policy"])), []).append(e)
+        groups.setdefault((location_of(e), body.name, policy_name(e.params["policy"])), []).append(e)
     with_it = _held(subject.derivation)
-    for (where, name, _), equations in groups.items():
+    for (where, name, policy), equations in groups.items():
         chosen = set(equations)
         saved = _held(subject.written_out(chosen.__contains__)) - with_it
         if saved > 0:
             continue
         body = equations[0].params["jaxpr"]
-        policy = policy_name(equations[0].params["policy"])
         key = (name, defined_at(body), policy)
         report = [r for r in subject.found.checkpoints if (r.function, r.location, r.policy) == key]
         again = {v.equation for r in report[:1] for v in r.values if v.fate == "recomputed" and v.equation is not None}
-        keeps = f"keeps {format_bytes(-saved)} more than without it" if saved else "saves no bytes"
+        keeps = f"makes the gradient save {format_bytes(-saved)} more than without it" if saved else "saves no bytes"
         flops = sum(cost_of(e).flops for e in again)
-        work = f"though it computes {format_flops(flops)} again" if again else "and computes nothing again either"
+        work = f"though it recomputes {format_flops(flops)}" if again else "and recomputes nothing either"
         yield Advice(
             "", f"The checkpoint of {name}, with the policy {policy}, {keeps}, {work}{' each time' * (len(equations) > 1)}.",
-            "take the checkpoint away, put more into the function that it is around, or let its policy save less.",
+            "remove the checkpoint, put more into its function, or choose a policy that saves fewer values.",
             where or defined_at(body), -saved, len(equations),
         )  # fmt: skip
 
@@ -271,17 +307,15 @@ def _unknown_names(subject: Subject) -> Iterator[Advice]:
     for (policy, name), count in found.items():
         report = next(r for r in reports if r.policy == policy and name in r.unmatched)
         names = ", ".join(map(repr, sorted(given[policy]))) or "none"
-        text = f"The policy {policy} of {report.function} lists {name!r}, which no checkpoint_name in it gives; given there: {names}."
+        text = f"The policy {policy} of {report.function} lists {name!r}, but no checkpoint_name in the function has this name; names there: {names}."
         close = difflib.get_close_matches(name, given[policy], 1)
         where = elsewhere.get(name)
         if where is not None:
-            fix = (
-                f"{name!r} is given at {short_location(where)}, outside of the checkpoint: put that line inside of it."
-            )
+            fix = f"the name {name!r} is at {short_location(where)}, outside of the checkpoint: move that line into it."
         elif close:
-            fix = f"list {close[0]!r}, if that is what was meant."
+            fix = f"list {close[0]!r}, if that is what you meant."
         else:
-            fix = f"call checkpoint_name(value, {name!r}) in {report.function}, or take the name off the list."
+            fix = f"call checkpoint_name(value, {name!r}) in {report.function}, or remove the name from the list."
         yield Advice("", text, fix, report.location, 0, count)
 
 
@@ -297,8 +331,8 @@ def _unused_names(subject: Subject) -> Iterator[Advice]:
             several = len(names) > 1
             yield Advice(
                 "", f"checkpoint_name gives {', '.join(map(repr, names))} in {function}, whose policy {policy} does not list "
-                f"{'them' if several else 'it'}: the value{'s are' if several else ' is'} computed again as if there were no name.",
-                "list it in the policy, or take checkpoint_name away.", at[0][0] or subject.site.definition, 0, len(at),
+                f"{'them' if several else 'it'}: the value{'s are' if several else ' is'} recomputed as if there were no name.",
+                "list it in the policy, or remove checkpoint_name.", at[0][0] or subject.site.definition, 0, len(at),
             )  # fmt: skip
 
 
@@ -312,7 +346,7 @@ def _names_any(equation: Equation, names: Container[str]) -> bool:
 def _upcasts(subject: Subject) -> Iterator[Advice]:
     yield from _by_line(
         subject.upcasts,
-        lambda texts: f"Kept in a wider type than the numbers had: {texts}.",
+        lambda texts: f"Saved in a wider type than the values had: {texts}.",
         "put jax.checkpoint around the conversion together with what reads its result, or convert later.",
     )
 
@@ -321,7 +355,7 @@ def _duplicates(subject: Subject) -> Iterator[Advice]:
     upcast = {r for f in subject.upcasts for r in f.residuals}
     yield from _by_line(
         [f for f in subject.found.duplicates if upcast.isdisjoint(f.residuals)],
-        lambda texts: f"One value is kept more than once: {texts}.",
+        lambda texts: f"One value is saved more than once: {texts}.",
         "let all of its readers read the same array, or put jax.checkpoint around the line that makes the copy together with what reads it.",
     )
 
@@ -330,7 +364,7 @@ def _invariants(subject: Subject) -> Iterator[Advice]:
     yield from _by_line(
         subject.found.invariant,
         lambda texts: f"A scan stacks copies of a value that is the same in each iteration: {texts}.",
-        "compute it before the scan and close over it; do not hand it through the carry.",
+        "compute it before the scan and close over it, instead of passing it through the carry.",
     )
 
 
@@ -338,8 +372,8 @@ def _forced(subject: Subject) -> Iterator[Advice]:
     # Not the numbers that jax.numpy hands to its own jitted functions: nothing can be done about them, nor need be.
     yield from _by_line(
         [f for f in subject.found.forced if all(r.kind != "literal" for r in f.residuals)],
-        lambda texts: f"Kept only since it crosses the boundary of a jitted function: {texts}.",
-        "take the jit off the inner function; under the jit of the whole it is compiled all the same.",
+        lambda texts: f"Saved only because it crosses the boundary of a jitted function: {texts}.",
+        "remove the jit from the inner function; under an outer jit it is compiled all the same.",
     )
 
 
@@ -347,16 +381,18 @@ def _unread(subject: Subject) -> Iterator[Advice]:
     by_custom_rule = {r for r in subject.found if r.rule.startswith("custom VJP rule")}
     yield from _by_line(
         [f for f in subject.found.unread if by_custom_rule.issuperset(f.residuals)],
-        lambda texts: f"The backward function of a custom_vjp never reads what its forward function keeps: {texts}.",
+        lambda texts: (
+            f"The backward function of a custom_vjp never reads values that its forward function saves: {texts}."
+        ),
         "leave it out of what the forward function returns.",
     )
 
 
 def _dummies(subject: Subject) -> Iterator[Advice]:
-    where = {r: _users_line(r, r.dummies[0].location) for f in subject.found.with_dummies for r in f.residuals}
+    where = {r: r.dummies[0].location or r.location for f in subject.found.with_dummies for r in f.residuals}
     yield from _by_line(
         subject.found.with_dummies,
-        lambda texts: f"Each branch of a cond fills in dummies for what only another one keeps: {texts}.",
+        lambda texts: f"Each branch of a cond fills in dummies for values that only another branch saves: {texts}.",
         "put jax.checkpoint around the cond, or around the body of the scan that it is in; or differentiate with "
         "jaxviz.grad(f, cond_residuals='recompute').",
         where.__getitem__,
@@ -365,25 +401,20 @@ def _dummies(subject: Subject) -> Iterator[Advice]:
 
 def _by_line(
     findings: Iterable[Finding], text: Callable[[str], str], fix: str,
-    place: Callable[[Residual], Location] | None = None,
+    place: Callable[[Residual], Location] = lambda r: r.location,
 ) -> Iterator[Advice]:  # fmt: skip
     """One piece of advice for each line."""
-    groups: dict[Location, list[Finding]] = {}
-    for f in findings:
-        groups.setdefault((place or _users_line)(f.residuals[0]), []).append(f)
-    for where, group in groups.items():
-        texts = listed([f.text for f in group], 4)
-        residuals = tuple(r for f in group for r in f.residuals)
-        yield Advice("", text(texts), fix, where, sum(f.nbytes for f in group), len(group), residuals)
+    for on_line in grouped(findings, lambda f: place(f.residuals[0])):
+        same = grouped(on_line, lambda f: tuple(r.repeats for r in f.residuals))
+        texts = listed(map(_all_times, same), 4)
+        residuals = tuple(r for f in on_line for r in f.residuals)
+        where, size = place(residuals[0]), sum(f.nbytes for f in on_line)
+        yield Advice("", text(texts), fix, where, size, max(map(len, same)), residuals)
 
 
-def _users_line(r: Residual, where: Location | None = None) -> Location:
-    """Where a residual is made, or another place that has to do with it; not in a library that models are written with."""
-    where = where or r.location
-    if not is_framework(where.file) or r.producer is None:
-        return where
-    stacks = (call_stack(e.source) for e in (r.producer, *ancestors(r.producer)))
-    return next((stack[0] for stack in stacks if stack and not is_framework(stack[0].file)), where)
+def _all_times(findings: Sequence[Finding]) -> str:
+    """``12 × `jnp.tanh(x @ w)` (model.py:12)``: findings about one expression in repeated layers, calls and iterations."""
+    return repeated(len(findings), alike([f.text for f in findings]))
 
 
 # --- constants --------------------------------------------------------------------------------------------------------
@@ -401,9 +432,9 @@ def _constants(subject: Subject) -> Iterator[Advice]:
         kinds = listed([a.str_short(short_dtypes=True) for a in avals.values()], 4)
         many = len(avals) > 1
         yield Advice(
-            "", f"{where.function} reads {'arrays' if many else 'an array'} {kinds} that {'are' if many else 'is'} no argument, and so "
+            "", f"{where.function} reads {'arrays' if many else 'an array'} {kinds} that {'are not arguments' if many else 'is not an argument'}, and so "
             f"{'constants' if many else 'a constant'} of the program.",
-            "pass what is large as an argument.", where, sum(map(nbytes, avals.values())), len(avals),
+            "pass large arrays as arguments.", where, sum(map(nbytes, avals.values())), len(avals),
         )  # fmt: skip
 
 
@@ -417,7 +448,58 @@ def _captured(program: Program, otherwise: Location) -> Iterator[tuple[Location,
             yield from _captured(inner, location_of(e) or otherwise)
 
 
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+_FALL = 0.75
+"""A checkpoint around each layer is worth advice where the peak falls below this share of what it was."""
+_TRIED = 3
+"""How many regions are looked at."""
+
+
+def _layers(subject: Subject) -> Iterator[Advice]:
+    """What a checkpoint around the body of a scan, or around each call of a function, would do to the peak."""
+    derivation = subject.derivation
+    if not subject.found.nbytes or has_checkpoints(derivation.primal):
+        return
+    try:
+        _ = derivation.backward
+    except EquationError:  # it has no reverse mode
+        return
+    search = Search(derivation, False)
+    repeated = [r for r in search.regions if search.times(r) > 1][:_TRIED]
+    promising = [r for r in repeated if search.estimate((r,)) <= _FALL * search.opened.nbytes]
+    # What a line of the user's can have is worth more than what only a library can do.
+    for region in sorted(promising, key=lambda r: wrapped_at(r) is None):
+        trade = search.trial(search.path((region,))[0]).trade
+        if trade.peak_nbytes <= _FALL * search.written.peak_nbytes and region.location is not None:
+            yield _around(region, trade, search)
+            return
+
+
+def _around(region: Region, trade: Trade, search: Search) -> Advice:
+    """The advice to put a checkpoint around a region."""
+    before, wrapped = search.written, wrapped_at(region)
+    assert region.location is not None
+    if wrapped is not None:
+        do = f"write `{wrapped.new}` for `{wrapped.old}`: the peak"
+    else:
+        what = "the body of that loop" if region.is_body else "what that line calls"
+        do = f"put {checkpoint_for(region)} around {what}, which jaxviz.plan_remat(…).apply does: the peak"
+    does = "its iterations" if region.is_body else region.described
+    more = f"{100 * trade.flops / max(search.plain_flops, 1):.0f} %"
+    return Advice(
+        "",
+        f"Everything that {does} compute is saved for the backward pass, where the peak is.",
+        f"{do} falls from {format_bytes(before.peak_nbytes)} to {format_bytes(trade.peak_nbytes)} (modelled), for {more} more work. "
+        "jaxviz.plan_remat finds what to save there for less work, and writes the code.",
+        wrapped.location if wrapped is not None else region.location,
+        before.nbytes - trade.nbytes,
+        search.times(region),
+    )
+
+
 FIND: dict[str, Callable[[Subject], Iterator[Advice]]] = {
+    "layer-checkpoint": _layers,
     "cheap-recompute": _cheap,
     "checkpoint-without-effect": _without_effect,
     "unknown-name": _unknown_names,
@@ -430,4 +512,4 @@ FIND: dict[str, Callable[[Subject], Iterator[Advice]]] = {
     "kept-twice": _duplicates,
     "forced-by-jit": _forced,
 }
-"""What finds the advice by each rule; its `rule` is filled in afterwards."""
+"""The function that finds the advice of each rule; the `rule` of the advice is filled in afterwards."""

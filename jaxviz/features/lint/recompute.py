@@ -1,4 +1,4 @@
-"""What a gradient keeps that is cheap to compute again: the lines to put in a checkpoint, and the bytes that it would save.
+"""What a gradient keeps that is cheap to recompute: the lines to put in a checkpoint, and the bytes that it would save.
 
 A checkpoint around some equations that follow each other keeps what they read of other equations' results, and none of what they
 make for their own derivatives. So what it would save can be read off the forward and the linear program, without deriving
@@ -22,7 +22,7 @@ from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
 from jaxviz.ir.errors import EquationError
-from jaxviz.ir.origin import Location, ancestors, call_stack
+from jaxviz.ir.origin import Location, ancestors, call_stack, library_line
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program
 from jaxviz.report.tables import nbytes
 from jaxviz.transforms.inline import with_own_variables
@@ -107,7 +107,7 @@ class Kept:
     def is_last(self, candidate: Candidate) -> bool:
         """Whether less is kept for what comes after some equations than a checkpoint around them saves.
 
-        The backward pass then comes to them before it has given back that much, and computes again what would be there anyway.
+        The backward pass then comes to them before it has given back that much, and recomputes what would be there anyway.
         """
         if len(candidate.runs) > 1 or not set(candidate.runs[0]) <= set(self.primal.equations):
             return False
@@ -193,7 +193,7 @@ class Kept:
         return Saving(gone, instead, size, sum(self.nbytes_of(a) for a in gone if a in self.unread))
 
     def _needed(self, run: set[Equation]) -> dict[Atom, None]:
-        """What has to be there to compute again all that the derivatives of these equations read."""
+        """What has to be there to recompute all that the derivatives of these equations read."""
         pending: list[Atom] = [a for e in run for a in self.reads.get(e, ())]
         seen: set[Atom] = set()
         needed: dict[Atom, None] = {}
@@ -216,7 +216,7 @@ class Saving:
 
     Args:
       gone: the values, of the forward program, that would not be kept any more.
-      instead: those that would be kept in their place, to compute them again from.
+      instead: those that would be kept in their place, to recompute them from.
       nbytes: by how much less would be kept; below zero if it is more.
       unread: how much of what would be gone the backward program does not read.
     """
@@ -319,8 +319,10 @@ def _best(kept: Kept, runs: Sequence[Run]) -> Sequence[Run]:
         return ()
     # All of an instruction is easier to wrap than a part of it.
     first, end = _ends(runs[0], start, reads[-1])
-    if worth(first, end) >= saved:
-        return [run[first:end] for run in runs]
+    whole = worth(first, end)
+    # Of what a library computes for an expression nobody can wrap a part.
+    if whole >= saved or any(library_line(e.source) is not None for e in (runs[0][start], runs[0][reads[-1] - 1])):
+        return [run[first:end] for run in runs] if whole > 0 else ()
     return [run[start : reads[-1]] for run in runs]
 
 

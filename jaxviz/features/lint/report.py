@@ -1,4 +1,4 @@
-"""Advice on the gradient of a function: what it keeps or does for nothing, on which line, and what to write instead."""
+"""Advice on the gradient of a function: what it saves or computes without need, on which line, and what to write instead."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
-from jaxviz.derivation import derive
+from jaxviz.derivation import Argnums, derive
 from jaxviz.features.lint.checks import FIND, Advice, Subject
 from jaxviz.features.lint.rules import LINT_RULES
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import each
-from jaxviz.report.report import Drawn, Report, Table, attributes, plain
+from jaxviz.report.pictures import bars
+from jaxviz.report.report import SHOWN, Drawn, Report, Table, attributes, plain
 from jaxviz.report.tables import counted, format_bytes, short_location, wrapped
 from jaxviz.transforms.unopened import unopened_note
 
 CAPTURED_NBYTES = 1 << 20
-"""From so many bytes on a constant is advised on, where `min_nbytes` is not given."""
+"""The size from which on there is advice on a captured constant, unless `min_nbytes` is given."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,15 +26,17 @@ class LintReport(Report, Sequence[Advice]):
     """Advice on the gradient of a function, by bytes at stake, largest first.
 
     Args:
-      function: its name.
+      function: the name of the function.
+      gradient: which gradient, such as "gradient of `loss` in `params`".
       items: the pieces of advice.
-      n_residuals, nbytes: of all that the gradient keeps.
-      min_nbytes: what is at stake for less is left out.
-      n_left_out: how many pieces of advice that was.
-      notes: what it could not look at.
+      n_residuals, nbytes: the number of residuals of the gradient, and their bytes.
+      min_nbytes: advice with fewer bytes at stake is left out.
+      n_left_out: how many pieces of advice were left out.
+      notes: what the rules could not look at.
     """
 
     function: str
+    gradient: str
     items: tuple[Advice, ...]
     n_residuals: int
     nbytes: int
@@ -55,7 +58,7 @@ class LintReport(Report, Sequence[Advice]):
         return iter(self.items)
 
     def explain(self, rule: str | None = None) -> str:
-        """What a rule means; without one, what each rule means that there is advice by.
+        """Explains a rule, or without an argument each rule that has advice in this report.
 
         Raises:
           KeyError: there is no such rule.
@@ -68,20 +71,26 @@ class LintReport(Report, Sequence[Advice]):
 
     @property
     def summary(self) -> str:
-        """`lint of loss: 3 pieces of advice; its gradient keeps 463 residuals, 1.1 MiB`."""
+        """lint of the gradient of `loss` in `params`: 3 pieces of advice; it keeps 463 residuals, 1.1 MiB."""
         n = len(self.items)
         found = f"{n:,} piece{'s' * (n != 1)} of advice" if n else "nothing to advise"
         few = (
             f" ({self.n_left_out:,} left out, for less than {format_bytes(self.min_nbytes)})" if self.n_left_out else ""
         )
-        kept = f"its gradient keeps {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
-        return f"lint of {self.function}: {found}{few}; {kept}"
+        kept = f"it keeps {counted(self.n_residuals, 'residual')}, {format_bytes(self.nbytes)}"
+        return f"lint of the {self.gradient}: {found}{few}; {kept}"
+
+    def _picture(self) -> str:
+        rows = ((f"{a.rule} {short_location(a.location)}", a.nbytes, "at stake") for a in self.items)
+        return bars(rows, f"bytes at stake in the gradient of {self.function}, by advice")
 
     def _parts(self) -> Iterator[str]:
-        for i, a in enumerate(self.items, 1):
+        for i, a in enumerate(self.items[:SHOWN], 1):
             number = f"{i}. "
             texts = (wrapped(line, " " * len(number)) for line in (a.text, f"Instead: {a.fix}"))
             yield Drawn("\n".join(["", number + a.head, *texts]))
+        if len(self.items) > SHOWN:
+            yield self._more(SHOWN)
         yield from self.notes
 
     def _html_parts(self) -> Iterator[str | Table]:
@@ -92,36 +101,39 @@ class LintReport(Report, Sequence[Advice]):
             )
             for a in self.items
         ]  # fmt: skip
-        yield Table(("rule", "bytes", "times", "line", "what there is", "instead"), rows, "<>><<<")
+        heads = ("rule", "bytes", "times", "line", "found", "instead")
+        yield Table(heads, rows, "<>><<<", shown=SHOWN, more=self._more)
         yield from self.notes
 
+    def _more(self, shown: int) -> str:
+        rest = self.items[shown:]
+        return f"and {len(rest):,} more, {format_bytes(sum(a.nbytes for a in rest))}"
+
     def to_dict(self) -> dict[str, Any]:
-        named = attributes(self, ("function", "n_residuals", "nbytes", "min_nbytes", "n_left_out", "notes"))
+        named = attributes(self, ("function", "gradient", "n_residuals", "nbytes", "min_nbytes", "n_left_out", "notes"))
         return {**named, "advice": plain(self.items)}
 
 
 @api_boundary
 @deep_stack
-def lint(
-    f: Any, *args: Any, argnums: int | Sequence[int] = 0, min_nbytes: int | None = None, **kwargs: Any
-) -> LintReport:
-    """Advice on the gradient of a function: what it keeps or does for nothing, on which line, and what to write instead.
+def lint(f: Any, *args: Any, argnums: Argnums = 0, min_nbytes: int | None = None, **kwargs: Any) -> LintReport:
+    """Gives advice on the gradient of a function: what it saves or computes without need, on which line, and what to write instead.
 
-    Nothing is run or compiled.
+    It runs and compiles nothing.
 
     >>> print(jaxviz.lint(loss, params, x))
-    lint of loss: 2 pieces of advice; its gradient keeps 463 residuals, 1.1 MiB
+    lint of the gradient of `loss` in `params`: 2 pieces of advice; it keeps 463 residuals, 1.1 MiB
     ...
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional argument or arguments to differentiate in.
-      min_nbytes: what is at stake for less is left out; one percent of what the gradient keeps by default, and no less than 1 KiB.
-        For constants that are closed over it is 1 MiB by default. Names, and checkpoints without effect, are never left out.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: the arguments to call it with, as for `derive`.
+      argnums: the positional argument or arguments to differentiate with respect to.
+      min_nbytes: leaves out advice with fewer bytes at stake; by default one percent of the bytes that the gradient saves, but at least 1 KiB.
+        For captured constants the default is 1 MiB. Advice on names and on checkpoints without effect is never left out.
 
     Raises:
-      what `derive` raises.
+      the errors of `derive`.
     """
     derivation = derive(f, *args, argnums=argnums, **kwargs)
     subject = Subject(derivation)
@@ -141,6 +153,7 @@ def lint(
     few = sum(0 < a.nbytes < least for a in made if a.rule not in (*_OF_NO_BYTES, "captured-constant"))
     return LintReport(
         derivation.primal.name,
+        derivation.gradient,
         tuple(shown),
         len(subject.found),
         total,

@@ -1,4 +1,4 @@
-"""What the rules of `jaxviz.lint` mean."""
+"""The rules of `jaxviz.lint`, explained."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class LintRule:
     """A rule of `jaxviz.lint`.
 
     Args:
-      id: such as 'cheap-recompute'.
-      summary: what it finds, in a line.
-      documentation: what that means, why JAX does it, and what to write instead; a few paragraphs.
+      id: the name of the rule, such as 'cheap-recompute'.
+      summary: what it finds, in one line.
+      documentation: what that means, why JAX does it, and what to write instead, in a few paragraphs.
     """
 
     id: str
@@ -32,142 +32,158 @@ class LintRule:
 
 _RULES = (
     LintRule(
-        "cheap-recompute",
-        "values are kept that a few cheap operations would make again",
+        "layer-checkpoint",
+        "a checkpoint around each layer would lower the peak",
         """
-        Each operation keeps what its derivative reads, one by one: `gelu` keeps its input, the tanh in it, and products of both,
-        though all of them follow from the input at the cost of reading it once more. jax.checkpoint around such lines keeps what
-        goes into them, and computes the rest again in the backward pass. Where what goes in is kept anyway, as a matrix product
-        that somebody else reads, nothing comes in its place.
+        A gradient saves the values that the derivative of each layer reads, until the backward pass reaches that layer. With
+        jax.checkpoint around the body of a scan, or around each call of the function that is a layer, the gradient saves only the inputs of
+        each layer, and the backward pass recomputes the rest one layer at a time. A single checkpoint around the whole scan does not help,
+        because the backward pass then recomputes all layers at once.
 
-        Cheap are operations that do a few steps for each element: arithmetic, comparisons, selections, broadcasts,
+        `jaxviz.memory` models the peak with the checkpoint and without. There is advice where the peak falls by a quarter or more, for
+        a checkpoint that saves nothing; `jaxviz.plan_remat` chooses what to save, and writes the lines. On a CPU, XLA may merge what is
+        recomputed outside of a loop with what was computed before: `plan.verify()` says whether it does.
+        """,
+    ),
+    LintRule(
+        "cheap-recompute",
+        "values are saved that a few cheap operations could recompute",
+        """
+        JAX saves for each operation, one by one, the values that its derivative reads: `gelu` saves its input, the tanh in it, and
+        products of both, although all of them follow from the input at the cost of reading it once more. jax.checkpoint around such
+        lines saves their inputs and recomputes the rest in the backward pass. Where the inputs are saved anyway, such as a matrix
+        product that another operation reads, the checkpoint adds no residual.
+
+        Cheap operations take a few steps for each element: arithmetic, comparisons, selections, broadcasts,
         reductions, random bits. Matrix products, convolutions, sorts, loops, custom backward rules and exchanges between devices are
-        not, and no such advice makes one of them run again. The bytes are the difference between what JAX holds with the
-        checkpoint and without it, for all the times that the lines are gone through, but for values that the backward pass
-        does not read. Those of two pieces of advice need not add up.
+        not cheap, and this advice never makes one of them run again. The bytes are the difference between what JAX saves without the
+        checkpoint and with it, summed over all times that the lines run, without the values that the backward pass
+        does not read. The bytes of two pieces of advice need not add up.
 
-        Under jax.jit XLA may already compute some of it again by itself: `jaxviz.memory(f, x).compare()` says what it makes of it. What
-        is kept last, right before the backward pass begins, is there at the peak anyway, and the advice says so.
+        Under jax.jit, XLA may already recompute some of these values by itself: `jaxviz.memory(f, x).compare()` measures what it does.
+        Values that are saved last, right before the backward pass begins, are alive at the peak anyway, and the advice says so.
         """,
     ),
     LintRule(
         "checkpoint-without-effect",
         "a jax.checkpoint saves no bytes",
         """
-        A checkpoint keeps its inputs in place of what its function would keep. That is no less where the function keeps nothing but
-        its inputs, as one product does; where its policy saves all there is, as everything_saveable; or where the inputs are
-        larger than what they replace. What the policy does not save is computed again all the same, and XLA may not merge the forward
-        with the backward pass across it.
+        With a checkpoint the gradient saves the inputs of the function in place of the values that the function would save. This saves
+        no bytes if the function saves nothing but its inputs, as a single product does; if the policy saves everything, as
+        everything_saveable does; or if the inputs are larger than the values that they replace. The values that the policy does not save
+        are recomputed all the same, and XLA may not merge the forward with the backward pass across the checkpoint.
 
-        It is found by deriving the function once more without the checkpoint, with all its calls from one line taken
-        together. Checkpoints in other checkpoints are not looked at: those lower the peak while the outer one computes again, not
-        what is kept. Take it away, put more of the function into it, or choose a policy that saves less; the default saves nothing.
+        The rule derives the function once more without the checkpoint, taking all calls from one line
+        together. It does not look at checkpoints within other checkpoints: these lower the peak while the outer one recomputes, and not
+        the number of saved bytes. Remove the checkpoint, put more of the function into it, or choose a policy that saves fewer values; the
+        default saves nothing.
         """,
     ),
     LintRule(
         "unknown-name",
         "a checkpoint policy lists a name that nothing in the checkpoint has",
         """
-        Policies such as save_only_these_names go by the names that checkpoint_name gives. JAX says nothing of one that is
-        never given: the value that was to be saved is computed again, or, if it was to be computed again, is saved. The name
-        may be misspelt, or given outside of the function that the checkpoint is around.
+        Policies such as save_only_these_names select values by the names that checkpoint_name gives them. JAX does not report a name that
+        no value has: the value that should be saved is recomputed or, if it should be recomputed, is saved. The name
+        may be misspelt, or belong to a value outside of the checkpointed function.
 
-        Give the name inside, or take it off the list. A policy that several checkpoints share counts as one: a name that any
-        of them gives is known.
+        Name the value inside the function, or remove the name from the list. A policy that several checkpoints share counts as one: a name
+        is known if any of them has it.
         """,
     ),
     LintRule(
         "unused-name",
         "checkpoint_name names a value that no policy around it lists",
         """
-        In a checkpoint whose policy saves by name, a value with a name that is not listed is computed again as any other,
-        so that the call of checkpoint_name has no effect. More often than not the policy was meant to list it.
+        In a checkpoint whose policy saves by name, a value whose name is not listed is recomputed like any other,
+        so the call of checkpoint_name has no effect. Most often the policy was meant to list the name.
 
-        List the name, or take checkpoint_name away. Names outside of checkpoints, and in those whose policy lists no names, are left alone.
+        List the name, or remove checkpoint_name. There is no advice on names outside of checkpoints, or in checkpoints whose policy lists
+        no names.
         """,
     ),
     LintRule(
         "upcast-kept",
-        "values of bfloat16 or float16 are kept as float32",
+        "values of bfloat16 or float16 are saved as float32",
         """
-        An operation on a value that was converted to a wider type keeps the converted one, which takes twice the memory and holds no
-        more digits. It happens where `x.astype(float32)` stands before a normalization or a softmax, and unseen where a narrow array
-        meets a wide one and is promoted. Often the narrow one is kept as well, for its own reader.
+        If a value was converted to a wider type, an operation that reads it saves the converted value, which takes twice the memory and
+        holds no more digits. This happens where `x.astype(float32)` comes before a normalization or a softmax, and implicitly where an
+        operation promotes a narrow array to the type of a wide one. Often the narrow array is saved as well, for another reader.
 
-        To compute in float32 is right, to keep float32 is not: put jax.checkpoint around the conversion and what reads its result, and the
-        narrow value is kept and converted again. At stake is the wide values' size, less that of the narrow one
-        where it is not kept yet.
+        Computing in float32 is right; saving float32 is not needed. Put jax.checkpoint around the conversion and the operation that reads
+        its result: then the narrow value is saved and converted again. The bytes at stake are those of the wide values, less those of the
+        narrow value where it is not saved yet.
         """,
     ),
     LintRule(
         "scan-stacks-invariant",
         "a scan stacks a value that is the same in each iteration",
         """
-        What the body of a scan computes and its derivative reads is stacked, a value from each iteration, but for what depends on
-        arrays alone that the body closes over: that is kept once. An array that is handed through the carry may differ for all that JAX
-        knows, though each iteration hands on the same, and so may all that is computed from it.
+        A scan stacks each value that its body computes and its derivative reads, one for each iteration. A value that depends only on
+        arrays that the body closes over is saved once. An array that is passed through the carry may change as far as JAX
+        knows, even if each iteration passes it on unchanged, and so may everything that is computed from it.
 
-        Compute the value before the scan and close over it: then it is kept once.
+        Compute the value before the scan and close over it: then it is saved once.
         """,
     ),
     LintRule(
         "captured-constant",
-        "a large array is closed over, and so a constant of the program",
+        "a large array is closed over, and so is a constant of the program",
         """
-        An array that a function reads without its being an argument is written into the jaxpr. Under jax.jit it is a second
-        copy that lives as long as the compiled function, it can neither be donated nor replaced, and a change of the variable is not
-        seen by what is compiled already. If it was a parameter of the model, it gets no gradient.
+        An array that a function reads without taking it as an argument becomes a constant of the jaxpr. Under jax.jit this is a second
+        copy that lives as long as the compiled function. It can be neither donated nor replaced, and a function that is already compiled
+        does not see a change of the variable. If the array was a parameter of the model, it gets no gradient.
 
-        Pass it as an argument. From 1 MiB on it is advised, or from min_nbytes on where that is given.
+        Pass it as an argument. There is advice from 1 MiB on, or from min_nbytes on if that is given.
         """,
     ),
     LintRule(
         "cond-dummy",
-        "a branch of a cond keeps a dummy in place of what another branch keeps",
+        "a branch of a cond saves a dummy in place of what another branch saves",
         """
-        The branches of a cond give residuals of the same types, so each fills in what only another one saves. A small branch
-        takes the memory of the largest, and in a scan it does so in each iteration. The bytes are those of what is filled in where the other
-        branch is taken.
+        All branches of a cond return residuals of the same types, so each branch fills in dummies for values that only another branch saves.
+        A small branch takes the memory of the largest, and in a scan it does so in each iteration. The bytes are those of the dummies,
+        which are filled in where the other branch is taken.
 
-        jax.checkpoint around the cond, or around the body of the scan, keeps what goes in instead, and
-        jaxviz.grad(f, cond_residuals='recompute') does that for all conds. Around each branch it does not help: the branches
-        differ as before.
+        jax.checkpoint around the cond, or around the body of the scan, saves the inputs instead, and
+        jaxviz.grad(f, cond_residuals='recompute') does that for all conds. A checkpoint around each branch does not help: the branches
+        still differ.
         """,
     ),
     LintRule(
         "unread-residual",
-        "a custom_vjp's forward function keeps what its backward function never reads",
+        "a custom_vjp's forward function saves values that its backward function never reads",
         """
-        All that the forward function of a jax.custom_vjp returns beside its result is kept until the backward pass, whatever the
-        backward function does with it. JAX does not look into it to find out.
+        Everything that the forward function of a jax.custom_vjp returns beside its result is saved until the backward pass, whether or not
+        the backward function reads it. JAX does not look into the backward function to find out.
 
         Leave the value out of what the forward function returns.
         """,
     ),
     LintRule(
         "kept-twice",
-        "one value is kept in several types or layouts",
+        "one value is saved in several types or layouts",
         """
-        Two operations that read a value, its transpose, a reshape or a conversion of it keep what they read, each for itself,
-        since JAX tells arrays apart and not what is in them.
+        Two operations may read the same value in different forms: the value, its transpose, a reshape or a conversion. Each saves the array
+        that it reads, since JAX distinguishes arrays, and not their contents.
 
         Let both read the same array, or put jax.checkpoint around the line that makes the copy together with what reads it, so
-        that it is made again. At stake is all but the one value that the copies can be made from. Copies in a wider type are advised on
-        as upcast-kept.
+        that the copy is recomputed. The bytes at stake are those of all copies but the one that the others can be computed from. Copies
+        in a wider type have advice of the rule upcast-kept.
         """,
     ),
     LintRule(
         "forced-by-jit",
-        "values are kept only because they cross the boundary of a jitted function",
+        "values are saved only because they cross the boundary of a jitted function",
         """
-        A jitted function is differentiated by itself: what its backward part reads leaves it as a result, even where the same
-        value, or what it follows from, is at hand outside. Numbers that are passed to it become arrays that are kept too. With
-        the equations in place of the call none of these would be.
+        JAX differentiates a jitted function separately: the values that its backward part reads leave it as results, even if the same
+        value, or one that they follow from, is available outside. Numbers that are passed to the function become arrays that are saved
+        too. Without the inner jit none of these values would be saved.
 
-        Take the jit off the inner function. Under the jit of the whole step it is compiled all the same.
+        Remove the jit from the inner function. Under the jit of the whole step it is compiled all the same.
         """,
     ),
 )
 
 LINT_RULES: Mapping[str, LintRule] = MappingProxyType({rule.id: rule for rule in _RULES})
-"""The rules of `jaxviz.lint`, by their ids; `print(jaxviz.LINT_RULES['cheap-recompute'])` explains one."""
+"""The rules of `jaxviz.lint`, by id; `print(jaxviz.LINT_RULES['cheap-recompute'])` explains one."""

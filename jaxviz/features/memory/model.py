@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
 from typing import Literal as OneOf
 
 import numpy as np
 
-from jaxviz.analysis.walk import call_name, location_of
+from jaxviz.analysis.grouping import pattern, repetition
+from jaxviz.analysis.layouts import Layouts
+from jaxviz.analysis.training_step import OpenedStep
+from jaxviz.analysis.walk import place_of
 from jaxviz.derivation import Derivation
+from jaxviz.features.memory.names import Names, what_makes
 from jaxviz.higher_order import bodies, of
+from jaxviz.ir import compat
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import nbytes, type_text
@@ -33,6 +41,8 @@ class Buffer:
     name: str = ""
     location: Location | None = None
     residuals: tuple[int, ...] = ()
+    var: Atom | None = None
+    """What the equation makes."""
     is_free: bool = False
     """Whether nothing holds it: XLA makes a broadcast where it is read."""
     last_forward: int = -1
@@ -47,7 +57,7 @@ class Live:
     >>> max(timeline.values, key=lambda v: v.nbytes * (v.last - v.born + 1))
 
     Args:
-      what: the path of an argument, or the operation that makes it.
+      what: the path of an argument, the expression that makes it, or whose cotangent it is.
       type: its type; '' for what the body of a loop takes inside.
       nbytes: its size in bytes.
       kind: what it is there for.
@@ -56,6 +66,7 @@ class Live:
       equation: what makes it, at step `born`; None for an input.
       location: the user's line; None for an argument.
       residuals: the numbers of the residuals that it holds: several if one shows another in a new shape.
+      repeats: the same for values of one expression in repeated layers and calls.
     """
 
     what: str
@@ -67,6 +78,7 @@ class Live:
     equation: Equation | None = None
     location: Location | None = None
     residuals: tuple[int, ...] = ()
+    repeats: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +90,14 @@ class Step:
       within: the equations that hold the program it stands in, outermost first.
       is_backward: whether it is part of the backward program.
       nbytes: bytes alive while it runs, by kind in the order of `KINDS`.
+      is_outside: whether it is part of neither pass, but of a training step that takes the gradient.
     """
 
     equation: Equation
     within: tuple[Equation, ...]
     is_backward: bool
     nbytes: tuple[int, ...]
+    is_outside: bool = False
 
     @property
     def total(self) -> int:
@@ -102,8 +116,14 @@ _WRITES_INTO = frozenset(("dynamic_update_slice", "scatter", "scatter-add", "sca
 class Model:
     """Walks the forward and the backward program, noting when each value comes into memory and when it is read for the last time."""
 
-    def __init__(self, derivation: Derivation, donated: tuple[bool, ...]):
+    def __init__(
+        self, derivation: Derivation, donated: tuple[bool, ...], named: bool = True, layouts: Layouts | None = None
+    ):
         self.derivation = derivation
+        self.layouts = layouts
+        """Over how many devices each value is divided; None where there is one. Sizes are those on one device."""
+        self.named = named
+        """Whether residuals get their names, which takes longer than all else."""
         self.donated = donated
         self.buffers: list[Buffer] = []
         self.steps: list[tuple[Equation, tuple[Equation, ...], bool]] = []
@@ -115,9 +135,12 @@ class Model:
         """The memory of each value of the forward program."""
         self.into: list[tuple[int, list[Buffer], Buffer]] = []
         """For steps that may write into an operand: the step, the operands of the result's size, and the result."""
+        self.opened = OpenedStep(derivation.primal, {}, frozenset())
+        """The training step that is walked; of a gradient alone one without passes."""
         self.is_backward = False
-        self.times = 1
-        """On how many devices the program under way runs; sizes are those of all together."""
+        self.in_pass = True
+        self.outside: set[int] = set()
+        """The steps that are of neither pass, as those of an optimizer are."""
 
     def run(self) -> tuple[Step, ...]:
         """Walks both programs."""
@@ -125,10 +148,7 @@ class Model:
         forward, backward = derivation.forward, derivation.backward
         primal = derivation.primal
         env = self.of_forward
-        for v, name in zip(forward.invars, primal.arg_names, strict=True):
-            env[v] = self.new(v, "argument", name=name)
-        for v in forward.constvars:
-            env[v] = self.new(v, "constant", name="a constant, closed over")
+        self.enter(forward, primal.arg_names)
         self.walk(forward, env, ())
         n = derivation.n_residuals
         n_results = len(forward.outvars) - n
@@ -141,33 +161,64 @@ class Model:
             buffer.last_forward = turn
         self.is_backward = True
         back: dict[Atom, Buffer] = dict(zip(backward.invars[:n], saved, strict=True))
-        for v in backward.invars[n:]:
-            back[v] = self.new(v, "cotangent", name="the cotangent that comes in")
+        seeds = backward.invars[n:]
+        divided = self.layouts.cotangents if self.layouts is not None else ()
+        for v, n_parts in zip(seeds, divided or (1,) * len(seeds), strict=True):
+            back[v] = self.new(v, "cotangent", name="the cotangent that comes in", parts=n_parts)
         for v in backward.constvars:
             back[v] = self.new(v, "constant", name="a constant of a rule")
-        for i, (buffer, residual) in enumerate(zip(saved, derivation.residuals, strict=True)):
-            buffer.is_free = False
-            buffer.residuals += (i,)
-            if buffer.kind == "temporary":
-                buffer.kind = "residual"
-                buffer.name = residual.expression.split("(")[0]
-                buffer.location, buffer.type = residual.location, residual.type
+        for i, buffer in enumerate(saved):
+            self.keep(buffer, i)
             buffer.last = max(buffer.last, turn - 1)
         self.walk(backward, back, ())
-        results += [self.read(back, a) for a in backward.outvars]
+        gradients = [self.read(back, a) for a in backward.outvars]
+        for buffer, name in zip(gradients, compress(derivation.primal.arg_names, derivation.reached), strict=True):
+            if buffer.kind in ("temporary", "cotangent"):
+                buffer.name = f"the gradient in {name or 'an argument'}"
+        return self.ended(forward, [*results, *gradients])
+
+    def run_step(self, opened: OpenedStep) -> tuple[Step, ...]:
+        """Walks a training step that takes the gradient."""
+        self.opened, program, self.in_pass = opened, opened.program, False
+        self.enter(program, program.arg_names)
+        self.walk(program, self.of_forward, ())
+        return self.ended(program, [self.read(self.of_forward, a) for a in program.outvars])
+
+    def enter(self, program: Program, names: Sequence[str]) -> None:
+        """Notes what a program takes in, and what it closes over."""
+        env, layouts = self.of_forward, self.layouts
+        parts = layouts.arguments if layouts is not None else (1,) * len(program.invars)
+        for v, name, n_parts in zip(program.invars, names, parts, strict=True):
+            env[v] = self.new(v, "argument", name=name, parts=n_parts)
+        for v in program.constvars:
+            n_parts = layouts.values.get(v, 1) if layouts is not None else 1
+            env[v] = self.new(v, "constant", name="a constant, closed over", parts=n_parts)
+
+    def ended(self, program: Program, results: Sequence[Buffer]) -> tuple[Step, ...]:
+        """What each step has in memory, where these are the results: what is there to the end is known now."""
         end = len(self.steps)
         for buffer in results:
             buffer.is_free = False
             buffer.last = end
             if buffer.kind in ("temporary", "cotangent"):
                 buffer.kind = "result"
-        for v, is_donated in zip(forward.invars, self.donated, strict=True):
+        for v, is_donated in zip(program.invars, self.donated, strict=True):
             if not is_donated:
-                env[v].last = end
+                self.of_forward[v].last = end
         for buffer in self.buffers:
             if buffer.kind == "constant":
                 buffer.last = end
         return self.finished()
+
+    def keep(self, buffer: Buffer, residual: int) -> None:
+        """Notes that a buffer holds a residual."""
+        buffer.is_free = False
+        buffer.residuals += (residual,)
+        if buffer.kind == "temporary":
+            buffer.kind = "residual"
+            if self.named:
+                named = self.derivation.residuals[residual]
+                buffer.name, buffer.location, buffer.type = named.expression, named.location, named.type
 
     def new(
         self,
@@ -176,10 +227,13 @@ class Model:
         equation: Equation | None = None,
         within: tuple[Equation, ...] = (),
         name: str = "",
+        parts: int = 1,
     ) -> Buffer:
         born = len(self.steps) - (equation is not None)
-        buffer = Buffer(self.times * nbytes(atom.aval), kind, born, born, equation, within, type_text(atom.aval), name)
+        taken = 0 if compat.is_on_host(atom.aval) else nbytes(atom.aval) // parts
+        buffer = Buffer(taken, kind, born, born, equation, within, type_text(atom.aval), name)
         if equation is not None:
+            buffer.var = atom
             buffer.is_free = is_made_where_read(equation)
         self.buffers.append(buffer)
         return buffer
@@ -198,13 +252,20 @@ class Model:
                 }
                 for v in body.program.constvars:
                     inner[v] = self.new(v, "constant", name="a constant, closed over")
-                times, self.times = self.times, self.times * of(e).n_devices(e.operation)
-                self.walk(body.program, inner, (*within, e))
-                self.times = times
+                is_forward, is_backward = e in self.opened.forward, e in self.opened.backward
+                before = self.is_backward, self.in_pass
+                self.is_backward, self.in_pass = before[0] or is_backward, before[1] or is_forward or is_backward
+                self.walk(body.program, inner, () if is_forward or is_backward else (*within, e))
+                self.is_backward, self.in_pass = before
+                if is_forward:
+                    for i, a in enumerate(body.program.outvars[self.opened.forward[e] :]):
+                        self.keep(self.read(inner, a), i)
                 for outer, result in zip(e.outvars, body.program.outvars, strict=True):
                     env[outer] = self.read(inner, result)
                 continue
             self.steps.append((e, within, self.is_backward))
+            if not self.in_pass:
+                self.outside.add(len(self.steps) - 1)
             now = len(self.steps) - 1
             operands = [self.read(env, a) for a in e.invars if isinstance(a, Var)]
             self.reads.append(operands)
@@ -213,19 +274,15 @@ class Model:
             if is_view(e):
                 env[e.outvars[0]] = operands[0]
                 continue
-            takes = self.taken(e, operands)
-            for v in e.outvars:
-                env[v] = self.new(v, self.kind_of(e), e, within)
-            if takes is not None and len(e.outvars) == 1:
-                self.into.append((now, takes, env[e.outvars[0]]))
+            for k, v in enumerate(e.outvars):
+                parts = self.layouts.parts(e, k) if self.layouts is not None else 1
+                env[v] = self.new(v, self.kind_of(e), e, within, parts=parts)
+            if may_write_into_an_operand(e):
+                (made,) = (env[v] for v in e.outvars)
+                self.into.append((now, [b for b in operands if b.nbytes == made.nbytes], made))
             inner_peak = self.peak_inside(e)
             if inner_peak:
                 self.inside[now] = inner_peak
-
-    def taken(self, e: Equation, operands: Sequence[Buffer]) -> list[Buffer] | None:
-        if not may_write_into_an_operand(e):
-            return None
-        return [b for b in operands if b.nbytes == self.times * nbytes(e.outvars[0].aval)]
 
     def kind_of(self, e: Equation) -> Kind:
         if not self.is_backward:
@@ -237,7 +294,8 @@ class Model:
         """Bytes that the body of a loop takes for one iteration, or the largest branch of a cond, beside operands and results."""
         peaks = []
         for body in bodies(e):
-            model = Model(self.derivation, ())
+            model = Model(self.derivation, (), self.named, self.layouts)
+            model.opened, model.is_backward, model.in_pass = self.opened, self.is_backward, self.in_pass
             given: dict[Atom, Buffer] = {
                 v: Buffer(0, "argument", 0, 0) for v in (*body.program.invars, *body.program.constvars)
             }
@@ -277,24 +335,56 @@ class Model:
         """What each step has in memory, all of them walked."""
         alive = self.alive_by_step()
         return tuple(
-            Step(e, within, is_backward, tuple(row))
-            for (e, within, is_backward), row in zip(self.steps, alive.tolist(), strict=True)
+            Step(e, within, is_backward, tuple(row), i in self.outside)
+            for i, ((e, within, is_backward), row) in enumerate(zip(self.steps, alive.tolist(), strict=True))
         )
 
-    def values(self) -> Iterator[Live]:
-        """What takes memory at some step: a value, or the body of a loop while it runs."""
+    def values(self, at: int | None = None) -> Iterator[Live]:
+        """What takes memory at some step, or at a given one: a value, or the body of a loop while it runs."""
         for b in self.buffers:
-            if not b.nbytes or b.is_free or not b.born <= min(b.last, len(self.steps) - 1):
+            is_there = b.born <= min(b.last, len(self.steps) - 1) if at is None else b.born <= at <= b.last
+            if not b.nbytes or b.is_free or not is_there:
                 continue
             location = b.location
             if location is None and b.equation is not None:
-                location = location_of(b.equation, b.within)
-            what = b.name or what_makes(b.equation, b.within)
-            yield Live(what, b.type, b.nbytes, b.kind, b.born, b.last, b.equation, location, b.residuals)
+                location = self.names_at(b.born).location(b.equation, b.within)
+            yield Live(
+                self.called(b), b.type, b.nbytes, b.kind, b.born, b.last, b.equation, location, b.residuals,
+                self.repeats(b),
+            )  # fmt: skip
         for step, taken in self.inside.items():
-            e, within, _ = self.steps[step]
-            inside = f"inside {what_makes(e, within)}"
-            yield Live(inside, "", taken, "temporary", step, step, e, location_of(e, within))
+            if at in (None, step):
+                e, within, _ = self.steps[step]
+                inside = f"inside {what_makes(e, within)}"
+                repeats = ("inside", repetition(e, within))
+                yield Live(
+                    inside, "", taken, "temporary", step, step, e, self.names_at(step).location(e, within), (), repeats
+                )
+
+    def names_at(self, step: int) -> Names:
+        """The names of what is made at a step."""
+        return self._names_outside if step in self.outside else self._names
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self.derivation)
+
+    @cached_property
+    def _names_outside(self) -> Names:
+        return Names(Derivation(self.opened.program, (), Counter))
+
+    def called(self, b: Buffer) -> str:
+        """What the value in a buffer is called."""
+        return b.name or ("" if b.equation is None else self.names_at(b.born).of(b.equation, b.within, b.var))
+
+    def repeats(self, b: Buffer) -> Hashable:
+        """The same for values of one expression in repeated layers and calls."""
+        if b.residuals and b.kind == "residual":
+            kept: Hashable = self.derivation.residuals[b.residuals[0]].repeats
+            return kept
+        if b.equation is None:
+            return pattern(b.name)
+        return pattern(b.name), repetition(b.equation, b.within, place_of(b.equation, b.var))
 
 
 def is_view(e: Equation) -> bool:
@@ -316,14 +406,22 @@ def may_write_into_an_operand(e: Equation) -> bool:
     return is_elementwise or e.primitive.name in _WRITES_INTO
 
 
+def _comes_late(e: Equation) -> bool:
+    """Whether it is recomputed, or brought back from the host, for the backward pass."""
+    if e.origin is None or e.effects:
+        return False
+    is_brought_back = e.primitive is compat.device_put_p and e.origin.rule.startswith("brought back")
+    return e.origin.role == "recomputation" or is_brought_back
+
+
 def _put_off(program: Program) -> Sequence[Equation]:
-    """The equations with those that are computed again each right before the first that needs it.
+    """The equations with those that are recomputed or brought back from the host each right before the first that needs it.
 
     The jaxpr has them all before the first cotangent is formed, but nothing ties them to that place, and a scheduler that minds memory
     does not leave them there.
     """
     order = {e: i for i, e in enumerate(program.equations)}
-    waiting = {e for e in order if e.origin is not None and e.origin.role == "recomputation" and not e.effects}
+    waiting = {e for e in order if _comes_late(e)}
     if not waiting:
         return program.equations
     maker: dict[Atom, Equation] = {v: e for e in waiting for v in e.outvars}
@@ -342,10 +440,3 @@ def _put_off(program: Program) -> Sequence[Equation]:
         placed.append(e)
         waiting -= needed
     return [*placed, *(e for e in order if e in waiting)]
-
-
-def what_makes(equation: Equation | None, within: Sequence[Equation]) -> str:
-    if equation is None:
-        return ""
-    inside = " in ".join(dict.fromkeys(call_name(e) for e in reversed(within)))
-    return f"{equation.primitive.name}{f' in {inside}' if inside else ''}"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress, groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
 
+from jaxviz.analysis.devices import input_types
+from jaxviz.analysis.grouping import alike, grouped
+from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
+from jaxviz.analysis.training_step import Passes, TrainingStep, step_function, step_of
 from jaxviz.analysis.walk import location_of
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.memory.model import KINDS, Kind, Live, Model, Step
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.higher_order import of
@@ -24,8 +28,9 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack, usual_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
+from jaxviz.report import pictures
 from jaxviz.report.report import Drawn, Part, Report, Table, attributes
-from jaxviz.report.tables import format_bytes, short_location
+from jaxviz.report.tables import format_bytes, more_rows, repeated, short_location
 from jaxviz.transforms.inline import inlined
 from jaxviz.transforms.unopened import unopened_note
 
@@ -39,7 +44,7 @@ class Alive:
     """Values that are in memory at one step: those of one kind and type that one line makes in one way.
 
     Args:
-      what: the path of an argument, or the operation that makes them.
+      what: the path of an argument, the expression that makes them, or whose cotangent they are.
       type: of each.
       nbytes: the bytes of all of them.
       kind: what they are there for.
@@ -75,30 +80,37 @@ class XlaMemory:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MemoryTimeline(Report):
-    """Bytes alive over the equations of the forward and the backward program of a function, as a model has it.
+    """The modelled bytes alive at each equation of a function's forward and backward program; on each device, if there are several.
 
     The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that reads it, an
-    elementwise operation writes into an operand that dies there, a view has no memory of its own, a broadcast is made where it is
-    read, and what a checkpoint computes again is put off until it is read. It knows nothing of XLA's fusion, which needs less: see
+    elementwise operation writes into an operand that nothing reads afterwards, a view takes no memory, a broadcast is computed where it is
+    read, and a checkpoint recomputes a value only when it is read. The model does not include XLA's fusion, which needs less memory: see
     `xla`.
 
     Args:
-      function: its name.
-      steps: one for each equation.
-      values: all that is in memory at some step, and when; the bytes of the steps are the sums of theirs.
-      derivation: what it was made from.
+      function: the name of the function.
+      steps: one step for each equation.
+      model: the model that has walked through both programs.
+      derivation: the derivation that it was made from.
       donated: for each argument of the function, whether it is donated.
+      step: the training step that computes the gradient, if the memory is that of a training step.
     """
 
     function: str
     steps: tuple[Step, ...]
-    values: tuple[Live, ...] = field(repr=False)
+    model: Model = field(repr=False)
     derivation: Derivation = field(repr=False)
     donated: tuple[bool, ...] = ()
+    step: TrainingStep | None = field(default=None, repr=False)
+
+    @cached_property
+    def values(self) -> tuple[Live, ...]:
+        """All values that are in memory at some step, and when; the bytes of a step are the sum of theirs."""
+        return tuple(self.model.values())
 
     @cached_property
     def peak(self) -> int:
-        """The place of the step at which most is alive."""
+        """The index of the step at which most bytes are alive."""
         return int(np.argmax([s.total for s in self.steps])) if self.steps else 0
 
     @property
@@ -107,18 +119,15 @@ class MemoryTimeline(Report):
 
     @cached_property
     def alive(self) -> tuple[Alive, ...]:
-        """What is alive at the peak, the largest first."""
+        """The values alive at the peak, largest first."""
         return self.alive_at(self.peak)
 
     def alive_at(self, step: int) -> tuple[Alive, ...]:
-        """What is alive at a step, the largest first; values that one line makes in one way are counted together."""
-        groups: dict[tuple[Any, ...], list[Live]] = {}
-        for v in self.values:
-            if v.born <= step <= v.last:
-                groups.setdefault((_ANY_INDEX.sub("[…]", v.what), v.type, v.kind, v.location), []).append(v)
+        """The values alive at a step, largest first; those of one expression in repeated layers and calls are counted together."""
+        groups = grouped(self.model.values(step), lambda v: (v.repeats, v.type, v.kind, v.location))
         alive = [
-            Alive(what if len(g) > 1 else g[0].what, type, sum(v.nbytes for v in g), kind, location, len(g))
-            for (what, type, kind, location), g in groups.items()
+            Alive(alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g))
+            for g in groups
         ]
         return tuple(sorted(alive, key=lambda a: -a.nbytes))
 
@@ -127,8 +136,10 @@ class MemoryTimeline(Report):
         """XLA's figures for the same gradient, compiled for the default backend; compiled when first asked for.
 
         Raises:
-          what compiling raises.
+          the errors of compiling.
         """
+        if self.step is not None:
+            return xla_figures(step_function(self.step), self.step.types, self.donated)
         found = xla_memory(self.derivation, self.donated)
         primal = self.derivation.primal
         without = inlined(primal, (CHECKPOINT.primitive,))
@@ -138,7 +149,7 @@ class MemoryTimeline(Report):
         return replace(found, temporaries_without_checkpoints=xla_memory(plain, self.donated).temporaries)
 
     def compare(self) -> str:
-        """What XLA makes of it, in a sentence or two: where it needs less or more than the model, and what it undid."""
+        """Compares the model with XLA in a sentence or two: where XLA needs less or more memory, and which checkpoints it undoes."""
         xla = self.xla
         modelled = self.peak_nbytes - self.steps[self.peak].nbytes[0] if self.steps else 0
         said = (
@@ -156,45 +167,74 @@ class MemoryTimeline(Report):
         return f"{said} Without the checkpoints it takes {format_bytes(without)}."
 
     @property
+    def n_devices(self) -> int:
+        """The number of devices that it runs on; all sizes are those on one device, as XLA's Shardy partitions the values."""
+        return self.model.layouts.n_devices if self.model.layouts is not None else 1
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """Why there is no gradient, and what the model does not know of: of what is not opened it has the operands and the results alone."""
-        return (*no_gradient_note(self.derivation), *unopened_note(self.derivation.unopened))
+        """Why there is no gradient, and what the model leaves out: of an equation that is not opened it has only the operands and the results."""
+        unknown = self.model.layouts.unknown if self.model.layouts is not None else ""
+        return (*no_gradient_note(self.derivation), *unopened_note(self.derivation.unopened), *filter(None, [unknown]))
+
+    @property
+    def about(self) -> str:
+        """What the report is about:  "gradient of `loss` in `params`", or "training step `train`, which takes the gradient …"."""
+        return self.derivation.gradient if self.step is None else self.step.about
 
     @property
     def summary(self) -> str:
-        """`memory of loss: peak 1.2 MiB in the backward pass at mul (model.py:12), of it 0.8 MiB residuals, …`."""
+        """memory of the gradient of `loss` in `params`: peak 1.2 MiB in the backward pass at mul (model.py:12), of it 0.8 MiB residuals, …."""
         if not self.steps:
-            return f"memory of {self.function}: nothing is computed"
+            return f"memory of the {self.about}: nothing is computed"
         step = self.steps[self.peak]
         parts = [
             f"{format_bytes(n)} {_plural(kind)}"
             for n, kind in sorted(zip(step.nbytes, KINDS, strict=True), key=lambda p: -p[0])
             if n
         ]
-        return f"memory of {self.function}: modelled {peak_text(self)}: {', '.join(parts)}"
+        on = f" on each of {self.n_devices:,} devices" if self.n_devices > 1 else ""
+        return f"memory of the {self.about}{on}: modelled {peak_text(self)}: {', '.join(parts)}"
+
+    @property
+    def _turn(self) -> int:
+        """The first step of the backward pass."""
+        return next((i for i, s in enumerate(self.steps) if s.is_backward), len(self.steps))
+
+    def _picture(self) -> str:
+        largest = ", ".join(f"{a.what} {_at(a.location)}{format_bytes(a.nbytes)}" for a in self.alive[:3])
+        return pictures.curve(
+            [s.nbytes for s in self.steps], KINDS, self._turn, f"bytes alive in the gradient of {self.function}, as modelled",
+            peak_text(self), (f"largest at the peak: {largest}",),
+        )  # fmt: skip
 
     def _parts(self) -> Iterator[Part]:
         if self.steps:
             yield Drawn(curve(self, self.peak_nbytes))
             rows = [
                 (
-                    a.kind, f"{f'{a.count} of ' if a.count > 1 else ''}{a.type}", format_bytes(a.nbytes),
+                    a.kind, repeated(a.count, a.type), format_bytes(a.nbytes),
                     short_location(a.location), a.what,
                 )
                 for a in self.alive
             ]  # fmt: skip
-            yield Table(
-                ("kind", "type", "bytes", "line", "what"), rows, "<<><<", "alive at the peak:", 20, self._more_alive
-            )
+            heads = ("kind", "type", "bytes", "line", "what")
+            yield Table(heads, rows, "<<><<", "alive at the peak:", more=self._more_alive)
         yield from self.notes
+
+    def _html_parts(self) -> Iterator[Part]:
+        return (part for part in self._parts() if not isinstance(part, Drawn))  # the curve is drawn there
 
     def _more_alive(self, shown: int) -> str:
         rest = self.alive[shown:]
-        return f"and {sum(a.count for a in rest):,} more, {format_bytes(sum(a.nbytes for a in rest))}"
+        size = sum(a.nbytes for a in rest)
+        return more_rows(len(rest), sum(a.count for a in rest), "value", format_bytes(size))
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **attributes(self, ("function", "peak", "peak_nbytes", "notes", "alive")),
+            "gradient": self.derivation.gradient,
+            "is_training_step": self.step is not None,
+            **attributes(self, ("function", "n_devices", "peak", "peak_nbytes", "notes", "alive")),
             "kinds": list(KINDS),
             "steps": [
                 {"primitive": s.equation.primitive.name, "is_backward": s.is_backward, "nbytes": list(s.nbytes)}
@@ -207,8 +247,10 @@ class MemoryTimeline(Report):
         """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
 
         Args:
-          ax: axes of a figure of your own to draw in.
+          ax: the matplotlib axes to draw in; by default those of a new figure.
         """
+        from matplotlib import rcParams
+
         from jaxviz.report.figures import Picture, unit_of
 
         axes = Picture(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
@@ -218,11 +260,10 @@ class MemoryTimeline(Report):
         shown = [i for i in range(len(KINDS)) if totals[:, i].any()]
         axes.stackplot(
             np.arange(len(totals)), totals[:, shown].T / scale, labels=[_plural(KINDS[i]) for i in shown], step="mid",
-            colors=[_COLOURS[KINDS[i]] for i in shown],
+            colors=[pictures.COLOURS[KINDS[i]] for i in shown],
         )  # fmt: skip
-        turn = sum(not s.is_backward for s in self.steps)
-        axes.axvline(turn - 0.5, color="0.4", linewidth=0.8, linestyle=":")
-        axes.plot(self.peak, self.peak_nbytes / scale, "k.", markersize=6)
+        axes.axvline(self._turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+        axes.plot(self.peak, self.peak_nbytes / scale, ".", color=rcParams["text.color"], markersize=6)
         axes.annotate(
             format_bytes(self.peak_nbytes), (self.peak, self.peak_nbytes / scale), xytext=(0, 5), textcoords="offset points",
             ha="center", fontsize=8,
@@ -239,11 +280,6 @@ class MemoryTimeline(Report):
 
 _VALUE = ("what", "type", "nbytes", "kind", "born", "last", "residuals")
 
-_COLOURS = {
-    "argument": "#9aa5b1", "constant": "#c9d1d9", "residual": "#d9822b", "temporary": "#6ea8fe", "cotangent": "#2ca58d",
-    "result": "#8a63d2",
-}  # fmt: skip
-
 
 def peak_text(timeline: MemoryTimeline) -> str:
     """`peak 1.2 MiB in the backward pass at mul (model.py:12)`."""
@@ -252,17 +288,21 @@ def peak_text(timeline: MemoryTimeline) -> str:
     step = timeline.steps[timeline.peak]
     at = location_of(step.equation, step.within)
     where = f" ({short_location(at)})" if at is not None else ""
-    direction = "backward" if step.is_backward else "forward"
-    return f"peak {format_bytes(step.total)} in the {direction} pass at {step.equation.primitive.name}{where}"
+    when = "outside of the gradient" if step.is_outside else f"in the {_pass_of(step)} pass"
+    return f"peak {format_bytes(step.total)} {when} at {step.equation.primitive.name}{where}"
+
+
+def _pass_of(step: Step) -> str:
+    return "backward" if step.is_backward else "forward"
 
 
 def curve(timeline: MemoryTimeline, top: int, width: int = 72) -> str:
     """The timeline in one line of text, forward and backward apart, as high as `top` bytes."""
     parts = []
-    for name, is_backward in (("forward", False), ("backward", True)):
-        totals = [s.total for s in timeline.steps if s.is_backward == is_backward]
-        columns = min(len(totals), max(1, round(width * len(totals) / max(len(timeline.steps), 1))))
-        highest = [max(part.tolist()) for part in np.array_split(np.asarray(totals), columns)] if totals else []
+    for name, steps in groupby(timeline.steps, lambda s: "step" if s.is_outside else _pass_of(s)):
+        totals = [s.total for s in steps]
+        columns = min(len(totals), max(1, round(width * len(totals) / len(timeline.steps))))
+        highest = [max(part.tolist()) for part in np.array_split(np.asarray(totals), columns)]
         parts.append(f"{name} {''.join('▁▂▃▄▅▆▇█'[min(7, int(8 * n / (top + 1)))] for n in highest)}")
     return "  ".join(parts)
 
@@ -273,43 +313,81 @@ def curve(timeline: MemoryTimeline, top: int, width: int = 72) -> str:
 def memory(
     f: Any,
     *args: Any,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argnums = 0,
     donate_argnums: int | Sequence[int] | None = None,
     **kwargs: Any,
 ) -> MemoryTimeline:
-    """The modelled memory of a function's gradient over time, its peak, and what is alive there.
+    """Models the memory of a function's gradient over time, its peak, and what is alive there.
 
     >>> print(jaxviz.memory(loss, params, x))
-    memory of loss: modelled peak 1.2 MiB in the backward pass at dot_general (model.py:12): ...
+    memory of the gradient of `loss` in `params`: modelled peak 1.2 MiB in the backward pass at dot_general (model.py:12): ...
+
+    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step, with the
+    optimizer's state and its update.
+
+    >>> print(jaxviz.memory(train_step, params, state, batch))
+    memory of the training step `train_step`, which takes the gradient of `loss` in `params`: modelled peak 1.9 MiB ...
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional arguments to differentiate in.
-      donate_argnums: those that the gradient may take the memory of (of a Program: its flat inputs); None for those that a jitted
-        function that is called with them says.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to.
+      donate_argnums: the arguments whose memory the gradient may reuse (for a Program: its flat inputs); None for those that the jitted function
+        donates.
 
     Raises:
       EquationError: the function has no reverse mode.
-      what `derive` raises.
+      the errors of `derive`.
     """
     derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
+    step, primal = step_of(f, args, kwargs, derivation, argnums), derivation.primal
+    if step is not None:
+        derivation, primal = step.gradient, step.traced
     if donate_argnums is None:
-        return _timeline(derivation, donated_by(derivation.primal))
+        return _timeline(derivation, donated_by(primal), step)
     places = {donate_argnums} if isinstance(donate_argnums, int) else set(donate_argnums)
-    n = len(derivation.primal.invars)
+    n = len(primal.invars)
     if args and places:
         sizes = [len(jax.tree.leaves(a)) for a in args]
         flat = [i in places or i - len(args) in places for i, size in enumerate(sizes) for _ in range(size)]
         donated = tuple((flat + [False] * n)[:n])
     else:
         donated = tuple(i in places for i in range(n))
-    return _timeline(derivation, donated)
+    return _timeline(derivation, donated, step)
 
 
-def _timeline(derivation: Derivation, donated: tuple[bool, ...]) -> MemoryTimeline:
-    model = Model(derivation, donated)
-    return MemoryTimeline(derivation.primal.name, model.run(), tuple(model.values()), derivation, donated)
+def peak_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
+    """The modelled peak alone, which is had in a third of the time."""
+    model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
+    return max((s.total for s in model.run()), default=0)
+
+
+def floor_of(derivation: Derivation, layouts: Layouts | None = None) -> int:
+    """The same without residuals and what is recomputed or computed for a moment: what is there whatever checkpoints save."""
+    model = Model(derivation, donated_by(derivation.primal), named=False, layouts=layouts)
+    stays = [kind not in ("residual", "temporary") for kind in KINDS]
+    return max((sum(compress(s.nbytes, stays)) for s in model.run()), default=0)
+
+
+def peak_of_step(step: TrainingStep, gradient: Derivation | None = None, layouts: Layouts | None = None) -> int:
+    """The same of a training step, where it takes this gradient."""
+    passes = Passes(gradient.forward, gradient.backward) if gradient is not None else None
+    model = Model(gradient or step.gradient, donated_by(step.traced), named=False, layouts=layouts)
+    return max((s.total for s in model.run_step(step.opened(passes))), default=0)
+
+
+def memory_of_step(step: TrainingStep, gradient: Derivation) -> MemoryTimeline:
+    """The memory of a training step, where it takes this gradient."""
+    return _timeline(gradient, donated_by(step.traced), step)
+
+
+def _timeline(derivation: Derivation, donated: tuple[bool, ...], step: TrainingStep | None) -> MemoryTimeline:
+    if step is None:
+        model = Model(derivation, donated, layouts=find_layouts(derivation))
+        return MemoryTimeline(derivation.primal.name, model.run(), model, derivation, donated)
+    opened = step.opened(Passes(derivation.forward, derivation.backward))
+    model = Model(derivation, donated, layouts=layouts_of_step(opened.program, step.placed))
+    return MemoryTimeline(step.traced.name, model.run_step(opened), model, derivation, donated, step)
 
 
 def donated_by(program: Program) -> tuple[bool, ...]:
@@ -324,7 +402,8 @@ def donated_by(program: Program) -> tuple[bool, ...]:
     return tuple(v in given for v in program.invars)
 
 
-_ANY_INDEX = re.compile(r"\[\d+\]")
+def _at(location: Location | None) -> str:
+    return "" if location is None else f"({short_location(location)}) "
 
 
 def _plural(kind: str) -> str:
@@ -342,13 +421,15 @@ def xla_memory(derivation: Derivation, donated: Sequence[bool]) -> XlaMemory:
         ones = [jax.numpy.ones(v.aval.shape, v.aval.dtype) for v in cts]
         return [*outs[:n_results], *backward(*outs[n_results:], *ones)]
 
-    inputs = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type, sharding=s)
-        for v, s in zip(derivation.primal.invars, derivation.placed, strict=True)
-    ]
-    jitted: Callable[..., Any] = jax.jit(gradient, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
+    return xla_figures(gradient, input_types(derivation), donated)
+
+
+@usual_stack
+def xla_figures(function: Callable[..., Any], types: Sequence[Any], donated: Sequence[bool]) -> XlaMemory:
+    """What XLA says of a function of arrays of these types, of which it may take the memory of some."""
+    jitted: Callable[..., Any] = jax.jit(function, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
     with counting("compiling"):
-        found = jitted.lower(*inputs).compile().memory_analysis()  # type: ignore[attr-defined]
+        found = jitted.lower(*types).compile().memory_analysis()  # type: ignore[attr-defined]
     return XlaMemory(
         int(found.argument_size_in_bytes), int(found.output_size_in_bytes), int(found.temp_size_in_bytes),
         int(found.alias_size_in_bytes), jax.default_backend(),

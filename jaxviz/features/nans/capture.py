@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jaxviz.higher_order import bodies, is_choice, is_loop, of
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.higher_order import bodies, carried, is_choice, is_loop, of
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation
 from jaxviz.ir.emit import as_function
-from jaxviz.ir.syntax import Atom, Equation, Program
+from jaxviz.ir.syntax import Atom, DropVar, Equation, Literal, Program, Var
 from jaxviz.transforms.dce import dce_program
 from jaxviz.transforms.driver import select
 
@@ -18,42 +22,149 @@ Path = tuple[tuple[Equation, int], ...]
 """The equations that hold a program, outermost first, each with the place of the program among its programs."""
 
 
-def values_at(
-    program: Program, inputs: Sequence[Any], path: Path, steps: Sequence[int], wanted: Sequence[Atom]
-) -> list[Any]:
-    """Values of a nested program, computed with no more than they need; to be run under `jax.jit`.
+Wanted = tuple[Path, Sequence[int], Sequence[Atom]]
+"""Where values are, in which step, and which; see `values_at`."""
+
+
+Reached = tuple[int, Sequence[Any]]
+"""A step of a loop, and the carry that it begins with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A program, what it was run on, and what that run has left.
 
     Args:
-      program, inputs: what is run, and on what.
-      path: where the values are.
-      steps: for each loop on the path, in which step, from 0 in the order of execution; for each `shard_map`, on which device.
-      wanted: variables of the innermost program.
+      program, inputs: what was run, and on what.
+      known: values of its variables.
+      reached: for loops of its own, by the identity of the equation.
+      begun: for a program of such a loop, by that and its place, its inputs in the step that was reached.
     """
-    if not path:
-        return _results(program, inputs, wanted)
-    (equation, place), *rest = path
-    position = next(k for k, e in enumerate(program.equations) if e is equation)
-    before = replace(program, equations=program.equations[:position])
-    operands = _results(before, inputs, equation.invars)
+
+    program: Program
+    inputs: Sequence[Any]
+    known: Mapping[Var, Any] = field(default_factory=dict)
+    reached: Mapping[int, Reached] = field(default_factory=dict)
+    begun: Mapping[tuple[int, int], Sequence[Any]] = field(default_factory=dict)
+
+    def values(self, wanted: Sequence[Wanted], jit: Callable[..., Any] = jax.jit) -> list[list[Any]]:
+        """Values of the program and of those in it, for each of `wanted`, all computed in one program, with no more than they need."""
+        outermost = {(id(path[0][0]), path[0][1]): path[0] for path, _, _ in wanted if path}
+        begun = {key: self._begun(*at) for key, at in outermost.items() if key[0] in self.reached}
+        steps = {k: step for k, (step, _) in self.reached.items()}
+
+        def capture(inputs: Any, known: Any, carries: Any, begun_with: Any) -> list[list[Any]]:
+            reached = {k: (step, carry) for (k, step), carry in zip(steps.items(), carries, strict=True)}
+            kept = Kept(
+                self.program, inputs, dict(zip(self.known, known, strict=True)), reached,
+                dict(zip(begun, begun_with, strict=True)),
+            )  # fmt: skip
+            return values_at(kept, wanted)
+
+        carries = [carry for _, carry in self.reached.values()]
+        found: list[list[Any]] = jit(capture)(
+            list(self.inputs), list(self.known.values()), carries, list(begun.values())
+        )
+        return found
+
+    def _begun(self, loop: Equation, place: int) -> list[Any]:
+        """What one of the programs of a loop reads in the step that was reached. On the CPU nothing is compiled for it."""
+        here = dict(
+            zip((*self.program.invars, *self.program.constvars), (*self.inputs, *self.program.consts), strict=True)
+        )
+        here |= self.known
+        operands = [a.val if isinstance(a, Literal) else here[a] for a in loop.invars]
+        step, carry = self.reached[id(loop)]
+        at = carried(loop)
+        operands = [*operands[: at.start], *carry, *map(_on_host, operands[at.stop :])]
+        return of(loop).inputs_of_step(loop.operation, operands, step, place != place_of_body(loop), since=step)
+
+
+def _on_host(x: Any) -> Any:
+    """An array whose elements NumPy can take, where it lies on a single CPU."""
+    is_plain = isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
+    return np.asarray(x) if is_plain and {d.platform for d in x.devices()} == {"cpu"} and len(x.devices()) == 1 else x
+
+
+def values_at(kept: Kept, wanted: Sequence[Wanted]) -> list[list[Any]]:
+    """Values of a program and of those in it; to be run under `jax.jit`.
+
+    Args:
+      kept: what is run, on what, and what is known.
+      wanted: for each group of variables of one program the path to that, and for each loop on it in which step, from 0 in the order of
+        execution, for each `shard_map` on which device.
+    """
+    inner: dict[tuple[int, int], list[int]] = {}
+    for k, (path, _, _) in enumerate(wanted):
+        if path:
+            inner.setdefault((id(path[0][0]), path[0][1]), []).append(k)
+    equations = {key: wanted[ks[0]][0][0][0] for key, ks in inner.items()}
+    here = [a for path, _, atoms in wanted if not path for a in atoms]
+    read = dict.fromkeys(a for a in (*here, *(a for e in equations.values() for a in e.invars)) if isinstance(a, Var))
+    env: dict[Atom, Any] = dict(zip(read, _results(kept, list(read)), strict=True))
+    value = lambda a: a.val if isinstance(a, Literal) else env[a]
+    found = [[value(a) for a in atoms] if not path else [] for path, _, atoms in wanted]
+    for key, ks in inner.items():
+        equation = equations[key]
+        operands, within = [value(a) for a in equation.invars], [(wanted[k][0][1:], *wanted[k][1:]) for k in ks]
+        for k, values in zip(ks, _values_inside(kept, equation, key[1], operands, within), strict=True):
+            found[k] = values
+    return found
+
+
+def _values_inside(
+    kept: Kept, equation: Equation, place: int, operands: list[Any], wanted: Sequence[Wanted]
+) -> list[list[Any]]:
+    """Of one of the programs in an equation, and those in that."""
     _, body = equation.programs[place]
-    if of(equation).kind == "devices":
-        device, *steps = steps
-        mapped = compat.on_each_device(equation.operation, lambda *xs: values_at(body, xs, tuple(rest), steps, wanted))
-        return [x[device] for x in mapped(*operands)]
-    if is_loop(equation):
-        step, *steps = steps
-        of_condition = place != place_of_body(equation)
-        operands = of(equation).inputs_of_step(equation.operation, operands, step, of_condition)
-    elif is_choice(equation):
-        operands = operands[1:]
-    return values_at(body, operands, tuple(rest), steps, wanted)
+    kind = of(equation)
+    if kind.kind == "devices":
+        rest = [(path, steps[1:], atoms) for path, steps, atoms in wanted]
+        mapped = compat.on_each_device(
+            equation.operation, lambda *xs: [x for values in values_at(Kept(body, xs), rest) for x in values]
+        )
+        every = iter(mapped(*operands))
+        return [[next(every)[steps[0]] for _ in atoms] for _, steps, atoms in wanted]
+    if not is_loop(equation):
+        return values_at(Kept(body, operands[1:] if is_choice(equation) else operands), wanted)
+    found: dict[int, list[Any]] = {}
+    for step in sorted({steps[0] for _, steps, _ in wanted}):
+        inputs = _inputs_of_step(kept, equation, place, operands, step)
+        now = [k for k, (_, steps, _) in enumerate(wanted) if steps[0] == step]
+        values = values_at(Kept(body, inputs), [(wanted[k][0], wanted[k][1][1:], wanted[k][2]) for k in now])
+        found.update(zip(now, values, strict=True))
+    return [found[k] for k in range(len(wanted))]
 
 
-def _results(program: Program, inputs: Sequence[Any], wanted: Sequence[Atom]) -> list[Any]:
-    silent = tuple(e for e in program.equations if e.outvars or not compat.has_effects(e.effects))  # no print again
-    asked = replace(program, equations=silent, outvars=tuple(wanted), debug_info=None, closed=True)
-    smaller, kept = dce_program(asked, keep_inputs=[False] * len(inputs))
-    return as_function(smaller)(*select(kept, inputs))
+def _inputs_of_step(kept: Kept, loop: Equation, place: int, operands: list[Any], step: int) -> Sequence[Any]:
+    """What one of the programs of a loop reads in a step; the loop is run up to there, from where it is known."""
+    of_condition = place != place_of_body(loop)
+    since, carry = kept.reached.get(id(loop), (step + 1, ()))
+    if since > step:
+        return of(loop).inputs_of_step(loop.operation, operands, step, of_condition)
+    if since == step and (id(loop), place) in kept.begun:
+        return kept.begun[id(loop), place]
+    at = carried(loop)
+    operands = [*operands[: at.start], *carry, *operands[at.stop :]]
+    return of(loop).inputs_of_step(loop.operation, operands, step, of_condition, since)
+
+
+def _results(kept: Kept, wanted: Sequence[Atom]) -> list[Any]:
+    """Values of the outermost program, of what it was run on and what is known."""
+    known = kept.known
+    unless_known = lambda v: DropVar(v.aval) if v in known else v
+    equations = tuple(
+        replace(e, outvars=tuple(map(unless_known, e.outvars))) if known else e
+        for e in kept.program.equations
+        if e.outvars or not compat.has_effects(e.effects)  # no print again
+    )
+    asked = replace(
+        kept.program, invars=(*kept.program.invars, *known), equations=equations, outvars=tuple(wanted), debug_info=None,
+        closed=True,
+    )  # fmt: skip
+    inputs = [*kept.inputs, *known.values()]
+    smaller, needed = dce_program(asked, keep_inputs=[False] * len(inputs))
+    return as_function(smaller)(*select(needed, inputs))
 
 
 def place_of_body(loop: Equation) -> int:

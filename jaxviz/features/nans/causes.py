@@ -340,7 +340,7 @@ def _of_overflow(case: Case) -> Cause | None:
         return advised(f"overflow-of-{kind}", text, "compute in float32")
     if case.primitive == "div":
         return advised("overflow", text, "divide by no less", eps=epsilon(case.dtype))
-    text += " A rate of learning that is too high and a loop that diverges make numbers grow."
+    text += " Numbers grow where a learning rate is too high or a loop diverges."
     if case.of in ("reduce_prod", "cumprod"):  # of how many numbers is not known here
         return Cause("overflow", text)
     size = max(x.size for x in case.inputs)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.features.nans.capture import values_at
 from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, operand
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
-from jaxviz.features.nans.run import Run, kinds_of_all
-from jaxviz.features.nans.search import Birth, Level, Search, made_by
+from jaxviz.features.nans.run import kinds_of_all
+from jaxviz.features.nans.search import Birth, Level, Search, Steps, made_by
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
-from jaxviz.ir.origin import Location, ancestors, call_stack, is_framework, locate
-from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+from jaxviz.ir.origin import Location, ancestors, locate
+from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.report.tables import short_location, type_text
 from jaxviz.transforms.flags import INFINITE, NAN, decides
 
@@ -26,35 +26,39 @@ def kinds_of(x: Any) -> tuple[bool, bool]:
     return kinds_of_all([x])[0]
 
 
-def events_of(
-    program: Program, inputs: Sequence[Any], births: Sequence[Birth], run: Run, hidden: bool
-) -> dict[Birth, Event]:
-    """Takes the values that the equations which may have made each read and made, in the step in which they did.
+Place = tuple[Level, Steps]
+
+Values = Mapping[Place, Mapping[Atom, Any]]
+"""Of programs in certain steps."""
+
+
+def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
+    """What the equations which may have made each read and make, in the step in which they did."""
+    together: dict[Place, list[Equation]] = {}
+    for b in births:
+        together.setdefault((b.level, b.steps), []).extend(b.equations)
+    return {place: _values(equations) for place, equations in together.items()}
+
+
+def events_of(births: Sequence[Birth], values: Values, hidden: bool) -> dict[Birth, Event]:
+    """What happened at each, given what `read_and_made` asks for.
 
     Args:
       hidden: whether what is not finite in the forward pass may show in the gradient alone.
     """
-    wanted = [_values(b.equations) for b in births]
-
-    def capture(*inputs: Any) -> list[list[Any]]:
-        return [
-            values_at(program, inputs, b.level.path, b.steps, atoms) for b, atoms in zip(births, wanted, strict=True)
-        ]
-
-    given = run.once(capture)(*inputs)
     events: dict[Birth, Event] = {}
-    for b, atoms, values in reversed(list(zip(births, wanted, given, strict=True))):
-        events[b] = _event(b, dict(zip(atoms, values, strict=True)), next(iter(events.values()), None), hidden)
+    for b in reversed(births):
+        events[b] = _event(b, values[b.level, b.steps], next(iter(events.values()), None), hidden)
     return events
 
 
-def _values(equations: Sequence[Equation]) -> list[Var]:
+def _values(equations: Sequence[Equation]) -> list[Atom]:
     """What equations read and make."""
     atoms = (a for e in equations for a in (*e.invars, *e.outvars))
     return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
 
 
-def _event(birth: Birth, env: dict[Atom, Any], later: Event | None, hidden: bool) -> Event:
+def _event(birth: Birth, env: Mapping[Atom, Any], later: Event | None, hidden: bool) -> Event:
     read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
     bad = lambda xs: any(kinds_of(x)[birth.kind] for x in xs)
     for e in birth.equations:
@@ -131,12 +135,12 @@ def _own_operation(level: Level, e: Equation) -> tuple[str, str, bool]:
     # that is an equation on the same line that reads or makes what this one reads, and has a slope like this.
     around = (e, *(outer for outer, _ in level.path))
     if any(compat.is_differentiated(x.source) for x in around):
-        line, read = _user_line(e.source), {a for a in e.invars if isinstance(a, Var)}
+        line, read = locate(e.source), {a for a in e.invars if isinstance(a, Var)}
         for other in level.program.equations:
             near = read.intersection((*other.invars, *other.outvars))
             # What is not transposed yet reads nothing but that: a quotient of something else and a root is no slope of the root.
             enough = bool(near) if compat.is_transposed(e.source) else near == read and bool(read)
-            if other is e or not enough or _user_line(other.source) != line:
+            if other is e or not enough or locate(other.source) != line:
                 continue
             for name in (compat.library_call(other.source), other.primitive.name):
                 if is_slope(name, e.primitive.name) and not compat.is_transposed(other.source):
@@ -160,9 +164,9 @@ def _goes_into_where(level: Level, e: Equation, operation: str, is_derivative: b
     """
     if not is_derivative:
         return _reaches_where(level, e.outvars)
-    line = _user_line(e.source)
+    line = locate(e.source)
     is_own = lambda other: (
-        other is not e and _user_line(other.source) == line and not compat.is_transposed(other.source)
+        other is not e and locate(other.source) == line and not compat.is_transposed(other.source)
         and operation in (compat.library_call(other.source), other.primitive.name)
     )  # fmt: skip
     own = ((at, other) for at in level.outermost.walk() for other in at.program.equations if is_own(other))
@@ -184,17 +188,9 @@ def _reaches_where(level: Level, values: Sequence[Atom]) -> bool:
     return bool(given) and _reaches_where(level.outer, given)
 
 
-def _user_line(source: Any) -> Location | None:
-    """The line of the user's, not one of a library that models are written with, if there is another."""
-    here = locate(source)
-    if here is None or not is_framework(here.file):
-        return here
-    return next((line for line in call_stack(source) if not is_framework(line.file)), here)
-
-
 def _line_of(level: Level, e: Equation) -> Location | None:
     """The line of an equation; of one that has none, since a library's function was handed over as it is, the line that did."""
-    lines = (_user_line(x.source) for x in (e, *(outer for outer, _ in reversed(level.path))))
+    lines = (locate(x.source) for x in (e, *(outer for outer, _ in reversed(level.path))))
     return next((line for line in lines if line is not None), None)
 
 
@@ -209,7 +205,7 @@ def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tu
     iterations, devices, branches = [], [], []
     steps = iter(enumerate(birth.steps))
     for e, place in birth.level.path:
-        where = _user_line(e.source)
+        where = locate(e.source)
         at = f" at {short_location(where)}" if where is not None else ""
         kind = of(e)
         if kind.kind == "loop":
@@ -228,21 +224,28 @@ def _steps(birth: Birth) -> tuple[tuple[Iteration, ...], tuple[Devices, ...], tu
     return tuple(iterations), tuple(devices), tuple(branches)
 
 
-def chain_of(birth: Birth) -> tuple[Passed, ...]:
-    """The lines from a birth to a result, each once in a row."""
-    found: list[Passed] = []
+def chain_of(birth: Birth) -> list[tuple[Passed, Level, Atom]]:
+    """The lines from a birth to a result, each once in a row, with the last value there and its program."""
+    found: list[tuple[Passed, Level, Atom]] = []
     for level, value in birth.chain:
         place = level.makers.get(value)
         if place is None:
             continue
         e = level.program.equations[place]
-        line, phase, name = _line_of(level, e), _phase(level, e), e.primitive.name
-        if found and (found[-1].location, found[-1].phase) == (line, phase):
-            if name not in found[-1].operations:
-                found[-1] = Passed(line, (*found[-1].operations, name), phase)
-        else:
-            found.append(Passed(line, (name,), phase))
-    return tuple(found)
+        p = Passed(_line_of(level, e), (e.primitive.name,), _phase(level, e))
+        if found and (found[-1][0].location, found[-1][0].phase) == (p.location, p.phase):
+            p = replace(p, operations=tuple(dict.fromkeys((*found.pop()[0].operations, *p.operations))))
+        found.append((p, level, value))
+    return found
+
+
+def with_values(chain: Sequence[tuple[Passed, Level, Atom]], values: Sequence[Any]) -> tuple[Passed, ...]:
+    """The lines with their values in the first step in which those are not finite; None where that is not known."""
+    made = (None if x is None else operand(x, first_bad(x, INFINITE)) for x in values)
+    # What is finite here is so in another step than that in which it passed.
+    return tuple(
+        p if o is None or o.is_finite else replace(p, value=o) for (p, _, _), o in zip(chain, made, strict=True)
+    )
 
 
 def harmless_in(search: Search, bad: Sequence[int]) -> tuple[Passed, ...]:
@@ -281,6 +284,6 @@ def _decided(search: Search, birth: Birth) -> str:
     if not level.is_condition:
         return what
     steps = search.first(level, value, NAN if is_nan else INFINITE) or birth.steps
-    loop = _user_line(level.path[-1][0].source)
+    loop = locate(level.path[-1][0].source)
     at = f" at {short_location(loop)}" if loop is not None else ""
-    return f"{what}; by it the while loop{at} goes on or ends, first before iteration {steps[-1]:,}"
+    return f"{what}; it decides whether the while loop{at} goes on, first before iteration {steps[-1]:,}"

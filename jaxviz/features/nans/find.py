@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, wraps
 from typing import Any
@@ -11,14 +11,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxviz.derivation import Derivation, derive, flat_arguments, in_bounds
-from jaxviz.features.nans.capture import evaluate_equation, place_of_body, values_at
+from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
+from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
-from jaxviz.features.nans.events import chain_of, described, events_of, first_bad, harmless_in, kinds_of
+from jaxviz.features.nans.events import (
+    Place,
+    Values,
+    chain_of,
+    described,
+    events_of,
+    first_bad,
+    harmless_in,
+    kinds_of,
+    read_and_made,
+    with_values,
+)
 from jaxviz.features.nans.report import NanReport, Passed
 from jaxviz.features.nans.run import Run, kinds_of_all, run_program, without_nans
 from jaxviz.features.nans.search import Birth, Level, Search, Steps
-from jaxviz.higher_order import is_call, is_choice, is_loop, of
+from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
 from jaxviz.higher_order.while_loop import with_one_predicate
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -28,7 +39,7 @@ from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
 from jaxviz.report.tables import type_text
 from jaxviz.transforms.dce import dce_program
-from jaxviz.transforms.driver import Builder, located, select, with_results
+from jaxviz.transforms.driver import Builder, located, partition, select, with_results
 from jaxviz.transforms.flags import INFINITE, NAN, flag_program, flag_rules
 from jaxviz.transforms.inline import called_program, inlined_where
 from jaxviz.transforms.unopened import find_unopened, unopened_note
@@ -45,7 +56,8 @@ class _Subject:
       inputs: its inputs.
       names: of its inputs.
       results: names of its results.
-      function: its name.
+      function: the name of the function.
+      title: what a report is about; see `Derivation.gradient`.
       note: what was left out.
     """
 
@@ -54,6 +66,7 @@ class _Subject:
     names: tuple[str, ...]
     results: tuple[str, ...]
     function: str
+    title: str
     note: str = ""
 
     @cached_property
@@ -76,30 +89,30 @@ class _Subject:
 @api_boundary
 @counting("looking for NaNs")
 def find_nan(
-    f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, gradient: bool | None = None,
+    f: Callable[..., Any], *args: Any, argnums: Argnums = 0, gradient: bool | None = None,
     harmless: bool = False, **kwargs: Any,
 ) -> NanReport | None:  # fmt: skip
-    """The first equation, forward or backward, that makes a NaN or an infinity which reaches a result.
+    """Finds the first equation, forward or backward, that computes a NaN or an infinity which reaches a result.
 
-    The program is compiled and run once. Only where a result is not finite it is compiled once more, with flags, which tell where, in
-    which iteration of which loops and in which branch; then the equation found is looked at closely, on the values that it read.
+    It compiles and runs the program once. Only if a result is not finite, it compiles the program once more with flags, which record where, in
+    which iteration of which loops and in which branch; then it examines the equation on the values that it read.
 
     >>> print(jaxviz.find_nan(lambda x: jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0)), jnp.array([1.0, 0.0])))
-    <lambda>: the gradient in x is not finite; the first infinity is born at ...
+    gradient of `<lambda>` in `x`: the gradient in x is not finite; the first infinity is born at ...
 
     Args:
-      f: a loss, of which its forward pass and then its gradient are searched; or any other function, such as `jax.grad(loss)` or a
+      f: a loss, whose forward pass and gradient are searched; or any other function, such as `jax.grad(loss)` or a
         jitted training step.
-      *args, **kwargs: what to call it with.
-      argnums: what a loss is differentiated in.
-      gradient: whether `f` is a loss; by default it is one if it gives one real number and is not a gradient itself.
-      harmless: whether to list what is not finite and reaches no result too.
+      *args, **kwargs: its arguments.
+      argnums: the arguments that a loss is differentiated with respect to.
+      gradient: whether `f` is a loss; by default it is one if it returns a single real number and is not a gradient itself.
+      harmless: whether to list also the values that are not finite but reach no result.
 
     Returns:
-      the report; None where every result is finite, and nothing harmless is to be listed.
+      the report; None if every result is finite, and there is nothing harmless to list.
 
     Raises:
-      TypeError: an argument is not an array, or `gradient=True` and `f` gives no real number.
+      TypeError: an argument is not an array, or `gradient=True` is given and `f` does not return a real number.
       NotImplementedError: the program reads or writes a mutable reference.
     """
     compat.check_callable(f)
@@ -114,7 +127,7 @@ def find_nan(
         else:
             return None
     notes = filter(None, [found.note, *unopened_note(find_unopened([subject.program]))])
-    return replace(found, note=" ".join(notes))
+    return replace(found, title=subject.title, note=" ".join(notes))
 
 
 def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
@@ -126,29 +139,39 @@ def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
     return replace(found, results=names)
 
 
-def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> Search:
-    flagged = flag_program(program, deciding=deciding)
+def _flagged_run(subject: _Subject, program: Program, deciding: bool = False) -> tuple[Search, Kept]:
+    flagged = flag_program(program, deciding=deciding, keeps=not deciding)
     n_results = len(program.outvars)
-    raised = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
-    return Search(
+    outs = subject.run.once(lambda *xs: as_function(flagged.program)(*xs)[n_results:])(*subject.inputs)
+    raised, rest = partition(outs, len(flagged.watches))
+    reached = {}
+    for e in flagged.loops:
+        carry, rest = partition(rest, len(carried(e)))
+        inside = [flags for w, flags in zip(flagged.watches, raised, strict=True) if w.path and w.path[0][0] is e]
+        first = [int(step) for flags in inside for step in np.asarray(flags)[INFINITE, :, 0] if step >= 0]
+        if first:
+            reached[id(e)] = min(first), carry
+    kept = Kept(program, subject.inputs, dict(zip(flagged.known, rest, strict=True)), reached)
+    search = Search(
         program,
         flagged.watches,
         raised,
         partial(_is_bad_input, subject, {}),
-        partial(_kinds_in, subject, program),
-        partial(_branch_in, subject, program),
+        partial(_kinds_in, subject, kept),
+        partial(_branch_in, subject, kept),
     )
+    return search, kept
 
 
 def _harmless(subject: _Subject, bad: Sequence[int]) -> tuple[Passed, ...]:
-    search = _flagged_run(subject, subject.program, deciding=True)
+    search, _ = _flagged_run(subject, subject.program, deciding=True)
     return harmless_in(search, [k for k in bad if search.is_bad_result(k, INFINITE)])
 
 
 def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     """By a run with flags; None where it shows nothing."""
     program = _loss_alone(subject.program) if _loss_explains(subject, bad) else subject.program
-    search = _flagged_run(subject, program)
+    search, kept = _flagged_run(subject, program)
     shown = [k for k in bad if k < len(program.outvars) and search.is_bad_result(k, INFINITE)]
     if not shown:
         return None
@@ -160,13 +183,20 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     elif isinstance(first.value, Literal) and not first.equations and nan is not None and nan.equations:
         first = nan  # an infinity that was put there on purpose, as a mask is, and becomes a NaN
     births = [b for b in dict.fromkeys((first, nan)) if b is not None and b.equations]
-    events = events_of(program, subject.inputs, births, subject.run, _may_hide(subject, bad))
+    way = chain_of(first)
+    places = [(level, search.first(level, v, first.kind) or first.steps[: len(level.devices)]) for _, level, v in way]
+    wanted: dict[Place, list[Atom]] = read_and_made(births)
+    for place, (_, _, v) in zip(places, way, strict=True):
+        wanted.setdefault(place, []).append(v)
+    values = _values_in(subject, kept, wanted)
+    events = events_of(births, values, _may_hide(subject, bad))
     born = events.get(first)
     became = events.get(nan) if nan is not None and nan is not first else None
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
         became = None
     given = () if first.equations else (_given(subject, first),)
-    return NanReport(subject.function, (), born, given, became, chain_of(first), note=subject.note)
+    chain = with_values(way, [values[place][v] for place, (_, _, v) in zip(places, way, strict=True)])
+    return NanReport(subject.function, (), born, given, became, chain, note=subject.note)
 
 
 def _argument_to_blame(subject: _Subject, search: Search, shown: Sequence[int], bad: Sequence[int]) -> Birth | None:
@@ -207,11 +237,10 @@ _LOSS = "the loss"
 
 
 def _subject(
-    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Any, gradient: bool | None
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums, gradient: bool | None
 ) -> _Subject:
-    argnums = compat.index_or_indices(argnums)
     by_default = argnums == 0 and not args and not gradient  # called with keywords alone, or with nothing
-    wanted = () if by_default else in_bounds(argnums, len(args))
+    wanted = () if by_default else positions(f, args, argnums)
     try:
         d = derive(f, *args, argnums=wanted, **kwargs)
     except NoArrayError:
@@ -232,7 +261,7 @@ def _subject(
     is_loss = _is_real_number(primal) and any(d.nonzeros)
     if gradient and not is_loss:
         raise TypeError(
-            f"find_nan(gradient=True) needs a function that gives one real number; {primal.name} gives "
+            f"find_nan(gradient=True) needs a function that returns one real number; {primal.name} returns "
             f"{', '.join(type_text(a) for a in primal.out_avals) or 'nothing'}"
         )
     note = ""
@@ -240,16 +269,16 @@ def _subject(
         note = "Its gradient was not searched: give what it is differentiated in by position."
     if is_loss and (gradient or (gradient is None and not _is_derived(primal))):
         try:
-            program, reached = _with_gradient(d)
+            program = _with_gradient(d)
         except (EquationError, NotImplementedError, TypeError, ValueError) as error:  # ours, and what jax's rules raise
             if gradient:
                 raise
             note = f"Its gradient was not searched: {error}"
         else:
-            results = (_LOSS, *(f"the gradient in {name}" for name in select(reached, names)))
-            return _Subject(program, inputs, names, results, primal.name)
+            results = (_LOSS, *(f"the gradient in {name}" for name in select(d.reached, names)))
+            return _Subject(program, inputs, names, results, primal.name, d.gradient)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(primal, inputs, names, results, primal.name, note)
+    return _Subject(primal, inputs, names, results, primal.name, f"function `{primal.name}`", note)
 
 
 def _is_plain_call(equation: Equation) -> bool:
@@ -302,18 +331,16 @@ def _is_derived(program: Program) -> bool:
     return False
 
 
-def _with_gradient(d: Derivation) -> tuple[Program, tuple[bool, ...]]:
-    """Inputs → the loss, its gradient; and for each input whether it has one: it is zero by structure of one that the loss does not hang on."""
+def _with_gradient(d: Derivation) -> Program:
+    """Inputs → the loss, its gradient in those that it depends on."""
     builder = Builder()
     invars = [Var(a) for a in d.forward.in_avals]
     loss, *residuals = builder.inline(d.forward, invars)
     if not d.linear.outvars:
-        return builder.program(invars, [loss], like=d.primal), (False,) * len(invars)
+        return builder.program(invars, [loss], like=d.primal)
     one = Literal(np.ones((), loss.aval.dtype), compat.cotangent_type(loss.aval))
     gradient = builder.inline(d.backward, [*residuals, one])
-    by_input = iter(d.transposed.nonzeros_out)
-    reached = tuple(nz and next(by_input) for nz in d.nonzeros)
-    return builder.program(invars, [loss, *gradient], like=d.primal), reached
+    return builder.program(invars, [loss, *gradient], like=d.primal)
 
 
 def _result_paths(tree: Any, n: int) -> list[str]:
@@ -330,22 +357,26 @@ def _is_bad_input(subject: _Subject, known: dict[Var, tuple[bool, bool]], v: Var
 
 
 def _kinds_in(
-    subject: _Subject, program: Program, level: Level, steps: Steps, atoms: Sequence[Atom]
+    subject: _Subject, kept: Kept, level: Level, steps: Steps, atoms: Sequence[Atom]
 ) -> list[tuple[bool, bool]]:
-    """Whether values are not finite, and hold a NaN, in one step: the program is run once more, up to there."""
-    return [kinds_of(x) for x in _values_in(subject, program, level, steps, atoms)]
+    """Whether values are not finite, and hold a NaN, in one step: it is run once more, from what was kept."""
+    (values,) = _values_in(subject, kept, {(level, steps): atoms}).values()
+    return [kinds_of(values[a]) for a in atoms]
 
 
-def _branch_in(subject: _Subject, program: Program, level: Level, cond: Equation, steps: Steps) -> int:
+def _branch_in(subject: _Subject, kept: Kept, level: Level, cond: Equation, steps: Steps) -> int:
     index = cond.invars[0]
-    (value,) = [index.val] if isinstance(index, Literal) else _values_in(subject, program, level, steps, [index])
+    if isinstance(index, Literal):
+        value = index.val
+    else:
+        value = _values_in(subject, kept, {(level, steps): [index]})[level, steps][index]
     return int(np.clip(value, 0, len(cond.programs) - 1))
 
 
-def _values_in(subject: _Subject, program: Program, level: Level, steps: Steps, atoms: Sequence[Atom]) -> list[Any]:
-    capture = lambda *xs: values_at(program, xs, level.path, steps, atoms)
-    values: list[Any] = subject.run.once(capture)(*subject.inputs)
-    return values
+def _values_in(subject: _Subject, kept: Kept, wanted: Mapping[Place, Sequence[Atom]]) -> Values:
+    asked = [(level.path, steps, atoms) for (level, steps), atoms in wanted.items()]
+    found = kept.values(asked, subject.run.once)
+    return {place: dict(zip(atoms, xs, strict=True)) for (place, atoms), xs in zip(wanted.items(), found, strict=True)}
 
 
 def _given(subject: _Subject, birth: Birth) -> str:
@@ -382,7 +413,10 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     if not birth.equations:
         return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)
     born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results))
-    return NanReport(subject.function, names, born, (), None, chain_of(birth), note=note)
+    made: dict[Atom, Any] = dict(zip(birth.equations[0].outvars, outs, strict=True))
+    way = chain_of(birth)
+    chain = with_values(way, [made.get(v) for _, _, v in way])
+    return NanReport(subject.function, names, born, (), None, chain, note=note)
 
 
 def _step_through(

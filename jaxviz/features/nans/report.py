@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
-from jaxviz.report.report import Data, attributes
-from jaxviz.report.tables import listed, preformatted, short_location, wrapped
+from jaxviz.report.pictures import Stop, chain
+from jaxviz.report.places import source_line
+from jaxviz.report.report import Part, Report, Table, attributes
+from jaxviz.report.tables import listed, short_location, wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Devices:
         return " ".join(f"{name}={i}" for (name, _), i in zip(self.axes, index, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        """The same as plain data, for programs."""
         named = lambda index: {name: i for (name, _), i in zip(self.axes, index, strict=True)}
         return {
             "mapped": self.mapped,
@@ -135,7 +138,7 @@ class Event:
         return self.place.replace(str(self.location), line, 1) if line else self.place
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        """The same as plain data, for programs."""
         return {
             **attributes(self, _EVENT),
             "cause": self.cause.id,
@@ -159,27 +162,41 @@ class Passed:
       operations: the operations there.
       phase: 'forward' or 'backward'.
       decides: of what reaches no result by value, what it is compared for, such as `lt, which ends the while loop at model.py:12`.
+      value: what the last of the operations made, in the first step in which that is not finite; None where it was not looked at.
     """
 
     location: Location | None
     operations: tuple[str, ...]
     phase: str
     decides: str = ""
+    value: Operand | None = None
+
+    @property
+    def place(self) -> str:
+        return short_location(self.location) if self.location is not None else "no line of yours"
+
+    @property
+    def kind(self) -> str:
+        """'NaN', 'infinity', or 'passed' where the value is not known."""
+        if self.value is None:
+            return "passed"
+        return "NaN" if self.value.n_nan else "infinity"
 
 
-@dataclass(frozen=True, eq=False)
-class NanReport(Data):
-    """Where what is not finite was born, and what came of it.
+@dataclass(frozen=True, eq=False, repr=False)
+class NanReport(Report):
+    """Where a NaN or an infinity was born, and which results it reached.
 
     Args:
-      function: its name.
+      function: the name of the function.
       results: the results that are not finite, such as `the loss` or `the gradient in params['w']`.
-      born: the first equation that made it of finite numbers; None where no result is touched, or where it came in.
-      given: the arguments and constants that it came in by.
-      became_nan: where an infinity then became a NaN; None where it was one at once, or became none.
+      born: the first equation that computed it from finite numbers; None if it reaches no result, or came in as an argument or a constant.
+      given: the arguments and constants that held it from the start.
+      became_nan: where an infinity became a NaN; None if it was a NaN from the start, or never became one.
       chain: the lines from there to a result.
-      harmless: infinities and NaNs that reach no result, where they were asked for.
-      note: what else is to be known, such as that the compiled program did not show what stepping showed.
+      harmless: infinities and NaNs that reach no result, if they were asked for.
+      title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
+      note: a remark, such as that the compiled program did not show what stepping showed.
     """
 
     function: str
@@ -189,6 +206,7 @@ class NanReport(Data):
     became_nan: Event | None
     chain: tuple[Passed, ...]
     harmless: tuple[Passed, ...] = ()
+    title: str = ""
     note: str = ""
 
     def __bool__(self) -> bool:
@@ -196,62 +214,111 @@ class NanReport(Data):
 
     @property
     def summary(self) -> str:
-        """One sentence: what came out, and where it was born."""
+        """One sentence: which result is not finite, and where that was born."""
         if not self.results:
-            return f"{self.function}: every result is finite"
+            return f"{self.title}: every result is finite"
         few = listed(self.results)
         verb = "is" if len(self.results) == 1 else "are"
         if self.born is None:
-            where = f"it came in by {', '.join(self.given)}" if self.given else "where from was not found"
+            where = f"it came in through {', '.join(self.given)}" if self.given else "its origin was not found"
         else:
             where = f"the first {self.born.made} is born at {self.born.place}"
-        return f"{self.function}: {few} {verb} not finite; {where}"
+        return f"{self.title}: {few} {verb} not finite; {where}"
 
     def __str__(self) -> str:
         lines = [wrapped(self.summary)]
-        became = self.became_nan
-        is_own = became is not None and all(
-            o.is_finite for o in became.inputs
-        )  # made of finite numbers too, not of the infinity
-        for title, event in (("Born", self.born), ("The first NaN is born" if is_own else "Becomes NaN", became)):
-            if event is None:
-                continue
-            of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
-            if event.operation.startswith("custom_"):
-                of = " (of a function with a custom rule)"
-            lines += ["", f"{title} at {event.short}", wrapped(f"{event.equation}{of}", "  ")]
-            lines += [wrapped(f"reads {o}", "    ") for o in event.inputs]
-            at = f" first at {list(event.index)}" if event.index else ""
-            lines += [wrapped(f"makes {o}{at}", "    ") for o in event.outputs]
-            lines += [wrapped(event.cause.text, "  ")]
-            if event.cause.remedy and (
-                event is self.born or is_own or self.born is None
-            ):  # else that of the infinity helps
-                lines += [wrapped(f"Instead: {event.cause.remedy}", "  ")]
+        for title, event in self._events():
+            lines += ["", f"{title} at {event.short}", wrapped(_made_by(event), "  ")]
+            lines += [wrapped(f"{verb} {value}", "    ") for verb, value in _values(event)]
+            lines += [wrapped(text, "  ") for text in self._said(event)]
         if self.chain:
             lines += ["", "From there:"]
             lines += [wrapped(_line(p), "  ") for p in self.chain]
-        for title, found in (
-            ("Not finite, but without effect on any result:", [p for p in self.harmless if not p.decides]),
-            (
-                "Not finite, and in no result by value, but something is decided by it:",
-                [p for p in self.harmless if p.decides],
-            ),
-        ):
-            lines += ["", title, *(wrapped(_line(p), "  ") for p in found)] if found else []
+        for title, found in self._harmless():
+            lines += ["", f"{title}:", *(wrapped(_line(p), "  ") for p in found)]
         if self.note:
             lines += ["", wrapped(self.note)]
         return "\n".join(lines)
 
-    __repr__ = __str__
+    def _parts(self) -> Iterator[Part]:
+        for title, event in self._events():
+            caption = f"{title} at {event.short}: {_made_by(event)}"
+            yield Table(("", "value"), list(_values(event)), "<<", caption)
+            yield from self._said(event)
+        heads = ("line", "source", "operations", "pass")
+        ways = [(*_cells(p), "" if p.value is None else str(p.value)) for p in self.chain]
+        if ways:
+            yield Table((*heads, "value"), ways, "<<<<<", "from there")
+        for title, found in self._harmless():
+            yield Table((*heads, "decides"), [(*_cells(p), p.decides) for p in found], "<<<<<", title)
+        yield self.note
 
-    def _repr_html_(self) -> str:
-        return preformatted(str(self))
+    def _picture(self) -> str:
+        stops = [
+            Stop("", "", f"came in through {given}", "NaN" if "NaN" in given else "infinity") for given in self.given
+        ]
+        born, first = self.born, self.chain[:1]
+        if born is not None and not any(p.location == born.location and born.primitive in p.operations for p in first):
+            made = next((_number_first(o) for o in born.outputs if not o.is_finite), "")
+            stops.append(
+                Stop(short_location(born.location), source_line(born.location), f"{born.primitive} → {made}", born.made)
+            )
+        for p in self.chain:
+            value = "" if p.value is None else f" → {_number_first(p.value)}"
+            stops.append(Stop(p.place, source_line(p.location), f"{', '.join(p.operations)}{value}", p.kind))
+        what = self.born.made if self.born is not None else "NaN or infinity"
+        return chain(stops, f"the path of the first {what} to {listed(self.results)}")
 
-    _data = ("function", "results", "given", "born", "became_nan", "chain", "harmless", "note")
+    def _events(self) -> Iterator[tuple[str, Event]]:
+        """The births, each with its title."""
+        if self.born is not None:
+            yield "Born", self.born
+        if self.became_nan is not None:
+            yield "The first NaN is born" if self._is_own else "Becomes NaN", self.became_nan
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the first NaN was made of finite numbers too, and not of the infinity."""
+        return self.became_nan is not None and all(o.is_finite for o in self.became_nan.inputs)
+
+    def _said(self, event: Event) -> Iterator[str]:
+        """What happened, and what helps; of a NaN that an infinity became what helps against that."""
+        yield event.cause.text
+        if event.cause.remedy and (event is self.born or self._is_own or self.born is None):
+            yield f"Instead: {event.cause.remedy}"
+
+    def _harmless(self) -> Iterator[tuple[str, Sequence[Passed]]]:
+        without, deciding = ([p for p in self.harmless if bool(p.decides) is decides] for decides in (False, True))
+        if without:
+            yield "Not finite, but without effect on any result", without
+        if deciding:
+            yield "Not finite, not part of any result, but a decision depends on it", deciding
+
+    _data = ("function", "title", "results", "given", "born", "became_nan", "chain", "harmless", "note")
+
+
+def _made_by(event: Event) -> str:
+    """The equation, and what it belongs to."""
+    of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
+    return f"{event.equation}{' (of a function with a custom rule)' if event.operation.startswith('custom_') else of}"
+
+
+def _values(event: Event) -> Iterator[tuple[str, str]]:
+    """What it reads and makes."""
+    at = f" first at {list(event.index)}" if event.index else ""
+    yield from (("reads", str(o)) for o in event.inputs)
+    yield from (("makes", f"{o}{at}") for o in event.outputs)
+
+
+def _number_first(o: Operand) -> str:
+    """`-inf in f32[3] (…)`, of which the beginning may be all that there is room for."""
+    return str(o) if o.size == 1 or o.value is None else f"{o.value:.6g} in {o}"
+
+
+def _cells(p: Passed) -> tuple[str, ...]:
+    return p.place, source_line(p.location), ", ".join(p.operations), p.phase
 
 
 def _line(p: Passed) -> str:
-    where = short_location(p.location) if p.location is not None else "no line of yours"
     decides = f"; {p.decides}" if p.decides else ""
-    return f"{where}: {', '.join(p.operations)}, {p.phase}{decides}"
+    return f"{p.place}: {', '.join(p.operations)}, {p.phase}{decides}"

@@ -38,19 +38,11 @@ class Run:
         """`jax.jit` of a part of it that is run a single time: where it ran in a moment, compiling it well takes longer than that spares."""
         jitted = jax.jit(fun)
         quickly = self.is_short and jax.default_backend() == "cpu"
-        return (lambda *args: _compiled_quickly(jitted.lower(*args))(*args)) if quickly else jitted
-
-
-_LITTLE_WORK = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
-_LEAST_WORK = {**_LITTLE_WORK, "xla_cpu_use_fusion_emitters": False}
-"""What has XLA compile for the CPU in less than half of the time; the latter where it knows it, as JAX 0.10 does."""
-
-
-def _compiled_quickly(lowered: Any) -> Any:
-    try:
-        return lowered.compile(compiler_options=_LEAST_WORK)
-    except jax.errors.JaxRuntimeError:
-        return lowered.compile(compiler_options=_LITTLE_WORK)
+        return (
+            (lambda *args: jitted.lower(*args).compile(compiler_options=compat.COMPILED_IN_LESS_TIME)(*args))
+            if quickly
+            else jitted
+        )
 
 
 _SHARE = 0.2

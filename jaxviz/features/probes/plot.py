@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_series(found: Sequence[Series], axes: Axes | None, log: bool) -> Figure:
     """See `Watch.plot`."""
     if axes is None:
-        axes = Picture(figsize=(7, 3.6), facecolor="white", layout="constrained").add_subplot()
+        axes = Picture(figsize=(7, 3.6), layout="constrained").add_subplot()
     names = list(dict.fromkeys(s.name for s in found))
     for s in found:
         steps, ys, drawn = s.line()

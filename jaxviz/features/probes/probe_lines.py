@@ -14,7 +14,8 @@ from jaxviz.features.probes.probes import Site, Spec, link_p, next_place, report
 from jaxviz.higher_order.observing import Observer, joined, observed_program, walk_observed
 from jaxviz.ir import compat
 from jaxviz.ir.convert import operation as make_operation
-from jaxviz.ir.origin import Location, definition, is_own_code, locate
+from jaxviz.ir.origin import Location, definition, locate
+from jaxviz.ir.own_code import is_of_program
 from jaxviz.ir.syntax import Atom, DropVar, Equation, Program, Var
 from jaxviz.transforms.driver import Builder
 
@@ -153,7 +154,7 @@ def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
     been: set[Any] = set()
     for e in equations:
         frames = compat.frames_of(e.source)
-        user = next((i for i, (code, _) in enumerate(frames) if _is_users(code.co_filename)), 0)
+        user = next((i for i, (code, _) in enumerate(frames) if is_of_program(code.co_filename)), 0)
         outer, whole = tuple(frames[user + 1 :]), tuple(frames)
         if not runs or outer != caller or whole in been:
             runs.append([])
@@ -162,10 +163,6 @@ def _runs(equations: Sequence[Equation]) -> list[list[Equation]]:
         been.add(whole)
         runs[-1].append(e)
     return runs
-
-
-def _is_users(file: str) -> bool:
-    return compat.is_user_file(file) and not is_own_code(file)
 
 
 def _is_told(v: Var) -> bool:

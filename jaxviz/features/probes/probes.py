@@ -158,18 +158,18 @@ def is_watching() -> bool:
 
 
 def probe(x: T, name: str, *, index: Any = None) -> T:
-    """Gives a value a name by which it can be watched, and returns it.
+    """Names a value, so that it can be watched, and returns it.
 
     >>> h = jaxviz.probe(jnp.tanh(x @ w), "hidden")
 
-    Where nothing is watched this costs nothing as the program runs: it leaves nothing in it. `jaxviz.watch("hidden")` has functions that are
-    jitted traced again, and then its values and cotangents arrive under `jit`, `vmap`, `grad`, `scan` and `jax.checkpoint`. What has
-    been compiled ahead of time, by `.lower().compile()`, stays as it is.
+    If nothing is watched, the compiled program is the one without the probe. Under `jaxviz.watch("hidden")` jitted functions are traced
+    again, and the values and cotangents are recorded, also under `jit`, `vmap`, `grad`, `scan` and `jax.checkpoint`. A function that was compiled
+    ahead of time, by `.lower().compile()`, is not changed.
 
     Args:
-      x: an array, or a pytree of arrays, each of which is named after its path too: `probe(grads, "grads")` has 'grads.w'.
-      name: one that `watch` finds it by; several places may share it.
-      index: integers to be reported with it, such as the iteration of a scan.
+      x: an array, or a pytree of arrays, which are named by their paths too: `probe(grads, "grads")` has 'grads.w'.
+      name: the name for `watch`; several places may share it.
+      index: integers to record with the value, such as the iteration of a scan.
 
     Returns:
       x.
@@ -254,7 +254,7 @@ def measure(x: Any, what: What, axes: int) -> Any:
 
 
 def _combined(a: Any, b: Any) -> Any:
-    """All statistics in one reduction: of several XLA makes several loops, each of which may compute the value again."""
+    """All statistics in one reduction: of several XLA makes several loops, each of which may recompute the value."""
     sums = [x + y for x, y in zip(a, b, strict=True)]
     return sums[0], sums[1], jnp.minimum(a[2], b[2]), jnp.maximum(a[3], b[3]), sums[4], sums[5]
 

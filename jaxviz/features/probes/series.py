@@ -46,21 +46,21 @@ class Record:
 
 
 class Series:
-    """What was told of one name: the values, or else their cotangents. Records stand in the order in which they were told.
+    """The records of one name: its values or its cotangents, in the order in which they arrived.
 
     >>> w["hidden"].norm
     array([5.31, 5.29, 5.24], dtype=float32)
     >>> w["hidden"].cotangents.norm
     array([0.12, 0.11, 0.11], dtype=float32)
 
-    Only so many records are kept: when there are too many, every second step of those kept goes. `count` counts all.
+    The number of records is limited: when there are too many, every second step is dropped. `count` counts all of them.
 
     Args:
-      name: of the probe.
+      name: the name of the probe.
       kind: 'value' or 'cotangent'.
       what: 'summary' or 'value'.
-      every: which steps are asked for.
-      keep: how many records at most.
+      every: every how many steps the probe is recorded.
+      keep: the largest number of records.
     """
 
     def __init__(self, name: str, kind: Kind, what: What, every: int, keep: int):
@@ -115,7 +115,7 @@ class Series:
 
     @property
     def cotangents(self) -> Series:
-        """The cotangents of the same name; empty where nothing was differentiated."""
+        """The cotangents of the same name; empty if nothing was differentiated."""
         if self._cotangents is None:
             raise AttributeError(f"{self!r} is of cotangents itself")
         return self._cotangents
@@ -130,17 +130,18 @@ class Series:
 
     @property
     def positions(self) -> Array:
-        """How many records came before it in the same step from the same place: in a scan the iteration, for cotangents from the last one."""
+        """For each record, the number of earlier records in the same step from the same place: in a scan the iteration, which for cotangents counts from
+        the last."""
         return np.array([r.position for r in self.records], int)
 
     @property
     def places(self) -> Array:
-        """Which of the places that share the name it is from: 0 for the first that was traced. Which of them XLA runs first is XLA's choice."""
+        """For each record, which of the places that share the name it is from: 0 for the one that was traced first. XLA chooses which of them runs first."""
         return np.unique([r.place for r in self.records], return_inverse=True)[1]
 
     @property
     def index(self) -> Any:
-        """The integers that the program gave with each record, as an array where there are equally many; None where it gave none."""
+        """The integers recorded with each record, as an array if each has equally many; None if there are none."""
         found = [r.index for r in self.records]
         return _stacked([np.asarray(i) for i in found]) if found and all(i is not None for i in found) else None
 
@@ -150,7 +151,7 @@ class Series:
 
     @property
     def values(self) -> Any:
-        """The values, one after the other along the first dimension; a list where their shapes differ.
+        """The values, one after the other along the first dimension; a list if their shapes differ.
 
         Raises:
           AttributeError: only summaries are collected.
@@ -190,9 +191,9 @@ class Series:
         return self.statistic("infs")
 
     def line(self) -> tuple[Array, Array, str]:
-        """What a plot of it shows: steps, with fractions for several records of a step; what is drawn; and its name.
+        """The data of a plot: steps, with fractions for several records of a step; the plotted numbers; and their name.
 
-        A number is drawn as it is, anything larger as its norm; examples are averaged.
+        A number is plotted itself, anything larger by its norm; examples are averaged.
         """
         records = sorted(self.records, key=lambda r: (r.step, r.place, r.position, r.device or 0))
         statistic = "mean" if all(r.size == 1 for r in records) else "norm"

@@ -60,15 +60,15 @@ class WatchCost:
 
 
 class Watch:
-    """Collects what probes tell. Made by `watch`.
+    """Collects the records of probes. Made by `watch`.
 
     >>> with jaxviz.watch("loss", "layer1.*") as w:
     ...     for batch in w.steps(batches):
     ...         params = train_step(params, batch)
     >>> w["loss"].mean
 
-    As a mapping it has a `Series` for each name, and it may be read while the program runs. Shown in a notebook it is a plot that goes on
-    as the program runs; see `live`.
+    It is a mapping with a `Series` for each name, and can be read while the program runs. A notebook shows it as a plot that follows
+    the program; see `live`.
     """
 
     def __init__(self, names: Sequence[str], what: What, every: int, keep: int, cotangents: bool, owner: int = 0):
@@ -107,10 +107,10 @@ class Watch:
             self._tell(is_over=True)
 
     def step(self, number: int | None = None) -> int:
-        """Begins the next step, or the one of this number; returns the number. What arrives before the next begins belongs to it.
+        """Begins the next step, or the step with this number, and returns the number. All records up to the next step belong to it.
 
-        It waits until all that is under way has reported. Only every n-th step is watched, if the watch says so; in between the program is
-        the one that it is when nothing is watched.
+        It waits for all records under way. If the watch records only every n-th step, the steps in between run the program without
+        probes.
         """
         jax.effects_barrier()
         self._step = number if number is not None else 0 if self._step is None else self._step + 1
@@ -124,7 +124,7 @@ class Watch:
             (probes.begin if listens else probes.end)(self)
 
     def steps(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, with a step begun before each: `for batch in w.steps(batches): ...`."""
+        """Yields the items, and begins a step before each: `for batch in w.steps(batches): ...`."""
         for item in items:
             self.step()
             yield item
@@ -162,7 +162,7 @@ class Watch:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What has been told of, by name: layer2 before layer10."""
+        """The names that have records, sorted with layer2 before layer10."""
         return tuple(
             sorted(
                 self._series,
@@ -175,7 +175,8 @@ class Watch:
             return self._series[name]
         except KeyError:
             told = (
-                ", ".join(self.names) or "none yet; what is compiled ahead of time, or has no such probe, tells nothing"
+                ", ".join(self.names)
+                or "none yet; a function that is compiled ahead of time, or has no such probe, reports nothing"
             )
             raise KeyError(f"no values recorded for {name!r}; recorded: {told}") from None
 
@@ -190,11 +191,11 @@ class Watch:
 
     @property
     def cost(self) -> WatchCost:
-        """What watching has taken so far, as far as it can be told from within."""
+        """The time that watching has taken so far, as far as it can be measured from within."""
         return WatchCost(self._reports, self._seconds, self._nbytes)
 
     def lines(self) -> list[Series]:
-        """All series that have something in them, values first."""
+        """All series with records, values first."""
         with self._lock:
             both = [s for name in self.names for s in (self._series[name], self._series[name].cotangents)]
         return [s for s in both if s.count]
@@ -207,20 +208,20 @@ class Watch:
         return {"series": found, "cost": asdict(self.cost)}
 
     def plot(self, ax: Axes | None = None, log: bool = False) -> Figure:
-        """A figure: numbers as they are, arrays as their norms, over the steps; cotangents are dashed.
+        """Plots numbers, and the norms of arrays, over the steps; cotangents are dashed.
 
         Args:
-          ax: where to draw, else in a figure of its own.
-          log: whether the axis of values is logarithmic.
+          ax: the matplotlib axes to draw in; by default those of a new figure.
+          log: whether the value axis is logarithmic.
         """
         from jaxviz.features.probes.plot import plot_series
 
         return plot_series(self.lines(), ax, log)
 
     def live(self) -> Any:
-        """A widget that plots what is told as the program runs, in the cell that is running too, and that stays in the notebook that is saved.
+        """A widget that plots the records as the program runs, even in the cell that runs it, and that stays in the saved notebook.
 
-        It is what a notebook shows of the watch itself: `display(w)` before the training begins.
+        A notebook shows this widget for the watch: call `display(w)` before the training begins.
         """
         return display("plot of a watch")(self)
 
@@ -231,7 +232,7 @@ class Watch:
         return shown
 
     def listen(self, listener: Callable[[bool], None]) -> None:
-        """Has a function called after each report, by the thread that brought it, and at the end, with True. It must be quick and not raise."""
+        """Calls a function after each record, in the thread that brought it, and with True at the end. The function must be quick and must not raise."""
         self._listens.append(listener)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -322,7 +323,7 @@ def watch(
     keep: int = KEEP,
     cotangents: bool = True,
 ) -> Any:
-    """Watches values while a program runs, or summaries of them, and their cotangents: those of probes, or those that a line makes.
+    """Records values, or summaries of them, and their cotangents while a program runs: those of probes, or those that a line computes.
 
     >>> with jaxviz.watch("loss", "layer1.*") as w:
     ...     for batch in w.steps(batches):
@@ -330,29 +331,29 @@ def watch(
     >>> w["loss"].mean, w["layer1.h"].norm, w["layer1.h"].cotangents.max
     >>> w.plot()
 
-    Within it, functions that are jitted are traced once more, with what is watched in them. Watches that ask for the same share what is
-    compiled, so to enter one again costs nothing; and outside, the programs are what they were.
+    Within the `with` block, jitted functions are traced once more, with the watched probes in them. Watches that ask for the same share the
+    compiled programs, so entering one again costs nothing; outside the block, the programs are unchanged.
 
-    Given a function first, it returns one that stands for it, whose source need have no probes:
+    If the first argument is a function, `watch` returns a function to use in its place; its source needs no probes:
 
     >>> loss = jaxviz.watch(loss, lines=["model.py:41"])
     >>> step = jax.jit(jax.value_and_grad(loss))
     >>> loss["model.py:41"].cotangents.norm
 
     Args:
-      *names: of probes, or patterns such as 'layer?.*'; without any, all. Before them, it may be the function to watch.
-      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. What is told of is each value of that line
-        which another line reads, or which is a result.
+      *names: names of probes, or patterns such as 'layer?.*'; by default all. The first argument may be the function to watch.
+      lines: with a function, lines of source, such as 'model.py:41', or 41 for a line of its own file. Each value of the
+        line is recorded that another line reads or that is a result.
       what: 'summary' (norm, mean, min, max, and the number of NaNs and infinities, computed on the device) or 'value'.
-      every: of which steps: see `Watch.step`. Where no steps are marked, of which records.
+      every: record every n-th step, see `Watch.step`; if no steps are marked, every n-th record.
       keep: how many records a series keeps.
-      cotangents: whether cotangents are reported too, where the program is differentiated.
+      cotangents: whether to record cotangents too, where the program is differentiated.
 
     Returns:
-      a `Watch`, which collects within a `with`; or with a function a `WatchedFunction`, which collects whenever it runs.
+      a `Watch`, which records within a `with` block; or for a function a `WatchedFunction`, which records whenever it runs.
 
     Raises:
-      ValueError, TypeError: an argument that means nothing. For a line that makes nothing, the call of the function raises it.
+      ValueError, TypeError: an argument is invalid. If a line computes nothing, the call of the function raises the error.
     """
     fun = names[0] if names and callable(names[0]) else None
     names = names[fun is not None :]

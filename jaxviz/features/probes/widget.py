@@ -19,6 +19,7 @@ import anywidget
 import numpy as np
 import traitlets
 
+from jaxviz.features.probes.messages import LiveLine, Shown
 from jaxviz.features.probes.series import Series
 from jaxviz.features.probes.watching import Watch
 from jaxviz.page.bundle import MISSING_BUNDLE
@@ -37,7 +38,7 @@ class LivePlot(anywidget.AnyWidget):  # type: ignore[misc]
     """Shows the series of a watch as lines, with their last values in words. Made by `Watch.live`.
 
     Traits:
-      shown: what is drawn, as JSON; see `widgets/src/main/live.ts`.
+      shown: what is drawn, as JSON; see `messages.Shown`.
     """
 
     shown = traitlets.Unicode("").tag(sync=True)
@@ -101,17 +102,16 @@ def _send(held: Any) -> None:
 def shown_of(watch: Watch) -> str:
     """What a plot of the watch draws, as JSON."""
     series = watch.lines()
-    return json.dumps(
-        {
-            "lines": [_line(s) for s in series[:MOST_LINES]],
-            "more": max(0, len(series) - MOST_LINES),
-            "note": " ".join(printable(note, 300) for note in watch._notes()) if series else "",
-            "isRunning": watch.is_open or watch.spec.owner != 0,
-        }
-    )
+    shown: Shown = {
+        "lines": [_line(s) for s in series[:MOST_LINES]],
+        "more": max(0, len(series) - MOST_LINES),
+        "note": " ".join(printable(note, 300) for note in watch._notes()) if series else "",
+        "isRunning": watch.is_open or watch.spec.owner != 0,
+    }
+    return json.dumps(shown)
 
 
-def _line(series: Series) -> dict[str, Any]:
+def _line(series: Series) -> LiveLine:
     xs, ys, drawn = series.line()
     keep = thinned(ys, MOST_POINTS)
     return {

@@ -117,16 +117,16 @@ def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle  # slow to import, and not wanted by who only looks
 
-    from jaxviz.report.figures import Picture
+    from jaxviz.report.figures import INK, Picture
 
     bars = list(flame.placed(least=_LEAST * flame.seconds))
     rows = 1 + max(depth for _, _, depth in bars)
     if axes is None:
-        axes = Picture(figsize=(10, 0.8 + 0.24 * rows), layout="constrained", facecolor="white").subplots()
+        axes = Picture(figsize=(8.5, 0.8 + 0.24 * rows), layout="constrained").subplots()
     whole = flame.seconds or 1.0
     axes.set_xlim(0, 1e3 * whole)
     axes.set_ylim(rows, 0)
-    characters = axes.get_window_extent().width / 5.2
+    characters = axes.get_window_extent().width / 6
     for bar, left, depth in bars:
         axes.add_patch(
             Rectangle(
@@ -141,7 +141,7 @@ def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
         room = int(characters * bar.seconds / whole) - 1
         if room > 2:
             axes.text(
-                1e3 * (left + 0.002 * whole), depth + 0.5, printable(bar.name, room), va="center", fontsize=7, color="#222222",
+                1e3 * (left + 0.002 * whole), depth + 0.5, printable(bar.name, room), va="center", fontsize=8, color=INK,
                 parse_math=False, clip_on=True,
             )  # fmt: skip
     axes.set_yticks([])
@@ -151,8 +151,10 @@ def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     axes.legend(
         handles=[Patch(color=COLOURS[k], label=NAMES[k]) for k in kinds],
         loc="lower right",
-        fontsize=7,
+        bbox_to_anchor=(1, 1),
+        fontsize=8,
         frameon=False,
+        borderaxespad=0,
         ncols=max(1, len(kinds)),
     )
     for side in ("top", "left", "right"):

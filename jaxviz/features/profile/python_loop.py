@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxviz.ir import compat
-from jaxviz.ir.origin import is_own_code
+from jaxviz.ir.own_code import is_of_program
 from jaxviz.report.tables import format_seconds
 from jaxviz.runtime.cache import function_name
 from jaxviz.runtime.compilations import definition_of
@@ -129,9 +129,7 @@ def _whole(
     try:
         n = len(jitted.trace(*given).jaxpr.eqns)
         if n > _MOST_EQUATIONS:
-            reason = (
-                f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each turn of a Python loop is traced."
-            )
+            reason = f"it has {n:,} equations, more than {_MOST_EQUATIONS:,}, since each iteration of a Python loop is traced."
             return None, 0.0, reason
         jax.block_until_ready(jitted(*given))
     except Exception as error:  # whatever it does that cannot be traced
@@ -168,7 +166,7 @@ def _body(
 
 def _is_users(fun: Any) -> bool:
     at = None if compat.is_primitive_call(fun) else definition_of(fun)
-    return at is not None and compat.is_user_file(at.file) and not is_own_code(at.file)
+    return at is not None and is_of_program(at.file)
 
 
 def _carried(fun: Any, given: tuple[Any, ...]) -> dict[int, int]:

@@ -24,7 +24,8 @@ from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
-from jaxviz.ir.origin import Location, is_own_code
+from jaxviz.ir.origin import Location
+from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import noting_arguments
 from jaxviz.report.report import Listed, Report, Table, attributes
@@ -90,7 +91,7 @@ class Kernel:
         return listed(map(short_location, self.locations))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        """The same as plain data, for programs."""
         lines = [attributes(at, ("file", "line")) for at in self.locations]
         return {**attributes(self, ("name", "seconds", "times", "equations")), "lines": lines}
 
@@ -115,18 +116,18 @@ class Profile(Report):
     """Where the time of a call goes.
 
     Args:
-      function: its name.
-      backend: what it ran on.
+      function: the name of the function.
+      backend: the backend that it ran on.
       phases: see `Phase`.
-      run: seconds of one call until its results are there, the median.
-      spread: the shortest and the longest of those.
+      run: seconds of one call until its results are ready, the median.
+      spread: the shortest and the longest call.
       repeats: how many calls were timed.
-      busy: seconds of one in which the device computed, by the share that jax.profiler recorded; None where it tells of nothing.
-      kernels: what the device ran, that which took longest first.
-      dispatches: the calls of jitted functions in one call of a function of Python.
-      loop: what it would be inside of one jitted function; None of a jitted one.
-      flame: all of it as bars.
-      notes: what else there is to say.
+      busy: seconds of one call in which the device computed, as recorded by jax.profiler; None if it recorded nothing.
+      kernels: what the device ran, the longest time first.
+      dispatches: the calls of jitted functions in one call of a Python function.
+      loop: the time inside one jitted function; None for a function that is jitted.
+      flame: the flame graph, as bars.
+      notes: further remarks.
     """
 
     function: str
@@ -188,9 +189,9 @@ class Profile(Report):
             yield Table(columns[:n], [row[:n] for row in kernels], ">>><<<"[:n], "on the device", _SHOWN)
         yield Listed((*self.notes, *(self.loop.texts if self.loop is not None else ())))
 
-    def _repr_html_(self) -> str:
+    def _picture(self) -> str:
         picture = cast("Picture", self.plot())
-        return super()._repr_html_() + picture.to_html(f"where the time of {self.function} goes, as a flame graph")
+        return picture.to_html(f"where the time of {self.function} goes, as a flame graph")
 
     _data = (
         "function", "backend", "phases", "run", "spread", "repeats", "busy", "kernels", "dispatches", "loop", "flame",
@@ -198,36 +199,36 @@ class Profile(Report):
     )  # fmt: skip
 
     def to_speedscope(self) -> dict[str, Any]:
-        """The flame graph in the format of https://www.speedscope.app, to look at bar by bar: write it as JSON, and drop the file there."""
+        """The flame graph in the format of https://www.speedscope.app: write it as JSON, and drop the file there."""
         return speedscope(self.flame, f"{self.function} on {self.backend}")
 
     def plot(self, ax: Axes | None = None) -> Figure:
-        """The flame graph as a figure of matplotlib.
+        """The flame graph as a matplotlib figure.
 
         Args:
-          ax: axes to draw in; a figure of its own by default.
+          ax: the matplotlib axes to draw in; by default those of a new figure.
         """
         return plot_flame(self.flame, f"{self.function} on {self.backend}", ax)
 
 
 @api_boundary
 def profile(f: Callable[..., Any], /, *args: Any, repeat: int | None = None, **kwargs: Any) -> Profile:
-    """Says where the time of a call goes: tracing, derivation, lowering, compilation, dispatch and execution, and which lines take it.
+    """Measures where the time of a call goes: tracing, derivation, lowering, compilation, dispatch and execution, and which lines take it.
 
     >>> jaxviz.profile(step, params, batch)
 
-    A jitted function is traced, lowered and compiled anew, so that it does not matter what was kept of it; inner functions that JAX has traced
-    before are not traced again. Any other function runs as it is; of one that calls jitted ones, in a loop for example, the report says how
-    much of it is Python and dispatch, and measures what it takes inside of one jitted function. It runs several times, with the effects that
-    it has. Donated arguments are copied before.
+    A jitted function is traced, lowered and compiled again, whatever is cached; inner functions that JAX has already traced are not traced
+    again. Any other function runs unchanged. If it calls jitted functions, in a loop for example, the report says how much of its time is Python and
+    dispatch, and measures the time inside one jitted function. The function runs several times, with its effects. Donated arguments are
+    copied first.
 
     Args:
       f: a function of `jax.jit` or `jaxviz.jit`, or any other.
       *args, **kwargs: its arguments, with values.
-      repeat: how many calls to time; as many as take a second by default, and at least three.
+      repeat: how many calls to time; by default as many as take a second, but at least three.
 
     Raises:
-      what f raises.
+      the errors of f.
     """
     compat.check_callable(f)
     jitted = compat.jitted_function(jitted_of(f))
@@ -367,7 +368,7 @@ def _numbered(traced: Any, leaves: Sequence[Any]) -> tuple[_Numbered | None, flo
         lowered = jax.jit(as_function(tags.programs[0])).lower(*leaves)
         compiled, seconds = _clocked(lowered.compile)
     except (JaxvizError, TypeError, ValueError, NotImplementedError) as error:
-        return None, 0.0, (f"What the device does is not told apart by equation: {str(error).splitlines()[0]}",)
+        return None, 0.0, (f"The device's time is not attributed to equations: {str(error).splitlines()[0]}",)
     return _Numbered(program, tags, compiled), seconds, ()
 
 
@@ -382,7 +383,7 @@ def _kernels_of(numbered: _Numbered, leaves: Sequence[Any]) -> tuple[tuple[Kerne
     call, runs = (lambda _: numbered.compiled(*leaves)), 10
     _run_all(call, [None])
     recorded = device_trace(lambda: _run_all(call, [None] * runs))
-    unknown = "What the device does is not told apart: jax.profiler"
+    unknown = "The device's time is not known: jax.profiler"
     if recorded is None:
         return (), (f"{unknown} is recording something else.",)
     text = str(numbered.compiled.as_text() or "")
@@ -468,7 +469,7 @@ def _profile_python(
             "execution",
             computing,
             False,
-            "the device computes" if told else "not told by jax.profiler: it is part of python here",
+            "the device computes" if told else "not reported by jax.profiler: counted under python here",
         ),
     ]
     name, total_once = function_name(f), sum(seconds.values())
@@ -509,11 +510,11 @@ def _bar(file: str, function: str, line: int) -> tuple[str, str] | None:
     part = compat.part_of_jax(file)
     if part:
         return None if part == "wrapper" else (compat.name_in_jax(file, function), part)
-    if is_own_code(file):
+    if owner(file) == "jaxviz":
         inside = file.rpartition("jaxviz/")[2].removesuffix(".py").replace("/", ".")
         derives = inside.startswith(("transforms", "rules", "derivation"))
         return (f"jaxviz.{inside}.{function}", "derivation") if derives else None
-    if compat.is_user_file(file):
+    if is_of_program(file):
         return f"{function} ({short_location(Location(file, line, function))})", "user"
     return None
 

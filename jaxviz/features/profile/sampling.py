@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 
+from jaxviz.ir.collector import collector_paused
+
 _SWITCH = 5e-4
 
 Stack = tuple[tuple[CodeType, int], ...]
@@ -48,7 +50,9 @@ def sampled(interval: float = 1e-3) -> Iterator[Samples]:
     def look() -> None:
         last = time.perf_counter()
         while not done.wait(interval):
-            stack = _stack(sys._current_frames().get(here), outer)
+            # Before 3.12 Python may collect garbage as it makes the object of a frame, and hand over to the other thread, whose frame is gone then.
+            with collector_paused():
+                stack = _stack(sys._current_frames().get(here), outer)
             now = time.perf_counter()
             found.stacks.append((stack, now - last))
             last = now

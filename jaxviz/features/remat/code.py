@@ -1,25 +1,23 @@
-"""Plans as code to paste: which expressions of the user's source can be given a name, and the edited lines."""
+"""Which expressions of the user's source can be given a name, and the text of a policy for such names."""
 
 from __future__ import annotations
 
-import ast
-import linecache
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
-from pathlib import PurePath
+from textwrap import fill
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxviz.features.remat.offload import DEVICE, HOST
 from jaxviz.higher_order import is_scan, of
 from jaxviz.ir import compat
-from jaxviz.ir.origin import is_own_code
+from jaxviz.ir.expressions import Span, span_at
+from jaxviz.ir.own_code import owner
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation, Program, Var
-from jaxviz.report.report import Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,76 +31,21 @@ class Place:
     end_column: int
 
 
-@dataclass(frozen=True, slots=True)
-class CodeRow(Data):
-    """An expression that gets a name.
-
-    Args:
-      name: that it gets.
-      file, line: where `source` starts.
-      expression: the operation that makes the value, such as `tanh`.
-      type: of the value; several, where calls differ in that.
-      count: how many values of a call of the function get the name.
-      source: the lines that it stands in; '' where they are not known.
-      start, end: where in `source` it starts and ends.
-      target: for a statement such as `x += y`, the variable that is named in a line of its own after it; else ''.
-    """
-
-    name: str
-    file: str
-    line: int
-    expression: str
-    type: str
-    count: int
-    source: str = ""
-    start: int = 0
-    end: int = 0
-    target: str = ""
-
-
-def code_text(function: str, rows: Sequence[CodeRow], notes: Sequence[str], static_argnums: Sequence[int] = ()) -> str:
-    """The lines to write for a plan: each line of the source with the names in it, and the checkpoint.
-
-    Args:
-      function: its name.
-      rows: what gets a name, those of the same lines one after the other.
-      notes: comments to start with, a line each.
-      static_argnums: positional arguments that are part of the function.
-    """
-    lines = ["import jax", "from jax.ad_checkpoint import checkpoint_name", "", *(f"# {note}" for note in notes)]
-    for _, group in groupby(rows, lambda r: (r.file, r.line, r.source)):
-        together = list(group)
-        lines.append("")
-        for r in together:
-            often = f", {r.count} values" if r.count > 1 else ""
-            lines.append(f'# {r.file}:{r.line}: the result of {r.expression}, {r.type}{often}, is "{r.name}"')
-        source = together[0].source
-        if source:
-            lines += [f"# was: {line}".rstrip() for line in source.split("\n")]
-            lines += marked(source, together).split("\n")
-        else:
-            lines += [f'... = checkpoint_name(..., "{r.name}")' for r in together]
-    shown = function if function.isidentifier() else "f"
-    names = ", ".join(f'"{r.name}"' for r in rows)
-    static = f", static_argnums={tuple(static_argnums)}" if static_argnums else ""
-    if rows:
-        lines += ["", f"policy = jax.checkpoint_policies.save_only_these_names({names})"]
-        lines.append(f"{shown} = jax.checkpoint({shown}, policy=policy{static})")
-    else:
-        lines += ["", f"{shown} = jax.checkpoint({shown}{static})"]
-    return "\n".join(lines)
-
-
-def marked(source: str, rows: Sequence[CodeRow]) -> str:
-    """Lines of source with `checkpoint_name` around expressions in them; of two that end together, the inner one is closed first."""
-    edits = [(r.start, 1, 0, "checkpoint_name(") for r in rows if not r.target]
-    edits += [(r.end, 0, -r.start, f', "{r.name}")') for r in rows if not r.target]
-    for at, _, _, text in sorted(edits, reverse=True):
-        source = source[:at] + text + source[at:]
-    indent = source[: len(source) - len(source.lstrip())]
-    return "\n".join(
-        [source, *(f'{indent}{r.target} = checkpoint_name({r.target}, "{r.name}")' for r in rows if r.target)]
-    )
+def policy_text(variable: str, saved: Sequence[str], offloaded: Sequence[str]) -> str:
+    """The line, or the lines, that give a variable the policy that saves and offloads values of these names."""
+    quoted = lambda names: ", ".join(f'"{n}"' for n in names)
+    policies = f"{variable} = jax.checkpoint_policies"
+    if not offloaded:
+        line = f"{policies}.save_only_these_names({quoted(saved)})"
+        if len(line) < 100:
+            return line
+        return f"{policies}.save_only_these_names(\n    {fill(quoted(saved), 95, subsequent_indent='    ')}\n)"
+    rows = [
+        fill(f"{which}=[{quoted(names)}],", 96, initial_indent="    ", subsequent_indent="        ")
+        for which, names in (("names_which_can_be_saved", saved), ("names_which_can_be_offloaded", offloaded))
+    ]
+    head = f"{policies}.save_and_offload_only_these_names("
+    return "\n".join([head, *rows, f'    offload_src="{DEVICE}",', f'    offload_dst="{HOST}",', ")"])
 
 
 def places_of_values(program: Program) -> dict[Place, tuple[Var, ...]]:
@@ -200,101 +143,17 @@ def stack_of(equation: Equation) -> tuple[Place, ...]:
 @lru_cache(maxsize=65536)
 def _stack(traceback: Any) -> tuple[Place, ...]:
     places: list[Place] = []
-    for frame in compat.user_frames(traceback):
-        if is_own_code(frame.file_name):
+    for code, instruction in zip(*traceback.raw_frames(), strict=True):
+        whose = owner(code.co_filename)
+        if whose == "jaxviz":
             break
-        if not {"site-packages", "dist-packages"}.intersection(PurePath(frame.file_name).parts):
-            places.append(
-                Place(frame.file_name, frame.start_line, frame.start_column, frame.end_line, frame.end_column)
-            )
+        if whose == "user":
+            at = compat.frame_at(code, instruction)
+            places.append(Place(at.file_name, at.start_line, at.start_column, at.end_line, at.end_column))
     return tuple(reversed(places))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An expression or a statement in the source, by lines from 1 and columns in bytes from 0."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    target: str = ""
-
-
-def _expression(place: Place) -> _Found | None:
+def _expression(place: Place) -> Span | None:
     """Where an expression starts and ends, such that it can be put into a call."""
-    return _expressions(place.file, tuple(linecache.getlines(place.file))).get(place)
-
-
-@lru_cache(maxsize=256)
-def _expressions(file: str, lines: tuple[str, ...]) -> dict[Place, _Found]:
-    """The expressions of a file, by the places that Python records for evaluating them."""
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return {}
-    iterated = {id(n.iter) for n in ast.walk(tree) if isinstance(n, (ast.For, ast.comprehension))}
-    quoted = {id(n) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for n in ast.walk(text)}
-    found: dict[Place, _Found] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and _stands_alone(node, lines):
-            at = (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
-            found[Place(file, *at)] = _Found(*at, node.target.id)
-        if not isinstance(node, (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.Attribute)):
-            continue
-        if id(node) in iterated or id(node) in quoted or not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
-            continue
-        start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
-        found[Place(file, *start, *end)] = _Found(*start, *end)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            # Where a method is called on another line than its object starts on, Python records the name of the method as the start.
-            line, column = node.func.end_lineno or 0, (node.func.end_col_offset or 0) - len(node.func.attr.encode())
-            found.setdefault(Place(file, line, column, *end), _Found(*start, *end))
-    return found
-
-
-def _stands_alone(node: ast.stmt, lines: Sequence[str]) -> bool:
-    """Whether a statement has its lines to itself, so that another can follow it."""
-    before = lines[node.lineno - 1].encode()[: node.col_offset]
-    after = lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset :].decode().strip()
-    return not before.strip() and (not after or after.startswith("#"))
-
-
-def with_source(rows: Sequence[CodeRow], places: Sequence[Place]) -> list[CodeRow]:
-    """The rows, in the order of the source, with the lines that their places stand in; places that share a line share their lines."""
-    order = sorted(range(len(rows)), key=lambda i: (places[i].file, _found(places[i]).line))
-    made: list[CodeRow] = []
-    together: list[int] = []
-
-    def write() -> None:
-        spans = [_found(places[i]) for i in together]
-        if not spans:
-            return
-        top, bottom = min(s.line for s in spans), max(s.end_line for s in spans)
-        file = places[together[0]].file
-        lines = linecache.getlines(file)[top - 1 : bottom]
-        source = "".join(lines).rstrip("\n")
-        at = lambda line, column: sum(map(len, lines[: line - top])) + len(lines[line - top].encode()[:column].decode())
-        for i, s in zip(together, spans, strict=True):
-            made.append(
-                replace(
-                    rows[i], line=top, source=source, start=at(s.line, s.column), end=at(s.end_line, s.end_column),
-                    target=s.target,
-                )
-            )  # fmt: skip
-
-    for i in order:
-        if together:
-            bottom = max(_found(places[k]).end_line for k in together)
-            if places[i].file != places[together[0]].file or _found(places[i]).line > bottom:
-                write()
-                together = []
-        together.append(i)
-    write()
-    return made
-
-
-def _found(place: Place) -> _Found:
-    found = _expression(place)
-    assert found is not None
-    return found
+    found = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
+    return found if found is not None and found.can_be_called else None

@@ -1,8 +1,8 @@
 """What a plan of what to save chooses from, and how it is solved.
 
-What JAX computes again in a checkpoint that saves values by name is decided on the very program that JAX would differentiate: the
+What JAX recomputes in a checkpoint that saves values by name is decided on the very program that JAX would differentiate: the
 function with a name after each value that could be saved. A value can be had in the backward pass if it is an input, or is saved by its
-name, or is computed again from operands that can be had. Each value that the linear program takes must be. The cheapest choice is an
+name, or is recomputed from operands that can be had. Each value that the linear program takes must be. The cheapest choice is an
 integer program, solved by HiGHS.
 
 Source: Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization" (MLSys 2020, arXiv:1910.02653), who put it as an
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Derivation, derive
-from jaxviz.features.cost.parts import cost_of
+from jaxviz.features.cost.parts import cost_of, parts
+from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
 from jaxviz.higher_order import of
 from jaxviz.higher_order.checkpoint import CHECKPOINT
@@ -55,16 +58,20 @@ class Saved:
     Args:
       name: given to it by `jax.ad_checkpoint.checkpoint_name`.
       expression: the operation that makes it.
+      label: the user's expression for it, where one is found; else the same.
       type: its type.
       nbytes: its size in bytes.
       location: the user's line.
+      offloaded: whether it is moved to the memory of the host.
     """
 
     name: str
     expression: str
+    label: str
     type: str
     nbytes: int
     location: Location | None
+    offloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,12 @@ class Point:
       nbytes: of all residuals, arguments and constants included.
       flops: of forward and backward together, beyond those of the function without checkpoints; but not the rounding of what is
         saved, which JAX adds for each.
+      offloaded: bytes that are moved to the host, which are not counted among the others.
     """
 
     nbytes: int
     flops: int
+    offloaded: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,17 +160,21 @@ class Graph:
     Args:
       derivation: of the function.
       recompute_collectives: whether values that devices exchange may be exchanged again.
+      sizes: of the function's values.
     """
 
-    def __init__(self, derivation: Derivation, recompute_collectives: bool):
+    def __init__(self, derivation: Derivation, recompute_collectives: bool, sizes: Sizes | None = None):
+        self.sizes_of = sizes or Sizes()
         self.copies: dict[Var, Var] = {}
         """A value of a function that was called -> the value there, which all its calls share."""
         flat = inlined(derivation.primal, _OPENED, self.copies)
         self.has_checkpoints = any(of(e).is_checkpoint for _, e in derivation.primal.walk())
         self.plain = derive_like(flat, derivation) if self.has_checkpoints else derivation
-        self.all_nbytes = sum(nbytes(a.aval) for a in _distinct(self.plain.linearized.residuals))
+        kept = self.sizes_of.residuals(self.plain)
+        self.all_nbytes = sum(kept[a] for a in distinct(self.plain.linearized.residuals))
         self.flat = numbers_in_place(flat)
         self.makers = {v: e for _, e in self.flat.walk() for v in e.outvars}
+        self.naming = Naming(self.flat)
         self.recompute_collectives = recompute_collectives
         given = {*self.flat.invars, *self.flat.constvars}
         self._choose_from({f"{_PREFIX}{k}": (v,) for k, v in enumerate(_worth_a_name(self.flat, given))})
@@ -194,12 +207,12 @@ class Graph:
         self.producer: dict[Atom, int] = {v: i for i, n in enumerate(self.nodes) for v in n.equation.outvars}
         # A checkpoint repeats effects, such as a `jax.debug.print`, in the backward pass.
         repeated = [a for n in self.nodes if compat.has_effects(n.equation.effects) for a in n.equation.invars]
-        self.needed = [a for a in _distinct([*whole.linearized.residuals, *repeated]) if isinstance(a, Var)]
+        self.needed = [a for a in distinct([*whole.linearized.residuals, *repeated]) if isinstance(a, Var)]
         n_results = len(whole.forward.outvars) - whole.n_residuals
         self.in_forward, _ = self.reached(whole.forward.outvars[:n_results], frozenset())
         each: dict[Operation, int] = {}
         self.flops = [0] * len(self.nodes)
-        """Of computing each node again; what only residuals need costs nothing, since it leaves the forward pass."""
+        """Of recomputing each node; what only residuals need costs nothing, since it leaves the forward pass."""
         for i in self.in_forward:
             self.flops[i] = (
                 _flops(self.nodes[i].equation, each) * self.nodes[i].where.times * self.nodes[i].where.devices
@@ -265,7 +278,9 @@ class Graph:
                     self.nodes.append(_Node(e, here, reads=_reads(e)))
                 else:
                     name = next((marked[a] for a in (e, *ancestors(e)) if a in marked), "")
-                    self.nodes.append(_Node(e, here, name, nbytes=here.nbytes(e.outvars[0])))
+                    on_one = name and self.sizes_of.is_per_device
+                    size = self.sizes_of.of(self.candidates[name][0]) if on_one else here.nbytes(e.outvars[0])
+                    self.nodes.append(_Node(e, here, name, nbytes=size))
                 continue
             body: Program = e.params["jaxpr"]
             bound = {*body.invars, *(v for inner in body.equations for v in inner.outvars)}
@@ -320,8 +335,45 @@ class Graph:
                 pending += node.equation.invars if node.reads is None else node.reads[a]
         return nodes, seen.intersection(self.inputs)
 
+    def reached_by_sets(self, names: Sequence[str]) -> tuple[list[np.ndarray], dict[Atom, np.ndarray]]:
+        """The same for all sets of some candidates at once: for each node, and for each input, which sets reach it.
+
+        Set number k saves the names of the bits that are set in k.
+        """
+        sets = np.arange(2 ** len(names))
+        saved = {name: (sets >> k) & 1 == 1 for k, name in enumerate(names)}
+        wanted: dict[Atom, np.ndarray] = {}
+
+        def want(atom: Atom, where: np.ndarray) -> None:
+            value = self.resolved(atom)
+            if not isinstance(value, Literal):
+                wanted[value] = wanted[value] | where if value in wanted else where
+
+        for value in self.needed:
+            want(value, np.ones(len(sets), bool))
+        nowhere = np.zeros(len(sets), bool)
+        here = [nowhere] * len(self.nodes)
+        while True:
+            for i in reversed(range(len(self.nodes))):
+                node = self.nodes[i]
+                made: dict[Var, np.ndarray] = {v: wanted[v] for v in node.equation.outvars if v in wanted}
+                if not made:
+                    continue
+                here[i] = np.logical_or.reduce(list(made.values()))
+                again = ~saved[node.name] if node.name in saved else True
+                for result, where in made.items():
+                    for a in node.equation.invars if node.reads is None else node.reads[result]:
+                        want(a, where & again)
+            before = sum(int(w.sum()) for w in wanted.values())
+            for v, carried in self.carried.items():
+                if v in wanted:
+                    want(carried.first, wanted[v])
+                    want(carried.before, wanted[v])
+            if sum(int(w.sum()) for w in wanted.values()) == before:
+                return here, {v: wanted[v] for v in self.inputs if v in wanted}
+
     def _refuse_what_no_name_saves(self) -> None:
-        """What may not be computed again, and is all the same with all names saved, as inside of a cond.
+        """What may not be recomputed, and is all the same with all names saved, as inside of a cond.
 
         Raises:
           ValueError: devices would exchange values again.
@@ -337,21 +389,23 @@ class Graph:
                 self.fixed[i] = False
 
     def _constraints(self) -> Problem:
-        """The choices: each node computed again or not; each name saved or not; and what can be had, by place of a name, by input, by what
-        is carried, and by result where an equation makes several of different operands.
+        """The choices: each node recomputed or not; each name saved or not; each input held or not; and what can be had, by place of a
+        name, by input, by what is carried, and by result where an equation makes several of different operands.
 
-        What is had at a name's place is computed again or saved, and what is saved stands once in that.
+        What is had at a name's place is recomputed or saved, and what is saved stands once in that.
         """
         counter = itertools.count(len(self.nodes))
         self.name_at = {name: next(counter) for name in self.candidates}
         named = [(i, next(counter)) for i, n in enumerate(self.nodes) if n.name]
         input_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
+        self.input_at = input_at
+        had_at: dict[Atom, int] = {v: next(counter) for v in self.inputs}
         carry_at: dict[Atom, int] = {v: next(counter) for v in self.carried}
         result_at: dict[Atom, int] = {v: next(counter) for n in self.nodes if n.reads is not None for v in n.reads}
         size = next(counter)
         place: dict[Atom, int] = {v: i for v, i in self.producer.items() if not self.nodes[i].name}
         place |= {self.nodes[i].equation.outvars[0]: at for i, at in named}
-        place |= {**input_at, **carry_at, **result_at}
+        place |= {**had_at, **carry_at, **result_at}
         rows: list[tuple[int, tuple[int, ...]]] = []
 
         def places(atoms: Sequence[Atom]) -> list[int]:
@@ -365,6 +419,7 @@ class Graph:
                 rows += [(i, (y,)) for y in places(n.equation.invars)]
         for i, at in named:
             rows.append((at, (self.name_at[self.nodes[i].name], *places(self.nodes[i].equation.invars))))
+        rows += [(had_at[v], (input_at[v],)) for v in self.inputs]
         for v, carried in self.carried.items():
             rows += [(carry_at[v], (y,)) for y in places((carried.first, carried.before))]
         lower, upper = np.zeros(size), np.ones(size)
@@ -374,56 +429,71 @@ class Graph:
         for name, at in self.name_at.items():
             self.sizes[at] = self.named_sizes[name]
         for v, at in input_at.items():
-            self.sizes[at] = nbytes(v.aval)
+            self.sizes[at] = self._input_nbytes(v)
         self.work = np.zeros(size)
         self.work[: len(self.nodes)] = self.flops
         return Problem.of(rows, lower, upper)
+
+    def _input_nbytes(self, v: Atom) -> int:
+        """Of an input of the function, as its forward program has it."""
+        if not self.sizes_of.is_per_device:
+            return nbytes(v.aval)
+        own: dict[Atom, Atom] = dict(zip(self.whole.forward.invars, self.flat.invars, strict=True))
+        return self.sizes_of.of(own.get(v, v))
 
     @property
     def least(self) -> int:
         """The fewest bytes that a plan can come to."""
         if self._least is None:
-            self._least = self._outcome_of(self.problem.least(_scaled(self.sizes))).point.nbytes
+            self._least = self._outcome_of(self.problem.least(scaled(self.sizes))).point.nbytes
         return self._least
 
     def solve(self, budget: int) -> Solution:
         """The plan of the fewest FLOPs within a budget of bytes, of as few bytes as that work allows."""
-        found = self.problem.within(_scaled(self.work) + 1e-6 * _scaled(self.sizes), self.sizes, budget)
+        found = self.problem.within(scaled(self.work) + 1e-6 * scaled(self.sizes), self.sizes, budget)
         solution = self._outcome_of(found)
         if solution.point.nbytes > budget:
             return solution
-        # What it does not compute again stays so; with that the fewest bytes are a problem without a limit.
-        settled = np.where((found < 0.5) & (self.work > 0), 0.0, self.problem.upper)
+        # What it does not recompute stays so; with that the fewest bytes are a problem without a limit.
         fewest = self._outcome_of(
-            replace(self.problem, upper=settled).least(_scaled(self.sizes) + 1e-6 * _scaled(self.work))
+            self.problem.settled(found, self.work).least(scaled(self.sizes) + 1e-6 * scaled(self.work))
         )
         fitting = [s for s in (solution, fewest) if s.point.nbytes <= budget]
         return min(fitting, key=lambda s: (s.point.flops, s.point.nbytes))
 
     def solve_for_bytes(self, flops: int) -> Solution:
-        """The plan of the fewest bytes that computes no more FLOPs again than this."""
-        return self._outcome_of(self.problem.within(_scaled(self.sizes) + 1e-6 * _scaled(self.work), self.work, flops))
+        """The plan of the fewest bytes that recomputes no more FLOPs than this."""
+        return self._outcome_of(self.problem.within(scaled(self.sizes) + 1e-6 * scaled(self.work), self.work, flops))
 
     def _outcome_of(self, chosen: np.ndarray) -> Solution:
         return self.outcome([name for name, at in self.name_at.items() if chosen[at] > 0.5])
 
     def outcome(self, saved: Sequence[str]) -> Solution:
-        """What comes of saving these names: those of them that are read, and what is computed again."""
+        """What comes of saving these names: those of them that are read, and what is recomputed."""
         nodes, inputs = self.reached(self.needed, frozenset(saved))
         used = {self.nodes[i].name for i in nodes}.intersection(saved)
         size = sum(n.where.times * n.nbytes for n in map(self.nodes.__getitem__, nodes) if n.name in used)
-        size += sum(nbytes(v.aval) for v in inputs)
+        size += sum(map(self._input_nbytes, inputs))
         in_order = tuple(self.described(name) for name in self.candidates if name in used)
         return Solution(in_order, Point(size, sum(self.flops[i] for i in nodes)))
+
+    def transcendentals(self, saved: Sequence[str]) -> dict[str, int]:
+        """How often each function that XLA counts apart, such as `tanh`, is recomputed where these names are saved; the most first."""
+        nodes, _ = self.reached(self.needed, frozenset(saved))
+        found: Counter[str] = Counter()
+        for node in (self.nodes[i] for i in nodes & self.in_forward):
+            for part in parts(node.equation):
+                found[part.equation.primitive.name] += part.cost.transcendentals * node.where.times * node.where.devices
+        return dict((+found).most_common())
 
     def described(self, name: str) -> Saved:
         v = self.candidates[name][0]
         made_by, size = self.makers[v], self.named_sizes[name]
-        often = size // max(nbytes(v.aval), 1)
+        often = size // max(self.sizes_of.of(v), 1)
         kind = v.aval.str_short(short_dtypes=True)
-        return Saved(
-            name, made_by.primitive.name, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by)
-        )
+        what = str(made_by.primitive.name)
+        label = self.naming.name(made_by, (), made_by.outvars.index(v)) or what
+        return Saved(name, what, label, f"{often:,} × {kind}" if often > 1 else kind, size, location_of(made_by))
 
     def times(self, name: str) -> int:
         """How many values get a name in a call of the function: one in each iteration of a loop."""
@@ -454,10 +524,11 @@ def _exchanges(equation: Equation) -> bool:
 
 def derive_like(program: Program, other: Derivation) -> Derivation:
     """A program derived in the inputs that another derivation is derived in."""
-    return derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
+    made = derive(program, argnums=tuple(i for i, nonzero in enumerate(other.nonzeros) if nonzero))
+    return replace(made, placed=other.placed, n_results=other.n_results)
 
 
-def _distinct(atoms: Sequence[Atom]) -> list[Atom]:
+def distinct(atoms: Sequence[Atom]) -> list[Atom]:
     return [a for a in dict.fromkeys(atoms) if not (isinstance(a, Literal) and not a.held)]
 
 
@@ -473,7 +544,7 @@ def _worth_a_name(program: Program, given: Collection[Atom]) -> list[Var]:
     for e in program.equations:
         if of(e) in _BODIES:
             found |= dict.fromkeys(_worth_a_name(e.params["jaxpr"], e.params["jaxpr"].constvars))
-        worth = [v for v in e.outvars if v in read and _can_be_saved(v.aval)]
+        worth = [v for v in e.outvars if v in read and can_be_saved(v.aval)]
         if len(e.outvars) == 1 and _is_free(e, free, each):
             free.update(e.outvars)
             continue
@@ -498,13 +569,13 @@ def _flops(equation: Equation, each: dict[Operation, int]) -> int:
     return each[equation.operation]
 
 
-def _scaled(amounts: np.ndarray) -> np.ndarray:
+def scaled(amounts: np.ndarray) -> np.ndarray:
     """Amounts whose usual size is about one, well above the solver's tolerance."""
     some = amounts[amounts > 0]
     return amounts / np.median(some) if len(some) else amounts
 
 
-def _can_be_saved(aval: Any) -> bool:
+def can_be_saved(aval: Any) -> bool:
     """Whether it is an array, and of a type that JAX's checkpoint saves: it rounds what it saves, and complex values cannot be."""
     return nbytes(aval) > 0 and hasattr(aval, "shape") and not jax.dtypes.issubdtype(aval.dtype, np.complexfloating)
 

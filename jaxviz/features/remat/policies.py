@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxviz.analysis.checkpoints import FATES, CheckpointReport, report_checkpoints
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.remat.set_policy import has_checkpoints
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
@@ -17,8 +17,9 @@ from jaxviz.higher_order import of
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
+from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, short_location
+from jaxviz.report.tables import counted, format_bytes, line_label, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 ROWS = 15
@@ -45,18 +46,18 @@ class Group:
 
     def table(self) -> Table:
         """Values that one line makes in one way and that had the same fate, together; those that were saved first."""
-        alike = Counter((v.fate, v.expression, v.type, v.nbytes, v.location) for v in self.report.values)
+        alike = Counter((v.fate, v.label, v.type, v.nbytes, v.location) for v in self.report.values)
         ordered = sorted(alike.items(), key=lambda item: (FATES.index(item[0][0]), -item[0][3] * item[1]))
         rows = [
-            (fate, expression, of_type(n, kind), format_bytes(n * size), short_location(at))
-            for (fate, expression, kind, size, at), n in ordered
+            (fate, of_type(n, kind), format_bytes(n * size), short_location(at), f"`{label}`")
+            for (fate, label, kind, size, at), n in ordered
         ]
         more = lambda n: f"and {len(rows) - n} more lines: {_listed(r[0] for r in rows[n:])}"
-        return Table(("decision", "value", "type", "bytes", "line"), rows, "<<<><", self.summary, ROWS, more)
+        return Table(("decision", "type", "bytes", "line", "value"), rows, "<<><<", self.summary, ROWS, more)
 
 
 def of_type(count: int, kind: str) -> str:
-    return f"{count} of {kind}" if count > 1 else kind
+    return f"{count:,} × {kind}" if count > 1 else kind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,13 +88,13 @@ class PolicyReport(Report):
 
     @property
     def summary(self) -> str:
-        """`policies of loss: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; its gradient keeps 2.4 MiB in all`."""
-        kept = f"its gradient keeps {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
+        """policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 recomputed 8.1 MiB; it keeps 2.4 MiB in all."""
+        kept = f"it keeps {format_bytes(self.residuals.nbytes)} in {counted(len(self.residuals), 'value')}"
         n = len(self.checkpoints)
         if not n:
             is_known = not any(u.is_opaque for u in self.residuals.unopened)
-            found = "it has no checkpoint that is differentiated" if is_known else "no checkpoint is found"
-            return f"policies of {self.function}: {found}; {kept}"
+            found = "there is no checkpoint that is differentiated" if is_known else "no checkpoint is found"
+            return f"policies of the {self.residuals.gradient}: {found}; {kept}"
         sizes = {
             fate: [c.runs * v.nbytes for c in self.checkpoints for v in c.values if v.fate == fate]
             for fate in FATES[:3]
@@ -103,7 +104,18 @@ class PolicyReport(Report):
             for fate, found in sizes.items()
             if found
         ]
-        return f"policies of {self.function}: {counted(n, 'checkpoint')}, {', '.join([*parts, kept])} in all"
+        return (
+            f"policies of the {self.residuals.gradient}: {counted(n, 'checkpoint')}, {', '.join([*parts, kept])} in all"
+        )
+
+    def _picture(self) -> str:
+        rows = (
+            (line_label(v.location), c.runs * v.nbytes, v.fate)
+            for c in self.checkpoints
+            for v in c.values
+            if v.fate != "not needed"
+        )
+        return bars(rows, f"bytes of the values in the checkpoints of {self.function}, by line")
 
     def _parts(self) -> Iterator[str | Table]:
         yield from (group.table() for group in self.groups)
@@ -119,11 +131,11 @@ class PolicyReport(Report):
 
 @api_boundary
 @deep_stack
-def policies(f: Any, *args: Any, argnums: int | Sequence[int] = 0, **kwargs: Any) -> PolicyReport:
+def policies(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> PolicyReport:
     """What becomes of each value of the checkpointed functions in a program, and which policy decided it.
 
     >>> print(jaxviz.policies(loss, params, x))
-    policies of loss: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1 MiB, its gradient keeps ...
+    policies of the gradient of `loss` in `params`: 12 checkpoints, 84 values saved 1.2 MiB, 456 values recomputed 8.1 MiB, it keeps ...
 
     Args:
       f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
@@ -157,7 +169,7 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
     for inner, outer in dict.fromkeys(_nested(primal, None)):
         yield (
             f"The checkpoint of {inner} stands in that of {outer}: the policy of {outer} decides what is kept between the two passes, "
-            f"that of {inner} what is kept while the backward pass computes its part of {outer} again."
+            f"that of {inner} what is kept while the backward pass recomputes its part of {outer}."
         )
 
 

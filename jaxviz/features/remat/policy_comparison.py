@@ -1,4 +1,4 @@
-"""A function under several checkpoint policies, side by side: what it keeps, computes again, and peaks at."""
+"""A function under several checkpoint policies, side by side: what it keeps, recomputes, and peaks at."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from jaxviz.analysis.checkpoints import (
     report_checkpoints,
     times,
 )
+from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import Tracer, defined_at, location_of
-from jaxviz.derivation import Derivation, derive
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import MemoryTimeline, XlaMemory, memory, xla_memory
+from jaxviz.features.remat.drawing import draw_peaks
+from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.graph import best_trades
-from jaxviz.features.remat.plan import RematPlan, plan_remat
+from jaxviz.features.remat.plan import RematPlan
+from jaxviz.features.remat.planning import plan_remat
 from jaxviz.features.remat.policies import of_type
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import no_gradient_note
@@ -35,6 +39,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.expressions import shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
@@ -96,7 +101,7 @@ class Outcome:
 
     @cached_property
     def decided(self) -> Mapping[Key, Counter[str]]:
-        """For values that one line makes in one way, how many are saved, computed again and so on; those not needed are left out."""
+        """For values that one line makes in one way, how many are saved, recomputed and so on; those not needed are left out."""
         kept = Counter(_kept(self.derivation))
         found: dict[Key, Counter[str]] = {}
         for c in self.checkpoints:
@@ -129,21 +134,23 @@ class Key:
       expression: the operation that makes them.
       type: of each.
       nbytes: of each.
+      label: the user's expression for one of them, where one is found.
     """
 
     location: Location | None
     expression: str
     type: str
     nbytes: int
+    label: str = field(default="", compare=False)
 
 
 def _key(report: CheckpointReport, v: Decided) -> Key:
-    return Key(v.location, v.expression, times(report.lengths, v.type), report.runs * v.nbytes)
+    return Key(v.location, v.expression, times(report.lengths, v.type), report.runs * v.nbytes, v.label)
 
 
 def _kept(derivation: Derivation) -> Iterable[Key]:
     """What the residuals of a derivation are, but for arguments and constants, and dummies of conds."""
-    trace = Tracer(derivation.forward, looks_through)
+    trace, naming = Tracer(derivation.forward, looks_through), Naming(derivation.primal)
     for atom in dict.fromkeys(derivation.linearized.residuals):
         for source in trace(atom):
             e = source.equation
@@ -151,7 +158,8 @@ def _kept(derivation: Derivation) -> Iterable[Key]:
                 aval = next(v.aval for v in e.outvars if v is source.atom)
                 kind = times(source.lengths, aval.str_short(short_dtypes=True))
                 size = math.prod(source.lengths) * nbytes(aval)
-                yield Key(location_of(e, source.within), described(e), kind, size)
+                label = naming.name(e, source.within, source.place)
+                yield Key(location_of(e, source.within), described(e), kind, size, label)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +199,7 @@ class Difference:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for programs."""
         named = attributes(self.key, ("type", "nbytes", "location"))
-        return {"value": self.key.expression, **named, **attributes(self, ("count", "decisions"))}
+        return {"value": self.key.label or self.key.expression, **named, **attributes(self, ("count", "decisions"))}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -252,6 +260,14 @@ class PolicyComparison(Report):
         except (ValueError, TypeError, JaxvizError):
             return None
 
+    @cached_property
+    def best_plans(self) -> tuple[Trade, ...]:
+        """The best trades of peak for work that plans come to, the lowest peak first; none of what cannot be planned, or takes long to plan."""
+        if sum(1 for _ in self.without.derivation.forward.walk()) > MOST_TO_PLAN:
+            return ()
+        plan = self._planned(1.0)
+        return plan.front if plan is not None else ()
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the policies are not set in."""
@@ -260,10 +276,10 @@ class PolicyComparison(Report):
 
     @property
     def summary(self) -> str:
-        """`policies of loss on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB kept in 463 values, …`."""
+        """policies of the gradient of `loss` in `params` on 12 checkpoints of layer (model.py:12); without checkpoints: 8.7 MiB kept in 463 values, …."""
         w = self.without
         return (
-            f"policies of {self.function} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} kept in "
+            f"policies of the {w.derivation.gradient} on {self.checkpoints}; without checkpoints: {format_bytes(w.nbytes)} kept in "
             f"{counted(len(w.residuals), 'value')}, {format_bytes(w.nbytes_without_arguments)} of it no arguments, "
             f"{format_flops(w.all_flops)}, modelled peak {format_bytes(w.peak_nbytes)}"
         )
@@ -282,7 +298,7 @@ class PolicyComparison(Report):
     def _values(self, shown: Sequence[Difference]) -> list[tuple[str, ...]]:
         return [
             (
-                d.key.expression, of_type(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
+                d.key.label or d.key.expression, of_type(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
                 short_location(d.key.location), *d.texts(),
             )
             for d in shown
@@ -296,15 +312,18 @@ class PolicyComparison(Report):
             parts.append(f"{sum(d.count for d in kept):,} more, {format_bytes(sum(d.at_stake for d in kept))}")
         if again:
             parts.append(
-                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} kept by none or by all, but computed again under one and not needed "
+                f"{counted(again, 'value')} {'are' if again > 1 else 'is'} kept by none or by all, but recomputed under one and not needed "
                 "under another"
             )
         return f"and {'; '.join(parts)}" if parts else ""
 
+    def _picture(self) -> str:
+        return draw_peaks(self)
+
     def _parts(self) -> Iterator[str | Table]:
         shown = [d for d in self.differences if d.at_stake][:ROWS]
         names = [o.name for o in self.outcomes]
-        values = [(printable(r[0], 26), *r[1:]) for r in self._values(shown)]
+        values = [(shortened_expression(r[0], 26), *r[1:]) for r in self._values(shown)]
         is_wide = width_of((*_VALUES, *names), values) > 100
         rows = [(f"{i + 1} " * is_wide + printable(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
         yield Table(_HEADS, rows, "<>>>>>")
@@ -360,7 +379,7 @@ class PolicyComparison(Report):
         }
 
     def plot(self, plans: bool = True, ax: Axes | None = None) -> Figure:
-        """The policies as points, bytes kept against FLOPs computed again; and what the best plans come to, as a line.
+        """The policies as points, bytes kept against FLOPs recomputed; and what the best plans come to, as a line.
 
         Args:
           plans: whether to draw that line, for which some plans are made; it is left out where the function cannot be planned.
@@ -369,9 +388,12 @@ class PolicyComparison(Report):
         from jaxviz.features.remat.plot import plot_policies  # matplotlib takes a while to import
 
         plan = self._planned(1.0) if plans else None
-        points = {*plan.front, *(p.point for p in self.plans if p is not None)} if plan is not None else set()
+        points = {p.point for p in (plan, *self.plans) if p is not None} if plan is not None else set()
         return plot_policies(self, best_trades(points), ax)
 
+
+MOST_TO_PLAN = 3_000
+"""Equations of a forward program; plans for more are made where they are asked for, and not for a drawing: these take some seconds."""
 
 _VALUES = ("value", "type", "bytes", "line")
 _HEADS = ("policy", "kept", "beside args", "values", "extra FLOPs", "model peak")
@@ -383,11 +405,11 @@ def compare_policies(
     f: Any,
     *args: Any,
     policies: Any = ("dots_saveable", "nothing_saveable"),
-    argnums: int | Sequence[int] = 0,
+    argnums: Argnums = 0,
     xla: bool = False,
     **kwargs: Any,
 ) -> PolicyComparison:
-    """What a function's gradient keeps, computes again and peaks at under several checkpoint policies.
+    """What a function's gradient keeps, recomputes and peaks at under several checkpoint policies.
 
     A policy takes the place of that of each checkpoint in the function, those inside of others too. A function that has none gets one
     around all of it. The figures are those that JAX comes to where the policy is written there.

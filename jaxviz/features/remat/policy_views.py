@@ -8,7 +8,10 @@ from typing import Any
 
 from jaxviz.features.memory.model import KINDS
 from jaxviz.features.memory.timeline import MemoryTimeline, curve, peak_text
+from jaxviz.features.remat.drawing import draw_policies
+from jaxviz.features.remat.graph import Point, best_trades
 from jaxviz.features.remat.policy_comparison import PolicyComparison, number, width_of
+from jaxviz.report.pictures import bars
 from jaxviz.report.report import Drawn, Part, Report, Table, attributes, plain
 from jaxviz.report.tables import format_bytes, format_change, printable
 
@@ -27,9 +30,9 @@ class MemoryComparison(Report):
 
     @property
     def summary(self) -> str:
-        """`memory of loss under 2 policies: nothing_saveable peaks 3.6 MiB (43%) below dots_saveable`."""
+        """memory of the gradient of `loss` in `params` under 2 policies: nothing_saveable peaks 3.6 MiB (43%) below dots_saveable."""
         outcomes = self.policies.outcomes
-        head = f"memory of {self.policies.function} under {len(outcomes)} polic{'ies' if len(outcomes) > 1 else 'y'}"
+        head = f"memory of the {self.policies.without.derivation.gradient} under {len(outcomes)} polic{'ies' if len(outcomes) > 1 else 'y'}"
         low, high = (pick(outcomes, key=lambda o: o.peak_nbytes) for pick in (min, max))
         less = high.peak_nbytes - low.peak_nbytes
         if not less:
@@ -46,6 +49,11 @@ class MemoryComparison(Report):
                 less = [format_change(sizes[1] - sizes[0])] if len(alive) == 2 else []
                 rows.append((kind, *map(format_bytes, sizes), *less))
         return heads, rows
+
+    def _picture(self) -> str:
+        alive = ((o.name, zip(KINDS, _at_peak(o.timeline), strict=True)) for o in self.policies.outcomes)
+        rows = [(name, n, kind) for name, sizes in alive for kind, n in sizes if n]
+        return bars(rows, f"bytes alive at the modelled peak of the gradient of {self.policies.function}")
 
     def _parts(self) -> Iterator[Part]:
         outcomes = self.policies.outcomes
@@ -82,15 +90,19 @@ class PlanComparison(Report):
 
     @property
     def summary(self) -> str:
-        """`plans for loss at the bytes of 2 policies: at most 31% fewer FLOPs computed again`."""
+        """plans for the gradient of `loss` in `params` at the bytes of 2 policies: up to 31% fewer FLOPs recomputed."""
         fewer = [
             1 - plan.flops / o.flops
             for o, plan in zip(self.policies.outcomes, self.policies.plans, strict=True)
             if plan is not None and o.flops
         ]
         n = len(self.policies.outcomes)
-        head = f"plans for {self.policies.function} at the bytes of {n} polic{'ies' if n > 1 else 'y'}"
-        return f"{head}: up to {max(fewer):.0%} fewer FLOPs computed again" if max(fewer, default=0) > 0 else head
+        head = f"plans for the {self.policies.without.derivation.gradient} at the bytes of {n} polic{'ies' if n > 1 else 'y'}"
+        return f"{head}: up to {max(fewer):.0%} fewer FLOPs recomputed" if max(fewer, default=0) > 0 else head
+
+    def _picture(self) -> str:
+        plans = [Point(p.nbytes, p.flops) for p in self.policies.plans if p is not None]
+        return draw_policies(self.policies, best_trades({*plans}))
 
     def _parts(self) -> Iterator[Table]:
         rows = []

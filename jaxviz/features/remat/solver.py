@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ _EXACT = 3000
 """Up to so many unknowns the whole problem is given to the solver of integer programs; beyond, what is left of it: see `within`."""
 _SECONDS = 5.0, 1.0
 """That the solver may take for the whole of a small problem, and for what is left of a large one."""
+_DUST = 1e-7
+"""The share of the largest number of a problem below which others are none to the solver, which would say so on the screen."""
 _STEPS = (0.1, 1.0, 10.0)
 """By how much what weight is worth is raised and lowered, until one side of the limit is left for the other: the more, the more there
 is left to be solved exactly."""
@@ -40,13 +42,35 @@ class Problem:
         values[np.flatnonzero(np.diff(at, prepend=-1))] = 1.0
         return Problem(csr_array((values, (at, columns)), shape=(len(rows), len(lower))), lower, upper)
 
-    def least(self, cost: np.ndarray) -> np.ndarray:
+    def with_twins(self, columns: Sequence[int]) -> Problem:
+        """The same with a second choice beside each of some, that does as well; they come after all others, in this order."""
+        from scipy.sparse import csc_array, hstack
+
+        at = np.asarray(columns, int)
+        matrix = hstack([self.matrix, csc_array(self.matrix)[:, at]], format="csr")
+        lower, upper = np.append(self.lower, np.zeros(len(at))), np.append(self.upper, self.upper[at])
+        return Problem(matrix, lower, upper)
+
+    def settled(self, chosen: np.ndarray, cost: np.ndarray) -> Problem:
+        """The same where what is not among some choices, and costs something, stays so."""
+        return replace(self, upper=np.where((chosen < 0.5) & (cost > 0), 0.0, self.upper))
+
+    def least(self, cost: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
         """The choices of the least cost.
+
+        Args:
+          cost: of each.
+          second: of those with the same cost, the least of this.
 
         Raises:
           ValueError: there are none.
         """
-        return np.asarray(np.round(self._relaxed(cost).x))
+        if not len(cost):
+            return cost
+        if second is None:
+            return np.asarray(np.round(self._relaxed(cost).x))
+        chosen = np.asarray(np.round(self._relaxed(cost + 1e-6 * second).x))
+        return self.settled(chosen, cost).least(second + 1e-6 * cost)
 
     def within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
         """The choices of the least cost whose weight keeps to a limit; the best to a tenth of a percent, where the problem is small.
@@ -55,14 +79,13 @@ class Problem:
           ValueError: there are none.
         """
         unit = max(float(weight.max(initial=0.0)), 1e-300)
-        weight, limit = weight / unit, limit / unit
-        kept = limit
+        kept = limit / unit
         for _ in range(4):
-            x = self._within(cost, weight, kept)
+            x = self._within(cost, weight / unit, kept)
             over = weight @ x - limit
-            if over <= 0:
+            if over <= 1e-12 * limit:  # what the sum is rounded by
                 return x
-            kept -= 2 * over  # the solver's tolerance
+            kept -= 2 * over / unit  # the solver's tolerance
         return self.least(weight)
 
     def _within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
@@ -105,7 +128,7 @@ class Problem:
         bounds = np.stack([self.lower, self.upper], axis=1)
         found = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
         if found.x is None:
-            raise ValueError(f"no plan was found: {found.message}")
+            raise ValueError("nothing that could be saved keeps to the limit")
         return found
 
     def _whole(
@@ -116,13 +139,18 @@ class Problem:
 
         constraints = [
             LinearConstraint(self.matrix, -np.inf, 0.0),
-            LinearConstraint(weight[None], -np.inf, limit),
+            LinearConstraint(_without_dust(weight)[None], -np.inf, limit),
         ]
         found = milp(
-            cost,
+            _without_dust(cost),
             integrality=np.ones(len(cost)),
             bounds=Bounds(lower, upper),
             constraints=constraints,
             options={"time_limit": seconds, "mip_rel_gap": 1e-3},
         )
         return None if found.x is None else np.round(found.x)
+
+
+def _without_dust(numbers: np.ndarray) -> np.ndarray:
+    """Numbers without those that are below what a solver can tell from none beside the largest."""
+    return np.where(np.abs(numbers) < _DUST * np.abs(numbers).max(initial=0.0), 0.0, numbers)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from jaxviz.analysis.walk import Site, Source, Tracer, location_of
+from jaxviz.analysis.site import Site
+from jaxviz.analysis.walk import Source, Tracer, location_of
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import Body, bodies, is_call, is_scan, of, scan_length
 from jaxviz.higher_order.jit import JIT
@@ -20,7 +21,7 @@ from jaxviz.report.tables import format_bytes, nbytes, short_location, type_text
 from jaxviz.transforms.inline import inlined, numbers_in_place
 
 if TYPE_CHECKING:
-    from jaxviz.features.residuals.residual_set import Residual
+    from jaxviz.features.residuals.residual import Residual
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,7 +42,7 @@ class Finding:
         return f"{self.text}, {format_bytes(self.nbytes)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for programs."""
+        """The same as plain data, for programs."""
         return {"residuals": [r.name for r in self.residuals], "nbytes": self.nbytes, "text": self.text}
 
 
@@ -96,6 +97,13 @@ class _Producers:
 
     def __init__(self) -> None:
         self.of: dict[Program, dict[Atom, tuple[Equation, int]]] = {}
+        self.inputs: dict[Program, dict[Atom, int]] = {}
+
+    def place(self, program: Program, atom: Atom) -> int | None:
+        """Which input of a program a value is."""
+        if program not in self.inputs:
+            self.inputs[program] = {v: i for i, v in enumerate(program.invars)}
+        return self.inputs[program].get(atom)
 
     def __call__(self, program: Program, atom: Atom) -> tuple[Equation, int] | None:
         if program not in self.of:
@@ -120,7 +128,7 @@ def _root(
         within = tuple(e for _, e in outside)
         made = producers(program, atom)
         if made is None:
-            place = program.invars.index(atom) if atom in program.invars else None
+            place = producers.place(program, atom)
             if place is None or not outside or is_scan(outside[-1][1]):
                 return Source(None, atom, within, lengths)
             program, holder = outside.pop()
@@ -184,7 +192,7 @@ def find_upcasts(residuals: Sequence[Residual], atoms: Sequence[Atom], site: Sit
         has_narrow = any(r.aval.dtype == narrow.dtype for r, _ in copies)
         at_stake = sum(r.nbytes for r, _ in wide) - (0 if has_narrow else nbytes(narrow) * math.prod(source.lengths))
         if at_stake > 0:
-            also = ", which is kept too" if has_narrow else ""
+            also = ", which is saved too" if has_narrow else ""
             text = f"{first.type} of {type_text(narrow)}{also} ({short_location(first.location)})"
             made.append(Finding(tuple(r for r, _ in wide), at_stake, text))
     return largest_first(made)

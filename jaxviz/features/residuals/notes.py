@@ -22,41 +22,41 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
         n = sum(bool(r.dummies) for r in found)
         notes.append(
             f"Up to {format_bytes(found.dummy_nbytes)} in {counted(n, 'residual')} are dummies: a branch of a cond "
-            "gives residuals of the same types as the other branches, filled in where it saves none, and a scan "
-            "stacks them. To do without: jaxviz.grad(f, cond_residuals='recompute'), or in plain JAX jax.checkpoint around "
-            "the cond or the body of the scan; around each branch it leaves some."
+            "returns residuals of the same types as the other branches, and fills in those that it does not save; a scan "
+            "stacks them. To avoid them, use jaxviz.grad(f, cond_residuals='recompute') or, in plain JAX, jax.checkpoint around "
+            "the cond or the body of the scan; a checkpoint around each branch leaves some."
         )
     if found.unread:
         notes.append(
-            f"{format_bytes(sum(f.nbytes for f in found.unread))} are kept that the backward program never reads: {listed(f.text for f in found.unread)}."
+            f"{format_bytes(sum(f.nbytes for f in found.unread))} are saved that the backward program never reads: {listed(f.text for f in found.unread)}."
         )
     if found.duplicates:
         notes.append(
-            f"{_bytes_of(found.duplicates)} are second copies, which could be made again of the value that they are copies of: "
+            f"{_bytes_of(found.duplicates)} are copies of values that are saved too, and could be recomputed from them: "
             f"{listed(f.text for f in found.duplicates)}."
         )
     if found.stacked:
-        note = f"{_bytes_of(found.stacked)} are stacked by scans, a value from each iteration: {listed(f.text for f in found.stacked)}."
+        note = f"{_bytes_of(found.stacked)} are stacked by scans, one value for each iteration: {listed(f.text for f in found.stacked)}."
         if any(r.lengths and r.rule != "checkpoint" for r in found):
-            note += " jax.checkpoint around the body keeps what an iteration starts from instead."
+            note += " jax.checkpoint around the body saves only the inputs of each iteration instead."
         notes.append(note)
     if found.invariant:
         notes.append(
-            f"{_bytes_of(found.invariant)} are copies that a scan stacks of values that are the same in each iteration: "
-            f"{listed(f.text for f in found.invariant)}. Computed before the loop and closed over, each is kept once."
+            f"{_bytes_of(found.invariant)} are copies, stacked by a scan, of values that are the same in each iteration: "
+            f"{listed(f.text for f in found.invariant)}. If you compute them before the loop and close over them, each is saved once."
         )
     # A number here and there, that a jitted function of jax.numpy gets as an array, is not worth a sentence.
     if found.forced and 100 * sum(f.nbytes for f in found.forced) >= found.nbytes:
         notes.append(
-            f"{_bytes_of(found.forced)} are kept only because they cross the boundary of a jitted function, and not where its "
-            f"equations stand in place of the call: {listed(f.text for f in found.forced)}."
+            f"{_bytes_of(found.forced)} are saved only because they cross the boundary of a jitted function; without the "
+            f"inner jit they would not be: {listed(f.text for f in found.forced)}."
         )
     unknown = [r for r in found if r.nbytes_per_device is None] if found.on_devices else []
     if unknown:
         size = format_bytes(sum(r.nbytes for r in unknown))
         notes.append(
-            f"{len(unknown):,} of them, {size}, count in full in what one device holds, since it is up to XLA how they are laid "
-            "out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
+            f"{len(unknown):,} of them, {size}, count in full for one device, since it is not known how XLA lays "
+            "them out. jaxviz.residuals(..., compile=True) compiles the forward program to find out."
         )
     notes += [*(note for c in found.checkpoints for note in c.notes), *found.mapped]
     return tuple(dict.fromkeys(notes))
@@ -64,7 +64,7 @@ def notes_of(found: ResidualSet) -> tuple[str, ...]:
 
 def why_nothing_is_kept(derivation: Derivation) -> tuple[str, ...]:
     """Why a gradient keeps nothing, in a sentence."""
-    linear = "Every operation is linear in what is differentiated, so the gradient needs none of the values."
+    linear = "Every operation is linear in the differentiated arguments, so the gradient saves no values."
     return no_gradient_note(derivation) or (linear,)
 
 

@@ -11,19 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from jaxviz.report.figures import INK, Picture
+from jaxviz.report.pictures import COLOURS, fitted
 from jaxviz.report.tables import format_bytes, shortened
 
 if TYPE_CHECKING:
-    from jaxviz.features.residuals.residual_set import Residual, ResidualSet
+    from jaxviz.features.residuals.residual import Residual
+    from jaxviz.features.residuals.residual_set import ResidualSet
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, downwards from the top."""
 
-_COLOURS = {
-    "intermediate": "#4c78a8", "argument": "#9ecae9", "constant": "#f2cf5b", "literal": "#bab0ac", "dummy": "#e45756",
-}  # fmt: skip
-_LIGHT = frozenset(("argument", "constant", "literal"))
+_KINDS = ("intermediate", "argument", "constant", "literal", "dummy")
 _MAX_LINES = 12
+_LEAST_LABEL = 4
 _POINT = 1 / 72
 _SMALLEST = 0.5 * _POINT  # of what is drawn by itself, in inches
 _FONT = 7.5
@@ -38,14 +38,13 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     bars = lines[:_MAX_LINES]
     map_height, bar_height = (0.5 * width, 0.24 * len(bars)) if found.nbytes else (0.0, 0.0)
     height = 0.75 + (map_height + bar_height + 0.5 if found.nbytes else 0.0)
-    figure = Picture(figsize=(width, height), facecolor="white")
+    figure = Picture(figsize=(width, height))
     left = 0.02 * width
 
     def axes(top: float, tall: float, from_left: float = left) -> Axes:
         """A place in inches."""
         made: Axes = figure.add_axes(
             (from_left / width, 1 - (top + tall) / height, (width - left - from_left) / width, tall / height),
-            facecolor="white",
         )
         return made
 
@@ -55,17 +54,16 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
         found.summary.split(":")[0],
         fontsize=12,
         va="top",
-        color=INK,
         parse_math=False,
     )
     if not found.nbytes:
         return figure
     _draw_map(axes(0.7, map_height), found, width - 2 * left, map_height)
-    kinds = [k for k in _COLOURS if any(r.kind == k for r in found)]
+    kinds = [k for k in _KINDS if any(r.kind == k for r in found)]
     figure.legend(
-        handles=[Patch(color=_COLOURS[k], label=_of_kind(found, k)) for k in kinds], loc="upper left", frameon=False,
+        handles=[Patch(color=COLOURS[k], label=_of_kind(found, k)) for k in kinds], loc="upper left", frameon=False,
         bbox_to_anchor=(left / width, 1 - 0.36 / height), ncols=max(1, len(kinds)), fontsize=9, borderpad=0,
-        handlelength=1.0, handleheight=1.0, columnspacing=1.5, labelcolor=INK, borderaxespad=0,
+        handlelength=1.0, handleheight=1.0, columnspacing=1.5, borderaxespad=0,
     )  # fmt: skip
     names = [f"{shortened(_own_name(t.location.function), 28)}  {t.name}" for t in bars]
     label_room = max(map(len, names)) * 8.5 * _CHARACTER + 0.25
@@ -74,7 +72,7 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
     if len(lines) > len(bars):
         rest = lines[len(bars) :]
         text = f"and {len(rest):,} more line{'s' if len(rest) > 1 else ''}, {format_bytes(sum(t.nbytes for t in rest))}"
-        below.annotate(text, (1, 0), xycoords="axes fraction", ha="right", va="top", fontsize=8.5, color="#666666")
+        below.annotate(text, (1, 0), xycoords="axes fraction", ha="right", va="top", fontsize=8.5)
     return figure
 
 
@@ -83,8 +81,8 @@ def _of_kind(found: Sequence[Residual], kind: str) -> str:
 
 
 def _draw_bars(axes: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
-    axes.barh(range(len(sizes)), sizes, color="#72797f", height=0.72)
-    axes.set_yticks(range(len(sizes)), names, fontsize=8.5, color=INK)
+    axes.barh(range(len(sizes)), sizes, color=COLOURS["argument"], height=0.72)
+    axes.set_yticks(range(len(sizes)), names, fontsize=8.5)
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_xlim(0, max([*sizes, 1]) * 1.12)
@@ -92,9 +90,7 @@ def _draw_bars(axes: Axes, sizes: Sequence[int], names: Sequence[str]) -> None:
     for side in ("top", "right", "bottom", "left"):
         axes.spines[side].set_visible(False)
     for i, n in enumerate(sizes):
-        axes.annotate(
-            format_bytes(n), (n, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=INK
-        )
+        axes.annotate(format_bytes(n), (n, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
 def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> None:
@@ -119,33 +115,30 @@ def _draw_module(axes: Axes, name: str, size: int, group: Sequence[Residual], bo
     room = _room(w, _FONT) - len(format_bytes(size)) - 2
     if head and room >= min(6, len(_own_name(name))):
         # The end of a module's path is what tells it from its siblings.
-        _write(axes, f"{shortened(_own_name(name), room, from_left='/' in name)}  {format_bytes(size)}", x, y, INK)
+        _write(axes, f"{shortened(_own_name(name), room, from_left='/' in name)}  {format_bytes(size)}", x, y)
     inner = (x + gap, y + head + gap, w - 2 * gap, h - head - 2 * gap)
     for r, (left, top, wide, tall) in zip(group, squarify([r.nbytes for r in group], inner), strict=True):
         # The white line between two boxes is left out where it would hide them.
         line = 0.6 if min(wide, tall) > 6 * _SMALLEST else 0.0
-        axes.add_patch(
-            Rectangle((left, top), wide, tall, facecolor=_COLOURS[r.kind], edgecolor="white", linewidth=line)
-        )
-        colour = INK if r.kind in _LIGHT else "white"
+        axes.add_patch(Rectangle((left, top), wide, tall, facecolor=COLOURS[r.kind], edgecolor="white", linewidth=line))
         for i, text in enumerate(_labels(r, _room(wide, _FONT), int((tall - 0.06) / _LINE))):
-            _write(axes, text, left, top + i * _LINE, colour)
+            _write(axes, text, left, top + i * _LINE, INK)
 
 
 def _labels(r: Residual, columns: int, rows: int) -> list[str]:
-    """What is written on a residual, in the room there is; a type or a size that does not fit is left out, and not cut off."""
+    """What is written on a residual, in the room there is; a long name is cut, a type or a size that does not fit is left out."""
     path = r.kind == "argument"
     name = re.search(r"\w+(?=\W*$)" if path else r"^[^ (]+", r.expression)  # 'up' of params['up'], 'mul' of mul(a, b)
     full = shortened(r.expression, columns, from_left=path)
     label = full if columns >= min(12, len(r.expression)) or name is None else name[0]
-    if len(label) > columns:
+    if columns < min(len(label), _LEAST_LABEL):
         return []
-    labels = [label]
+    labels = [fitted(label, columns, from_left=path)]
     labels += [text for text in (r.type, format_bytes(r.nbytes)) if len(text) <= columns]
     return labels[: max(0, rows)]
 
 
-def _write(axes: Axes, text: str, x: float, y: float, colour: str) -> None:
+def _write(axes: Axes, text: str, x: float, y: float, colour: str | None = None) -> None:
     """A line of text in a box, whose left and top edges these are."""
     axes.text(x + 0.04, y + 0.03, text, fontsize=_FONT, color=colour, va="top", parse_math=False)
 

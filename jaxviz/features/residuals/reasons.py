@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxviz.analysis.walk import Reader, Site, location_of, primal_equation
+from jaxviz.analysis.site import Site
+from jaxviz.analysis.walk import Reader, location_of, primal_equation
 from jaxviz.higher_order import of
 from jaxviz.higher_order.custom_jvp import CUSTOM_JVP
 from jaxviz.higher_order.custom_vjp import is_backward_rule
@@ -17,16 +18,16 @@ _USES = {
     "div": "divides the tangent by it",
     "dot_general": "contracts the tangent with it",
     "conv_general_dilated": "convolves the tangent with it",
-    "select_n": "chooses by it which tangent passes",
+    "select_n": "uses it to choose which tangent passes",
     "gather": "gathers the tangent at these indices",
     "scatter": "scatters the tangent to these indices",
     "scatter-add": "adds the tangent at these indices",
     "scatter-mul": "scatters the tangent to these indices",
-    "dynamic_slice": "slices the tangent at this place",
-    "dynamic_update_slice": "writes the tangent at this place",
+    "dynamic_slice": "slices the tangent at this position",
+    "dynamic_update_slice": "writes the tangent at this position",
     "triangular_solve": "solves with it for the tangent",
     "cumsum": "sums the tangent along it",
-    "cond": "chooses by it which branch's tangent is taken",
+    "cond": "uses it to choose which branch's tangent is taken",
 }
 """What a linear equation does with a residual, by primitive."""
 
@@ -52,8 +53,8 @@ def explain(
     site: Site,
     lengths: Sequence[int] = (),
     dummy_branches: Sequence[str] = (),
-) -> str:
-    """The sentence for one residual.
+) -> tuple[str, str]:
+    """Why a residual is kept: as a sentence, and as what stands beside its name in a table.
 
     Args:
       kind, expression, location: of the residual.
@@ -64,7 +65,7 @@ def explain(
     """
     what = {
         "argument": f"the argument `{expression}`",
-        "constant": f"the constant `{expression}`, closed over,",
+        "constant": f"the {expression}, closed over,",
         "literal": f"the number {expression}, which JAX passes to a jitted function as an array,",
     }.get(kind, f"`{expression}` from line {location.line}")
     if lengths:
@@ -72,12 +73,14 @@ def explain(
     filled = f"; {' and '.join(dummy_branches)} fill{'s' if len(dummy_branches) == 1 else ''} its place with a dummy"
     filled = filled if dummy_branches else ""
     if not linear:
-        return f"{what} is kept, though no equation of the linear program reads it{filled}"
+        why = f"no equation of the linear program reads it{filled}"
+        return f"{what} is kept, though {why}", why
     first = linear[0]
     more = len({r.equation for r in linear}) - 1
     because = _because(first, kind, location)
     others = f" (and {more} other use{'s' if more > 1 else ''})" if more else ""
-    return f"{what} is saved because {because}{others}{_read_by(backward, location, site)}{filled}"
+    why = f"{because}{others}{_read_by(backward, location, site)}{filled}"
+    return f"{what} is saved because {why}", why
 
 
 def _because(reader: Reader, kind: str, location: Location) -> str:
@@ -92,7 +95,7 @@ def _because(reader: Reader, kind: str, location: Location) -> str:
     if at is not None and kind == "intermediate" and (at.file, at.line) == (location.file, location.line):
         line = ""
     if origin is not None and origin.role == "recomputation":
-        return f"`{primitive.name}`{line} is computed again from it in the backward pass"
+        return f"`{primitive.name}`{line} is recomputed from it in the backward pass"
     name = primitive.name
     use = _USES_OF_OPERAND.get((name, reader.operand)) or _USES.get(name, f"reads it in `{name}`")
     return f"{_derivative(reader.equation, source)}{line} {use}"
@@ -117,7 +120,7 @@ def _read_by(backward: Sequence[Reader] | None, location: Location, site: Site) 
     whose = _cotangent_of(backward[0], location, site)
     more = len({r.equation for r in backward}) - 1
     others = f" and by {more} more" if more else ""
-    return f"; read by the `{equation.primitive.name}` that forms {whose} cotangent{others}"
+    return f"; read by the `{equation.primitive.name}` that forms {whose}{others}"
 
 
 def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
@@ -129,6 +132,6 @@ def _cotangent_of(reader: Reader, location: Location, site: Site) -> str:
         if isinstance(a, Var) and a in tangent_of:
             value = tangent_of[a]
             if isinstance(value, Var):
-                return f"`{site.operand(value)}`'s"
+                return f"the cotangent of `{site.called(value)}`"
     at = location_of(reader.equation, reader.within)
-    return f"{line_beside(at, location)}'s" if at is not None else "a"
+    return f"a cotangent of {line_beside(at, location)}" if at is not None else "a cotangent"

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, overload
-from typing import Literal as OneOf
 
-import jax
-
-from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, moved_or_rounded, report_checkpoints
-from jaxviz.analysis.devices import compiled_parts, parts_of, spans_devices
-from jaxviz.analysis.walk import Reader, Site, Source, call_name, find_readers, location_of
-from jaxviz.derivation import Derivation, derive
+from jaxviz.analysis.checkpoints import CheckpointReport, is_offload, report_checkpoints
+from jaxviz.analysis.devices import compiled_parts, spans_devices
+from jaxviz.analysis.grouping import grouped, pattern, repetition
+from jaxviz.analysis.layouts import find_layouts
+from jaxviz.analysis.site import Site
+from jaxviz.analysis.walk import Reader, Source, find_readers, location_of
+from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.residuals.findings import (
     Finding,
     find_duplicates,
@@ -24,8 +24,9 @@ from jaxviz.features.residuals.findings import (
     largest_first,
 )
 from jaxviz.features.residuals.notes import notes_of, why_nothing_is_kept
-from jaxviz.features.residuals.reasons import explain
-from jaxviz.features.residuals.totals import NO_SCOPE, Total, module_of, per_device, scope_of, totals
+from jaxviz.features.residuals.residual import Dummy, Kind, Residual, ResidualGroup
+from jaxviz.features.residuals.totals import NO_SCOPE, Total, path_totals, per_device, totals
+from jaxviz.features.residuals.words import Words
 from jaxviz.higher_order import is_choice, is_loop, is_scan
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -33,13 +34,16 @@ from jaxviz.ir.errors import EquationError
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Atom, Equation, Literal, Origin, Program, Var
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.progress import counting
-from jaxviz.report.report import Data, Report, Table, attributes, plain
+from jaxviz.report.pictures import bars
+from jaxviz.report.places import source_line
+from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
 from jaxviz.report.tables import (
     counted,
     format_bytes,
     line_beside,
+    more_rows,
     nbytes,
     short_location,
     type_text,
@@ -49,105 +53,25 @@ from jaxviz.transforms.unopened import Unopened
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Kind = OneOf["argument", "constant", "literal", "intermediate", "dummy"]
-
-
-@dataclass(frozen=True, slots=True)
-class Dummy:
-    """What one branch of a cond fills in where another branch saves a residual, since both give results of the same types.
-
-    Args:
-      branch: such as 'branch 0 of cond'.
-      location: of the cond.
-      nbytes: what it takes if that branch is taken (in a scan: in each iteration).
-    """
-
-    branch: str
-    location: Location | None
-    nbytes: int
-
-
-@dataclass(frozen=True, eq=False)
-class Residual(Data):
-    """A value that the forward program keeps for the backward program.
-
-    Args:
-      aval: its type.
-      nbytes: its size in bytes.
-      kind: 'argument' of the function, 'constant' closed over, 'literal' in the source, 'intermediate' computed on the way.
-      name: its name in the forward program.
-      expression: how it is made, such as `cos(x)`; for an argument its path.
-      location: the user's line that makes it; for an argument, where the function is defined.
-      rule: the derivative rule that asked for it.
-      reason: why it is kept, in a sentence.
-      consumers: the equations of the backward program that read it.
-      producer: the equation of the forward program that makes it, inside whatever call, loop or branch; None for an input.
-      var: its variable among the first inputs of the linear and the backward program.
-      decision: 'saved', or 'offloaded' to another memory by a checkpoint policy.
-      lengths: the trip counts of the scans that stack it up, outermost first; its type is that of all of them together.
-      place: the bodies it is made in, such as 'branch 1 of cond in scan'; '' outside of any.
-      dummies: what other branches fill in for it.
-      is_read: whether the backward program reads it; a custom rule may save what its backward function does not use.
-      nbytes_per_device: what one device holds of it; None where all is on one device, or where XLA decides how to lay it out.
-      scope: the scopes of `jax.named_scope` that it is made in, such as 'encoder/attention'; of an input, those of its first reader.
-      module: the path of the module it is made in; see `ResidualSet.by_module`.
-    """
-
-    aval: Any
-    nbytes: int
-    kind: Kind
-    name: str
-    expression: str
-    location: Location
-    rule: str
-    reason: str
-    consumers: tuple[Equation, ...]
-    producer: Equation | None
-    var: Var
-    decision: str = "saved"
-    lengths: tuple[int, ...] = ()
-    place: str = ""
-    dummies: tuple[Dummy, ...] = ()
-    is_read: bool = True
-    nbytes_per_device: int | None = None
-    scope: str = ""
-    module: str = ""
-
-    @property
-    def origin(self) -> Origin | None:
-        """Where the equation that makes it came from."""
-        return self.producer.origin if self.producer is not None else None
-
-    @property
-    def type(self) -> str:
-        """`f32[3]`, or `1000 × f32[3]` for one such value from each of a thousand iterations."""
-        return type_text(self.aval, self.lengths)
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.type} {format_bytes(self.nbytes)} {self.kind} {self.location}: {self.reason}"
-
-    _data = (
-        "name", "type", "nbytes", "kind", "expression", "location", "rule", "reason", "decision", "lengths", "place",
-        "is_read", "nbytes_per_device", "scope", "module", "dummies",
-    )  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResidualSet(Report, Sequence[Residual]):
     """The residuals of a function's gradient, in the order in which the linear program takes them.
 
     Args:
-      function: its name.
+      function: the name of the function.
+      gradient: which gradient, such as "gradient of `loss` in `params`".
       items: the residuals.
-      checkpoints: the checkpointed functions in it, with what their policies decided.
-      mapped: what `vmap` made of its control flow, a sentence each.
+      checkpoints: the checkpointed functions, with the decisions of their policies.
+      mapped: how `vmap` changed the control flow, a sentence each.
       on_devices: whether the function runs on more than one device.
       unopened: what jaxviz does not look into.
-      finders: for each of `duplicates`, `invariant` and `forced` what gives it; called when it is first asked for.
-      why_none: a sentence, where there are none.
+      finders: for each of `duplicates`, `invariant` and `forced` the function that computes it, called when it is first read.
+      why_none: a sentence that says why there are no residuals; empty if there are some.
     """
 
     function: str
+    gradient: str
     items: tuple[Residual, ...]
     checkpoints: tuple[CheckpointReport, ...] = ()
     mapped: tuple[str, ...] = ()
@@ -171,18 +95,24 @@ class ResidualSet(Report, Sequence[Residual]):
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of all of them, arguments included."""
+        """Bytes of all residuals, arguments included."""
         return sum(r.nbytes for r in self.items)
 
     @cached_property
     def nbytes_without_arguments(self) -> int:
-        """Bytes of what the gradient keeps beside the function's arguments, which are there anyway."""
+        """Bytes of the residuals that are not arguments of the function, which are in memory anyway."""
         return sum(r.nbytes for r in self.items if r.kind != "argument")
 
     @cached_property
     def nbytes_per_device(self) -> int | None:
-        """Bytes of what one device holds at most: what XLA decides how to lay out counts in full. None where all is on one device."""
+        """The largest number of bytes on one device: values whose partitioning XLA decides count in full. None if all is on one device."""
         return per_device(self.items)
+
+    @cached_property
+    def groups(self) -> tuple[ResidualGroup, ...]:
+        """The residuals grouped by expression, largest first; groups of equal size in order of appearance."""
+        found = [ResidualGroup(group) for group in grouped(self.items, lambda r: r.repeats)]
+        return tuple(sorted(found, key=lambda g: -g.nbytes))
 
     def by_line(self) -> tuple[Total, ...]:
         """The bytes of each source line, largest first."""
@@ -195,34 +125,33 @@ class ResidualSet(Report, Sequence[Residual]):
     def by_scope(self) -> tuple[Total, ...]:
         """The bytes of each `jax.named_scope`, by path, largest first; transforms such as `vmap(...)` are left out of a path.
 
-        An argument or a constant counts where it is first read; what is in no scope, under 'no scope'.
+        An argument or a constant counts where it is first read; values outside of all scopes count as 'no scope'. Repeated layers count as one.
         """
-        return totals(self.items, lambda r: r.scope, lambda r: r.scope or NO_SCOPE)
+        return path_totals((g.residuals for g in self.groups), lambda r: r.scope or NO_SCOPE)
 
     def by_module(self) -> tuple[Total, ...]:
-        """The bytes of each module of a neural network, largest first.
+        """The bytes of each module of a neural network, largest first; repeated layers count as one.
 
-        The name is the path that the library leaves as named scopes: 'Transformer/blocks_0/Dense_1' for flax linen,
-        'mlp/linear_0' for haiku, 'eqx.nn.MLP' for the layers of equinox, by their class. flax nnx, and modules of one's own in
-        equinox, leave nothing: there it is the qualified name of the innermost method, such as 'Block.__call__', so that all
-        modules of one class are counted together. What no method led to counts for its function. A scope of the user's own
-        is told apart from a library's in no way, and counts as part of the path.
+        The name is the path that flax linen, haiku and penzai leave as named scopes, such as 'Transformer/blocks_0…11/Dense_1'. flax nnx and
+        equinox leave none: there the name comes from the calls of methods, 'Net/Block/up' for `self.up(x)` in the class `Block`; modules
+        that are called as `block(x)` are counted together. Values outside of all methods count for their function. The user's own scopes are
+        part of the path.
         """
-        return totals(self.items, lambda r: r.module, lambda r: r.module)
+        return path_totals((g.residuals for g in self.groups), lambda r: r.module)
 
     @cached_property
     def duplicates(self) -> tuple[Finding, ...]:
-        """Values kept twice, in two types or layouts."""
+        """Values that are saved twice, in two types or layouts."""
         return self._found("duplicates")
 
     @cached_property
     def invariant(self) -> tuple[Finding, ...]:
-        """What a scan stacks though it is the same in each iteration."""
+        """Values that a scan stacks although they are the same in each iteration."""
         return self._found("invariant")
 
     @cached_property
     def forced(self) -> tuple[Finding, ...]:
-        """What is kept only because it crosses the boundary of a jitted function: the function is derived once more to find it."""
+        """Values that are saved only because they cross the boundary of a jitted function; finding them derives the function once more."""
         return self._found("forced")
 
     def _found(self, name: str) -> tuple[Finding, ...]:
@@ -230,7 +159,7 @@ class ResidualSet(Report, Sequence[Residual]):
 
     @cached_property
     def unread(self) -> tuple[Finding, ...]:
-        """Values that are kept though the backward program does not read them."""
+        """Values that are saved although the backward program does not read them."""
         return largest_first([finding(r, r.nbytes) for r in self.items if not r.is_read])
 
     @cached_property
@@ -240,14 +169,14 @@ class ResidualSet(Report, Sequence[Residual]):
 
     @cached_property
     def stacked(self) -> tuple[Finding, ...]:
-        """Values that scans stack, one from each iteration."""
+        """Values that scans stack, one for each iteration."""
         return largest_first([finding(r, r.nbytes) for r in self.items if r.lengths])
 
     @property
     def summary(self) -> str:
-        """`7 residuals of loss, 1.2 MiB: 3 arguments 0.8 MiB, 4 intermediates 0.4 MiB`."""
+        """7 residuals of the gradient of `loss` in `params`, 1.2 MiB: 3 arguments 0.8 MiB, 4 intermediates 0.4 MiB."""
         n = len(self.items)
-        head = f"{counted(n, 'residual')} of {self.function}, {_sizes(self.nbytes, self.nbytes_per_device)}"
+        head = f"{counted(n, 'residual')} of the {self.gradient}, {_sizes(self.nbytes, self.nbytes_per_device)}"
         parts = []
         for kind in ("argument", "constant", "literal", "intermediate", "dummy"):
             of_kind = [r for r in self.items if r.kind == kind]
@@ -258,28 +187,38 @@ class ResidualSet(Report, Sequence[Residual]):
 
     @cached_property
     def dummy_nbytes(self) -> int:
-        """Bytes that hold nothing if conds take the branches that save least."""
+        """Bytes of dummies if conds take the branches that save least."""
         return sum(r.nbytes for r in self.items if r.dummies)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing about them as a whole, a sentence each."""
+        """Remarks on the residuals as a whole, a sentence each."""
         return notes_of(self)
 
+    def _picture(self) -> str:
+        # What is computed is summed up by line: a library's function keeps several values of one expression.
+        written = lambda g: source_line(g.location) if g.kind in ("intermediate", "dummy") else ""
+        rows = ((written(g) or g.label, g.nbytes, g.kind) for g in self.groups)
+        return bars(rows, f"bytes that the gradient of {self.function} keeps, by line")
+
     def _parts(self) -> Iterator[str | Table]:
-        yield self._table(("name", "type", "bytes", "line", "why it is kept"))
+        yield self._table(("type", "bytes", "line", "value, and why it is saved"))
         yield from self._below()
 
     def _html_parts(self) -> Iterator[str | Table]:
-        yield self._table(("name", "type", "bytes", "kind", "line", "rule", "why it is kept"))
+        yield self._table(("value", "type", "bytes", "kind", "line", "why it is saved"))
         yield from self._below()
 
     def _table(self, heads: Sequence[str]) -> Table:
-        """The residuals, largest first."""
-        ordered = sorted(self.items, key=lambda r: -r.nbytes)
-        rows = [[_CELLS[head](r) for head in heads] for r in ordered]
-        more = lambda n: f"and {len(ordered) - n:,} more, {format_bytes(sum(r.nbytes for r in ordered[n:]))}"
-        return Table(heads, rows, "".join(">" if head == "bytes" else "<" for head in heads), shown=40, more=more)
+        """The groups of residuals, largest first."""
+        rows = [[_CELLS[head](g) for head in heads] for g in self.groups]
+        align = "".join(">" if head == "bytes" else "<" for head in heads)
+        return Table(heads, rows, align, shown=SHOWN, more=self._more)
+
+    def _more(self, shown: int) -> str:
+        rest = self.groups[shown:]
+        size = sum(g.nbytes for g in rest)
+        return more_rows(len(rest), sum(g.count for g in rest), "residual", format_bytes(size))
 
     def _below(self) -> Iterator[str | Table]:
         """The source lines, where they say more than the table of residuals, and the notes."""
@@ -292,7 +231,7 @@ class ResidualSet(Report, Sequence[Residual]):
         yield from self.notes
 
     def plot(self, width: float = 10.0) -> Figure:
-        """A matplotlib figure: a treemap of the residuals by module, and the bytes of the lines that keep most.
+        """A matplotlib figure: a treemap of the residuals by module, and the bytes of the lines that save most.
 
         Args:
           width: in inches.
@@ -304,8 +243,12 @@ class ResidualSet(Report, Sequence[Residual]):
     def to_dict(self) -> dict[str, Any]:
         sums = {name: plain(getattr(self, name)()) for name in ("by_line", "by_function", "by_scope", "by_module")}
         return {
-            **attributes(self, ("function", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes")),
+            **attributes(
+                self,
+                ("function", "gradient", "nbytes", "nbytes_without_arguments", "nbytes_per_device", "dummy_nbytes"),
+            ),
             "residuals": plain(self.items),
+            "groups": plain(self.groups),
             **sums,
             "findings": attributes(self, ("unread", "with_dummies", "stacked", "duplicates", "invariant", "forced")),
             **attributes(self, ("notes", "checkpoints")),
@@ -314,16 +257,29 @@ class ResidualSet(Report, Sequence[Residual]):
 
 _LINES = 8
 
-_CELLS: Mapping[str, Callable[[Residual], str]] = {
-    "name": lambda r: r.name,
-    "type": lambda r: r.type,
-    "bytes": lambda r: _sizes(r.nbytes, r.nbytes_per_device),
-    "kind": lambda r: r.kind,
-    "line": lambda r: short_location(r.location),
-    "rule": lambda r: r.rule,
-    "why it is kept": lambda r: r.reason,
+_CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
+    "value": lambda g: _called(g),
+    "type": lambda g: g.type,
+    "bytes": lambda g: _sizes(g.nbytes, g.nbytes_per_device),
+    "kind": lambda g: g.kind,
+    "line": lambda g: short_location(g.location),
+    "why it is saved": lambda g: g.why,
+    "value, and why it is saved": lambda g: f"{_called(g)}: {g.why}",
 }
-"""Head of a column → what it says of a residual."""
+"""Head of a column → what it says of a group of residuals."""
+
+
+def _called(group: ResidualGroup) -> str:
+    """The label as code, and where in a library that is."""
+    return f"`{group.label}` (in {group.library})" if group.library else f"`{group.label}`"
+
+
+def _propagated(derivation: Derivation) -> list[int | None]:
+    """Over how many devices each residual is divided."""
+    layouts = find_layouts(derivation)
+    if layouts is None or layouts.unknown:
+        return [None] * derivation.n_residuals
+    return [layouts.values.get(a) if isinstance(a, Var) else 1 for a in derivation.linearized.residuals]
 
 
 def _sizes(whole: int, per_device: int | None) -> str:
@@ -333,44 +289,26 @@ def _sizes(whole: int, per_device: int | None) -> str:
 
 @api_boundary
 @counting("residuals")
-def residuals(
-    f: Any, *args: Any, argnums: int | Sequence[int] | None = None, compile: bool = False, **kwargs: Any
-) -> ResidualSet:
-    """What the gradient of a function keeps in memory, and why.
+def residuals(f: Any, *args: Any, argnums: Argnums = 0, compile: bool = False, **kwargs: Any) -> ResidualSet:
+    """Lists the values that the gradient of a function saves, and why.
 
     >>> print(jaxviz.residuals(lambda x: jnp.sin(x), 1.0))
-    1 residual of <lambda>, 4 B: 1 intermediate 4 B
-    name  type   bytes  line       why it is kept
+    1 residual of the gradient of `<lambda>` in `x`, 4 B: 1 intermediate 4 B
+    type   bytes  line       value, and why it is saved
     ...
 
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, and then no args.
-      *args, **kwargs: what to call it with, as for `derive`.
-      argnums: the positional arguments to differentiate in; all that are arrays, by default, as
-        `jax.ad_checkpoint.print_saved_residuals` counts, but for Python's whole numbers and what `jax.jit` takes as static.
-      compile: where the function runs on several devices, whether to compile its forward program, to say what one device holds of the
-        values that XLA decides how to lay out.
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to, as for `derive`; None for all arrays, as in
+        `jax.ad_checkpoint.print_saved_residuals`.
+      compile: if the function runs on several devices, whether to compile its forward program, so that the bytes on one device are those of the
+        compiled program and not those of the pass that decides on partitioning.
 
     Raises:
-      what `derive` raises.
+      the errors of `derive`.
     """
-    if isinstance(f, Derivation):
-        return find_residuals(f, compile)
-    if argnums is None:
-        argnums = tuple(range(len(f.invars))) if not args and hasattr(f, "invars") else arrays_among(f, args)
     return find_residuals(derive(f, *args, argnums=argnums, **kwargs), compile)
-
-
-def arrays_among(f: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of a function's arguments that can be differentiated in as far as they are arrays, or pytrees of them."""
-    static, _ = compat.static_places(f)
-    return tuple(i for i, a in enumerate(args) if i not in static and not isinstance(a, int) and _all_arrays(a))
-
-
-def _all_arrays(tree: Any) -> bool:
-    return all(
-        isinstance(x, (int, float, complex, jax.ShapeDtypeStruct)) or hasattr(x, "dtype") for x in jax.tree.leaves(tree)
-    )
 
 
 @deep_stack
@@ -380,7 +318,7 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     on_devices = spans_devices(derivation)
     divided: Sequence[int | None] = [None] * len(parts.residuals)
     if on_devices:
-        divided = compiled_parts(derivation) if compile else parts_of(derivation, parts.residuals)
+        divided = compiled_parts(derivation) if compile else _propagated(derivation)
     names = variable_names(parts.forward)
     arguments = dict(zip(derivation.primal.invars, derivation.primal.arg_names, strict=True))
     site = Site.of(derivation, names)
@@ -403,7 +341,15 @@ def find_residuals(derivation: Derivation, compile: bool = False) -> ResidualSet
     why_none = () if made else why_nothing_is_kept(derivation)
     unopened = derivation.unopened
     return ResidualSet(
-        derivation.primal.name, tuple(made), checkpoints, mapped, on_devices, unopened, finders, why_none
+        derivation.primal.name,
+        derivation.gradient,
+        tuple(made),
+        checkpoints,
+        mapped,
+        on_devices,
+        unopened,
+        finders,
+        why_none,
     )
 
 
@@ -432,41 +378,31 @@ def _residual(
     source = real[0]
     producer = source.equation
     kind = _kind(source, atom, site, arguments)
-    # In a cond one place may hold what one branch saves, or what another does.
-    expression = " or ".join(dict.fromkeys(_expression(s, site) for s in real))
+    held = site.naming.held(producer, source.within) if producer is not None else ()
     if producer is not None:
-        location = location_of(producer, source.within) or site.definition
+        location = location_of(producer, held) or site.definition
     elif source.passed_by is not None:
-        location = location_of(source.passed_by) or site.definition
+        location = site.naming.location(source.passed_by, ()) or site.definition
     else:
-        path = arguments.get(atom, "") if isinstance(atom, Var) else ""
-        expression = path or site.name(source.atom if isinstance(source.atom, Literal) else atom)
         first = linear[0] if linear else None
         used_at = location_of(first.equation, first.within) if first is not None else None
         location = site.definition if kind == "argument" or used_at is None else used_at
-    place = (producer, source.within) if producer is not None else (source.passed_by, ())
-    if place[0] is None and linear:
-        place = (linear[0].equation, linear[0].within)
-    scope, module = (scope_of(*place), module_of(*place)) if place[0] is not None else ("", "")
     asked = linear[0].equation.origin if linear else None
     rule = "" if asked is None else "checkpoint" if asked.role == "recomputation" else asked.rule
     size = nbytes(atom.aval)
     dummies = tuple(_dummy(s, location, size // math.prod(source.lengths)) for s in sources if s.is_dummy)
+    decision = "offloaded" if is_offload(producer) else "saved"
+    path = arguments.get(atom, "") if isinstance(atom, Var) else ""
+    words = Words(site, atom, path, real, held, kind, location, linear, backward, [d.branch for d in dummies])
+    made_by = repetition(producer, held, source.place) if producer is not None else pattern(words.expression)
+    kind_of = type_text(atom.aval, source.lengths)
+    place = site.place(source)
+    repeats = (made_by, kind, kind_of, rule, decision, bool(backward), place, location)
     return Residual(
-        atom.aval, size, kind, site.name(atom), expression, location, rule,
-        explain(kind, expression, location, linear, backward, site, source.lengths, [d.branch for d in dummies]),
-        tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var,
-        "offloaded" if is_offload(producer) else "saved", source.lengths, site.place(source), dummies,
-        backward is None or bool(backward), None, scope, module or location.function,
+        atom.aval, size, kind, site.name(atom), location, rule,
+        tuple(dict.fromkeys(r.equation for r in backward or ())), producer, var, words, decision, source.lengths,
+        place, dummies, backward is None or bool(backward), None, repeats,
     )  # fmt: skip
-
-
-def _expression(source: Source, site: Site) -> str:
-    made_by = moved_or_rounded(source.equation)
-    expression = site.expression(replace(source, equation=made_by) if made_by is not None else source)
-    if source.equation is None and source.passed_by is not None:
-        expression += f", copied by {call_name(source.passed_by)}"
-    return f"{expression}, carried" if source.is_carry else expression
 
 
 def _dummy(source: Source, location: Location, size: int) -> Dummy:

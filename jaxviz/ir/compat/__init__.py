@@ -12,6 +12,7 @@ from jaxviz.ir.compat.jaxprs import *
 from jaxviz.ir.compat.policies import *
 from jaxviz.ir.compat.recording import *
 from jaxviz.ir.compat.rules import *
+from jaxviz.ir.compat.shardy import *
 from jaxviz.ir.compat.source import *
 from jaxviz.ir.compat.tracing import *
 from jaxviz.ir.compat.values import *

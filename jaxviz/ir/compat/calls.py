@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -286,3 +289,45 @@ def name_in_jax(file: str, function: str) -> str:
     if file.startswith(_JAXLIB):
         return f"jaxlib.{file[len(_JAXLIB) :].removesuffix('.py').replace('/', '.')}.{function}"
     return f"jax.{file[len(_JAX) :].removeprefix('_src/').removesuffix('.py').replace('/', '.')}.{function}"
+
+
+_vjp_in_place: Any = jax.make_user_context()
+"""What takes the place of `jax.vjp`, so that JAX keeps no trace of a function where it is another one."""
+_in_place: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("_in_place", default=())
+"""The keys of all that take its place, one in the other."""
+
+
+@contextlib.contextmanager
+def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
+    """Has `jax.vjp`, and with it `jax.grad` and all that is made of them, call something else in this thread; while that runs, it does not.
+
+    Functions that `jax.jit` has traced before are traced again, for what they keep knows nothing of it.
+
+    Args:
+      new: takes `jax.vjp` itself, and then its arguments.
+      key: the same for what does the same, for which JAX then keeps its traces; by default nothing else does.
+    """
+    original, thread = _api.vjp, threading.get_ident()
+    inside = False
+
+    @functools.wraps(original)
+    def vjp(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside or threading.get_ident() != thread:
+            return original(*args, **kwargs)
+        inside = True
+        try:
+            return new(original, *args, **kwargs)
+        finally:
+            inside = False
+
+    public = jax.vjp
+    keys = (*_in_place.get(), object() if key is None else key)
+    token = _in_place.set(keys)
+    with _vjp_in_place(keys):
+        _api.vjp = jax.vjp = vjp
+        try:
+            yield
+        finally:
+            _api.vjp, jax.vjp = original, public
+            _in_place.reset(token)

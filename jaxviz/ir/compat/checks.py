@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,13 +64,13 @@ def not_saveable() -> Any:
     return _api.NotSaveable() if _HAS_UNSAVEABLE else NOT_NEEDED
 
 
-_logging: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The backward rules that have logged something."""
+def merge_logs(logged: dict[Any, Any], more: Any, primitive: Any) -> None:
+    """Adds to what the backward rules of a program have logged so far, a value by key, what one more did, which may be nothing.
 
-
-def has_logged(params: Mapping[str, Any]) -> bool:
-    """Whether the backward rule of an equation logs something, given its params."""
-    return any(name in params and params[name] in _logging for name in ("bwd", "_prim"))
+    Raises:
+      TypeError, ValueError: JAX's, for what is no dict, and for a key that is there already.
+    """
+    logged.update(_ad._merge_rule_logs(logged, more, primitive))
 
 
 def restored_arguments(args_res: Any, jaxpr: Callable[[], Any], in_tree: Any) -> list[Any]:

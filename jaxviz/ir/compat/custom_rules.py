@@ -196,6 +196,18 @@ class _TakenRule:
         return outs
 
 
+def closed_over_by_jvp_rule_error(function: Any) -> Exception:
+    """For a function with a custom JVP rule that is differentiated in a value which the rule closes over.
+
+    Args:
+      function: the DebugInfo of the function or of the rule.
+    """
+    error: Exception = jax.errors.UnexpectedTracerError(
+        f"The custom JVP rule of {function.func_src_info} closes over a value that is differentiated. Make it an argument of the function."
+    )
+    return error
+
+
 def _jvp_of_rule(
     rule: Any, in_avals: Sequence[Any], nonzeros: Sequence[bool], symbolic_zeros: bool
 ) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
@@ -240,6 +252,7 @@ def _holds_tracers(trace: Any, root: Any, inside: bool = False) -> bool:
         if isinstance(x, _core.Tracer):
             if _is_inside(x._trace, trace) if inside else x._trace is trace:
                 return True
+            pending += [getattr(x, name, None) for name in ("val", "primal", "tangent")]
         elif isinstance(x, _lu.WrappedFun):
             pending += [x.f, *(arg for _, args in x.transforms for arg in args)]
         elif isinstance(x, api_util.Unhashable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,11 @@ from jaxviz.ir.compat.private import (
 )
 
 JAX: str = f"JAX {jax.__version__}"
+
+COMPILED_IN_LESS_TIME: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+"""Options that have XLA compile for the CPU in less time; in half of it where it has the last one, which later ones do not know."""
+if jax.__version_info__ < (0, 11):
+    COMPILED_IN_LESS_TIME["xla_cpu_use_fusion_emitters"] = False
 
 DropVar: Any = _core.DropVar
 jit_p: Any = pjit.jit_p
@@ -124,7 +130,7 @@ def hi_primitive_name(params: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _AskedOfSome:
-    """A checkpoint policy as `jax_remat3` has it: it is asked of names, products of matrices and convolutions; all else is computed again."""
+    """A checkpoint policy as `jax_remat3` has it: it is asked of names, products of matrices and convolutions; all else is recomputed."""
 
     __wrapped__: Any
 
@@ -171,6 +177,20 @@ def unknown_debug_info(num_inputs: int, num_outputs: int) -> Any:
 def function_debug_info(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Name, source and argument paths of a function, as JAX's tracing errors name them."""
     return api_util.debug_info("jaxviz", fun, args, kwargs)
+
+
+def differentiated_debug_info(fun: Callable[..., Any], primals: Sequence[Any]) -> Any:
+    """The same for what `jax.grad` gives `jax.vjp`: of the user's function, with the paths of the arguments that it is differentiated in."""
+    held = inspect.getclosurevars(fun).nonlocals if getattr(fun, "__name__", "") == "f_wrapped" else {}
+    if not {"f", "dyn_argnums", "static_args", "kwargs"} <= set(held):
+        return function_debug_info(fun, primals, {})
+    args, places = list(held["static_args"]), held["dyn_argnums"]
+    for place, x in zip(places, primals, strict=True):
+        args[place] = x
+    info = function_debug_info(held["f"], args, held["kwargs"])
+    names = iter(info.arg_names or ())
+    by_argument = [[next(names, "") for _ in jax.tree.leaves(a)] for a in args]
+    return info._replace(arg_names=tuple(n for place in places for n in by_argument[place]))
 
 
 def parameters(

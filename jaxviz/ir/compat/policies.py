@@ -25,6 +25,13 @@ def in_memory(aval: Any, kind: str) -> Any:
     return aval.update(memory_space=_core.mem_kind_to_space(kind))
 
 
+def is_on_host(aval: Any) -> bool:
+    """Whether a value of a type is in the memory of the host."""
+    return getattr(aval, "memory_space", None) is not None and aval.memory_space == _core.mem_kind_to_space(
+        "pinned_host"
+    )
+
+
 def move_params(kind: str, n: int) -> dict[str, Any]:
     """Params of the `device_put` with which JAX moves `n` values to a kind of memory."""
     return {

@@ -13,11 +13,20 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from jaxviz.ir.compat.checks import _RULES_LOG, _is_nonzero, _logging, cotangent_type, is_float0, zeros
-from jaxviz.ir.compat.custom_rules import TracedJaxpr, _empty_stores, _forward_of_rule, _jvp_of_rule, _rules, _TakenRule
+from jaxviz.ir.compat.checks import _RULES_LOG, _is_nonzero, cotangent_type, is_float0, zeros
+from jaxviz.ir.compat.custom_rules import (
+    TracedJaxpr,
+    _empty_stores,
+    _forward_of_rule,
+    _jvp_of_rule,
+    _rules,
+    _TakenRule,
+    closed_over_by_jvp_rule_error,
+)
 from jaxviz.ir.compat.jaxprs import (
     current_context,
     custom_jvp_call_p,
+    custom_lin_p,
     custom_vjp_call_p,
     hi_primitive_p,
     jit_p,
@@ -125,11 +134,8 @@ def trace_custom_jvp_rule(
         skip = 0
     elif not isinstance(rule, _TakenRule):
         _empty_stores(rule)
-    if any(nonzeros[skip : params["num_consts"]]):
-        raise jax.errors.UnexpectedTracerError(
-            f"The custom JVP rule of {params['call_jaxpr'].jaxpr.debug_info.func_src_info} closes over a value that is differentiated. "
-            "Make it an argument of the function."
-        )
+    elif any(nonzeros[skip : skip + rule.n_consts]):
+        raise closed_over_by_jvp_rule_error(params["call_jaxpr"].jaxpr.debug_info)
     push, _, nonzeros_out = _jvp_of_rule(rule, in_avals[skip:], nonzeros[skip:], params["symbolic_zeros"])
     first_tangent = len(in_avals) + sum(nonzeros[:skip])
 
@@ -144,7 +150,9 @@ def trace_custom_jvp_rule(
 
 def n_closed_over(params: Mapping[str, Any]) -> int:
     """How many of the first operands of a call with a custom rule its rule does not take, since it closes over them itself."""
-    rule = _rules.get((params.get("jvp_jaxpr_fun") or params["fwd_jaxpr_thunk"]).f)
+    if "jvp_jaxpr_fun" in params:
+        return int(params["num_consts"])
+    rule = _rules.get(params["fwd_jaxpr_thunk"].f)
     return int(params["num_consts"]) - (rule.n_consts if isinstance(rule, _TakenRule) else 0)
 
 
@@ -171,6 +179,8 @@ def trace_forward_rule(
         is_array: list[bool] = []
         if not isinstance(rule, _TakenRule):
             _empty_stores(rule)
+        elif any(nz and not c for nz, c in zip(nonzeros[rule.n_consts :], rule.carries, strict=True)):
+            raise closed_over_error()
         call, _, _ = _forward_of_rule(rule, in_avals, nonzeros)
 
         def forward(*args: Any) -> Any:
@@ -246,15 +256,34 @@ def rounding_params(aval: Any) -> dict[str, int] | None:
     return {"exponent_bits": info.nexp, "mantissa_bits": info.nmant}
 
 
+class Log:
+    """What a backward rule logs while it is traced, as it may since JAX 0.11.1: a dict of trees.
+
+    Args:
+      is_wanted: whether the values are, and not their keys alone.
+    """
+
+    def __init__(self, is_wanted: bool):
+        self.is_wanted = is_wanted
+        self.tree: Any = None
+        """The structure of the dict; None where nothing is logged."""
+        self.leaves: list[Any] = []
+
+    def add(self, logged: Any, primitive: Any) -> None:
+        if logged is not None and (logged := _ad._merge_rule_logs({}, logged, primitive)):
+            leaves, self.tree = jax.tree.flatten(logged)
+            self.leaves = leaves if self.is_wanted else []
+
+
 def trace_backward_rule(
     params: Mapping[str, Any], residual_avals: Sequence[Any], nonzero_cts: Sequence[bool],
-    values: Sequence[Any] | None = None,
+    log: Log, values: Sequence[Any] | None = None,
 ) -> tuple[TracedJaxpr, list[bool]]:  # fmt: skip
     """The user's backward rule, from the params of a `custom_lin`; on the values that it takes, if they are given.
 
     Returns:
       the rule, traced, from residuals and nonzero cotangents of the results to nonzero cotangents of the operands that carried
-      a tangent, and which of those are nonzero.
+      a tangent, then what is logged; and which of those cotangents are nonzero.
     """
     ct_avals = [a.to_ct_aval() for a in params["out_avals"]]
     zero = _ad_util.SymbolicZero if params["symbolic_zeros"] else zeros
@@ -265,13 +294,12 @@ def trace_backward_rule(
         cts = [next(given) if nz else zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         cts_in = params["bwd"].call_wrapped(*args[: len(residual_avals)], *cts)
         if _RULES_LOG:
-            cts_in, logs = cts_in
-            if logs:
-                _logging.add(params["bwd"])
+            cts_in, logged = cts_in
+            log.add(logged, custom_lin_p)
         cts_in = [_ad.replace_rule_output_symbolic_zeros(ct) for ct in cts_in]
         out = [ct for ct, is_zero in zip(cts_in, params["in_zeros"], strict=True) if not is_zero]
         nonzero_out.extend(type(ct) is not _ad.Zero for ct in out)
-        return [ct for ct in out if type(ct) is not _ad.Zero]
+        return [*(ct for ct in out if type(ct) is not _ad.Zero), *log.leaves]
 
     avals = [*residual_avals, *(a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz)]
     return trace_to_jaxpr(backward, avals, unknown_debug_info(len(avals), 0), values), nonzero_out
@@ -336,6 +364,7 @@ def transpose_rule(
     linear: Sequence[bool],
     nonzero_cts: Sequence[bool],
     context: Any,
+    log: Log,
 ) -> tuple[Callable[..., list[Any]], list[Any], list[bool]]:
     """The transpose rule of a primitive, for tracing.
 
@@ -345,8 +374,8 @@ def transpose_rule(
       nonzero_cts: which results have a cotangent that is not a symbolic zero.
 
     Returns:
-      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands; the types
-      that it takes; and which cotangents of those are nonzero, a list that is filled in as it is traced.
+      a function from the other operands and the nonzero cotangents to the nonzero cotangents of the linear operands, and then what
+      is logged; the types that it takes; and which cotangents of those are nonzero, a list that is filled in as it is traced.
 
     Source: `backward_pass3` in JAX's `ad.py`.
     """
@@ -359,25 +388,26 @@ def transpose_rule(
         operands = [_ad.ValAccum(a) if lin else next(given) for a, lin in zip(ct_in_avals, linear, strict=True)]
         cts = [next(given) if nz else _ad.Zero(a) for a, nz in zip(ct_avals, nonzero_cts, strict=True)]
         with context.manager:
-            _transpose(primitive, params, operands, cts if primitive.multiple_results else cts[0])
+            logged = _transpose(primitive, params, operands, cts if primitive.multiple_results else cts[0])
+        log.add(logged, primitive)
         out = [x.freeze() for x, lin in zip(operands, linear, strict=True) if lin]
         nonzero_out[:] = [type(ct) is not _ad.Zero for ct in out]
-        return [ct for ct in out if type(ct) is not _ad.Zero]
+        return [*(ct for ct in out if type(ct) is not _ad.Zero), *log.leaves]
 
     avals = [a for a, lin in zip(in_avals, linear, strict=True) if not lin]
     avals += [a for a, nz in zip(ct_avals, nonzero_cts, strict=True) if nz]
     return backward, avals, nonzero_out
 
 
-def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], cts: Any) -> None:
+def _transpose(primitive: Any, params: Mapping[str, Any], operands: list[Any], cts: Any) -> Any:
+    """Has the rule add to the cotangents of the operands; returns what it logs."""
     if primitive in _ad.fancy_transposes:
-        if _ad.fancy_transposes[primitive](cts, *operands, **params):  # what it logs
-            _logging.add(params.get("_prim"))
-        return
+        return _ad.fancy_transposes[primitive](cts, *operands, **params)
     undefined = [_ad.UndefinedPrimal(x.aval) if isinstance(x, _ad.GradAccum) else x for x in operands]
     for x, ct in zip(operands, _ad.get_primitive_transpose(primitive)(cts, *undefined, **params), strict=True):
         if isinstance(x, _ad.GradAccum):
             x.accum(ct)
+    return None
 
 
 def plain_result_types(
@@ -439,7 +469,14 @@ def is_linear(one: Any, mask: Sequence[bool]) -> bool:
     out_avals = [v.aval for v in eqn.outvars]
     try:
         rule, avals, _ = transpose_rule(
-            eqn.primitive, eqn.params, [v.aval for v in eqn.invars], out_avals, mask, [True] * len(out_avals), eqn.ctx
+            eqn.primitive,
+            eqn.params,
+            [v.aval for v in eqn.invars],
+            out_avals,
+            mask,
+            [True] * len(out_avals),
+            eqn.ctx,
+            Log(False),
         )
         trace_to_jaxpr(rule, avals, unknown_debug_info(len(avals), 0))
     except Exception:  # JAX's rules refuse in many ways, most by a failed assertion; each means no
@@ -451,6 +488,17 @@ def jvp_jaxpr(jaxpr: Any, nonzeros: Sequence[bool]) -> tuple[Any, list[bool]]:
     """JAX's JVP of a ClosedJaxpr: (inputs, nonzero tangents) to (results, nonzero tangents), and which are nonzero."""
     made: tuple[Any, list[bool]] = _ad.jvp_jaxpr(jaxpr, list(nonzeros), instantiate=False)
     return made
+
+
+def logged_by_branches(index: Any, logged: Sequence[Any]) -> dict[Any, Any]:
+    """What a cond logs: by key, the index, and for each branch what it logs, which are zeros where another one was taken.
+
+    Args:
+      index: of the branch that was taken.
+      logged: for each branch a dict.
+    """
+    keys = sorted({key for of_branch in logged for key in of_branch})
+    return {key: _conditionals.CondSum(index, [of_branch.get(key) for of_branch in logged]) for key in keys}
 
 
 COND_PASSES_OPERANDS_ON: bool = hasattr(_conditionals, "_join_cond_fwd_res")

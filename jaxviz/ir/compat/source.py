@@ -42,6 +42,11 @@ def user_frames(traceback: Any) -> Iterator[Any]:
     return frames
 
 
+def frame_at(code: Any, instruction: int) -> Any:
+    """A frame of a traceback, with the lines and columns of its expression."""
+    return _source.raw_frame_to_frame(code, instruction)
+
+
 def frames_of(source: Any) -> list[tuple[Any, int]]:
     """The whole call stack of an equation, innermost first: code objects, with the instruction that each was at."""
     if source is None or source.traceback is None:
@@ -138,7 +143,7 @@ def scope_alone(source: Any) -> Any:
 
 
 RECOMPUTED = "rematted_computation"
-"""JAX's scope of what a checkpoint computes again, by which profiles name it."""
+"""JAX's scope of what a checkpoint recomputes, by which profiles name it."""
 
 
 def in_scope(source: Any, name: str) -> Any:

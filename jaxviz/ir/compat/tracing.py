@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from jaxviz.ir.compat.custom_rules import (
     _rules,
     _TakenRule,
     _with_unused_inputs,
+    closed_over_by_jvp_rule_error,
 )
 from jaxviz.ir.compat.jaxprs import unknown_debug_info
-from jaxviz.ir.compat.private import _api, _config, _core, _lu, _pe, _source, dtypes
+from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, dtypes
 from jaxviz.ir.compat.values import concrete_value
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
@@ -35,16 +36,22 @@ class _Trace(_pe.DynamicJaxprTrace):
     the one place where JAX makes a constant with a type given from outside: that is what is noted.
     """
 
-    __slots__ = ("bodies", "held", "holds_tracers", "keeps_rules", "made_from")
+    __slots__ = ("bodies", "held", "holds_tracers", "keeps_rules", "levels", "made_from", "takes_tracers", "within")
 
     def __init__(self, debug_info: Any, parent: Any, keeps_rules: bool = True):
         super().__init__(debug_info, parent_trace=parent)
+        self.within: _Trace | None = None
+        """The trace that a custom rule is traced in, where this is the trace of the rule."""
+        self.levels = 0
+        """With `within`, how many times more what is written here may be differentiated while that trace is under way."""
         self.bodies: list[TracedJaxpr] = []
         self.made_from: dict[int, Equation] = {}
         self.held: list[Any] = []
         self.keeps_rules = keeps_rules
         self.holds_tracers = False
         """Whether a custom rule closes over a value of this trace, which is over when the rule is looked at."""
+        self.takes_tracers = False
+        """Whether one does that was traced at once, with that value as an operand."""
 
     def new_const(self, c: Any, source_info: Any, aval: Any = None) -> Any:
         tracer = super().new_const(c, source_info, aval)
@@ -54,10 +61,17 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
         """An operation whose result is a literal has been folded away, or handed its operand back: outside `jit` it is an array."""
+        if _config.eager_constant_folding.value and self.keeps_rules and self._come_from_outside(tracers):
+            return primitive.bind_with_trace(self.parent_trace, tracers, tuple(map(_core.typeof, tracers)), params)
         out = super().process_primitive(primitive, tracers, params)
         for tracer in out if primitive.multiple_results else [out]:
             self.hold(tracer)
         return out
+
+    def _come_from_outside(self, operands: Sequence[Any]) -> bool:
+        """Whether values are those of a `jit` or `vmap` around, to which JAX leaves what does not depend on what is differentiated."""
+        traced = [x for x in operands if isinstance(x, _core.Tracer)]
+        return bool(traced) and not any(getattr(x._trace, "frame", None) is self.frame for x in traced)
 
     def stage_value(self, val: Any) -> Any:
         """`lax.convert_element_type` of a Python number: outside `jit`, an array."""
@@ -85,6 +99,7 @@ class _Trace(_pe.DynamicJaxprTrace):
         outs = super().process_shard_map(prim, traced_alike, tracers, **params)
         for trace in body:
             self.holds_tracers |= trace.holds_tracers
+            self.takes_tracers |= trace.takes_tracers
             made = TracedJaxpr(
                 self.frame.tracing_eqns[-1].params["jaxpr"], trace.held, [], trace.made_from, trace.bodies
             )
@@ -93,6 +108,7 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_custom_jvp_call(self, prim: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the rule itself: called outside `jit`, JAX holds the scalars in it as those of any other function."""
+        tracers = self._unfolded(fun, tracers)
         alike = _MappedAlike()
         jvp = alike.rule(jvp)
         function_of = partial(_jvp_of_rule, jvp, symbolic_zeros=params["symbolic_zeros"])
@@ -104,6 +120,7 @@ class _Trace(_pe.DynamicJaxprTrace):
 
     def process_custom_vjp_call(self, prim: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any) -> Any:
         """Keeps the forward rule itself, for the same reason."""
+        tracers = self._unfolded(fun, tracers)
         self.holds_tracers |= _holds_tracers(self, bwd)
         alike = _MappedAlike()
         fwd = alike.rule(fwd)
@@ -113,6 +130,13 @@ class _Trace(_pe.DynamicJaxprTrace):
         out = super().process_custom_vjp_call(prim, self.seen(fun, tracers), fwd, bwd, tracers, **params)
         self._keep("fwd_jaxpr_thunk", prim, fwd, taken)
         return out
+
+    def _unfolded(self, fun: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        """The operands of a function with a custom rule. JAX would compute it at once where all of them are constants, even where the
+        function closes over a value of this trace."""
+        if not (_config.eager_constant_folding.value and _holds_tracers(self, fun)):
+            return operands
+        return [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in operands]
 
     def seen(self, fun: Any, tracers: Sequence[Any]) -> Any:
         """A function with a custom rule, as it is traced."""
@@ -127,29 +151,45 @@ class _Trace(_pe.DynamicJaxprTrace):
         at_once: bool = False,
     ) -> _TakenRule | None:
         """A custom rule that has to be traced at once, since what it closes over is gone when the trace is over, or its values are."""
-        if not self.keeps_rules:
+        if not self.keeps_rules and self.levels == 0:
             return None
-        holds_own, holds_inner = _holds_tracers(self, rule), _holds_tracers(self, rule, inside=True)
-        folds = _config.eager_constant_folding.value
-        if not (at_once or self.takes_rules or holds_inner or (holds_own and folds)):
-            self.holds_tracers |= holds_own
-            return None
+        outer = self.within or self
+        holds_own, holds_inner = _holds_tracers(outer, rule), _holds_tracers(outer, rule, inside=True)
+        if self.within is not None:
+            # A rule that calls its own function, say. It is traced as often as it is differentiated, as JAX would call it.
+            if not (holds_own or holds_inner):
+                return None
+        else:
+            folds = _config.eager_constant_folding.value
+            if not (at_once or self.takes_rules or holds_inner or (holds_own and folds)):
+                self.holds_tracers |= holds_own
+                return None
+            self.takes_tracers |= holds_own
         tracers = [self.to_jaxpr_tracer(x, source_info=_source.current()) for x in tracers]
-        avals = [t.aval for t in tracers]
         carries = self.carry_tangents(tracers)
         if not any(carries):
             return None
-        function, taken_avals, nonzeros_out = function_of(avals, carries)
-        with _core.set_current_trace(self):
-            traced = trace_to_jaxpr(
-                function,
-                taken_avals,
-                unknown_debug_info(len(taken_avals), 0),
-                values=self.values_of(tracers, len(taken_avals)),
-                active=[*carries, *([True] * (len(taken_avals) - len(carries)))],
-                keeps_rules=False,
-            )
-        return _TakenRule(rule, traced, carries, nonzeros_out, out_trees())
+
+        def traced(carries: list[bool]) -> _TakenRule:
+            function, avals, nonzeros_out = function_of([t.aval for t in tracers], carries)
+            with _core.set_current_trace(self):
+                jaxpr = trace_to_jaxpr(
+                    function,
+                    avals,
+                    unknown_debug_info(len(avals), 0),
+                    values=self.values_of(tracers, len(avals)),
+                    active=[*carries, *([True] * (len(avals) - len(carries)))],
+                    keeps_rules=False,
+                    within=outer,
+                    levels=self.levels - 1 if self.within is not None else _n_derivatives(self.parent_trace),
+                )
+            return _TakenRule(rule, jaxpr, carries, nonzeros_out, out_trees())
+
+        # JAX refuses a tangent of what a function closed over before it was traced, which are its first operands.
+        for n in range(len(carries)):
+            with contextlib.suppress(_ad.CustomVJPException):
+                return traced([c and i >= n for i, c in enumerate(carries)])
+        return traced(carries)
 
     takes_rules = False
 
@@ -164,21 +204,51 @@ class _Trace(_pe.DynamicJaxprTrace):
     def _keep(self, name: str, prim: Any, rule: Any, taken: _TakenRule | None) -> None:
         """Notes the rule of the equation that has just been written; one that was taken has what it closes over as operands."""
         eqn = self.frame.tracing_eqns[-1] if self.frame.tracing_eqns else None
-        if not self.keeps_rules or eqn is None or eqn.primitive is not prim:
+        if eqn is None or eqn.primitive is not prim:
             return
         if taken is None:
-            _rules[eqn.params[name].f] = rule
+            if self.keeps_rules:
+                _rules[eqn.params[name].f] = rule
             return
         consts = [self.to_jaxpr_tracer(x, source_info=eqn.source_info) for x in taken.traced.jaxpr.consts]
         n = eqn.params["num_consts"]
         eqn.in_tracers = [*eqn.in_tracers[:n], *consts, *eqn.in_tracers[n:]]
         call = _with_unused_inputs(eqn.params["call_jaxpr"], n, [t.aval for t in consts])
-        eqn.params = {**eqn.params, "call_jaxpr": call, "num_consts": n + len(consts)}
+        eqn.params = {**eqn.params, "call_jaxpr": call}
+        if name == "jvp_jaxpr_fun":
+            # JAX's own rule cannot be traced any more. What takes its place tells a tangent of zeros from others.
+            eqn.params |= {name: _thunk_of(taken, [t.aval for t in eqn.in_tracers[n:]], rule), "symbolic_zeros": True}
+        else:
+            eqn.params["num_consts"] = n + len(consts)
         if taken.out_trees is not None:
             out_tree, residual_tree, forwarded = taken.out_trees
             shifted = [i if i is None else i + n + len(consts) for i in forwarded]
             eqn.params["out_trees"] = lambda: (out_tree, residual_tree, shifted)
         _rules[eqn.params[name].f] = taken
+
+
+def _n_derivatives(trace: Any) -> int:
+    """How many of the traces that are under way, this one and those around it, may differentiate."""
+    n = 0
+    while trace is not None:
+        n += isinstance(trace, (_Trace, _ad.JVPTrace, _ad.LinearizeTrace))
+        trace = getattr(trace, "parent_trace", None)
+    return n
+
+
+def _thunk_of(taken: _TakenRule, in_avals: Sequence[Any], rule: Any) -> Any:
+    """A JVP rule that was traced at once as the params of its equation have one: from which operands carry no tangent to a jaxpr."""
+
+    @cache
+    def thunk(*zeros: bool) -> tuple[Any, list[Any], list[bool]]:
+        if not all(zeros[: taken.n_consts]):
+            raise closed_over_by_jvp_rule_error(rule.debug_info)
+        push, avals, nonzeros_out = _jvp_of_rule(taken, in_avals, [not z for z in zeros], symbolic_zeros=True)
+        with _core.set_current_trace(None):
+            jaxpr = trace_to_jaxpr(push, avals, unknown_debug_info(len(avals), 0), keeps_rules=False).jaxpr
+        return jaxpr.jaxpr, jaxpr.consts, [not nz for nz in nonzeros_out]
+
+    return _lu.wrap_init(thunk, debug_info=rule.debug_info)
 
 
 @contextlib.contextmanager
@@ -356,6 +426,9 @@ def trace_to_jaxpr(
     active: Sequence[bool] = (),
     keeps_rules: bool = True,
     folds: bool = False,
+    closes_over: bool = True,
+    within: _Trace | None = None,
+    levels: int = 0,
 ) -> TracedJaxpr:
     """Traces a function of flat arguments.
 
@@ -367,12 +440,16 @@ def trace_to_jaxpr(
       active: with `values`, which arguments carry a tangent; none by default.
       keeps_rules: whether custom JVP rules met here are remembered; see `trace_custom_jvp_rule`.
       folds: whether what depends on constants alone is computed at once, and becomes a constant, as outside `jit`.
+      closes_over: whether a custom rule may close over a value of the trace that is no constant.
+      within, levels: for a custom rule, the trace that it is traced in, and how many derivatives are taken of it besides; rules met
+        here that close over values of that trace are traced at once too.
 
     Raises:
-      RuleHoldsTracer: without `folds`, where a custom rule closes over a value of the trace.
+      RuleHoldsTracer: without `folds`, or without `closes_over`, where a custom rule closes over a value of the trace.
     """
     parent = _core.trace_ctx.trace
     trace = (_Trace if values is None else _PathTrace)(debug_info, parent, keeps_rules)
+    trace.within, trace.levels = within, levels
     # Unlike JAX's tracing this keeps the frames outside `fun`, so that an operation of a library function that the user
     # hands over as it is, such as `jnp.sin`, is placed at the user's call.
     with _source.reset_name_stack():
@@ -387,7 +464,8 @@ def trace_to_jaxpr(
             _config.eager_constant_folding(True) if folds else contextlib.nullcontext(),
         ):
             results = fun(*tracers)
-        if trace.holds_tracers and trace.keeps_rules and not folds:
+        refused = not closes_over and (trace.holds_tracers or trace.takes_tracers)
+        if trace.keeps_rules and (refused or (trace.holds_tracers and not folds)):
             raise RuleHoldsTracer
         debug_info = debug_info._replace(result_paths=("",) * len(results))
         outs = [trace.to_jaxpr_tracer(dtypes.canonicalize_value(x), source_info=source) for x in results]

@@ -121,7 +121,7 @@ def test_a_watch():
         f(1.0)
     assert str(last(f).changes[0]) == "jaxviz.watch: nothing → h, other"
     assert last(f).changes[0].kind == "watch"
-    assert "one of its own" in str(jaxviz.explain_recompile(f))
+    assert "compiled separately" in str(jaxviz.explain_recompile(f))
     with jaxviz.watch("h", "other"):
         f(1.0)
     assert jaxviz.explain_recompile(f).count == 2
@@ -182,7 +182,7 @@ def test_a_function_that_is_made_anew_in_each_call():
         "the first", "a new function object; it closes over lr: 0.1 → 0.01", "a new function object",
     ]  # fmt: skip
     assert update.n_functions == 3
-    assert "made anew in each call of train" in update.advice[0]
+    assert "made again in each call of train" in update.advice[0]
     assert any("pass lr as an argument" in line for line in update.advice)
 
 
@@ -211,7 +211,7 @@ def test_what_was_cleared_is_told_from_what_changed():
     f(1.0)
     f.clear_cache()
     f(1.0)
-    assert "no longer kept" in last(f).text
+    assert "no longer cached" in last(f).text
     assert last(f).changes == ()
 
 
@@ -337,7 +337,7 @@ def test_a_mistake_in_the_watch_does_not_reach_the_program(monkeypatch, nothing_
         m.setattr(compilations, "_begin", lambda *_: 1 / 0)
         assert jax.jit(lambda x: x + 8)(1.0) == 9.0
     assert "ZeroDivisionError" in compilations.failures()[-1]
-    assert "Not all was seen" in str(jaxviz.explain_recompile())
+    assert "Some compilations were not seen" in str(jaxviz.explain_recompile())
     compilations._failures.clear()
 
 
@@ -465,3 +465,20 @@ def test_seconds_are_those_of_all_phases():
     (one,) = found.compiled
     assert all(x is not None and x > 0 for x in (one.trace, one.lower, one.compile))
     assert found.seconds == pytest.approx(one.trace + one.lower + one.compile)
+
+
+def test_what_jaxviz_compiles_to_look_at_a_program_is_told_apart():
+    def loss(x):
+        return jnp.sum(jnp.log(x) * jnp.sin(x))
+
+    with jaxviz.watch_compilations() as seen:
+        jaxviz.find_nan(loss, np.zeros(3, np.float32))
+        jnp.cumsum(np.ones(7))
+    assert seen.jaxviz
+    assert all(c.definition is None or "jaxviz" not in c.definition.file for c in seen.library)
+    assert "cumsum" in {c.name for c in seen.library}
+    assert not seen.functions
+    assert seen.count == len(seen.library) + len(seen.jaxviz)
+    assert seen.summary.endswith(f"{len(seen.library)} of jax's own outside of jit, {len(seen.jaxviz)} of jaxviz's own")
+    assert "jaxviz's own " in str(seen)
+    assert [c["name"] for c in seen.to_dict()["jaxviz"]] == [c.name for c in seen.jaxviz]

@@ -295,6 +295,7 @@ def test_what_has_none_says_so():
 PRIMAL = ["mlp", "layer_norm", "attention", "trees", "nested_jit", "reshapes", "scan_rnn", "cond_in_cond", "remat"]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("case", [c for c in CASES if c.name in PRIMAL], ids=str)
 def test_the_cotangents_of_arguments_are_the_gradient(case):
     inexact = [
@@ -441,7 +442,7 @@ def test_what_is_in_one_step_is_said_to_be():
 def test_a_stop_as_text():
     s = jaxviz.step(lambda x: jnp.sum(jnp.sin(x) * 2.0), jnp.array([0.0, jnp.nan, 1.0]))
     lines = str(s.next()).split("\n")
-    assert lines[0] == "<lambda>: equation 1 of 4 of the forward program"
+    assert lines[0] == "gradient of `<lambda>` in `x`: equation 1 of 4 of the forward program"
     assert lines[1].startswith("  ran   b:f32[3] = sin a  test_stepper.py:")
     assert lines[2] == "    b: f32[3] 0 … 0.8415, mean 0.4207, std 0.4207, 1 NaN, 1 zero, first not finite at [1]"
     assert lines[4].startswith("  next  c:f32[3] = cos a  test_stepper.py:")

@@ -17,6 +17,7 @@ from jax import lax
 
 import jaxviz
 from jaxviz.features.debugger.columns import StepperView, named, printed
+from jaxviz.page.bundle import script
 
 X = jnp.linspace(-0.9, 0.9, 4)
 
@@ -205,6 +206,7 @@ def test_a_cotangent_stands_beside_its_value():
     assert card["other"]["type"] == s._value("forward", of, ()).aval.str_short(short_dtypes=True)
 
 
+@pytest.mark.values
 def test_a_stop_is_small_whatever_the_values():
     x = jax.random.normal(jax.random.key(0), (512, 512))
     _, w = started(*(x,) * 12, f=lambda *xs: sum(jnp.sum(jnp.sin(x) * xs[0]) for x in xs))
@@ -508,12 +510,32 @@ def test_moving_in_python_moves_the_widget():
     assert s.widget() is not w
 
 
+def test_the_code_is_not_in_each_stepper():
+    widget, other = (started()[1] for _ in range(2))
+    state = widget.get_state()
+    assert len(state["_esm"]) < 2048
+    assert widget._code is other._code
+    sent = []
+    widget.send = lambda content, buffers=(): sent.append((content, buffers))
+    widget._handle_custom_msg({"part": "stepper"}, [])
+    ((content, (block,)),) = sent
+    assert content == {"part": "stepper"}
+    assert gzip.decompress(block).decode() == script("stepper")
+
+
+def test_an_explorers_page_has_not_the_stepper(tmp_path):
+    page = jaxviz.explore(loss, X).save_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "jaxviz-part-player" in page
+    assert "jaxviz-part-stepper" not in page
+
+
 def test_a_saved_page_has_the_last_stop_and_runs_nothing(tmp_path):
     s, w = started()
     s.run(primitive="scan")
     text = w.save_html(tmp_path / "page.html").read_text()
     assert "Content-Security-Policy" in text
     assert "jaxviz-state" in text
+    assert "jaxviz-part-stepper" in text
 
 
 def test_names_from_a_program_are_made_fit_to_be_shown():

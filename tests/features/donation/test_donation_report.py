@@ -30,7 +30,7 @@ def test_paths_bytes_and_reasons():
     assert "the only result of type f32[3], result[0]['b'], takes" in report.donated[2].reason
     assert "nothing reads it" in report.donated[4].reason
     assert (report.spared, report.unused) == (60, 88)
-    assert "2 of 5 donated arguments spare 60 B; 88 B donated for nothing" in str(report)
+    assert "2 of 5 donated arguments save 60 B; 88 B donated without effect" in str(report)
     assert "result[0][&#x27;b&#x27;]" in report._repr_html_()
     assert report.to_dict()["donated"][0]["result"] == "result[0]['b']"
 
@@ -78,7 +78,7 @@ def test_what_could_be_donated():
     report = jaxviz.donation(jax.jit(step), params(), params(), jnp.ones(7))
     assert report.others == (("params['b']", 12, "result[0]['b']"), ("params['w']", 48, "result[0]['w']"))
     assert "it donates no argument" in report.summary
-    assert "could spare 60 B" in report.advice[0]
+    assert "could save 60 B" in report.advice[0]
     assert "Donating params['b']" in str(report)
     whole = jaxviz.donation(jax.jit(step, donate_argnums=0), params(), params(), jnp.ones(7))
     assert whole.others == ()

@@ -7,14 +7,17 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+import nested_programs  # noqa: F401  enters its programs into the table
 import pytest
 from programs import CASES
+from test_parity import marked
 
 import jaxviz
 from benchmarks.models import lstm, transformer
 from jaxviz.analysis.walk import bodies
 from jaxviz.features.draw.canvas import MOST_BOXES
-from jaxviz.features.draw.svg import arrow
+from jaxviz.features.draw.style import FILLS, FRAMES, INK, PALE
+from jaxviz.features.draw.svg import arrow, on_page
 from tests.features.draw.drawn_programs import HOSTILE_ARGS, SQUARE, chosen, hostile, layer_args, layers, scanned, small
 
 PROGRAMS = {
@@ -208,6 +211,30 @@ def test_nothing_hostile_gets_into_a_picture(stage, without_dot, tmp_path):
     assert not set(str(picture)) & {"\u202e", "\x1b"}
 
 
+@pytest.mark.parametrize("stage", ["primal", "forward+backward"])
+def test_a_notebook_shows_it_in_the_ink_of_the_page(stage):
+    """Light and dark: by `dot`, where it is installed, and by our own layout."""
+    picture = drawing("small", stage)
+    for by_dot in (True, False):
+        shown = on_page(picture.svg(by_dot))
+        root = ElementTree.fromstring(shown)
+        fills = {e.get("fill") for e in root.iter()} - {None}
+        assert "currentColor" in fills
+        assert not fills & {
+            *FILLS.values(),
+            *(fill for fill, _, _ in FRAMES.values() if fill != "none"),
+            INK,
+            PALE,
+            "white",
+            "black",
+        }
+        assert all(e.get("id") is None for e in root.iter())
+        assert (
+            "".join(root.itertext()).split() == "".join(ElementTree.fromstring(picture.svg(by_dot)).itertext()).split()
+        )
+    assert "<svg" in picture._repr_html_()
+
+
 def test_source_text_is_left_out_on_request(without_dot):
     shown, hidden = (drawing("small", source=s).svg() for s in (True, False))
     assert "jnp.sum(h + jnp.sin(w))" in shown
@@ -227,7 +254,7 @@ def test_a_figure_for_a_paper(tmp_path):
     figure = drawing("small", "forward+backward").plot(width=3.4)
     assert figure.get_size_inches()[0] == pytest.approx(3.4)
     words = {text.get_text() for text in figure.axes[0].texts}
-    assert {"small", "tanh", "encoder", "residual", "cotangent"} <= words
+    assert {"gradient of small in w", "tanh", "encoder", "residual", "cotangent"} <= words
     path = drawing("cond").save_pdf(tmp_path / "x.pdf")
     assert b"/FontType 42" in path.read_bytes() or b"/Type0" in path.read_bytes()
     assert b"/Type3" not in path.read_bytes()
@@ -237,7 +264,7 @@ def test_what_can_be_drawn():
     program = jaxviz.trace(small)(SQUARE, SQUARE)
     same = [edges(jaxviz.draw(x).graph) for x in (program, program.jaxpr, jaxviz.derive(program, argnums=(0, 1)))]
     assert same[0] == same[1] == same[2]
-    backward = jaxviz.draw(program, stage="backward")
+    backward = jaxviz.draw(program, stage="backward", argnums=(0, 1))
     assert {"gradient of w", "gradient of x"} <= {b.title for b in backward.graph.boxes}
     with pytest.raises(TypeError, match="takes no arguments beside a Program"):
         jaxviz.draw(program, SQUARE)
@@ -252,7 +279,7 @@ def innermost(program):
     return n
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", marked(CASES), ids=str)
 def test_every_program_can_be_drawn_and_each_equation_is_there(case):
     derivation = jaxviz.derive(case.fun, *case.args)
     for stage in ("primal", "forward+backward"):

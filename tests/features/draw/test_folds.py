@@ -27,6 +27,16 @@ def test_a_loop_is_folded_whatever_the_numbers_in_it(n):
     assert folds(f, jnp.ones(3)) == [Fold(0, 4, n)]
 
 
+def test_what_other_lines_say_again_is_no_repetition():
+    def f(x):
+        x = jnp.sin(jnp.cos(x) * 2.0) + x
+        x = jnp.sin(jnp.cos(x) * 2.0) + x
+        x = jnp.sin(jnp.cos(x) * 2.0) + x
+        return jnp.sin(jnp.cos(x) * 2.0) + x
+
+    assert folds(f, jnp.ones(3)) == []
+
+
 def test_what_comes_before_and_after_is_left_out():
     def f(x):
         x = jnp.exp(x)

@@ -41,7 +41,7 @@ def test_figures_and_residuals_are_those_of_the_comparison():
     made = changes_of(comparison)
     assert [f[0] for f in made["figures"]] == [f.name for f in comparison.figures]
     assert len(made["residuals"]) == len(comparison.residuals) > 0
-    assert made["functions"] == ["before", "after"]
+    assert made["functions"] == ("before", "after")
 
 
 def test_a_selection_goes_to_the_same_equation_of_the_other_version():

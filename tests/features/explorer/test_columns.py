@@ -13,7 +13,7 @@ from printed_programs import FIXTURE, PROGRAMS, printed
 import jaxviz
 from jaxviz.derivation import STAGES
 from jaxviz.features.cost.parts import cost_of
-from jaxviz.features.explorer.columns import view_of
+from jaxviz.features.explorer.columns import pattern_of, view_of
 from jaxviz.features.memory import timeline as memory
 from jaxviz.ir.origin import ancestors
 from jaxviz.ir.syntax import Literal
@@ -338,7 +338,7 @@ def test_bytes_of_a_residual_on_a_device_are_handed_on(derivation):
     items = derivation.residuals.items
     given = replace(derivation.residuals, items=(replace(items[0], nbytes_per_device=3), *items[1:]))
     other = jaxviz.derive(loss, [jnp.ones((3, 3))] * 2, jnp.ones((2, 3)))
-    vars(other).update(residuals=given, linearized=derivation.linearized)
+    vars(other).update(_residuals={True: given}, linearized=derivation.linearized)
     assert view_of(other).columns["residual_per_device"].tolist() == [3] + [-1] * (len(items) - 1)
 
 
@@ -408,3 +408,25 @@ def binders(view, key):
     program = view.stage(key).programs[0]
     start, end = view.columns["program_binders"][program : program + 2]
     return view.columns["binder_vars"][start:end]
+
+
+def filled(pattern, names):
+    """As `widgets/src/model/records.ts` writes it."""
+    first, *rest = pattern.split("``") if names else [pattern]
+    return first + "".join(f"`{name}`{part}" for name, part in zip(names, rest, strict=True))
+
+
+def test_the_sentences_are_those_of_the_residuals(derivation):
+    view = view_of(derivation)
+    starts, names = (view.columns[name] for name in ("residual_names", "reason_names"))
+    sentences = [
+        filled(text(view, "residual_reason", i), [view.strings[n] for n in names[starts[i] : starts[i + 1]]])
+        for i in range(len(derivation.residuals))
+    ]
+    assert sentences == [r.reason for r in derivation.residuals]
+    assert len(set(view.columns["residual_reason"])) < len(set(sentences))
+
+
+@pytest.mark.parametrize("sentence", ["", "none", "`a`", "x `a` y `b`", "`a``b` c", "an odd ` one", "`` empty"])
+def test_a_sentence_is_its_pattern_with_its_names(sentence):
+    assert filled(*pattern_of(sentence)) == sentence

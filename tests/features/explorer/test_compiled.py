@@ -50,7 +50,7 @@ def test_an_instruction_leads_to_its_equation_and_its_line(which):
         ("cosine", "forward", "cos", 1),
         ("log", "forward", "log", 2),
     ):
-        # A fusion computes again what it reads, so that there may be several of one.
+        # A fusion recomputes what it reads, so that there may be several of one.
         (((found, equation),),) = {tuple(rows) for line, rows in lines if re.search(operation(name), line)}
         assert (found, equation.primitive.name) == (stage, primitive)
         assert locate(equation.source).line == loss.__code__.co_firstlineno + offset
@@ -157,6 +157,7 @@ def jax_gradient(fun, args, argnums):
     return jax.jit(gradient).lower(*args, out)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "name",
     ["mlp", "layer_norm", "attention", "jitted_twice", "unused_input", "constant_result", "scan_rnn", "cumulative",
@@ -177,6 +178,7 @@ class Untagged(Tags):
         self.programs = tuple(given)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", ["attention", "scan_in_scan", "cond_in_remat", "jit_in_scan_in_jit"])
 def test_tags_change_nothing_that_is_compiled(name, monkeypatch):
     derivation = jaxviz.derive(CASES[name].fun, *CASES[name].args)
@@ -207,7 +209,7 @@ def test_no_tag_or_location_is_left_in_sight(name):
 def test_a_function_without_a_gradient_is_compiled_by_itself():
     loop = jaxviz.derive(lambda x: lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
     made = compiled(loop)
-    assert made["stages"] == [["primal", 3]]
+    assert made["stages"] == [("primal", 3)]
     assert made["notes"][0].startswith("The function alone, since it has no gradient: Reverse-mode")
     assert linked(lines_of(loop, "hlo"), r"\bmultiply\(") == [[("primal", "mul")]]
 

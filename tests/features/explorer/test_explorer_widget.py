@@ -37,13 +37,13 @@ def test_nothing_is_derived_before_it_is_displayed(explorer):
     shown = explorer._repr_mimebundle_()
     shown = shown[0] if isinstance(shown, tuple) else shown
     assert "application/vnd.jupyter.widget-view+json" in shown
-    assert shown["text/plain"].startswith("Explorer of loss on cpu:0")
-    assert decode(explorer.payload).title == "loss"
+    assert shown["text/plain"].startswith("Explorer of the gradient of `loss` in `w` on cpu:0")
+    assert decode(explorer.payload).title == "gradient of `loss` in `w`"
 
 
 def test_the_browser_may_ask_for_the_payload(explorer):
     explorer._answer(explorer, "fill", [])
-    assert decode(explorer.payload).title == "loss"
+    assert decode(explorer.payload).title == "gradient of `loss` in `w`"
 
 
 def test_a_failure_reaches_the_browser(explorer, monkeypatch):
@@ -104,11 +104,46 @@ def test_a_page_without_source_holds_none(explorer, tmp_path):
 def test_the_switches_are_made_when_they_are_asked_for(explorer):
     assert explorer.what_if == ""
     explorer._handle_custom_msg("what if", [])
-    table = json.loads(explorer.what_if)
-    assert table["present"]["nbytes"] == explorer.derivation.residuals.nbytes
+    table, tried = json.loads(explorer.what_if), json.loads(explorer.tried)
+    assert table["present"] == "||"
+    assert tried["trades"][""][1] == explorer.derivation.residuals.nbytes
+    assert tried["trades"]["0||"] != tried["trades"][""]
     while_loop = jaxviz.explore(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
     while_loop._handle_custom_msg("what if", [])
     assert "ReverseModeError" in json.loads(while_loop.what_if)["error"]
+
+
+def test_a_setting_is_worked_out_when_it_is_asked_for(explorer):
+    explorer._handle_custom_msg("what if", [])
+    n_values = len(json.loads(explorer.what_if)["values"]["group"])
+    key = f"0||{n_values - 1}"
+    assert explorer.drawn == explorer.written == ""
+    explorer._handle_custom_msg({"work": "try", "keys": [key, "nonsense"], "draw": key, "code": key}, [])
+    tried, drawn, written = (json.loads(text) for text in (explorer.tried, explorer.drawn, explorer.written))
+    assert tried["asked"] == 2
+    assert "is not the key" in tried["failed"]["nonsense"]
+    assert drawn["key"] == written["key"] == key
+    assert "jax.checkpoint(loss" in written["text"]
+    most = lambda step: sum(n for n, _, born, last, *_ in drawn["buffers"] if born <= step <= last)
+    assert max(map(most, range(len(drawn["what"])))) == tried["trades"][key][0]
+    assert tried["plan"] is None
+    explorer._handle_custom_msg({"work": "try", "keys": [], "plan": True}, [])
+    tried = json.loads(explorer.tried)
+    assert tried["plan"] in tried["trades"]
+
+
+def test_switches_that_are_set_go_with_a_page(explorer, tmp_path):
+    explorer.switches = "0||"
+    state = json.loads(packed(explorer.save_html(tmp_path / "loss.html"), "state"))
+    assert state["switches"] == "0||"
+    assert json.loads(state["drawn"])["key"] == "0||"
+    tried = json.loads(state["tried"])["trades"]
+    assert {"", "||", "0||"} <= set(tried)
+    assert any(key.startswith("0|0") for key in tried)  # what is one switch away, too
+    with pytest.raises(traitlets.TraitError, match="is not the key of a setting"):
+        explorer.switches = "7||"
+    explorer.update(other, jnp.ones((3, 3)), jnp.ones((2, 3)))
+    assert explorer.switches == explorer.tried == explorer.drawn == ""
 
 
 def test_the_program_is_compiled_when_it_is_asked_for(explorer):
@@ -145,7 +180,7 @@ def test_a_page_has_the_compiled_program_where_it_is_asked_for_or_shown(explorer
 def test_explore_takes_what_derive_takes(explorer):
     same = jaxviz.explore(explorer.derivation)
     assert same.derivation is explorer.derivation
-    of_program = jaxviz.explore(jaxviz.trace(loss)(jnp.ones((3, 3)), jnp.ones((2, 3))))
+    of_program = jaxviz.explore(jaxviz.trace(loss)(jnp.ones((3, 3)), jnp.ones((2, 3))), argnums=None)
     assert of_program.derivation.nonzeros == (True, True)
     of_jaxpr = jaxviz.explore(jax.make_jaxpr(jnp.sin)(1.0))
     assert "cos" in of_jaxpr.text("forward")
@@ -210,7 +245,9 @@ def test_of_a_large_program_the_rest_comes_when_it_is_asked_for(explorer, monkey
     assert whole.columns["step_row"].size
     # What has been on the screen meanwhile holds: no number of a row or a string has changed.
     assert whole.strings[: len(first.strings)] == first.strings
-    later = [n for n in COLUMNS if n.startswith(("buffer_", "step_")) or n == "residual_buffer"]
+    later = [
+        n for n in COLUMNS if n.startswith(("buffer_", "step_", "scope_")) or n in ("residual_buffer", "row_of_scope")
+    ]
     for name in set(COLUMNS) - set(later):
         np.testing.assert_array_equal(whole.columns[name], first.columns[name], err_msg=name)
     assert to_json(whole) == to_json(view_of(explorer.derivation))
@@ -300,7 +337,7 @@ def test_a_new_version_is_shown_in_place(explorer):
     assert explorer.before == before
     assert explorer.equation.primitive.name == "reduce_sum"
     assert explorer.what_if == ""
-    assert explorer.view.title == "other"
+    assert explorer.view.title == "gradient of `other` in `w`"
     changes = json.loads(explorer.changes)
     assert changes["functions"] == ["loss", "other"]
     assert sum(n for _, n in changes["stages"]["primal"]["added"]) == len(explorer.derivation.primal.equations) - len(
@@ -337,8 +374,8 @@ def test_a_comparison_is_explored_side_by_side(tmp_path):
 def test_the_browser_is_told_how_far_the_work_is(explorer, monkeypatch):
     sent = []
     monkeypatch.setattr(explorer, "send", lambda content, buffers=None: sent.append(content))
-    explorer._handle_custom_msg("what if", [])
-    assert sent[0] == {"work": "what if", "what": "", "done": 0, "total": 0}
+    explorer._handle_custom_msg({"work": "try", "keys": [], "plan": True}, [])
+    assert sent[0] == {"work": "try", "what": "", "done": 0, "total": 0}
     plans = [s for s in sent if s["what"] == "plans"]
     assert [s["done"] for s in plans] == list(range(plans[0]["total"] + 1))
     sent.clear()
@@ -354,7 +391,7 @@ def test_an_interrupt_stops_what_the_browser_asked_for(explorer, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "what_if", stopped)
+        patch.setattr(module, "Switches", stopped)
         explorer._handle_custom_msg("what if", [])
     assert sent[-1] == {"work": "what if", "stopped": True}
     assert explorer.what_if == ""

@@ -46,7 +46,7 @@ def test_residual_names_are_the_same_in_two_stages(view):
 
 def test_the_summary_counts(view):
     lines = summary(view).splitlines()
-    assert lines[0] == "Explorer of f on cpu:0, the default device"
+    assert lines[0] == "Explorer of the gradient of `f` in `x` on cpu:0, the default device"
     assert lines[1] == "  f         3 equations"
     assert lines[-2] == "  1 value, 12 B; 1 intermediate 12 B"
     assert lines[-1].startswith("  residuals as in JAX")

@@ -1,89 +1,313 @@
-"""The table behind the switches: what is written for the browser's tests is what Python makes, and it is as JAX has it."""
+"""The switches: each setting comes to what the function with these checkpoints does, and what the page is told is what Python has."""
 
 import json
-from collections import Counter
+import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import pytest
-from whatif_programs import FIXTURE, PROGRAMS, cases
+from whatif_programs import FIXTURE, PROGRAMS, activation, cases, layers
 
 import jaxviz
-from jaxviz.features.explorer.whatif import what_if
+from benchmarks import models
+from jaxviz.features.explorer.whatif import Switches, crossing
+from jaxviz.features.remat.regions import Spot
 
 WRITTEN = json.loads(FIXTURE.read_text(encoding="utf-8"))
 VERSION = WRITTEN.pop("jax")
+
+
+def switches_of(f, *args):
+    return Switches(jaxviz.derive(f, *args))
+
+
+def named(switches, name):
+    """The number of the region of this name."""
+    (found,) = (i for i, r in enumerate(switches.table()["regions"]) if r["name"].startswith(name))
+    return found
+
+
+def comes_to(f, *args):
+    """Peak, bytes of the residuals and FLOPs of a function as the reports have them."""
+    derivation = jaxviz.derive(f, *args)
+    return jaxviz.memory(derivation).peak_nbytes, derivation.residuals.nbytes, jaxviz.cost(derivation).total.flops
 
 
 @pytest.mark.skipif(jax.__version__ != VERSION, reason=f"written with JAX {VERSION}; others keep other values")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_fixture_is_what_python_makes(name):
     """Write it anew with `python tests/features/explorer/whatif_programs.py`."""
-    made = json.loads(json.dumps(cases(*PROGRAMS[name])))
-    assert list(made["table"]) == list(WRITTEN[name]["table"])
-    assert made["cases"] == WRITTEN[name]["cases"]
-    assert made["code"] == WRITTEN[name]["code"]
+    assert json.loads(json.dumps(cases(*PROGRAMS[name]))) == WRITTEN[name]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_as_written_it_is_what_jax_holds(name):
+def test_as_written_it_is_what_the_reports_say(name):
     f, args = PROGRAMS[name]
-    table = what_if(jaxviz.derive(f, *args))
-    held = jaxviz.residuals(f, *args, argnums=0)
-    assert table["present"]["nbytes"] == held.nbytes
-    assert table["present"]["peak"] == jaxviz.memory(f, *args).peak_nbytes
-    kinds = Counter(k for _, k, *_ in table["buffers"])
-    assert kinds[table["kinds"].index("residual")] > 0
+    trade = switches_of(f, *args).trade("")
+    assert (trade.peak_nbytes, trade.nbytes) == comes_to(f, *args)[:2]
 
 
-def test_of_a_checkpointed_function_the_switches_stand_as_its_policy_has_it():
-    def f(w, x):
-        keep = jax.checkpoint_policies.dots_saveable
-        return jnp.sum(jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)) @ w, policy=keep)(w, x))
+def test_a_checkpoint_by_itself_comes_to_what_the_same_one_in_the_source_does():
+    args = PROGRAMS["layers"][1]
+    switches = switches_of(layers, *args)
 
-    table = what_if(jaxviz.derive(f, jnp.ones((4, 4)), jnp.ones((8, 4))))
-    on = [table["strings"][table["values"][i]["what"]] for i in table["present"]["saved"]]
-    assert on == ["dot_general"]
-    assert table["present"]["flops"] > 0
-    plain = what_if(jaxviz.derive(jax.checkpoint(f), jnp.ones((4, 4)), jnp.ones((8, 4))))
-    assert plain["present"]["saved"] == []
+    def by_hand(ws, x):
+        for w in ws:
+            x = jax.checkpoint(lambda w, x: x + activation(x @ w))(w, x)
+        return jnp.mean(jnp.sin(x) * x)
+
+    around = switches.trade(switches.key([named(switches, "4 calls of layer")], []))
+    whole = switches.trade(switches.key([named(switches, "all of layers")], []))
+    plain = comes_to(layers, *args)[2]
+    for found, f in ((around, by_hand), (whole, jax.checkpoint(layers))):
+        peak, nbytes, flops = comes_to(f, *args)
+        assert (found.peak_nbytes, found.nbytes, found.flops) == (peak, nbytes, flops - plain)
+    assert around.peak_nbytes < switches.trade("").peak_nbytes
 
 
-def stand_ins(f, *args):
-    """For each residual that is none of the arguments, what makes it, and what makes the values in its place."""
-    table = what_if(jaxviz.derive(f, *args))
-    held = jaxviz.residuals(f, *args, argnums=0)
-    assert len(table["residuals"]) == len(held)
-    assert {v for values in table["residuals"] for v in values} == set(table["present"]["saved"])
-    what = lambda v: table["strings"][table["values"][v]["what"]]
-    made = [
-        (r.expression, [what(v) for v in values])
-        for r, values in zip(held, table["residuals"], strict=True)
-        if r.kind == "intermediate"
+def test_a_group_that_is_saved_comes_to_what_a_policy_that_saves_it_does():
+    args = PROGRAMS["layers"][1]
+    switches = switches_of(layers, *args)
+    table = switches.table()
+    product = next(i for i, g in enumerate(table["groups"]) if g["what"] == "x @ w")
+    members = [v for v, g in enumerate(table["values"]["group"]) if g == product]
+    assert len(members) == 4
+    found = switches.trade(switches.key([named(switches, "4 calls of layer")], members))
+
+    def by_hand(ws, x):
+        for w in ws:
+            x = jax.checkpoint(lambda w, x: x + activation(x @ w), policy=jax.checkpoint_policies.dots_saveable)(w, x)
+        return jnp.mean(jnp.sin(x) * x)
+
+    peak, nbytes, _ = comes_to(by_hand, *args)
+    assert (found.peak_nbytes, found.nbytes) == (peak, nbytes)
+    assert sum(table["values"]["nbytes"][v] for v in members) == 4 * 32 * 8 * 4
+
+
+def test_one_layer_is_switched_by_itself():
+    switches = switches_of(layers, *PROGRAMS["layers"][1])
+    around = named(switches, "4 calls of layer")
+    table = switches.table()
+    products = [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == "x @ w"]
+    keys = [switches.key([around], saved) for saved in ([], products[:1], products[-1:], products)]
+    assert len(set(keys)) == 4
+    none, first, last, every = (switches.trade(key).nbytes for key in keys)
+    assert last - none == 32 * 8 * 4
+    assert none < first < last < every
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_key_says_what_its_setting_is(name):
+    switches = switches_of(*(lambda f, args: (f, *args))(*PROGRAMS[name]))
+    for case in WRITTEN[name]["settings"]:
+        setting = switches.setting(case["key"])
+        assert switches.key(setting.regions, setting.saved) == case["key"]
+        assert setting.saved <= set(case["saved"])
+
+
+@pytest.mark.parametrize("key", ["0", "0|1|2|3", "a||", "99||", "0,1"])
+def test_a_text_that_is_no_key_is_refused(key):
+    switches = switches_of(layers, *PROGRAMS["layers"][1])
+    with pytest.raises(ValueError, match="is not the key of a setting"):
+        switches.setting(key)
+    assert "is not the key of a setting" in switches.trade(key)
+
+
+def test_what_a_region_does_not_hold_is_not_in_the_key():
+    switches = switches_of(layers, *PROGRAMS["layers"][1])
+    inner = named(switches, "4 calls of activation")
+    assert switches.key([inner], [0]) == switches.key([inner], [])
+    assert switches.key([], range(len(switches.values))) == "||"
+
+
+def test_of_blocks_with_checkpoints_those_are_on_and_save_what_their_policy_does():
+    def f(ws, x):
+        block = jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)) @ w, policy=jax.checkpoint_policies.dots_saveable)
+        for w in ws:
+            x = block(w, x)
+        return jnp.sum(x)
+
+    switches = switches_of(f, [jnp.ones((4, 4))] * 3, jnp.ones((8, 4)))
+    table = switches.table()
+    assert [r["isWritten"] for r in table["regions"]] == [True, False]
+    written, present = switches.trade(""), switches.trade(table["present"])
+    assert (present.nbytes, present.flops) == (written.nbytes, written.flops)
+    on = switches.setting(table["present"])
+    assert {table["groups"][table["values"]["group"][v]]["what"] for v in on.saved} >= {"x @ w"}
+    assert switches.trade("||").nbytes > written.nbytes
+
+
+def test_the_checkpoints_of_a_transformer_come_to_what_they_do():
+    f, args = models.remat_transformer(3)
+    switches = switches_of(f, *args)
+    written, present = switches.trade(""), switches.trade(switches.present)
+    assert (present.nbytes, present.flops) == (written.nbytes, written.flops)
+    assert math.isclose(present.peak_nbytes, written.peak_nbytes, rel_tol=0.01)
+
+
+def test_regions_that_hold_each_other_in_part_can_both_have_a_checkpoint():
+    f, args = PROGRAMS["halves"]
+    switches = switches_of(f, *args)
+    inner, outer = named(switches, "3 calls of activation"), named(switches, "the call of halves.<locals>.first")
+    assert switches.flipped(switches.key([inner], []), outer) == switches.key([inner, outer], [])
+    both = switches.trade(switches.key([inner, outer], []))
+
+    def by_hand(ws, x):
+        once = jax.checkpoint(activation)
+        first = jax.checkpoint(lambda x: once(once(x @ ws[0]) @ ws[1]))
+        return jnp.sum(once(first(x) @ ws[2]))
+
+    assert (both.peak_nbytes, both.nbytes) == comes_to(by_hand, *args)[:2]
+
+
+def test_of_two_regions_that_cross_each_takes_the_place_of_the_other():
+    program, other = SimpleNamespace(), SimpleNamespace()
+    spots = [
+        [Spot(program, 0, 4), Spot(other, 0, 2)],
+        [Spot(program, 2, 6)],
+        [Spot(program, 1, 3)],
+        [Spot(other, 1, 9)],
     ]
-    assert not any(v for r, v in zip(held, table["residuals"], strict=True) if r.kind == "argument")
-    return made
+    assert crossing(spots) == [[1, 3], [0, 2], [1], [0]]
 
 
-def test_a_residual_has_the_nearest_values_that_a_name_can_save_in_its_place():
-    made = dict(stand_ins(*(lambda f, args: (f, *args))(*PROGRAMS["chain"])))
-    # What the rule of tanh keeps differs between versions of JAX; all of it is made from the product.
-    of_product = [e for e in made if made[e] == ["dot_general"]]
-    assert len(of_product) >= 3
-    assert [e for e in made if e.startswith("mul(") and made[e] == ["mul"]]
-    assert made["cos(x)"] == []
+def test_the_plan_is_that_of_plan_remat():
+    f, args = models.scan_transformer(4)
+    switches = switches_of(f, *args)
+    plan = jaxviz.plan_remat(f, *args)
+    found = switches.trade(switches.plan())
+    assert (found.peak_nbytes, found.nbytes, found.flops) == (plan.peak_nbytes, plan.nbytes, plan.flops)
+    bodies = [switches.regions[i].is_body for i in switches.setting(switches.plan()).regions]
+    assert True in bodies
 
 
-def test_of_blocks_with_checkpoints_it_is_what_passes_from_one_to_the_next():
+def test_the_memory_over_time_has_the_peak_of_the_setting():
+    for name in PROGRAMS:
+        f, args = PROGRAMS[name]
+        switches = switches_of(f, *args)
+        for key in ("", switches.key([0], [])):
+            drawn = switches.drawn(key)
+            alive = [
+                sum(nbytes for nbytes, _, born, last, *_ in drawn["buffers"] if born <= step <= last)
+                for step in range(len(drawn["what"]))
+            ]
+            assert max(alive) == switches.trade(key).peak_nbytes
+            rows = {*drawn["row"], *(b.row for b in drawn["buffers"])}
+            assert rows <= set(range(-1, sum(1 for _ in switches.derivation.primal.walk())))
+            assert len(rows) > 3
+
+
+MODEL = """
+import jax
+import jax.experimental
+import jax.numpy as jnp
+
+
+def block(w, x):
+    h = jnp.tanh(x @ w)
+    return x + jnp.sin(h) * h
+
+
+def loss(ws, x):
+    for w in ws:
+        x = block(w, x)
+    return jnp.sum(x * x)
+
+
+def scanned(ws, x):
+    return jnp.sum(jax.lax.scan(lambda x, w: (block(w, x), None), x, ws)[0])
+"""
+
+
+@pytest.mark.parametrize("name", ["loss", "scanned"])
+@pytest.mark.parametrize("saves", [False, True])
+def test_the_code_does_what_the_switches_say(tmp_path, monkeypatch, name, saves):
+    import subprocess
+    import sys
+
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sys.modules.pop("model", None)
+    import model
+
+    ws = jnp.ones((4, 8, 8)) if name == "scanned" else [jnp.ones((8, 8))] * 4
+    args = (ws, jnp.ones((32, 8)))
+    switches = switches_of(getattr(model, name), *args)
+    around = named(switches, "4 calls of block" if name == "loss" else "the body of the scan")
+    table = switches.table()
+    saved = (
+        [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == "x @ w"] if saves else []
+    )
+    key = switches.key([around], saved)
+    code = switches.code(key)
+    diff = "\n".join(line for line in code.split("\n") if not line.startswith("# ")) + "\n"
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=tmp_path)
+    sys.modules.pop("model")
+    import importlib
+
+    importlib.invalidate_caches()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        now = {}
+        exec(compile((tmp_path / "model.py").read_text(), str(tmp_path / "new.py"), "exec"), now)
+    peak, nbytes, _ = comes_to(now[name], *args)
+    found = switches.trade(key)
+    assert (found.peak_nbytes, found.nbytes) == (peak, nbytes)
+    assert ("checkpoint_name(x @ w" in code) == saves
+
+
+def test_the_code_of_a_checkpoint_around_the_function_says_what_to_differentiate():
+    f, args = PROGRAMS["chain"]
+    switches = switches_of(f, *args)
+    assert switches.code("0||").endswith("# Differentiate jax.checkpoint(chain) instead of chain.")
+    assert "nothing to change" in switches.code("")
+    every = switches.code(switches.key([0], range(len(switches.values))))
+    assert "checkpoint_name(" in every
+    assert "Differentiate jax.checkpoint(chain, policy=jax.checkpoint_policies.save_only_these_names(" in every
+    assert Path(__file__).parent.joinpath("whatif_programs.py").name in every
+
+
+def test_the_checkpoints_that_there_are_are_kept_or_taken_away():
     f, args = PROGRAMS["blocks"]
-    made = stand_ins(f, *args)
-    assert [values for _, values in made][:2] == [["add"], ["add"]]
+    switches = switches_of(f, *args)
+    assert "jax.checkpoint" not in switches.code("0||")
+    assert "-    @jax.checkpoint" in switches.code("||")
+
+
+def test_a_page_without_source_has_no_lines_of_it():
+    f, args = PROGRAMS["chain"]
+    switches = switches_of(f, *args)
+    text = json.dumps([switches.table(source=False), switches.drawn("0||", source=False)])
+    assert "jnp.tanh" not in text
+    assert "jnp.tanh" in json.dumps(switches.table())
+
+
+def test_residuals_have_the_nearest_values_that_a_name_can_save_in_their_place():
+    f, args = PROGRAMS["chain"]
+    switches = switches_of(f, *args)
+    table, held = switches.table(), jaxviz.residuals(f, *args)
+    assert len(table["residuals"]) == len(held)
+    what = lambda v: table["groups"][table["values"]["group"][v]]["what"]
+    made = {}
+    for r, values in zip(held, table["residuals"], strict=True):
+        if r.kind == "argument":
+            assert values == []
+        else:
+            made.setdefault(r.expression, [what(v) for v in values])
+    # What the rule of tanh keeps differs between versions of JAX; all of it is made from the product.
+    assert len([e for e in made if made[e] == ["x @ w"]]) >= 2
+    assert made["jnp.tanh(x @ w) * jnp.cos(x)"] == ["jnp.tanh(x @ w) * jnp.cos(x)"]
+    assert made["jnp.cos(x)"] == []  # the first, of the argument itself
 
 
 def test_calls_of_one_function_are_told_apart():
     w = jnp.ones((4, 4))
     g = jax.jit(lambda x: jnp.tanh(x @ w))
-    table = what_if(jaxviz.derive(lambda x: jnp.sum(g(g(g(x)))), jnp.ones((8, 4))))
+    table = switches_of(lambda x: jnp.sum(g(g(g(x)))), jnp.ones((8, 4))).table()
     tanhs = [values for values in table["residuals"] if values]
     assert len({tuple(v) for v in tanhs}) == 3
     assert all(len(v) == 1 for v in tanhs)
@@ -91,29 +315,31 @@ def test_calls_of_one_function_are_told_apart():
 
 def test_what_stacks_is_kept_as_many_times_as_the_loop_runs():
     f, args = PROGRAMS["loop"]
-    table = what_if(jaxviz.derive(f, *args))
-    stacked = [v["nbytes"] for v in table["values"] if "×" in table["strings"][v["type"]]]
-    assert stacked
-    assert all(n == 10 * 6 * 4 for n in stacked)
-    assert [loop["forward"] < table["turn"] <= loop["backward"] for loop in table["loops"]] == [True]
+    values = switches_of(f, *args).table()["values"]["nbytes"]
+    assert 10 * 6 * 4 in values
 
 
-def test_a_page_without_source_has_no_lines_of_it():
-    f, args = PROGRAMS["chain"]
-    text = json.dumps(what_if(jaxviz.derive(f, *args), source=False))
-    assert "jnp.tanh" not in text
-    assert "/" not in text.replace("\\/", "")
-    assert "jnp.tanh" in json.dumps(what_if(jaxviz.derive(f, *args)))
+def test_values_of_one_expression_in_repeated_layers_have_one_group():
+    table = switches_of(layers, *PROGRAMS["layers"][1]).table()
+    count = {table["groups"][g]["what"]: table["values"]["group"].count(g) for g in set(table["values"]["group"])}
+    assert count["x @ w"] == 4
 
 
-def test_numbers_point_into_their_tables():
-    for name in PROGRAMS:
-        table = WRITTEN[name]["table"]
-        n_slots, n_nodes = len(table["slots"]["nbytes"]), len(table["nodes"]["flops"])
-        assert all(0 <= s < n_slots for key in ("reads", "makes") for slots in table["nodes"][key] for s in slots)
-        assert all(len(column) == n_nodes for column in table["nodes"].values())
-        assert all(0 <= s < n_slots for s in table["needed"])
-        assert all(-1 <= b < len(table["buffers"]) for b in table["slots"]["buffer"])
-        assert all(0 <= v < len(table["values"]) for plan in table["plans"] for v in plan)
-        made = [s for slots in table["nodes"]["makes"] for s in slots]
-        assert len(made) == len(set(made))
+def test_an_effect_that_may_not_be_repeated_says_so():
+    def f(x):
+        jax.experimental.io_callback(lambda v: None, None, jax.lax.stop_gradient(x), ordered=True)
+        return jnp.sum(jnp.sin(x) * jnp.cos(x))
+
+    with pytest.raises(ValueError, match="does not let a checkpoint repeat"):
+        switches_of(f, jnp.ones(3))
+
+
+@pytest.mark.large
+def test_abstract_arguments_of_a_language_model_are_enough():
+    from benchmarks.remat_programs import llama
+
+    case = llama(32, True)
+    switches = switches_of(case.plain, *case.args)
+    body = next(i for i, r in enumerate(switches.regions) if r.is_body)
+    found = switches.trade(switches.key([body], []))
+    assert found.peak_nbytes < 0.5 * switches.trade("").peak_nbytes

@@ -1,8 +1,7 @@
-"""Programs whose switches the tests of both languages flip. Run as a script, it writes their tables and what JAX makes of them down."""
+"""Programs whose switches the tests of both languages set. Run as a script, it writes down their tables and what settings come to."""
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -10,8 +9,7 @@ import jax.numpy as jnp
 from printed_programs import loop
 
 import jaxviz
-from jaxviz.features.explorer.whatif import what_if
-from jaxviz.features.remat.code import CodeRow, code_text
+from jaxviz.features.explorer.whatif import Switches
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "whatif.json"
 
@@ -32,36 +30,59 @@ def blocks(ws, x):
     return jnp.mean(jax.nn.softmax(x))
 
 
+def activation(x):
+    h = jnp.tanh(x)
+    return jnp.sin(h) * h * jnp.cos(h)
+
+
+def layer(w, x):
+    return x + activation(x @ w)
+
+
+def layers(ws, x):
+    for w in ws:
+        x = layer(w, x)
+    return jnp.mean(jnp.sin(x) * x)
+
+
+def halves(ws, x):
+    """Of the two functions neither holds the other one, and both hold the middle."""
+
+    def first(x):
+        return second(activation(x @ ws[0]))
+
+    def second(x):
+        return activation(x @ ws[1])
+
+    return jnp.sum(activation(first(x) @ ws[2]))
+
+
 PROGRAMS = {
     "chain": (chain, (jnp.ones((8, 8)), jnp.ones((32, 8)))),
     "loop": (loop, (jnp.ones((6, 6)), jnp.ones((10, 6)))),
     "blocks": (blocks, ([jnp.ones((8, 8))] * 3, jnp.ones((32, 8)))),
+    "layers": (layers, ([jnp.ones((8, 8))] * 4, jnp.ones((32, 8)))),
+    "halves": (halves, ([jnp.ones((8, 8))] * 3, jnp.ones((32, 8)))),
 }
 
 
 def cases(f, args):
-    """The table, and for some choices of what to save what the planner makes of them, and the peak of the function that it gives."""
-    table = what_if(jaxviz.derive(f, *args))
-    plan = jaxviz.plan_remat(f, *args, budget=0.9)
-    n = len(table["values"])
+    """The table, settings with their keys, what is one switch away, and what they come to."""
+    switches = Switches(jaxviz.derive(f, *args))
+    table = switches.table()
+    n, regions = len(switches.values), range(len(switches.regions))
     chosen = [
-        [],
-        table["present"]["saved"],
-        *table["plans"],
-        list(range(n)),
-        list(range(0, n, 2)),
-        list(range(0, n, 3)),
+        ([], range(n)),
+        (regions, []),
+        *(([i], saved) for i in regions for saved in ([], range(n), range(0, n, 2))),
     ]
-    made = []
-    for saved in chosen:
-        found = plan._graph.outcome([list(plan._graph.candidates)[i] for i in saved])
-        other = replace(plan, saved=found.saved, point=found.point)
-        peak = int(jaxviz.memory(other.apply(f), *args).peak_nbytes)
-        made.append({"chosen": saved, "nbytes": int(other.nbytes), "flops": int(other.flops), "peak": peak})
-    for place in table["places"]:
-        place["file"] = Path(place["file"]).name  # the same wherever it is run
-    rows = [CodeRow(**{k: v for k, v in place.items() if k != "values"}) for place in table["places"]]
-    return {"table": table, "cases": made, "code": code_text(f.__name__, rows, ["All that can be named."])}
+    settings = [{"regions": list(r), "saved": list(s), "key": switches.key(r, s)} for r, s in chosen]
+    flips = [[s["key"], i, switches.flipped(s["key"], i)] for s in settings[2:6] for i in regions]
+    switches.fill([*switches.first_keys, *switches.next_keys], 60.0)
+    trades, failed = switches.tried_trades()
+    alone = switches.key([0], [])
+    tried = {"trades": trades, "failed": failed, "plan": None, "asked": 1}
+    return {"table": table, "settings": settings, "flips": flips, "tried": tried, "drawn": switches.drawn(alone)}
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ def test_what_a_checkpoint_saves_is_what_jax_holds_less(case):
     check(d, [run for _, run in _runs(d.primal, _line)][:4])
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "model", [models.mlp, models.transformer, models.scan_transformer, models.remat_transformer, models.lstm]
 )

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from device_programs import LINE
+from device_programs import GRID, LINE
 from jax import lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxviz
+from benchmarks import models
 from jaxviz.features.memory.model import KINDS
 
 X = jnp.ones(1000)  # 4,000 bytes
@@ -48,7 +50,7 @@ def test_what_is_alive_at_the_peak_is_what_it_adds_up_to():
     timeline = jaxviz.memory(loss, [W, W, W], jnp.ones((8, 50)))
     assert sum(a.nbytes for a in timeline.alive) == timeline.peak_nbytes == max(s.total for s in timeline.steps)
     arguments = [a for a in timeline.alive if a.kind == "argument"]
-    assert [(a.what, a.count, a.nbytes) for a in arguments] == [("params[…]", 3, 30_000), ("x", 1, 1600)]
+    assert [(a.what, a.count, a.nbytes) for a in arguments] == [("params[0…2]", 3, 30_000), ("x", 1, 1600)]
     residuals = [a for a in timeline.alive if a.kind == "residual"]
     assert all(a.location.file == __file__ for a in residuals)
 
@@ -83,12 +85,44 @@ def test_values_of_a_chain_counted_by_hand():
     found = [(v.what, v.kind, v.nbytes, v.born, v.last) for v in timeline.values]
     assert found == [
         ("x", "argument", 4000, 0, 5),
-        ("sin", "temporary", 4000, 0, 2),
-        ("cos", "residual", 4000, 1, 3),
-        ("reduce_sum", "result", 4, 2, 5),
+        ("jnp.sin(x)", "temporary", 4000, 0, 2),
+        ("cos in the derivative of jnp.sin(x)", "residual", 4000, 1, 3),
+        ("jnp.sum(jnp.sin(x))", "result", 4, 2, 5),
         ("the cotangent that comes in", "cotangent", 4, 3, 3),
-        ("mul", "result", 4000, 4, 5),
+        ("the gradient in x", "result", 4000, 4, 5),
     ]
+
+
+def test_cotangents_are_named_by_what_they_are_the_cotangents_of():
+    def f(w, x):
+        h = x @ w
+        return jnp.sum(jnp.tanh(h) * h)
+
+    w = jnp.ones((30, 30))
+    found = {v.what for v in jaxviz.memory(f, w, w, argnums=(0, 1)).values if v.kind == "cotangent"}
+    assert {"the cotangent of jnp.tanh(h)", "the cotangent of x @ w", "a part of the cotangent of x @ w"} <= found
+    # A product's other operand has its cotangent transposed.
+    assert "dot_general for the cotangent of w" in found
+
+
+@pytest.mark.parametrize(
+    "program", [models.transformer(2), models.scan_transformer(2), models.lstm(1), models.remat_transformer(2)]
+)
+def test_each_cotangent_says_of_what(program):
+    f, args = program
+    found = [v.what for v in jaxviz.memory(f, *args).values if v.kind == "cotangent"]
+    said = ("cotangent", "in the derivative of")
+    assert [what for what in found if not any(s in what for s in said)] == []
+
+
+def test_layers_have_one_row_for_each_expression():
+    alive = {}
+    for n in (2, 6):
+        f, args = models.transformer(n)
+        timeline = jaxviz.memory(f, *args)
+        alive[n] = timeline.alive_at(len(timeline.steps) - 1), timeline.alive
+        assert all("…" not in a.what or a.count > 1 for a in timeline.alive if a.kind == "argument")
+    assert [len(rows) for rows in alive[2]] == [len(rows) for rows in alive[6]]
 
 
 def test_values_name_the_residuals_that_they_hold():
@@ -213,16 +247,82 @@ def test_what_is_computed_again_is_a_temporary_of_the_backward_pass():
     assert any(s.is_backward and of_kind(s, "temporary") for s in saved.steps)
 
 
-def test_on_devices_the_sizes_are_those_of_all_together():
+def test_on_devices_the_sizes_are_those_of_one():
     f = jax.shard_map(lambda x: jnp.sin(jnp.sin(x)), mesh=LINE, in_specs=P("i"), out_specs=P("i"))
     whole = jaxviz.memory(lambda x: jnp.sin(jnp.sin(x)), X)
-    assert jaxviz.memory(f, X).peak_nbytes == whole.peak_nbytes
+    on_each = jaxviz.memory(f, X)
+    assert (whole.n_devices, on_each.n_devices) == (1, 8)
+    assert on_each.peak_nbytes * 8 == whole.peak_nbytes
+    assert "of the gradient of `<lambda>` in `x` on each of 8 devices: modelled peak" in " ".join(str(on_each).split())
+    assert "devices" not in str(whole)
+
+
+def two_layers(params, x):
+    for w, v in params:
+        x = x + jax.nn.gelu(x @ w) @ v
+    return jnp.mean(x**2)
+
+
+def laid_out(mesh, *specs):
+    types = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 256), (256, 64), (128, 64))]
+    w, v, x = (
+        t.update(sharding=NamedSharding(mesh, spec)) if spec is not None else t
+        for t, spec in zip(types, specs, strict=True)
+    )
+    return [(w, v), (w, v)], x
+
+
+LAYOUTS = {
+    "data parallel": (P(), P(), P("i")),
+    "tensor parallel": (P(None, "j"), P("j", None), P()),
+    "both": (P(None, "j"), P("j", None), P("i")),
+    "parameters divided too": (P("i", "j"), P("j", "i"), P("i")),
+    "parameters laid out by XLA": (None, None, P("i")),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_that_xla_decides_count_as_it_decides(name):
+    """What each device has of arguments and results is what the compiled gradient takes there, to the byte."""
+    params, x = laid_out(GRID, *LAYOUTS[name])
+    found = jaxviz.memory(two_layers, params, x)
+    last = found.steps[-1].nbytes
+    by_kind = dict(zip(("argument", "constant", "residual", "temporary", "cotangent", "result"), last, strict=True))
+    assert by_kind["argument"] == found.xla.arguments
+    pointers = 8 * (1 + len(jax.tree.leaves(params)))  # XLA counts the table of the results with them
+    assert by_kind["result"] == found.xla.results - pointers
+
+
+def test_the_devices_need_not_be_there():
+    mesh = jax.sharding.AbstractMesh((16, 4), ("i", "j"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    params, x = laid_out(mesh, P("i", "j"), P("j", "i"), P("i"))
+    found = jaxviz.memory(two_layers, params, x)
+    assert found.n_devices == 64
+    whole = jaxviz.memory(two_layers, *laid_out(mesh, None, None, None))
+    assert whole.n_devices == 1
+    assert whole.peak_nbytes / 64 < found.peak_nbytes < whole.peak_nbytes / 8
+
+
+def test_layouts_that_are_not_known_count_whole():
+    params, x = laid_out(GRID, *LAYOUTS["both"])
+    whole = jaxviz.memory(two_layers, *laid_out(GRID, None, None, None))
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        found = jaxviz.memory(two_layers, params, x)
+        assert found.peak_nbytes == whole.peak_nbytes
+        (note,) = found.notes
+        assert "is not known (jax_use_shardy_partitioner is off), so each counts as if one device had all of it" in note
+        residuals = jaxviz.residuals(two_layers, params, x)
+        assert residuals.nbytes_per_device is None
+        assert any("compile=True" in note for note in residuals.notes)
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
 
 
 def test_nothing_is_computed():
     timeline = jaxviz.memory(lambda x: x, 1.0)
     assert timeline.peak_nbytes == 0
-    assert str(timeline) == "memory of <lambda>: nothing is computed"
+    assert str(timeline) == "memory of the gradient of `<lambda>` in `x`: nothing is computed"
 
 
 def test_no_reverse_mode_is_an_error():
@@ -264,7 +364,7 @@ def test_xlas_figures_are_those_of_the_compiled_gradient():
 
 
 def test_what_xla_undid_is_said():
-    """On the CPU XLA keeps nothing apart that is computed again; where a backend does, the sentence says that instead."""
+    """On the CPU XLA keeps nothing apart that is recomputed; where a backend does, the sentence says that instead."""
     timeline = jaxviz.memory(deep(jax.checkpoint(layer)), PARAMS, BATCH)
     xla = timeline.xla
     plain = jaxviz.memory(deep(layer), PARAMS, BATCH)
@@ -286,7 +386,7 @@ def test_reports():
     timeline = jaxviz.memory(deep(layer), PARAMS, BATCH)
     text = str(timeline)
     assert all(len(line) <= 100 for line in text.splitlines())
-    assert text.startswith("memory of loss: modelled peak ")
+    assert text.startswith("memory of the gradient of `loss` in `params`: modelled peak ")
     assert "\nforward ▁" in text or "\nforward ▂" in text
     data = json.loads(json.dumps(timeline.to_dict()))
     assert len(data["steps"]) == len(timeline.steps)

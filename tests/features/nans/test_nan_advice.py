@@ -81,6 +81,7 @@ def test_all_advice_has_a_case():
     assert set(CASES) == set(REMEDIES)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("advice", CASES)
 def test_advice_that_is_followed_leaves_the_gradient_finite(advice):
     for program, hole, x in CASES[advice]:
@@ -97,6 +98,7 @@ AT = jnp.array([-2.5, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 40.0])
 """Beyond, at, and within the edges of all domains."""
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("behind_where", [False, True])
 def test_each_domain_is_kept_to(behind_where, dtype):

@@ -39,6 +39,7 @@ def check_plain(w, n=1, x=X):
     same(w[name].cotangents.values, [2 * TANH(x)] * n)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "transform",
     [
@@ -132,6 +133,7 @@ def looped_values(x, offsets):
     return jnp.sum(c), found
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f)), jaxviz.grad])
 @pytest.mark.parametrize("inner", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
 def test_loops_within_loops_tell_of_their_iterations(transform, inner):
@@ -165,6 +167,7 @@ def test_a_while_loop_tells_of_its_iterations():
         assert series.values[:, 0].tolist() == [2.0, 6.0, 14.0]
 
 
+@pytest.mark.values
 def test_branches_and_devices():
     def branched(x):
         return jax.lax.cond(

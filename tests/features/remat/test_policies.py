@@ -51,7 +51,7 @@ def test_each_value_has_its_decision_and_checkpoints_that_are_alike_are_one():
     assert all(v.location.file == __file__ for v in group.report.values)
     text = str(report)
     assert "3 checkpoints, 3 values saved 6.0 KiB" in " ".join(text.split())
-    assert f"its gradient keeps {report.residuals.nbytes / 1024:.1f} KiB" in " ".join(text.split())
+    assert f"it keeps {report.residuals.nbytes / 1024:.1f} KiB" in " ".join(text.split())
 
 
 def test_what_is_kept_is_what_the_gradient_keeps():
@@ -70,7 +70,7 @@ def test_the_blocks_of_a_transformer_are_one_group():
     lines = str(report).splitlines()
     assert all(len(line) <= 100 for line in lines)
     assert lines[3].startswith("4 times checkpoint of layer (models.py:")
-    assert len(lines) < ROWS + 10
+    assert len(lines) < 2 * ROWS + 10  # some expressions take two lines
     assert any(line.startswith("and ") and " more lines: " in line for line in lines)
 
 

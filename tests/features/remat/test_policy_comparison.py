@@ -74,6 +74,7 @@ def flops_of_jax(f):
     return jax.jit(jax.value_and_grad(f)).lower(W, X).cost_analysis()["flops"]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bytes_and_flops_are_those_of_jax_with_the_policy_written(name):
     f = PROGRAMS[name]
@@ -208,11 +209,14 @@ def test_the_report_fits_the_page():
         lines = str(found).splitlines()
         assert all(len(line) <= 100 for line in lines)
         assert "3 of layer (models.py:" in " ".join(lines)
-    assert any("saved: 1, 2, 3; recomputed: 4, 5" in line for line in lines)  # by the numbers of the policies
+    assert "saved: 1, 2, 3; recomputed: 4, 5" in " ".join(" ".join(lines).split())  # by the numbers of the policies
     assert "1 as it is" in str(found)
     page = found._repr_html_()
-    assert page.count("<table>") == 2
-    assert page.count("<tr>") == 2 + len(many) + len(found.differences)
+    shown, _, behind = page.partition("<details>")
+    assert shown.count("<table>") == 2
+    assert shown.count("<tr>") == 2 + len(many) + 20
+    assert behind.count("<tr>") == 1 + 40
+    assert f"and {len(found.differences) - 40} more" in behind
     data = json.loads(json.dumps(found.to_dict()))
     assert [p["nbytes"] for p in data["policies"]] == [o.nbytes for o in found.outcomes]
     assert data["without"]["flops"] == 0
@@ -265,3 +269,12 @@ def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
 def test_the_best_trades():
     points = [Point(10, 5), Point(8, 5), Point(8, 9), Point(20, 0), Point(15, 6), Point(5, 9)]
     assert best_trades(points) == [Point(5, 9), Point(8, 5), Point(20, 0)]
+
+
+def test_policies_stand_among_the_best_plans():
+    f, args = models.transformer(2)
+    found = jaxviz.compare_policies(f, *args, policies=["everything", "dots_saveable"])
+    peaks = [t.peak_nbytes for t in found.best_plans]
+    assert peaks == sorted(peaks)
+    assert min(peaks) <= found["dots_saveable"].peak_nbytes < found["everything"].peak_nbytes
+    assert "the best plans" in found._repr_html_()

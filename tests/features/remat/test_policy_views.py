@@ -30,7 +30,7 @@ def test_the_curves_are_on_one_scale_and_the_difference_is_told(compared):
     everything, nothing = compared.outcomes
     lines = str(shown).splitlines()
     assert all(len(line) <= 100 for line in lines)
-    assert lines[0].startswith("memory of loss under 2 policies: ")
+    assert lines[0].startswith("memory of the gradient of `loss` in `w` under 2 policies: ")
     curves = [line for line in lines if line.startswith("  forward ")]
     assert len(curves) == 2
     higher, lower = sorted((everything, nothing), key=lambda o: -o.peak_nbytes)
@@ -55,7 +55,7 @@ def test_many_policies_are_numbered():
 
 def test_one_policy_alone():
     one = jaxviz.compare_policies(loss, W, X, policies="nothing_saveable")
-    assert str(MemoryComparison(one)).startswith("memory of loss under 1 policy: it peaks at ")
+    assert str(MemoryComparison(one)).startswith("memory of the gradient of `loss` in `w` under 1 policy: it peaks at ")
 
 
 def test_plans_keep_no_more_and_compute_no_more(compared):

@@ -2,20 +2,22 @@
 
 import importlib.util
 import itertools
-import json
 import linecache
 import re
+import sys
+import types
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_remat_plan import held_by_jax, recomputed
+from test_remat_plan import held_by_jax, planned, recomputed
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.code import CodeRow, code_text, marked
+from jaxviz.features.remat.edits import around
+from jaxviz.features.remat.edits import edited as edited_files
 from jaxviz.report.tables import format_bytes
 
 _NUMBERS = itertools.count()
@@ -42,52 +44,48 @@ def module(tmp_path):
     return write
 
 
-def paste(code, source, before=lambda text: text):
-    """The source with the lines of a plan's code in the places of those that they say they were, and the checkpoint at its end."""
-    head, *blocks, policy = code.split("\n\n")
-    assert head.startswith("import jax\nfrom jax.ad_checkpoint import checkpoint_name")
-    for block in blocks:
-        lines = block.split("\n")
-        was = [line.removeprefix("# was:").removeprefix(" ") for line in lines if line.startswith("# was:")]
-        now = [line for line in lines if not line.startswith("# ")]
-        if was:
-            assert source.count("\n".join(was)) == 1
-            source = source.replace("\n".join(was), "\n".join(now))
-    return f"{head}\n{before(source).replace('from __future__ import annotations', '')}\n{policy}\n"
+def edited(plan, f):
+    """The text of a function's file with the plan in it."""
+    (text,) = plan.written.files.values()
+    assert list(plan.written.files) == [f.__code__.co_filename]
+    return text
 
 
-def check(module, f, args, share, before=lambda text: text):
+def check(module, f, args, share):
     """What the code comes to, for a budget that is a share of the way from the least to all."""
     least = jaxviz.plan_remat(f, *args, budget=0.999)._graph.least
     whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
-    plan = jaxviz.plan_remat(f, *args, budget=int(least + share * (whole - least)))
-    point = plan.code_point
+    plan = planned(f, *args, budget=int(least + share * (whole - least)))
+    point = plan.written.trade
     code = plan.code()
-    g = getattr(module(paste(code, Path(f.__code__.co_filename).read_text(), before)), f.__name__)
-    plain = getattr(module(before(Path(f.__code__.co_filename).read_text())), f.__name__)
+    g = getattr(module(edited(plan, f)), f.__name__)
+    plain = getattr(module(Path(f.__code__.co_filename).read_text()), f.__name__)
     assert held_by_jax(g, *args) == point.nbytes
     assert recomputed(plain, g, *args) == point.flops
-    assert f"# {f.__name__}: keeps {format_bytes(point.nbytes)} for the backward pass" in code
+    assert code.startswith(f"# {f.__name__}: peak ")
+    assert f"→ {format_bytes(point.nbytes)}, recomputes" in code
     for a, b in zip(jax.tree.leaves(jax.grad(g)(*args)), jax.tree.leaves(jax.grad(f)(*args)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     return plan, code
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_transformer(module, share):
     own = module(Path(models.__file__).read_text())
     params = own.transformer_params(2, width=16, hidden=32)
     plan, code = check(module, own.transformer_loss, (params, jnp.zeros(12, int)), share)
-    assert plan.code_point.nbytes <= plan.budget
-    assert re.search(r"# was:     (\w+) = .*\n    \1 = .*checkpoint_name\(", code)
-    assert "2 values" in code
+    assert plan.written.trade.nbytes <= plan.budget
+    assert re.search(r"\n-    (\w+) = .*(?s:.*)\n\+    \1 = .*checkpoint_name\(", code)
+    assert "+@partial(jax.checkpoint, policy=SAVED)\n def transformer_loss(" in code
 
 
+@pytest.mark.values
 def test_a_loop(module):
     own = module(Path(models.__file__).read_text())
     _, args = models.lstm(1, width=8, length=6)
     _, code = check(module, own.lstm_loss, args, 0.5)
-    assert "6 values" in code
+    assert "checkpoint_name(" in code
 
 
 SOURCE = """
@@ -116,6 +114,7 @@ def loss(w, x):
 """
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_expressions_of_all_kinds(module, share):
     own = module(SOURCE)
@@ -153,7 +152,7 @@ def loss(w, x):
     return jnp.sum(jnp.sin(y) @ w * y)
 """)
     _, code = check(module, own.loss, (W, X), 0.3)
-    assert '    y += x @ w\n    y = checkpoint_name(y, "saved_' in code
+    assert '     y += x @ w\n+    y = checkpoint_name(y, "loss_y")\n' in code
 
 
 REPEATED = """
@@ -174,16 +173,8 @@ def test_a_name_that_stands_for_more_than_the_plan_saves_says_so(module):
     own = module(REPEATED)
     plan, code = check(module, own.loss, ([W, W * 0.5, W + 0.1], X), 0.4)
     assert 0 < len(plan.saved) < 3
-    assert plan.code_point.flops > plan.flops
-    assert "# plan.apply, which can save what no name in the source tells apart: keeps" in code
-
-
-def test_checkpoints_that_are_there_are_to_be_taken_away(module):
-    own = module(SMALL.replace("def loss", "@jax.checkpoint\ndef loss"))
-    f = lambda w, x: own.loss(w, x)
-    code = jaxviz.plan_remat(f, W, X, budget=0.6).code()
-    assert "# Take away the jax.checkpoint that is there already: this one stands in its place." in code
-    assert code.endswith("\nf = jax.checkpoint(f, policy=policy)")
+    assert plan.written.trade.flops > plan.flops
+    assert "# plan.apply, which can also save what no name in your source stands for, comes to" in code
 
 
 def test_arguments_that_are_part_of_the_function_are_static(module):
@@ -192,9 +183,9 @@ def test_arguments_that_are_part_of_the_function_are_static(module):
     )
     args = (W, X, "deep", jnp.sin)
     plan = jaxviz.plan_remat(own.loss, *args, budget=0.6)
-    assert plan.code().endswith("static_argnums=(2, 3))")
-    g = module(paste(plan.code(), Path(own.__file__).read_text())).loss
-    assert held_by_jax(lambda w, x: g(w, x, *args[2:]), W, X) == plan.code_point.nbytes
+    assert "+@partial(jax.checkpoint, static_argnums=(2, 3), policy=SAVED)\n" in plan.code()
+    g = module(edited(plan, own.loss)).loss
+    assert held_by_jax(lambda w, x: g(w, x, *args[2:]), W, X) == plan.written.trade.nbytes
 
 
 def test_names_that_are_there_are_left_alone(module):
@@ -203,9 +194,36 @@ def test_names_that_are_there_are_left_alone(module):
     )
     own = module(named)
     _, code = check(module, own.loss, (W, X), 0.6)
-    assert 'save_only_these_names("saved_1"' in code
+    assert '"saved_0"' not in "".join(line for line in code.splitlines() if line.startswith("+SAVED"))
 
 
+def test_what_a_lambda_calls_gets_the_checkpoint(module):
+    """If it is given just what the lambda is."""
+    own = module(SMALL.replace("(w, x):", "(x, mode, w):"))
+    plan = jaxviz.plan_remat(lambda w, x, mode: own.loss(x, mode, w), W, X, "deep", budget=0.6)
+    assert "+@partial(jax.checkpoint, static_argnums=(1,), policy=SAVED)\n def loss(x, mode, w):" in plan.code()
+    written = module(edited(plan, own.loss))
+    assert held_by_jax(lambda w, x: written.loss(x, "deep", w), W, X) == plan.written.trade.nbytes
+
+
+def test_a_function_that_is_no_definitions_is_wrapped_by_hand(module):
+    """What it saves is named in a diff all the same."""
+    own = module(SMALL)
+    plan = jaxviz.plan_remat(lambda w, x: own.loss(w, x=x), W, X, budget=0.6)
+    (line,) = (
+        line for line in plan.code().splitlines() if line.startswith("# Differentiate jax.checkpoint(f, policy=")
+    )
+    policy = eval(re.search(r"policy=(.*)\) instead of f:", line)[1])
+    written = module(edited(plan, own.loss))
+    f = jax.checkpoint(lambda w, x: written.loss(w, x=x), policy=policy)
+    assert held_by_jax(f, W, X) == plan.written.trade.nbytes
+    keyword = module(SMALL.replace("(w, x):", '(w, x, mode="deep"):'))
+    code = jaxviz.plan_remat(keyword.loss, W, X, mode="deep", budget=0.6).code()
+    assert "# Differentiate jax.checkpoint(partial(loss, mode='deep')" in code
+    assert "+@" not in code
+
+
+@pytest.mark.values
 def test_what_a_library_makes_inside_is_named_where_it_is_called(module):
     pytest.importorskip("flax")
     own = module("""
@@ -227,57 +245,42 @@ def loss(params, x):
     params = own.NET.init(jax.random.key(0), X)
     _, code = check(module, own.loss, (params, X), 0.5)
     assert "site-packages" not in code
-    assert "checkpoint_name(" in code.split("\n\n", 2)[2]
+    assert "checkpoint_name(nn." in code or "checkpoint_name(x + nn." in code
 
 
-def test_without_its_source_the_lines_are_named():
+def test_without_its_source_there_is_no_diff():
     space = {}
     exec(compile(SMALL, "<nowhere>", "exec"), space)
+    code = jaxviz.plan_remat(space["loss"], W, X, budget=0.6).code()
+    assert re.search(r"^# loss: peak .*recomputes", code)
+    assert "# Differentiate jax.checkpoint(loss) instead of loss: no line of your source is the place for it." in code
+    assert "---" not in code
+
+
+def test_a_cell_of_a_notebook_is_called_a_cell(monkeypatch):
+    """With names that stand in the cells before it."""
+    # Where other tests have run cells, its names are those of their notebooks.
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    space, file = {}, "/tmp/ipykernel_7/1259.py"
+    for name, text in (("/tmp/ipykernel_7/1258.py", SMALL[: SMALL.index("def")]), (file, SMALL[SMALL.index("def") :])):
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        exec(compile(text, name, "exec"), space)
     plan = jaxviz.plan_remat(space["loss"], W, X, budget=0.6)
     code = plan.code()
-    assert "its source is not at hand." in code
-    assert re.search(
-        r'# <nowhere>:\d+: the result of \w+, f32\[64,8\], is "saved_0"\n... = checkpoint_name\(..., "saved_0"\)', code
-    )
-
-
-def test_a_cell_of_a_notebook_is_called_a_cell():
-    space, file = {}, "/tmp/ipykernel_7/123.py"
-    linecache.cache[file] = (len(SMALL), None, SMALL.splitlines(True), file)
-    exec(compile(SMALL, file, "exec"), space)
-    code = jaxviz.plan_remat(space["loss"], W, X, budget=0.6).code()
-    assert re.search(r"^# cell:\d+: the result of", code, re.MULTILINE)
+    assert "--- a/cell\n+++ b/cell\n" in code
+    assert "import jax\n" not in code
+    assert "+from jax.ad_checkpoint import checkpoint_name\n" in code
     assert "ipykernel" not in code
+    exec(compile(plan.written.files[file], file, "exec"), space)
+    assert held_by_jax(space["loss"], W, X) == plan.written.trade.nbytes
 
 
-def test_the_text_is_made_of_plain_rows():
-    source = "    y = f(x) * g(x @ w)"
-    rows = [
-        CodeRow("saved_0", "m.py", 3, "mul", "f32[8]", 1, source, 8, 23),
-        CodeRow("saved_1", "m.py", 3, "tanh", "f32[8]", 1, source, 8, 12),
-        CodeRow("saved_2", "m.py", 3, "sin", "f32[8]", 2, source, 15, 23),
-    ]
-    after = (
-        '    y = checkpoint_name(checkpoint_name(f(x), "saved_1") * checkpoint_name(g(x @ w), "saved_2"), "saved_0")'
-    )
-    assert marked(source, rows) == after
-    assert marked(source, rows[::-1]) == after
-    assert (
-        code_text("loss", [CodeRow(**r.to_dict()) for r in rows], ["a note"], (1,))
-        == f"""\
-import jax
-from jax.ad_checkpoint import checkpoint_name
-
-# a note
-
-# m.py:3: the result of mul, f32[8], is "saved_0"
-# m.py:3: the result of tanh, f32[8], is "saved_1"
-# m.py:3: the result of sin, f32[8], 2 values, is "saved_2"
-# was: {source}
-{after}
-
-policy = jax.checkpoint_policies.save_only_these_names("saved_0", "saved_1", "saved_2")
-loss = jax.checkpoint(loss, policy=policy, static_argnums=(1,))"""
-    )
-    assert json.loads(json.dumps([r.to_dict() for r in rows])) == [r.to_dict() for r in rows]
-    assert code_text("<lambda>", [], []).endswith("\n\nf = jax.checkpoint(f)")
+def test_of_names_that_end_together_the_inner_one_is_closed_first(module):
+    source = "y = f(x) * g(x @ w)\n"
+    file = module(f"f = g = lambda x: x\nx = w = X = 1.0\n{source}".replace("@", "*")).__file__
+    spans = [(4, 19, "whole"), (4, 8, "left"), (11, 19, "right")]
+    edits = [around(file, (3, a), (3, b), "checkpoint_name(", f', "{name}")') for a, b, name in spans]
+    line = 'y = checkpoint_name(checkpoint_name(f(x), "left") * checkpoint_name(g(x * w), "right"), "whole")'
+    for order in itertools.permutations(edits):
+        (text,) = edited_files(itertools.chain(*order), {}, [(file, None)]).values()
+        assert text.splitlines()[-1] == line

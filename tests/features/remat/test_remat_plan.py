@@ -1,6 +1,7 @@
 """Plans of what to save: against exhaustive search, JAX's policies, and what JAX then really holds."""
 
 import json
+import re
 from functools import partial
 
 import jax
@@ -14,8 +15,11 @@ from jax.sharding import PartitionSpec as P
 import jaxviz
 from benchmarks import models
 from benchmarks.remat import every_outcome, with_all_values
+from jaxviz.analysis.budgets import read_budget
+from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.graph import Graph
-from jaxviz.features.remat.plan import _Call
+from jaxviz.features.remat.planning import Planning
+from jaxviz.features.remat.search import Search
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
@@ -62,12 +66,19 @@ def recomputed(f, g, *args):
     return flops(g) - flops(f)
 
 
+def planned(f, *args, budget, recompute_collectives=False):
+    """One checkpoint around a function, within so many bytes of residuals, whatever its peak."""
+    call, derivation = Call.traced(f, args, {}, 0)
+    planning = Planning(Search(derivation, recompute_collectives), call)
+    return planning.plan("residuals within it", planning.search.within(budget), budget=budget)
+
+
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.9)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_plan_is_the_optimum(name):
-    """Of all sets of values there is none within the budget that computes less again, and none of fewer bytes for so little work."""
+    """Of all sets of values there is none within the budget that recomputes less, and none of fewer bytes for so little work."""
     f, *args = SMALL[name]
     graph = jaxviz.plan_remat(f, *args, budget=1.0)._graph
     everything = with_all_values(graph)
@@ -88,6 +99,7 @@ def test_the_plan_is_the_optimum(name):
         assert least.nbytes <= 1.02 * sizes[flops <= plan.flops].min()
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", SMALL)
 def test_jax_holds_what_was_planned(name):
     f, *args = SMALL[name]
@@ -120,6 +132,7 @@ def with_policy(policy):
     return loss
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("policy", ["dots_saveable", "dots_with_no_batch_dims_saveable", "nothing_saveable"])
 def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
     """A transformer, each layer checkpointed: at the bytes of the policy, and at its FLOPs."""
@@ -128,7 +141,6 @@ def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
     theirs = held_by_jax(g, PARAMS, TOKENS), recomputed(f, g, PARAMS, TOKENS)
     plan = jaxviz.plan_remat(f, PARAMS, TOKENS, budget=theirs[0])
     assert plan.flops <= theirs[1]
-    assert any(p.nbytes <= theirs[0] and p.flops <= theirs[1] for p in (plan.point, *plan.front))
     h = plan.apply(f)
     assert held_by_jax(h, PARAMS, TOKENS) == plan.nbytes
     for a, b in zip(
@@ -137,20 +149,20 @@ def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_the_front_trades_bytes_for_work():
+def test_the_front_trades_peak_for_work():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
-    sizes, flops = zip(*((p.nbytes, p.flops) for p in plan.front), strict=True)
-    assert list(sizes) == sorted(set(sizes))
+    peaks, flops = zip(*((t.peak_nbytes, t.flops) for t in plan.front), strict=True)
+    assert list(peaks) == sorted(set(peaks))
     assert list(flops) == sorted(set(flops), reverse=True)
     assert flops[-1] == 0
-    assert sizes[-1] < plan.everything.nbytes  # some of what JAX keeps costs nothing to compute again
+    assert peaks[-1] <= plan.before.peak_nbytes
 
 
 def test_a_budget_that_all_fits_in_needs_no_checkpoint():
     plan = jaxviz.plan_remat(mlp, [W] * 3, X, budget=1.0)
     assert plan.apply(mlp) is mlp
     assert plan.saved is None
-    assert "no checkpoint is needed" in str(plan)
+    assert plan.summary.endswith("it stays as it is")
     assert plan.code() == "# mlp fits as it is: no checkpoint is needed"
 
 
@@ -166,8 +178,8 @@ def test_checkpoints_that_are_there_give_way_to_the_plan():
     own = jax.checkpoint(branching)
     plan = jaxviz.plan_remat(own, W, X, budget=1.0)
     assert plan.everything == jaxviz.plan_remat(branching, W, X, budget=1.0).everything
-    assert held_by_jax(plan.apply(own), W, X) > held_by_jax(own, W, X)
     half = jaxviz.plan_remat(own, W, X, budget=0.7)
+    assert half.peak_nbytes <= jaxviz.memory(own, W, X).peak_nbytes
     assert held_by_jax(half.apply(own), W, X) == half.nbytes
 
 
@@ -204,15 +216,18 @@ DEVICES = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", DEVICES)
 def test_what_devices_exchange_is_not_exchanged_again(name):
-    """The body of a `shard_map` is planned; a value counts once for each device that has one of its own."""
+    """The body of a `shard_map` is planned; a value counts as one device has it."""
     f = DEVICES[name]
-    least = Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    least = Search(Call.traced(f, (W, X), {}, 0)[1], False).least
     whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
     plan = jaxviz.plan_remat(f, W, X, budget=int(least + 0.2 * (whole - least)))
     g = plan.apply(f)
-    assert held_by_jax(g, W, X) == plan.nbytes < whole
+    found = jaxviz.residuals(g, W, X)
+    assert held_by_jax(g, W, X) == found.nbytes
+    assert found.nbytes_per_device == plan.nbytes < whole
     assert recomputed(f, g, W, X) == plan.flops
     psums = lambda g: sum("psum" in str(e.primitive) for _, e in jaxviz.derive(g, W, X).backward.walk())
     assert psums(g) == psums(f)
@@ -227,9 +242,9 @@ def test_axes_that_are_numbers_of_numpys_are_no_axes_of_devices():
 
 def test_what_devices_exchange_may_be_exchanged_again_when_told():
     f = sharded(over_devices)
-    least = lambda again: Graph(_Call.traced(f, (W, X), {}, 0)[1], again).least
+    least = lambda again: Search(Call.traced(f, (W, X), {}, 0)[1], again).least
     assert least(True) < least(False)
-    plan = jaxviz.plan_remat(f, W, X, budget=least(True), recompute_collectives=True)
+    plan = planned(f, W, X, budget=least(True), recompute_collectives=True)
     psums = lambda g: sum("psum" in str(e.primitive) for _, e in jaxviz.derive(g, W, X).backward.walk())
     assert psums(plan.apply(f)) > psums(f)
 
@@ -244,7 +259,7 @@ def test_what_devices_exchange_where_nothing_can_be_saved_is_named():
         ValueError, match=r"exchange values inside of `cond` \(.*test_remat_plan\.py:\d+\), where nothing can be saved"
     ):
         jaxviz.plan_remat(sharded(f, False), W, X, budget=0.5)
-    jaxviz.plan_remat(sharded(f, False), W, X, budget=0.5, recompute_collectives=True)
+    planned(sharded(f, False), W, X, budget=6000, recompute_collectives=True)
 
 
 def test_what_runs_twice_is_said_and_what_may_not_is_refused():
@@ -316,16 +331,17 @@ LOOPS = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("share", [0.0, 0.4])
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_body_of_a_loop_is_planned(name, share):
     """A value that is saved in it is stacked up. The budgets are between the least bytes and all."""
     f, *args = LOOPS[name]
-    least = Graph(_Call.traced(f, tuple(args), {}, 0)[1], False).least
+    least = Graph(Call.traced(f, tuple(args), {}, 0)[1], False).least
     whole = jaxviz.plan_remat(f, *args, budget=1.0).everything.nbytes
     assert least < whole
     budget = int(least + share * (whole - least))
-    plan = jaxviz.plan_remat(f, *args, budget=budget)
+    plan = planned(f, *args, budget=budget)
     assert plan.nbytes <= budget
     g = plan.apply(f)
     assert held_by_jax(g, *args) == plan.nbytes
@@ -343,25 +359,27 @@ def complex_values(w, x):
     return jnp.sum(jnp.abs(jnp.fft.fft(jnp.sin(x @ w))) ** 2)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("f", [two_results, complex_values])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_jax_holds_what_was_planned_of_a_cond_and_of_complex_values(f, share):
-    least = Graph(_Call.traced(f, (W, X), {}, 0)[1], False).least
+    least = Graph(Call.traced(f, (W, X), {}, 0)[1], False).least
     whole = jaxviz.plan_remat(f, W, X, budget=1.0).everything.nbytes
-    plan = jaxviz.plan_remat(f, W, X, budget=int(least + share * (whole - least)))
+    plan = planned(f, W, X, budget=int(least + share * (whole - least)))
     assert held_by_jax(plan.apply(f), W, X) == plan.nbytes < whole
     np.testing.assert_allclose(jax.grad(plan.apply(f))(W, X), jax.grad(f)(W, X), rtol=1e-4, atol=1e-4)
 
 
 def test_of_plans_with_the_same_work_it_is_one_of_the_fewest_bytes():
-    """Where nothing has to be computed again, a larger budget is not spent."""
+    """Where nothing has to be recomputed, a larger budget is not spent."""
     plans = [jaxviz.plan_remat(branching, W, X, budget=b) for b in (0.95, 0.99)]
-    free = min((p for p in plans[0].front if p.flops == 0), key=lambda p: p.nbytes)
-    assert [p.point for p in plans] == [free, free]
+    assert plans[0].point == plans[1].point
+    assert plans[0].flops == 0
+    assert plans[0].nbytes < plans[0].everything.nbytes
 
 
 def test_a_value_saved_in_a_loop_says_how_often():
-    plan = jaxviz.plan_remat(rnn, W, X, budget=0.6)
+    plan = planned(rnn, W, X, budget=int(0.6 * jaxviz.residuals(rnn, W, X).nbytes))
     assert any(s.type == "5 × f32[64,8]" for s in plan.saved)
 
 
@@ -397,8 +415,9 @@ def crowded(ws, x):
 CROWDED = ([W * 0.5, W, W + 0.1], X[:16])
 
 
+@pytest.mark.values
 def test_the_fastest_that_fits():
-    """Of the plans over all budgets, none whose modelled memory fits computes less again."""
+    """Of the plans over all budgets, none whose modelled memory fits recomputes less."""
     peaks = [
         (p.peak_nbytes, p.flops)
         for b in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -406,40 +425,44 @@ def test_the_fastest_that_fits():
     ]
     assert peaks[-1][0] == jaxviz.memory(crowded, *CROWDED).peak_nbytes
     memory = (peaks[0][0] + peaks[-1][0]) // 2
-    plan = jaxviz.plan_remat(crowded, *CROWDED, budget="fastest that fits", memory=memory)
+    plan = jaxviz.plan_remat(crowded, *CROWDED, memory=memory)
     assert plan.peak_nbytes <= memory < peaks[-1][0]
     assert jaxviz.memory(plan.apply(crowded), *CROWDED).peak_nbytes == plan.peak_nbytes
     assert plan.flops <= min(flops for peak, flops in peaks if peak <= memory)
-    assert plan.flops < plan.front[0].flops
-    assert f"that fits {jaxviz.report.tables.format_bytes(memory)}: modelled peak" in str(plan)
+    assert f"peak within {jaxviz.report.tables.format_bytes(memory)}: peak" in " ".join(str(plan).split())
     assert plan.to_dict()["peak_nbytes"] == plan.peak_nbytes
     assert held_by_jax(plan.apply(crowded), *CROWDED) == plan.nbytes
 
 
 def test_where_all_fits_nothing_is_checkpointed(monkeypatch):
-    assert jaxviz.plan_remat(mlp, [W] * 3, X, budget="fastest that fits", memory="1GB").apply(mlp) is mlp
+    assert jaxviz.plan_remat(mlp, [W] * 3, X, memory="1GB").apply(mlp) is mlp
     seen = []
     free = lambda held: seen.append(sum(x.nbytes for x in held)) or 10**9
-    monkeypatch.setattr("jaxviz.features.remat.plan.free_memory", free)
-    assert jaxviz.plan_remat(mlp, [W] * 3, X, budget="fastest that fits").memory == 10**9
+    monkeypatch.setattr("jaxviz.features.remat.planning.free_memory", free)
+    assert "peak within 953.7 MiB" in jaxviz.plan_remat(mlp, [W] * 3, X, memory="device").summary
     assert seen == [3 * W.nbytes + X.nbytes]
 
 
 def test_memory_that_nothing_fits_says_the_least_that_does():
     with pytest.raises(
-        ValueError, match=r"no plan for crowded fits 1\.0 KiB .*: the least modelled peak of its gradient is"
+        ValueError,
+        match=r"no plan that was found for crowded fits 1\.0 KiB .*: the lowest modelled peak of its gradient is .* arguments",
     ):
-        jaxviz.plan_remat(crowded, *CROWDED, budget="fastest that fits", memory=1024)
+        jaxviz.plan_remat(crowded, *CROWDED, memory=1024)
 
 
 def test_budgets_as_text():
     plan = jaxviz.plan_remat(branching, W, X, budget="8 KiB")
     assert plan.budget == 8192
     assert plan.point == jaxviz.plan_remat(branching, W, X, budget=8192).point
-    with pytest.raises(ValueError, match=r"a budget is a number, or a size .*, or 'fastest that fits'; got"):
+    with pytest.raises(ValueError, match=r"a budget is a size .*, a share .*; got"):
         jaxviz.plan_remat(branching, W, X, budget="fastest")
-    with pytest.raises(ValueError, match="memory= says what budget='fastest that fits' has to fit"):
+    with pytest.raises(ValueError, match="a plan has one bound; got memory= and budget="):
         jaxviz.plan_remat(branching, W, X, budget=0.5, memory="1GB")
+    with pytest.raises(ValueError, match=r"work is a share, such as 0\.1 or '10%'; got 'much'"):
+        jaxviz.plan_remat(branching, W, X, work="much")
+    with pytest.raises(ValueError, match=r"work is a share.* not below 0; got -1"):
+        jaxviz.plan_remat(branching, W, X, work=-1)
 
 
 def test_arguments_that_are_not_arrays():
@@ -482,20 +505,21 @@ def test_shapes_alone_will_do():
 def test_reports():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
     text = str(plan)
-    assert text.startswith("plan for transformer_loss within ")
+    assert text.startswith("plan for the gradient of `transformer_loss` in `params`, residuals within ")
+    assert f"peak {jaxviz.report.tables.format_bytes(plan.before.peak_nbytes)}" in " ".join(text.split())
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "models.py:" in text
     code = plan.code()
-    assert code.startswith("import jax\nfrom jax.ad_checkpoint import checkpoint_name\n")
-    assert code.endswith("transformer_loss = jax.checkpoint(transformer_loss, policy=policy)")
-    assert "models.py:" in code
+    assert code.startswith("# transformer_loss: peak ")
+    assert "+++ b/benchmarks/models.py" in code
+    assert "jax.checkpoint(layer, policy=SAVED)(" in code
     assert json.loads(json.dumps(plan.to_dict()))["nbytes"] == plan.nbytes
     assert "<table>" in plan._repr_html_()
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_what_an_effect_reads_again_in_the_backward_pass_is_counted(share):
-    """A checkpoint repeats a callback for debugging, and keeps what it reads or computes that again."""
+    """A checkpoint repeats a callback for debugging, and keeps what it reads or recomputes that."""
     table = jax.device_put(np.linspace(0.0, 1.0, 50, dtype=np.float32))
 
     def f(x):
@@ -506,3 +530,93 @@ def test_what_an_effect_reads_again_in_the_backward_pass_is_counted(share):
     x = jax.device_put(np.ones(50, np.float32))
     plan = jaxviz.plan_remat(f, x, budget=share)
     assert jaxviz.residuals(plan.apply(f), x, argnums=0).nbytes == plan.nbytes
+
+
+def mlp_loss(params, x):
+    for w, b in params:
+        x = jnp.tanh(x @ w + b)
+    return jnp.mean(x**2)
+
+
+MLP = [(jnp.ones((16, 16)), jnp.zeros(16)) for _ in range(3)], jnp.ones((4, 16))
+
+
+SIZE = "512MiB' or '1.5GB'"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"memory": 0}, r"no plan that was found for mlp_loss fits 0 B: .* as it is written it is"),
+        ({"memory": "0"}, r"fits 0 B: the lowest modelled peak of its gradient is .* are arguments, .*the largest other value is"),
+        ({"memory": 0.5}, rf"memory is a number of bytes, or a size such as '{SIZE}, and no share; got 0\.5"),
+        ({"memory": "40 apples"}, rf"memory is .*{SIZE}; got '40 apples'"),
+        ({"memory": "-3GiB"}, r"memory is .*, and not below 0; got '-3GiB'"),
+        ({"memory": float("nan")}, "memory is .*got nan"),
+        ({"work": "-10%"}, r"work is a share, such as 0\.1 or '10%', and not below 0; got '-10%'"),
+        ({"work": "10 GFLOP"}, r"work is a share, such as 0\.1 or '10%'; got '10 GFLOP'"),
+        ({"work": 10}, r"work is a share, such as 0\.1 or '10%'; got 10: write '10%' or 0\.1"),
+        ({"residuals": "16 GiBB"}, "the argument residuals is a size .*a share.*; got '16 GiBB'"),
+        ({"residuals": -0.5}, "the argument residuals is .* and not below 0; got -0.5"),
+        ({"residuals": 10}, r"^residuals of 10 B cannot be met for mlp_loss: the least is .*Write residuals="),
+        ({"budget": 10}, r"^a budget of 10 B cannot be met for mlp_loss: the least is .*Write budget="),
+        ({"offload": 3.7}, "offload is an amount of bytes per second.* whole; got 3.7"),
+        ({"offload": "3 apples/s"}, "offload is an amount of bytes per second.*; got '3 apples/s'"),
+        ({"has_aux": True}, r"has_aux=True says that mlp_loss gives a pair, of which the first is differentiated; it gives f32\[\]"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named_and_no_solver_is_heard_of(given, said):
+    with pytest.raises((ValueError, TypeError), match=said) as caught:
+        jaxviz.plan_remat(mlp_loss, *MLP, **given)
+    assert not re.search("highs|infeasible|solver|status|scipy", str(caught.value), re.IGNORECASE)
+
+
+def test_a_budget_that_cannot_be_met_says_what_to_type():
+    with pytest.raises(ValueError, match="cannot be met for mlp_loss") as error:
+        jaxviz.plan_remat(mlp_loss, *MLP, budget="50%")
+    search = Search(Call.traced(mlp_loss, MLP, {}, 0)[1], False)
+    for way in str(error.value).rpartition("Write ")[2].split(" or "):
+        budget = read_budget(eval(way.removeprefix("budget=")), search.opened.nbytes)
+        assert planned(mlp_loss, *MLP, budget=budget).nbytes == search.least
+
+
+def test_without_a_bound_the_peak_falls_most_for_the_least_work_or_it_is_said_what_holds_it():
+    plan = jaxviz.plan_remat(lambda x: jnp.sum(jnp.sin(jnp.exp(x))), jnp.ones(64))
+    assert plan.peak_nbytes <= plan.before.peak_nbytes
+    as_it_is = jaxviz.plan_remat(lambda x: jnp.sum(x * x), jnp.ones(64))
+    assert as_it_is.saved is None
+    assert as_it_is.notes[0].startswith("No plan that was tried lowers the peak by 1 % or more: 256 B are arguments, ")
+
+
+@pytest.mark.parametrize("bound", [{}, {"work": "100%"}])
+def test_a_plan_that_lowers_the_peak_by_next_to_nothing_is_none(bound):
+    """A large argument is nearly all of the peak."""
+
+    def f(w, large, x):
+        for _ in range(3):
+            x = jnp.sin(jnp.exp(x * w))
+        return jnp.sum(x) * jnp.sum(large)
+
+    plan = jaxviz.plan_remat(f, jnp.ones(64), jnp.ones((512, 512)), jnp.ones(64), **bound)
+    lowest = min(t.peak_nbytes for t in plan.front)
+    assert 0.99 * plan.before.peak_nbytes < lowest < plan.before.peak_nbytes
+    assert plan.after is plan.before
+    assert plan.apply(f) is f
+    assert plan.notes[-1].startswith("No plan that was tried lowers the peak by 1 % or more: ")
+    assert "1.0 MiB are arguments" in plan.notes[-1]
+
+
+def test_it_is_said_which_functions_are_recomputed_that_count_as_no_flops():
+    f = lambda x: jnp.sum(jnp.sin(jnp.exp(x)))
+    plan = planned(f, jnp.ones((8, 8)), budget=256)
+    assert plan.flops == 0
+    before, after = (jaxviz.cost(g, jnp.ones((8, 8))).total.transcendentals for g in (f, plan.apply(f)))
+    assert plan.transcendentals == {"exp": after - before} == {"exp": 64}
+    assert "recomputes 64 transcendentals, exp" in plan.summary
+
+    def looped(x):
+        return jnp.sum(lax.scan(lambda c, _: (jnp.sin(jnp.exp(c)), None), x, None, length=5)[0])
+
+    plan = planned(looped, jnp.ones(8), budget=160)
+    before, after = (jaxviz.cost(g, jnp.ones(8)).total.transcendentals for g in (looped, plan.apply(looped)))
+    assert sum(plan.transcendentals.values()) == after - before > 0

@@ -4,12 +4,14 @@ import importlib
 import inspect
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import print_saved_residuals
 
 import jaxviz
 from jaxviz.report.tables import nbytes
@@ -33,7 +35,7 @@ def loss(params, x):
 
 @pytest.fixture(scope="module")
 def found():
-    return jaxviz.residuals(loss, {"w": jnp.ones((4, 3))}, jnp.ones((5, 4)))
+    return jaxviz.residuals(loss, {"w": jnp.ones((4, 3))}, jnp.ones((5, 4)), argnums=None)
 
 
 def by_kind(found, kind):
@@ -74,8 +76,8 @@ def test_the_reason_names_value_line_rule_and_reader():
     (r,) = [r for r in jaxviz.residuals(f, jnp.ones(3)) if r.kind == "intermediate"]
     line = line_of(f, "sin")
     assert r.reason == (
-        f"`cos(x)` from line {line} is saved because sin's derivative multiplies the tangent by it; "
-        "read by the `mul` that forms `x`'s cotangent"
+        f"`cos in the derivative of jnp.sin(x)` from line {line} is saved because sin's derivative multiplies the tangent by it; "
+        "read by the `mul` that forms the cotangent of `x`"
     )
     assert r.rule == "jvp rule of sin"
     assert [e.primitive.name for e in r.consumers] == ["mul"]
@@ -131,42 +133,92 @@ def test_a_residual_that_backward_never_reads_says_so():
     assert unread[0].reason.endswith("no equation of the backward program reads it")
 
 
-def test_a_function_with_a_rule_of_its_own_is_named_and_what_its_rule_does_with_each_value():
+def test_a_custom_rule_has_expressions_of_its_own_and_a_reason_for_each_value():
     @jax.custom_jvp
     def steep(x):
         return jnp.exp(x)
 
     @steep.defjvp
-    def _(primals, tangents):
+    def rule(primals, tangents):
         (x,), (t,) = primals, tangents
-        return steep(x), jax.lax.select(x > 0, t * jnp.sin(x), jnp.zeros(3))
+        slope = jnp.sin(x)
+        return steep(x), jax.lax.select(x > 0, t * slope, jnp.zeros(3))
 
-    reasons = {r.expression: r.reason for r in jaxviz.residuals(steep, jnp.arange(3.0))}
-    assert "because the custom JVP rule of steep multiplies the tangent by it" in reasons["sin(x)"]
-    assert "because the custom JVP rule of steep chooses by it which tangent passes" in reasons["gt(x, 0.0)"]
-    (zeros,) = (why for what, why in reasons.items() if what.startswith("broadcast_in_dim"))
-    assert "because the custom JVP rule of steep takes it where no tangent passes" in zeros
+    found = jaxviz.residuals(steep, jnp.arange(3.0))
+    assert "slope = jnp.sin(x)" in [r.label for r in found]
+    reasons = {r.expression: r.reason for r in found}
+    at = line_of(rule, "t * slope")
+    assert f"the custom JVP rule of steep at line {at} multiplies the tangent by it" in reasons["jnp.sin(x)"]
+    assert "because the custom JVP rule of steep uses it to choose which tangent passes" in reasons["x > 0"]
+    assert "because the custom JVP rule of steep takes it where no tangent passes" in reasons["jnp.zeros(3)"]
 
 
 def test_only_what_is_differentiated_counts():
     def f(x, y):
         return jnp.sum(x * y)
 
-    assert [r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3), argnums=0)] == ["y"]
-    assert {r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3))} == {"x", "y"}
+    assert [r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3))] == ["y"]
+    assert {r.expression for r in jaxviz.residuals(f, jnp.ones(3), jnp.ones(3), argnums=None)} == {"x", "y"}
 
 
 def test_of_a_program_and_of_a_derivation():
     program = jaxviz.trace(loss)({"w": jnp.ones((4, 3))}, jnp.ones((5, 4)))
-    of_program = jaxviz.residuals(program)
+    of_program = jaxviz.residuals(program, argnums=None)
     of_derivation = jaxviz.residuals(jaxviz.derive(program, argnums=(0, 1)))
     assert [r.type for r in of_program] == [r.type for r in of_derivation]
+
+
+def test_every_report_differentiates_in_the_first_argument_by_default():
+    """As `jax.grad` does, so that what one report says is what another speaks of."""
+    params, x = {"w": jnp.ones((4, 3))}, jnp.ones((5, 4))
+    in_params = "gradient of `loss` in `params`"
+    reports = [
+        jaxviz.residuals, jaxviz.memory, jaxviz.cost, jaxviz.lint, jaxviz.policies, jaxviz.compare_policies, jaxviz.derive,
+        jaxviz.step, partial(jaxviz.plan_remat, budget=1.0), partial(jaxviz.compare, loss), partial(jaxviz.draw, stage="backward"),
+    ]  # fmt: skip
+    for report in reports:
+        for argnums, named in ((0, ["params"]), ((1,), ["x"]), (None, ["params", "x"])):
+            said = " ".join(str(report(loss, params, x, **({"argnums": argnums} if argnums != 0 else {}))).split())
+            text = said.replace("`", "")
+            assert f"gradient of loss in {' and '.join(named)}" in text, said
+    assert jaxviz.find_nan(loss, params, x * jnp.nan).summary.startswith(f"{in_params}: ")
+    held = jax.tree.leaves(jax.vjp(lambda p: loss(p, x), params)[1])
+    assert jaxviz.residuals(loss, params, x).nbytes == sum(a.nbytes for a in held)
+
+
+def test_the_arguments_that_are_differentiated_in_are_named():
+    def f(p, *xs, scale=None):
+        return jnp.sum(p["w"]["a"] * sum(xs)) * p["n"] * scale
+
+    of = lambda argnums: (
+        jaxviz.derive(f, {"w": {"a": X, "b": X}, "n": N[0]}, X, X, X, argnums=argnums, scale=X[0]).differentiated
+    )
+    assert of(0) == ("p",)
+    assert of((0, 2)) == ("p", "xs[1]")
+    assert of((1, 2, 3)) == ("xs",)
+    assert jaxviz.derive(
+        jaxviz.derive(f, {"w": {"a": X, "b": X}, "n": N[0]}, X, scale=X[0]).primal, argnums=1
+    ).differentiated == ("p['w']['a']",)
+    many = jaxviz.derive(lambda a, b, c, d: a * b * c * d, X, X, X, X, argnums=None)
+    assert many.gradient == "gradient of `<lambda>` in 4 arguments"
+    assert jaxviz.derive(lambda n: n * 2, N).gradient == "function `<lambda>`"
+
+
+def test_all_arrays_count_as_jax_counts_them(capsys):
+    def f(w, x, n):
+        return jnp.sum(jnp.sin(x * w) @ w * n)
+
+    args = jnp.ones((3, 3)), X, 2.0
+    print_saved_residuals(f, *args)
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(r.type for r in jaxviz.residuals(f, *args, argnums=None)) == sorted(printed)
+    assert sorted(r.type for r in jaxviz.residuals(f, *args)) != sorted(printed)
 
 
 @pytest.mark.parametrize(
     ("f", "args", "why"),
     [
-        (lambda x: -x, [X], "Every operation is linear in what is differentiated"),
+        (lambda x: -x, [X], "Every operation is linear in the differentiated arguments"),
         (
             lambda params, x: jnp.sum(x),
             [{"w": X}, X],
@@ -179,10 +231,10 @@ def test_of_a_program_and_of_a_derivation():
     ids=["linear", "independent", "of whole numbers", "in whole numbers", "in a Python int"],
 )
 def test_it_is_said_why_there_are_no_residuals(f, args, why):
-    found = jaxviz.residuals(f, *args, argnums=0)
+    found = jaxviz.residuals(f, *args)
     assert len(found) == 0
     assert not any(jax.tree.leaves(jax.vjp(lambda x: f(x, *args[1:]), args[0])[1]))
-    assert str(found).startswith("0 residuals of <lambda>, 0 B\n")
+    assert str(found).startswith(f"0 residuals of the {jaxviz.derive(f, *args).gradient}, 0 B\n")
     assert why in " ".join(str(found).split())
     assert why in str(found.notes)
     assert why in " ".join(str(jaxviz.lint(f, *args)).split())
@@ -204,8 +256,7 @@ def test_every_report_on_a_gradient_says_why_there_is_none(report):
 def test_the_table_fits_a_terminal_and_the_page_is_escaped(found):
     assert max(map(len, str(found).splitlines())) <= 100
     assert str(found).startswith(
-        f"{4 + OF_TANH} residuals of loss, {144 + 60 * OF_TANH} B: 2 arguments 128 B, 1 literal 4 B, {1 + OF_TANH} intermediates "
-        f"{12 + 60 * OF_TANH} B"
+        f"{4 + OF_TANH} residuals of the gradient of `loss` in `params` and `x`, {144 + 60 * OF_TANH} B: 2 arguments 128 B, 1"
     )
 
     def evil(**kw):
@@ -269,7 +320,7 @@ def test_a_reason_names_the_file_of_a_line_that_is_in_another_one(tmp_path, monk
     monkeypatch.syspath_prepend(tmp_path)
     model = importlib.import_module("model_of_two_files")
     seen = set()
-    for r in jaxviz.residuals(model.loss, jnp.ones(3), jnp.ones(3)):
+    for r in jaxviz.residuals(model.loss, jnp.ones(3), jnp.ones(3), argnums=(0, 1)):
         own = Path(r.location.file).name
         places = [(own, n) for n in re.findall(r"\bline (\d+)", r.reason)]
         others = re.findall(r"(\w+\.py):(\d+)", r.reason)

@@ -1,6 +1,7 @@
 /** Text to the clipboard, or to a sheet from which it can be selected where there is none. */
 
-import { h } from "../ui/dom";
+import { focused } from "../main/focus";
+import { button, h } from "../ui/dom";
 
 /** Copies a text; `tell` hears what came of it. A sheet shows the text where the clipboard cannot be had. */
 export async function copyText(
@@ -13,40 +14,46 @@ export async function copyText(
     await navigator.clipboard.writeText(text);
     tell("copied");
   } catch {
-    showSheet(text, within);
+    const note = h("span", { class: "jv-dim" }, "the clipboard is not to be had here: press Ctrl+C");
+    const area = showSheet({ id: "copy-sheet", label: "JAX text to copy", text: [text], note }, within);
+    area.focus();
+    getSelection()?.selectAllChildren(area);
     tell("select it to copy");
   }
 }
 
-function showSheet(text: string, within: HTMLElement): void {
-  const before = document.activeElement as HTMLElement | null;
+/** What a sheet shows: its text in parts, and what is said below it. */
+interface Sheet {
+  id: string;
+  label: string;
+  text: readonly (Node | string)[];
+  note: HTMLElement;
+}
+
+/** Shows a text in a sheet over what is there; gives back where it stands. What had the focus gets it back. */
+export function showSheet({ id, label, text, note }: Sheet, within: HTMLElement): HTMLElement {
+  const before = focused(within) as HTMLElement | null;
   const close = () => {
     sheet.remove();
     before?.focus({ preventScroll: true });
   };
-  const area = h("pre", { class: "jv-scroll", tabindex: 0, "aria-label": "JAX text" }, text);
+  const area = h("pre", { class: "jv-scroll", tabindex: 0, "aria-label": label }, ...text);
   const sheet = h(
     "dialog",
     {
       class: "jv-help jv-code-sheet",
-      "aria-label": "JAX text to copy",
-      "data-testid": "copy-sheet",
+      "aria-label": label,
+      "data-testid": id,
       onkeydown: (event: KeyboardEvent) => {
         event.stopPropagation();
         if (event.key === "Escape") close();
       },
     },
     area,
-    h(
-      "div",
-      { class: "jv-controls" },
-      h("button", { type: "button", class: "jv-button", onclick: close }, "Close"),
-      h("span", { class: "jv-dim" }, "the clipboard is not to be had here: press Ctrl+C"),
-    ),
+    h("div", { class: "jv-controls" }, button("Close", close), note),
   );
-  within.querySelector("[data-testid=copy-sheet]")?.remove();
+  within.querySelector(`[data-testid=${id}]`)?.remove();
   within.append(sheet);
   sheet.show();
-  area.focus();
-  getSelection()?.selectAllChildren(area);
+  return area;
 }

@@ -20,23 +20,36 @@ export interface Look {
   attributes: Record<string, string>;
   /** Classes of its parts, in order. */
   marks: readonly { from: number; to: number; name: string; title?: string | undefined }[];
-  before?: WidgetType | undefined;
+  before?: Piece | undefined;
   /** What is written behind it. */
   behind?: string;
+}
+
+/** An element in a line that is not part of its text; one of the same key is left as it is. */
+export interface Piece {
+  key: string;
+  make(view: EditorView): HTMLElement;
 }
 
 export interface TextOptions {
   /** What it is, for those who do not see it. */
   label: string;
+  /** By which tests find it. */
+  id?: string;
   lines: readonly string[];
   /** The equations of each line. */
   rows: readonly (readonly number[])[];
   /** How each line looks at the moment; null for one that is not shown. */
   looks(editor: EditorState): (line: number) => Look | null;
-  /** A click at a place of a line. */
+  /** A click at a place of a line, and two. */
   choose(line: number, column: number): void;
+  chooseTwice?(line: number, column: number): void;
   /** To the next equation, or the previous. */
   step(by: 1 | -1): boolean;
+  /** What other keys do; says whether it does anything. */
+  press?(event: KeyboardEvent): boolean;
+  /** Whether lines that are longer than the pane is wide are wrapped. */
+  wraps?: boolean;
   /** What only this text has. */
   extensions?: readonly Extension[];
 }
@@ -47,6 +60,8 @@ export interface Text {
   /** Has what is in sight looked at again. */
   relight(): void;
   scrollTo(line: number, y: "start" | "center", more?: readonly StateEffect<unknown>[]): void;
+  /** Scrolls to a line that is out of sight, or has less than so many pixels below it; or if there is more to be done. */
+  reveal(line: number, below: number, more?: readonly StateEffect<unknown>[]): void;
 }
 
 const again = StateEffect.define<null>();
@@ -54,17 +69,24 @@ const again = StateEffect.define<null>();
 /** The characters between a line that is scrolled to and the left edge. */
 const AT_LEFT = 200;
 
-class Behind extends WidgetType {
-  constructor(readonly text: string) {
+class PieceWidget extends WidgetType {
+  constructor(readonly piece: Piece) {
     super();
   }
-  override eq(other: Behind): boolean {
-    return other.text === this.text;
+  override eq(other: PieceWidget): boolean {
+    return other.piece.key === this.piece.key;
   }
-  override toDOM(): HTMLElement {
-    return h("span", { class: "jv-behind", "aria-hidden": true }, this.text);
+  override toDOM(view: EditorView): HTMLElement {
+    return this.piece.make(view);
   }
 }
+
+const pieceAt = (piece: Piece, side: number) => Decoration.widget({ widget: new PieceWidget(piece), side });
+
+const textBehind = (text: string): Piece => ({
+  key: text,
+  make: () => h("span", { class: "jv-behind", "aria-hidden": true }, text),
+});
 
 const marks = new Map<string, Decoration>();
 
@@ -82,15 +104,24 @@ function markOf(name: string, title: string | undefined): Decoration {
 /** A text in the tree that its widget is shown in. */
 export function textView(root: HTMLElement, options: TextOptions): Text {
   const view = editor(root, options);
+  const scrollTo: Text["scrollTo"] = (line, y, more = []) => {
+    const { from } = view.state.doc.line(line + 1);
+    view.dispatch({
+      effects: [...more, EditorView.scrollIntoView(from, { y, x: "start", xMargin: AT_LEFT })],
+    });
+  };
   return {
     view,
     listing: listingOf(view, options.rows),
     relight: () => view.dispatch({ effects: again.of(null) }),
-    scrollTo: (line, y, more = []) => {
-      const { from } = view.state.doc.line(line + 1);
-      view.dispatch({
-        effects: [...more, EditorView.scrollIntoView(from, { y, x: "start", xMargin: AT_LEFT })],
-      });
+    scrollTo,
+    reveal: (line, below, more = []) => {
+      const { from, to } = view.state.doc.line(line + 1);
+      const { top, bottom } = view.lineBlockAt(from);
+      const { scrollTop, clientHeight } = view.scrollDOM;
+      const isMade = from >= view.viewport.from && to <= view.viewport.to;
+      const isInSight = isMade && top >= scrollTop && bottom + below <= scrollTop + clientHeight;
+      if (!isInSight || more.length > 0) scrollTo(line, "center", more);
     },
   };
 }
@@ -120,8 +151,24 @@ function editor(root: HTMLElement, options: TextOptions): EditorView {
   return view;
 }
 
-function extensions({ label, looks, choose, step, extensions = [] }: TextOptions): Extension[] {
+function extensions({
+  label,
+  id = "",
+  looks,
+  choose,
+  chooseTwice,
+  step,
+  press,
+  wraps = false,
+  extensions = [],
+}: TextOptions): Extension[] {
   let pressed: MouseEvent | null = null;
+  const at = (event: MouseEvent, view: EditorView, act: (line: number, column: number) => void) => {
+    const position = positionUnder(event, view);
+    if (position === null) return;
+    const { number, from } = view.state.doc.lineAt(position);
+    act(number - 1, position - from);
+  };
   return [
     EditorState.readOnly.of(true),
     EditorView.editable.of(false),
@@ -130,7 +177,9 @@ function extensions({ label, looks, choose, step, extensions = [] }: TextOptions
       "aria-label": `program ${label}`,
       role: "textbox",
       "aria-readonly": "true",
+      "data-testid": id,
     }),
+    wraps ? EditorView.lineWrapping : [],
     ...extensions,
     lights(looks),
     EditorView.domEventHandlers({
@@ -143,11 +192,11 @@ function extensions({ label, looks, choose, step, extensions = [] }: TextOptions
         const dragged =
           pressed !== null &&
           Math.hypot(event.clientX - pressed.clientX, event.clientY - pressed.clientY) > 3;
-        if (dragged || event.detail > 1 || event.shiftKey) return false;
-        const position = positionUnder(event, view);
-        if (position === null) return false;
-        const { number, from } = view.state.doc.lineAt(position);
-        choose(number - 1, position - from);
+        if (!dragged && event.detail <= 1 && !event.shiftKey) at(event, view, choose);
+        return false;
+      },
+      dblclick: (event, view) => {
+        if (chooseTwice) at(event, view, chooseTwice);
         return false;
       },
     }),
@@ -156,6 +205,7 @@ function extensions({ label, looks, choose, step, extensions = [] }: TextOptions
       { key: "ArrowUp", run: () => step(-1) },
       { key: "j", run: () => step(1) },
       { key: "k", run: () => step(-1) },
+      { any: (_, event) => press?.(event) ?? false },
     ]),
   ];
 }
@@ -177,10 +227,10 @@ function lights(looks: TextOptions["looks"]): Extension {
         const { from: start, to: end } = doc.line(n);
         const { attributes, marks, before, behind } = shown;
         builder.add(start, start, Decoration.line({ attributes }));
-        if (before) builder.add(start, start, Decoration.widget({ widget: before, side: -1 }));
+        if (before) builder.add(start, start, pieceAt(before, -1));
         for (const mark of marks)
           builder.add(start + mark.from, start + mark.to, markOf(mark.name, mark.title));
-        if (behind) builder.add(end, end, Decoration.widget({ widget: new Behind(behind), side: 1 }));
+        if (behind) builder.add(end, end, pieceAt(textBehind(behind), 1));
       }
     }
     return builder.finish();

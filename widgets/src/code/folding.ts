@@ -2,7 +2,8 @@
 
 import { type EditorState, type Extension, StateEffect, StateField, type Text } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType } from "@codemirror/view";
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
+import type { Piece } from "./editor";
 
 interface Folds {
   lines: ReadonlySet<number>;
@@ -68,9 +69,17 @@ export class Folding {
   }
 
   /** In front of a line that something folds under: what folds and unfolds it. */
-  arrow(line: number, state: EditorState): WidgetType | undefined {
-    const { foldTo } = this.lines[line]!;
-    return foldTo < 0 ? undefined : new Arrow(this, line, this.isFolded(line, state));
+  arrow(line: number, state: EditorState): Piece | undefined {
+    if (this.lines[line]!.foldTo < 0) return undefined;
+    const isFolded = this.isFolded(line, state);
+    const title = isFolded ? "Unfold" : "Fold";
+    return {
+      key: `${line} ${title}`,
+      make: (view) => {
+        const onclick = () => view.dispatch({ effects: this.fold([line], isFolded) });
+        return h("span", { class: "jv-arrow", title, "aria-hidden": true, onclick }, isFolded ? "▸" : "▾");
+      },
+    };
   }
 
   private changed(
@@ -111,24 +120,6 @@ class Placeholder extends WidgetType {
     const onclick = () => view.dispatch({ effects: this.folding.fold([this.line], true) });
     const text = this.say(this.line);
     const title = `Unfold: ${text}`;
-    return h("button", { class: "jv-fold", title, type: "button", tabindex: -1, onclick }, `▸ ${text}`);
-  }
-}
-
-class Arrow extends WidgetType {
-  constructor(
-    private readonly folding: Folding,
-    readonly line: number,
-    readonly isFolded: boolean,
-  ) {
-    super();
-  }
-  override eq(other: Arrow): boolean {
-    return other.line === this.line && other.isFolded === this.isFolded;
-  }
-  override toDOM(view: EditorView): HTMLElement {
-    const onclick = () => view.dispatch({ effects: this.folding.fold([this.line], this.isFolded) });
-    const title = this.isFolded ? "Unfold" : "Fold";
-    return h("span", { class: "jv-arrow", title, "aria-hidden": true, onclick }, this.isFolded ? "▸" : "▾");
+    return button(`▸ ${text}`, onclick, { class: "jv-fold", title, tabindex: -1 });
   }
 }

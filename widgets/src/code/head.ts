@@ -2,7 +2,7 @@
 
 import { ROLE_LETTERS } from "../model/roles";
 import type { Change, State } from "../state/state";
-import { h, svg } from "../ui/dom";
+import { button, h, svg } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import { ROLES } from "../wire/schema";
 
@@ -28,18 +28,15 @@ export class RoleChips {
     for (const role of ROLES) {
       const n = counts.get(role);
       if (n === undefined) continue;
-      const chip = h(
-        "button",
-        {
-          type: "button",
-          class: "jv-chip",
-          "data-testid": `role-${role}`,
-          onclick: () => state.mute(role),
-        },
-        h("span", { class: `jv-chip-letter jv-role-${role}`, "data-letter": ROLE_LETTERS[role] || "P" }),
-        h("span", { class: "jv-chip-name" }, role),
-        " ",
-        h("span", { class: "jv-count" }, formatCount(n)),
+      const chip = button(
+        [
+          h("span", { class: `jv-chip-letter jv-role-${role}`, "data-letter": ROLE_LETTERS[role] || "P" }),
+          h("span", { class: "jv-chip-name" }, role),
+          " ",
+          h("span", { class: "jv-count" }, formatCount(n)),
+        ],
+        () => state.mute(role),
+        { class: "jv-chip", "data-testid": `role-${role}` },
       );
       this.chips.set(role, chip);
       this.element.append(chip);
@@ -75,11 +72,7 @@ export interface Tool {
 }
 
 export function toolButton({ id, title, label, run }: Tool): HTMLButtonElement {
-  return h(
-    "button",
-    { type: "button", class: "jv-tool", title, "aria-label": title, "data-testid": id, onclick: run },
-    ...label,
-  );
+  return button(label, run, { class: "jv-tool", title, "aria-label": title, "data-testid": id });
 }
 
 /** Two values, each with its hue. */

@@ -1,7 +1,8 @@
 /** The lines of some stages, where the equations and variables are in them, and which are left out. */
 
 import type { Model } from "../model/model";
-import { type Line, listing, type Token } from "./listing";
+import type { Token } from "./linetext";
+import { type Line, listing } from "./listing";
 
 /** Lines that follow each other and are left out, with the equations in them. */
 export interface LeftOut {
@@ -53,7 +54,7 @@ export class Lines {
     });
     const endOf = (i: number) => Math.max(i, this.all[i]!.foldTo);
     const isLeftOut = (i: number) =>
-      i < n && this.all[i]!.kind === "equation" && kept[endOf(i) + 1] === kept[i];
+      i < n && ["equation", "group"].includes(this.all[i]!.kind) && kept[endOf(i) + 1] === kept[i];
     const found: LeftOut[] = [];
     for (let i = 0; i < n; i++) {
       if (!isLeftOut(i)) continue;
@@ -64,6 +65,12 @@ export class Lines {
       found.push({ from, to: i - 1, rows });
     }
     return found;
+  }
+
+  /** The equations of a line and of what folds under it. */
+  rowsUnder(line: number): number[] {
+    const lines = this.all.slice(line, Math.max(line, this.all[line]!.foldTo) + 1);
+    return lines.flatMap(({ kind, row }) => (kind === "equation" ? [row] : []));
   }
 
   /** The variable at a place, if there is one in sight. */

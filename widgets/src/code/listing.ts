@@ -1,34 +1,12 @@
 /** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
 
+import { REPEAT, Tree } from "../graph/layout/hierarchy";
 import type { Model } from "../model/model";
 import type { Donation } from "../model/records";
 import { formatCount, plural } from "../ui/format";
+import { LineText, type Token, type TokenKind } from "./linetext";
 
-export type TokenKind =
-  | "variable"
-  | "type"
-  | "primitive"
-  | "collective"
-  | "axis"
-  | "param"
-  | "donated"
-  | "literal"
-  | "keyword"
-  | "label";
-
-export interface Token {
-  from: number;
-  to: number;
-  kind: TokenKind;
-  /** The variable that it names. */
-  variable?: number;
-  /** Whether the variable is bound here: made, or an input. */
-  isBinder?: boolean;
-  /** What it stands for in short. */
-  title?: string;
-}
-
-export type LineKind = "heading" | "binders" | "equation" | "label" | "results";
+export type LineKind = "heading" | "binders" | "equation" | "label" | "results" | "group";
 
 export interface Line {
   kind: LineKind;
@@ -43,8 +21,8 @@ export interface Line {
   foldTo: number;
 }
 
-/** Longer params are cut, so that the operands behind them stay in sight; the inspector has them whole. */
-const LONG_PARAMS = 28;
+/** In a stage of more equations than this, what repeats stands under headings. */
+const MANY_EQUATIONS = 80;
 
 /** More inputs than this stand on lines of their own, folded at first. */
 const MANY_INPUTS = 4;
@@ -59,22 +37,13 @@ export function donationText({ result, reason }: Donation): string {
 export function listing(model: Model, stages: readonly number[], fullParams = false): Line[] {
   const lines: Line[] = [];
   for (const stage of stages) {
-    const { programs, label, title } = model.view.stages[stage]!;
-    const writer = new Writer(model, stage, lines, fullParams);
+    const { programs, equations, label, title } = model.view.stages[stage]!;
+    const tree = equations[1] - equations[0] > MANY_EQUATIONS ? new Tree(model, [stage]) : null;
+    const writer = new Writer(model, tree, lines, fullParams);
     if (stages.length > 1) writer.heading(label, title);
-    if (programs[1] > programs[0]) writer.program(programs[0], 0);
+    if (programs[1] > programs[0]) writer.program(programs[0], 0, -1, tree?.roots[0]);
   }
   return lines;
-}
-
-/** As many whole params as fit, and `…` for the rest. */
-function shortened(params: string[], always: number): string {
-  let text = "";
-  for (const [i, param] of params.entries()) {
-    if (i >= always && text.length + param.length > LONG_PARAMS - 8) break;
-    text += `${param} `;
-  }
-  return `${text}…`;
 }
 
 /** Primitives named in what is said of a folded program. */
@@ -82,8 +51,8 @@ const NAMED = 3;
 
 /** `1,000 × 14 equations · sin, mul, add, … · 3 residuals`: what is folded under a line, in short. */
 export function foldText(model: Model, lines: readonly Line[], i: number): string {
-  const { row, foldTo } = lines[i]!;
-  if (row < 0) return plural(foldTo - i, "line");
+  const { kind, row, foldTo } = lines[i]!;
+  if (row < 0 && kind !== "group") return plural(foldTo - i, "line");
   const times = new Map<string, number>();
   let equations = 0;
   let residuals = 0;
@@ -99,7 +68,7 @@ export function foldText(model: Model, lines: readonly Line[], i: number): strin
   }
   const often = [...times].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   const more = often.length > NAMED ? ", …" : "";
-  const length = model.params(row).find((param) => param.startsWith("length="));
+  const length = row < 0 ? "" : model.params(row).find((param) => param.startsWith("length="));
   const nested = model.nested(row);
   const parts = [
     nested.length > 1 &&
@@ -113,22 +82,13 @@ export function foldText(model: Model, lines: readonly Line[], i: number): strin
 }
 
 class Writer {
-  private readonly rowsOfProgram = new Map<number, number[]>();
-
   constructor(
     private readonly model: Model,
-    stage: number,
+    /** Of the boxes that the graph has, too; null where there are no headings for what repeats. */
+    private readonly tree: Tree | null,
     private readonly lines: Line[],
     private readonly fullParams: boolean,
-  ) {
-    const [from, to] = model.view.stages[stage]!.equations;
-    for (let row = from; row < to; row++) {
-      const p = model.program(row);
-      const rows = this.rowsOfProgram.get(p);
-      if (rows) rows.push(row);
-      else this.rowsOfProgram.set(p, [row]);
-    }
-  }
+  ) {}
 
   heading(label: string, title: string): void {
     const line = this.start("heading", -1, 0);
@@ -137,11 +97,31 @@ class Writer {
     line.end();
   }
 
-  program(program: number, depth: number, owner = -1): void {
+  /** A program, whose equations are in a box of the tree. */
+  program(program: number, depth: number, owner = -1, box = -1): void {
     const donations = owner < 0 ? [] : this.model.donationsOf(owner);
     this.binders(program, depth, donations);
-    for (const row of this.rowsOfProgram.get(program) ?? []) this.equation(row, depth + 1);
+    if (this.tree === null) for (const row of this.model.rowsOf(program)) this.equation(row, depth + 1);
+    else this.boxes(this.tree, this.tree.children[box]!, depth + 1, false);
     this.results(program, depth, donations);
+  }
+
+  /** The equations in boxes: those that repeat under a heading, `block × 12`, and under one of its own each time and each part of it. */
+  private boxes(tree: Tree, boxes: readonly number[], depth: number, isRepeated: boolean): void {
+    for (const box of boxes) {
+      const inside = tree.children[box]!;
+      const isRepeat = tree.kind[box] === REPEAT;
+      if (tree.row[box]! >= 0) this.equation(tree.row[box]!, depth);
+      else if (!isRepeat && !isRepeated) this.boxes(tree, inside, depth, false);
+      else {
+        const line = this.start("group", -1, depth);
+        line.add(tree.title[box]!, "primitive");
+        if (isRepeat) line.add(` × ${formatCount(inside.length)}`, "label");
+        const head = line.end();
+        this.boxes(tree, inside, depth + 1, true);
+        head.foldTo = this.lines.length - 1;
+      }
+    }
   }
 
   private results(program: number, depth: number, donations: Donation[]): void {
@@ -200,35 +180,23 @@ class Writer {
     if (model.outputs(row).length > 0) line.add(" = ");
     const exchanges = model.axes.get(row);
     line.add(model.primitive(row), exchanges ? "collective" : "primitive");
-    this.params(line, model.params(row), exchanges !== undefined || model.layouts.has(row));
+    line.params(model.params(row), this.fullParams, exchanges !== undefined || model.layouts.has(row));
     for (const a of model.inputs(row)) {
       line.add(" ");
       line.atom(a);
     }
     const head = line.end();
     const nested = model.nested(row);
-    for (const p of nested) {
+    const box = this.tree?.ofRow[row] ?? -1;
+    for (const [i, p] of nested.entries()) {
       if (nested.length > 1) {
         const label = this.start("label", -1, depth + 1);
         label.add(model.programLabel(p), "label");
         label.end();
       }
-      this.program(p, depth + 1, row);
+      this.program(p, depth + 1, row, nested.length > 1 ? this.tree?.children[box]?.[i] : box);
     }
     if (nested.length > 0) head.foldTo = this.lines.length - 1;
-  }
-
-  /** The first param is always there where it says along which axes. */
-  private params(line: Part, params: string[], hasAxis: boolean): void {
-    if (params.length === 0) return;
-    const all = params.join(" ");
-    const isShort = this.fullParams || all.length <= LONG_PARAMS;
-    const text = isShort ? all : shortened(params, hasAxis ? 1 : 0);
-    const more = isShort ? {} : { title: params.join("\n") };
-    const axis = hasAxis ? params[0]! : "";
-    line.add("[", "param", more);
-    if (axis) line.add(axis, "axis", more);
-    line.add(`${text.slice(axis.length)}]`, "param", more);
   }
 
   private start(kind: LineKind, row: number, depth: number, program = -1): Part {
@@ -236,10 +204,7 @@ class Writer {
   }
 }
 
-class Part {
-  private text: string;
-  private readonly tokens: Token[] = [];
-
+class Part extends LineText {
   constructor(
     private readonly model: Model,
     private readonly lines: Line[],
@@ -248,13 +213,7 @@ class Part {
     private readonly depth: number,
     private readonly program: number,
   ) {
-    this.text = "  ".repeat(depth);
-  }
-
-  add(text: string, kind?: TokenKind, more: Partial<Token> = {}): void {
-    const from = this.text.length;
-    this.text += text.replace(/[\n\r\u2028\u2029]/g, " ");
-    if (kind) this.tokens.push({ from, to: this.text.length, kind, ...more });
+    super("  ".repeat(depth));
   }
 
   atom(a: number): void {

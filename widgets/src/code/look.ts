@@ -7,7 +7,8 @@ import type { Look } from "./editor";
 import type { Folding } from "./folding";
 import { ROLE_LETTERS } from "./head";
 import type { Lines } from "./lines";
-import type { Line, Token } from "./listing";
+import type { Token } from "./linetext";
+import type { Line } from "./listing";
 import { hueClass } from "./variable";
 
 /** The variables that are pointed at, and those that belong to them. */
@@ -40,7 +41,7 @@ export class Looks {
     const { state } = this;
     const line = this.lines.all[i]!;
     const { row } = line;
-    const lit = state.player ? this.played(i) : row >= 0 ? litAs(state.selection, row) : "";
+    const lit = state.player ? this.played(i) : row >= 0 ? litAs(state.selection, row) : this.litHeading(i);
     const role = line.kind === "equation" ? state.model.role(row) : "";
     const classes = [
       `jv-line jv-line-${line.kind}`,
@@ -66,6 +67,13 @@ export class Looks {
       title: t.title,
     }));
     return { attributes, marks, before: this.folding.arrow(i, editor) };
+  }
+
+  /** A heading is selected where all under it is. */
+  private litHeading(i: number): "" | "is-selected" {
+    const { rows } = this.state.selection;
+    if (rows.size < 2 || this.lines.all[i]!.kind !== "group") return "";
+    return this.lines.rowsUnder(i).every((row) => rows.has(row)) ? "is-selected" : "";
   }
 
   /** Whether a line is folded over an equation that is lit. */

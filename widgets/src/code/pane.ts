@@ -1,12 +1,11 @@
 /** The code pane: a stage as a jaxpr, read-only, foldable, with the selection and its lineage lit. */
 
-import type { Extension, StateEffect } from "@codemirror/state";
+import type { Extension } from "@codemirror/state";
 import { EditorView, keymap } from "@codemirror/view";
-import { headButtons, message } from "../panes/head";
+import { aboutStages, headButtons, markSide } from "../panes/head";
 import type { Listing } from "../panes/pane";
 import { type Change, litAs, type Side, type State } from "../state/state";
 import { h } from "../ui/dom";
-import { plural } from "../ui/format";
 import { Copies } from "./copy";
 import { type Text, textView } from "./editor";
 import { Folding } from "./folding";
@@ -44,13 +43,8 @@ export class CodePane {
     private readonly side: Side,
     root: HTMLElement,
   ) {
-    const infos = stages.map((stage) => state.model.view.stages[stage]!);
-    const label = infos.map((info) => info.label).join(" + ");
+    const { key, label, title, about, total, isShown, errors } = aboutStages(state, stages);
     const version = state.other?.mark === "is-removed" ? "before" : state.compared ? "after" : "";
-    const title = infos.map((info) => `${info.label}: ${info.title}`).join("\n");
-    const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
-    const errors = infos.filter((info) => info.error);
-    const isShown = errors.length < infos.length;
     const lines = new Lines(state.model, stages, state.fullParams);
     const tell = (text: string) => this.tell(text);
     this.lines = lines;
@@ -64,12 +58,15 @@ export class CodePane {
       lines: lines.all.map((line) => line.text),
       rows: lines.all.map(({ row }) => (row >= 0 ? [row] : [])),
       looks: (editor) => looks.now(editor),
-      choose: (line, column) => this.variables.choose(line, column),
+      choose: (line, column) => {
+        if (lines.all[line]!.kind === "group") state.selectRows(lines.rowsUnder(line));
+        else this.variables.choose(line, column);
+      },
       step: (by) => this.step(by),
+      wraps: true,
       extensions: [this.variables.extension, this.copies.extension, this.extensions()],
     });
-    for (const info of errors) this.body.append(message(`${info.label} could not be derived`, info.error));
-    if (isShown) this.body.append(this.view.dom);
+    this.body.append(...errors, ...(isShown ? [this.view.dom] : []));
     this.listing = isShown ? this.text.listing : null;
     this.element = h(
       "section",
@@ -77,7 +74,7 @@ export class CodePane {
         class: "jv-pane jv-code",
         "aria-label": version ? `${version}: ${title}` : title,
         "data-testid": `code-${side}`,
-        "data-stage": infos.map((info) => info.key).join("+"),
+        "data-stage": key,
         onfocusin: () => state.use(side),
       },
       h(
@@ -85,8 +82,8 @@ export class CodePane {
         { class: "jv-pane-head", title },
         h("strong", {}, label),
         version !== "" && h("span", { class: "jv-version" }, version),
-        h("span", { class: "jv-dim" }, isShown ? plural(total, "equation") : ""),
-        h("span", { class: "jv-dim jv-cut jv-about" }, infos.length === 1 ? infos[0]!.title : ""),
+        h("span", { class: "jv-dim" }, isShown ? total : ""),
+        h("span", { class: "jv-dim jv-cut jv-about" }, about),
         this.chips.element,
         isShown && this.tools(),
         ...headButtons(state, side),
@@ -97,7 +94,7 @@ export class CodePane {
     this.foldAtFirst();
     this.hideRoles();
     this.markColours();
-    this.markSide();
+    markSide(this.element, state, side);
   }
 
   private get view(): EditorView {
@@ -148,7 +145,6 @@ export class CodePane {
     return [
       this.folding.extension,
       hiddenLines,
-      EditorView.lineWrapping,
       EditorView.domEventHandlers({
         mousemove: ({ target, clientX }) => {
           const line = target as HTMLElement;
@@ -170,7 +166,7 @@ export class CodePane {
 
   /** After the selection changed: lights it, and brings its first line into sight. */
   update(change: Change): void {
-    if (change === "side") this.markSide();
+    if (change === "side") markSide(this.element, this.state, this.side);
     else if (change === "lower" || change === "switches") return;
     else this.text.relight();
     this.chips.update(change);
@@ -192,35 +188,32 @@ export class CodePane {
     this.element.classList.toggle("has-hues", this.state.coloured);
   }
 
-  private markSide(): void {
-    const isActive = this.state.side === this.side && this.state.shown.right.length > 0;
-    this.element.classList.toggle("is-active", isActive);
-  }
-
   private bringIntoSight(line: number): void {
     if (line < 0 || line === Infinity) return;
-    const at = this.view.state.doc.line(line + 1);
-    const { from, to } = this.view.viewport;
-    const effects: StateEffect<unknown>[] = this.folding.unfoldAround(line, this.view.state);
-    const block = this.view.lineBlockAt(at.from);
-    const { scrollTop, clientHeight } = this.view.scrollDOM;
     // While steps are played there is always some of what comes next in sight.
-    const below = this.state.player ? Math.min(90, clientHeight / 4) : 0;
-    const inSight =
-      at.from >= from &&
-      at.to <= to &&
-      block.top >= scrollTop &&
-      block.bottom + below <= scrollTop + clientHeight;
-    if (!inSight || effects.length > 0) this.text.scrollTo(line, "center", effects);
+    const below = this.state.player ? Math.min(90, this.view.scrollDOM.clientHeight / 4) : 0;
+    this.text.reveal(line, below, this.folding.unfoldAround(line, this.view.state));
   }
 
-  /** The line of the selected equation; failing that, the nearest that is lit. */
+  /** The line of the selected equation, or the heading of those selected; -1 where none of them is here. */
+  private get line(): number {
+    const { rows } = this.state.selection;
+    const { all, ofRow } = this.lines;
+    const first = [...rows].find((row) => ofRow.has(row));
+    const line = first === undefined ? -1 : ofRow.get(first)!;
+    for (let i = line; rows.size > 1 && i >= 0; i = this.folding.parents[i]!)
+      if (all[i]!.kind === "group" && this.lines.rowsUnder(i).length === rows.size) return i;
+    return line;
+  }
+
+  /** The line of what is selected; failing that, the nearest that is lit. */
   private lineToShow(): number {
     const { player } = this.state;
     const { ofRow } = this.lines;
     if (player) return Math.min(...player.shown.map((row) => ofRow.get(row) ?? Infinity));
-    const { rows, ancestors, descendants, siblings } = this.state.selection;
-    for (const set of [rows, descendants, ancestors, siblings]) {
+    if (this.line >= 0) return this.line;
+    const { ancestors, descendants, siblings } = this.state.selection;
+    for (const set of [descendants, ancestors, siblings]) {
       let first = -1;
       for (const row of set) {
         const line = ofRow.get(row);
@@ -245,9 +238,9 @@ export class CodePane {
     return true;
   }
 
-  /** Folds what the selected equation holds, or unfolds it. */
+  /** Folds what is under the selected line, or unfolds it. */
   private fold(open: boolean): boolean {
-    const i = this.lines.ofRow.get(this.state.row) ?? -1;
+    const i = this.line;
     if (i < 0) return false;
     if (this.lines.all[i]!.foldTo >= 0) this.view.dispatch({ effects: this.folding.fold([i], open) });
     return true;
@@ -267,18 +260,20 @@ export class CodePane {
     this.telling = setTimeout(() => this.told.replaceChildren(), TOLD);
   }
 
-  /** Selects the next equation in sight of this pane, or the previous. */
+  /** Selects the next equation or heading in sight of this pane, or the previous. */
   step(by: 1 | -1): boolean {
-    const { all, ofRow } = this.lines;
-    const current = [...this.state.selection.rows].find((row) => ofRow.has(row));
-    const start = current === undefined ? this.lineToShow() : ofRow.get(current)!;
+    const { all } = this.lines;
+    const start = this.lineToShow();
     const isInSight = (i: number) =>
-      all[i]!.kind === "equation" && !this.lines.isHidden(i) && !this.folding.isAway(i, this.view.state);
+      ["equation", "group"].includes(all[i]!.kind) &&
+      !this.lines.isHidden(i) &&
+      !this.folding.isAway(i, this.view.state);
     let i = start < 0 && by < 0 ? all.length : start;
     do i += by;
     while (i >= 0 && i < all.length && !isInSight(i));
     const line = all[i];
-    if (line) this.state.selectRow(line.row);
+    if (line?.kind === "group") this.state.selectRows(this.lines.rowsUnder(i));
+    else if (line) this.state.selectRow(line.row);
     return true;
   }
 }

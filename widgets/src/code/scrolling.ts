@@ -1,6 +1,7 @@
 /** Linked scrolling: scrolling one of two texts brings the other to the place that it is linked to. */
 
 import type { EditorView } from "@codemirror/view";
+import { push } from "../model/groups";
 import type { Model } from "../model/model";
 import type { Listing, Pane } from "../panes/pane";
 import { litAs, type Side, type State } from "../state/state";
@@ -26,8 +27,8 @@ export class Places {
     rows: readonly (readonly number[])[],
   ) {
     rows.forEach((there, line) => {
-      for (const row of there) add(this.ofRow, model.first(row), line);
-      for (const root of new Set(there.map((row) => this.root(row)))) add(this.ofRoot, root, line);
+      for (const row of there) push(this.ofRow, model.first(row), line);
+      for (const root of new Set(there.map((row) => this.root(row)))) push(this.ofRoot, root, line);
     });
   }
 
@@ -42,12 +43,6 @@ export class Places {
     for (let from = row; from >= 0; from = this.model.origin(from)) root = from;
     return this.model.first(root);
   }
-}
-
-function add(map: Map<number, number[]>, key: number, line: number): void {
-  const lines = map.get(key);
-  if (lines) lines.push(line);
-  else map.set(key, [line]);
 }
 
 /** How far a text is scrolled, from 0 to 1: so far down its window stands the line that the other is brought to. */

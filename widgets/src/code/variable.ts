@@ -2,7 +2,7 @@
 
 import { marked } from "../panes/residuals";
 import type { State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
 import { donationText } from "./listing";
 
@@ -114,9 +114,5 @@ function equationText({ model }: State, row: number): HTMLElement[] {
 }
 
 function link(state: State, v: number, row: number, text: HTMLElement[]): HTMLElement {
-  return h(
-    "button",
-    { type: "button", class: "jv-link", tabindex: -1, onclick: () => state.goToVariable(v, row) },
-    ...text,
-  );
+  return button(text, () => state.goToVariable(v, row), { class: "jv-link", tabindex: -1 });
 }

@@ -1,10 +1,8 @@
 /** The graph pane: stages as boxes in boxes, laid out level by level and drawn on a canvas. */
 
-import { headButtons } from "../panes/head";
-import { marked } from "../panes/residuals";
+import { aboutStages, headButtons, markSide } from "../panes/head";
 import type { Change, Side, State } from "../state/state";
 import { h, onResize } from "../ui/dom";
-import { plural } from "../ui/format";
 import { Camera } from "./camera";
 import { Colours } from "./colours";
 import { Drawing } from "./draw/drawing";
@@ -64,7 +62,6 @@ export class GraphPane {
     private readonly loadDot: () => Promise<Dot> = () => Promise.reject(new Error("no Graphviz")),
   ) {
     const { model } = state;
-    const infos = stages.map((stage) => model.view.stages[stage]!);
     this.tree = new Tree(model, stages);
     this.open = openAtFirst(this.tree);
     this.colours = new Colours(this.tree, () => this.request());
@@ -92,40 +89,31 @@ export class GraphPane {
       this.colours.legend,
       h("div", { class: "jv-graph-map", "aria-hidden": "true" }, this.map.canvas),
     );
-    const label = infos.map((info) => info.label).join(" + ");
-    const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
-    const errors = infos.filter((info) => info.error);
+    const { key, label, title, total, errors } = aboutStages(state, stages);
     this.element = h(
       "section",
       {
         class: "jv-pane jv-code jv-graph",
         "aria-label": `graph of ${label}`,
         "data-testid": `graph-${side}`,
-        "data-stage": infos.map((info) => info.key).join("+"),
+        "data-stage": key,
         onfocusin: () => state.use(side),
       },
       h(
         "div",
-        { class: "jv-pane-head", title: infos.map((info) => `${info.label}: ${info.title}`).join("\n") },
+        { class: "jv-pane-head", title },
         h("strong", {}, label),
-        h("span", { class: "jv-dim jv-cut" }, plural(total, "equation")),
+        h("span", { class: "jv-dim jv-cut" }, total),
         ...headButtons(state, side),
       ),
       this.tools.element,
-      ...errors.map((info) =>
-        h(
-          "div",
-          { class: "jv-message" },
-          h("strong", {}, `${info.label} could not be derived`),
-          h("p", {}, ...marked(info.error)),
-        ),
-      ),
+      ...errors,
       this.body,
     );
     this.pointer = new Pointer(this, this.canvas, this.map, root);
     this.listen();
     this.layOut(() => this.showFirst());
-    this.markSide();
+    markSide(this.element, state, side);
   }
 
   destroy(): void {
@@ -141,7 +129,7 @@ export class GraphPane {
   }
 
   update(change: Change): void {
-    if (change === "side") this.markSide();
+    if (change === "side") markSide(this.element, this.state, this.side);
     if (change === "selection") this.onSelection();
   }
 
@@ -149,11 +137,6 @@ export class GraphPane {
   step(by: 1 | -1): boolean {
     this.move(by === 1 ? "ArrowDown" : "ArrowUp");
     return true;
-  }
-
-  private markSide(): void {
-    const { state, side } = this;
-    this.element.classList.toggle("is-active", state.side === side && state.shown.right.length > 0);
   }
 
   // --- layout ---

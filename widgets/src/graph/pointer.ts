@@ -1,6 +1,6 @@
 /** What the pointer does in the graph: it pans and zooms, selects, opens and closes, and what is under it says what it is. */
 
-import { h } from "../ui/dom";
+import { drag, h } from "../ui/dom";
 import type { Camera } from "./camera";
 import type { Colours } from "./colours";
 import type { Drawing } from "./draw/drawing";
@@ -72,30 +72,19 @@ export class Pointer {
 
   private onPress(event: PointerEvent): void {
     if (event.button !== 0) return;
-    event.preventDefault();
     this.graph.focus();
+    this.say(null, 0, 0);
     let last = [event.clientX, event.clientY];
     let moved = 0;
-    this.canvas.setPointerCapture(event.pointerId);
-    this.say(null, 0, 0);
     const move = (e: PointerEvent) => {
       const [dx, dy] = [e.clientX - last[0]!, e.clientY - last[1]!];
       moved += Math.abs(dx) + Math.abs(dy);
       last = [e.clientX, e.clientY];
       if (moved > 3) this.graph.camera.pan(dx, dy);
     };
-    const up = (e: PointerEvent) => {
-      for (const [name, listener] of [
-        ["pointermove", move],
-        ["pointerup", up],
-        ["pointercancel", up],
-      ] as const)
-        this.canvas.removeEventListener(name, listener);
+    drag(this.canvas, event, move, (e) => {
       if (moved <= 3 && e.type === "pointerup") this.onClick(e);
-    };
-    this.canvas.addEventListener("pointermove", move);
-    this.canvas.addEventListener("pointerup", up);
-    this.canvas.addEventListener("pointercancel", up);
+    });
   }
 
   private onClick(event: MouseEvent): void {
@@ -174,19 +163,12 @@ export class Pointer {
   }
 
   private onMap(event: PointerEvent): void {
-    event.preventDefault();
     const { canvas } = this.map;
-    canvas.setPointerCapture(event.pointerId);
     const move = (e: PointerEvent) => {
       const box = canvas.getBoundingClientRect();
       this.graph.camera.lookAt(...this.map.world(e.clientX - box.left, e.clientY - box.top));
     };
-    const up = () => {
-      canvas.removeEventListener("pointermove", move);
-      canvas.removeEventListener("pointerup", up);
-    };
-    canvas.addEventListener("pointermove", move);
-    canvas.addEventListener("pointerup", up);
+    drag(canvas, event, move);
     move(event);
   }
 }

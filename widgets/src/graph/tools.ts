@@ -1,6 +1,6 @@
 /** The row of tools above the graph: search, colours, zoom, focus. */
 
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
 import type { By, Colours } from "./colours";
 import type { Layouter } from "./layout/client";
 import { SYNTAX } from "./layout/query";
@@ -77,13 +77,9 @@ export class Tools {
     const layout = choice<Layouter>("Layout by", "graph-layout", ["auto", "graphviz", "layered"], (value) =>
       actions.layOutBy(value),
     );
-    const button = (text: string, title: string, onclick: () => void, id: string) =>
-      h(
-        "button",
-        { type: "button", class: "jv-graph-tool", title, "aria-label": title, "data-testid": id, onclick },
-        text,
-      );
-    this.focusButton = button(FOCUS[""][0], FOCUS[""][1], () => actions.focus(), "graph-focus");
+    const tool = (text: string, title: string, onclick: () => void, id: string) =>
+      button(text, onclick, { class: "jv-graph-tool", title, "aria-label": title, "data-testid": id });
+    this.focusButton = tool(FOCUS[""][0], FOCUS[""][1], () => actions.focus(), "graph-focus");
     this.element = h(
       "div",
       { class: "jv-graph-tools", role: "toolbar", "aria-label": "graph" },
@@ -93,10 +89,10 @@ export class Tools {
       layout,
       by,
       this.focusButton,
-      button("◎", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
-      button("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
-      button("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),
-      button("fit", "fit: see all (0)", () => actions.fit(), "graph-fit"),
+      tool("◎", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
+      tool("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
+      tool("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),
+      tool("fit", "fit: see all (0)", () => actions.fit(), "graph-fit"),
     );
   }
 

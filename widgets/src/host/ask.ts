@@ -1,11 +1,6 @@
 /** Asking the kernel, or the page that stands in for it, for code by name. */
 
-/** The part of an anywidget model that is needed to ask. */
-export interface Asked {
-  send?(content: unknown): void;
-  on(event: string, callback: (content: never, buffers: never) => void): void;
-  off(event: string, callback?: (content: never, buffers: never) => void): void;
-}
+import type { WidgetModel } from "./model";
 
 interface Answer {
   part?: string;
@@ -17,7 +12,7 @@ interface Answer {
  *
  * @throws where it is answered that there is none, or nothing is answered in time: there is no kernel, or it is busy.
  */
-export function askFor(model: Asked, name: string, milliseconds: number): Promise<DataView> {
+export function askFor(model: WidgetModel, name: string, milliseconds: number): Promise<DataView> {
   return new Promise((resolve, reject) => {
     const stop = () => {
       clearTimeout(timer);

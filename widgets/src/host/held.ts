@@ -1,45 +1,34 @@
-/** What the explorer and the stepper ask of a notebook: other widgets of it, such as the one without a view that holds the explorer's code
- * (`jaxviz/page/bundle.py`), and whether the kernel is still there. */
+/** Other widgets of a notebook, such as the one without a view that holds the code (`jaxviz/page/bundle.py`), and whether the kernel is there. */
 
-import type { Asked } from "./ask";
-
-interface Held {
-  get(name: string): unknown;
-  /** Whether a kernel is behind it, where the host knows. */
-  comm_live?: boolean;
-}
-
-/** The part of an anywidget model that is needed for that. */
-export interface Holder extends Asked {
-  get(name: string): unknown;
-  widget_manager?: {
-    /** JupyterLab's has it; null where there is none any more. */
-    kernel?: { status?: string; interrupt?(): Promise<void> } | null;
-    get_model?(id: string): Promise<Held | undefined>;
-  };
-}
+import type { WidgetModel } from "./model";
 
 export const MAIN = "explorer";
 
-/** The model of the widget that a trait names, where the host has one. */
-export async function holderOf(model: Holder, trait = "_code"): Promise<Held | undefined> {
-  const id = String(model.get(trait) ?? "").replace("IPY_MODEL_", "");
+/** The widget that holds the code, where the host has it. */
+async function holderOf(model: WidgetModel) {
+  const id = String(model.get("_code") ?? "").replace("IPY_MODEL_", "");
   return id ? model.widget_manager?.get_model?.(id) : undefined;
 }
 
-/** Whether it is known that no kernel is behind a widget: hosts know that of one of the same kernel, which the trait names. */
-export async function isGone(model: Holder, trait = "_code"): Promise<boolean> {
+/** Whether it is known that no kernel is behind a widget: hosts know that of the one that holds the code, which is of the same kernel. */
+export async function isGone(model: WidgetModel): Promise<boolean> {
   const kernel = model.widget_manager?.kernel;
-  if (kernel === null || kernel?.status === "dead") return true;
+  if (kernel === null || kernel?.status === "dead" || model.comm_live === false) return true;
   try {
-    return (await holderOf(model, trait))?.comm_live === false;
+    return (await holderOf(model))?.comm_live === false;
   } catch {
     return false;
   }
 }
 
+/** What interrupts the kernel, where the host lets a page do that. */
+export function interruptOf({ widget_manager }: WidgetModel): (() => Promise<void>) | null {
+  const kernel = widget_manager?.kernel;
+  return typeof kernel?.interrupt === "function" ? () => kernel.interrupt!() : null;
+}
+
 /** The gzipped source of the main module or of a part; throws where the host has no such widget, or that has no such part. */
-export async function held(model: Holder, name: string): Promise<Uint8Array<ArrayBuffer>> {
+export async function held(model: WidgetModel, name: string): Promise<Uint8Array<ArrayBuffer>> {
   const code = await holderOf(model);
   const parts = code?.get("parts") as Record<string, string> | undefined;
   const text = name === MAIN ? code?.get("code") : parts?.[name];

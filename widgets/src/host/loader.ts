@@ -1,20 +1,16 @@
 /**
- * What each explorer has for a module: a few lines that find the code, which a notebook holds once, and hand over to it.
+ * What each explorer and each stepper has for a module: a few lines that find the code, which a notebook holds once, and hand over to it.
  *
- * The code is a widget without a view (`jaxviz/page/bundle.py`), saved with the notebook as the explorers are. Where a host has no
- * widgets but the ones it shows, the kernel is asked. All explorers of a page share one instance of the module.
+ * The code is a widget without a view (`jaxviz/page/bundle.py`), saved with the notebook as they are. Where a host has no
+ * widgets but the ones it shows, the kernel is asked. All of a page share one instance of the module.
  */
 
 import { askFor } from "./ask";
-import { type Holder, held, MAIN } from "./held";
+import { held, MAIN } from "./held";
+import type { Host, WidgetModel } from "./model";
 import { moduleOf } from "./zip";
 
-interface Host {
-  model: Holder;
-  el: HTMLElement;
-}
-
-interface Explorer {
+interface Main {
   default: { render(host: Host): unknown };
 }
 
@@ -23,7 +19,7 @@ const TRIES = 40;
 const BETWEEN = 50;
 const PATIENCE = 30_000;
 
-async function waitFor(model: Holder): Promise<Uint8Array<ArrayBuffer>> {
+async function waitFor(model: WidgetModel): Promise<Uint8Array<ArrayBuffer>> {
   for (let i = 1; ; i++)
     try {
       return await held(model, MAIN);
@@ -40,7 +36,7 @@ page[SHARED] ??= new Map();
 /** The modules of this page, by build. */
 const modules = page[SHARED];
 
-function load(model: Holder): Promise<unknown> {
+function load(model: WidgetModel): Promise<unknown> {
   const build = String(model.get("_build"));
   const before = modules.get(build);
   if (before) return before;
@@ -53,20 +49,20 @@ function load(model: Holder): Promise<unknown> {
 }
 
 /** The code is fetched while Python is at work on what it is to show. */
-function initialize({ model }: { model: Holder }): void {
+function initialize({ model }: { model: WidgetModel }): void {
   load(model).catch(() => {});
 }
 
 async function render(host: Host): Promise<unknown> {
-  let explorer: Explorer;
+  let main: Main;
   try {
-    explorer = (await load(host.model)) as Explorer;
+    main = (await load(host.model)) as Main;
   } catch (error) {
     console.error(error);
-    host.el.textContent = "The explorer's code is not in this notebook. Run its cell again to see it.";
+    host.el.textContent = "The code that shows this is not in this notebook. Run its cell again to see it.";
     return;
   }
-  return explorer.default.render(host);
+  return main.default.render(host);
 }
 
 export default { initialize, render };

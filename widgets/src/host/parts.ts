@@ -1,5 +1,5 @@
 /**
- * Heavier parts of the explorer, loaded when they are first used.
+ * Heavier parts of the page, loaded when they are first used.
  *
  * A part is a module of its own, `src/parts/NAME.ts`; `build.mjs` builds each of them into `jaxviz/static/parts/NAME.js`, and the Python
  * package ships what is there. Nothing in the main module may import it, but for its types. One that takes less than 64 KB gzipped is held by
@@ -13,7 +13,8 @@
  */
 
 import { askFor } from "./ask";
-import { type Holder, held } from "./held";
+import { held } from "./held";
+import type { WidgetModel } from "./model";
 import { moduleOf } from "./zip";
 
 /** How long a kernel may take: it answers when the cell that runs is done. */
@@ -23,7 +24,7 @@ const loaded = new Map<string, Promise<unknown>>();
 
 /** A part by name; what has been loaded once is not asked for again, and what failed is. */
 export function loadPart<T>(
-  model: Holder,
+  model: WidgetModel,
   name: string,
   milliseconds = PATIENCE,
   evaluate: (block: DataView | Uint8Array<ArrayBuffer>) => Promise<unknown> = moduleOf,

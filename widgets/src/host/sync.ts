@@ -1,15 +1,10 @@
 /** The only caller of the widget model's get and set. */
 
-import type { Changes } from "../model/changes";
+import type { SwitchSource } from "../model/switches";
 import type { State } from "../state/state";
-import type { Holder } from "./held";
+import type { Changes } from "../wire/explorer.generated";
+import type { WidgetModel } from "./model";
 import { type Work, workOf } from "./work";
-
-/** The part of an anywidget model that is used. */
-export interface WidgetModel extends Holder {
-  set(name: string, value: unknown): void;
-  save_changes(): void;
-}
 
 export const payloadOf = (model: WidgetModel): DataView | null => blockOf(model.get("payload"));
 
@@ -42,11 +37,6 @@ export function changesOf(model: WidgetModel): Changes | null {
   return text === "" ? null : (JSON.parse(text) as Changes);
 }
 
-export function heightOf(model: WidgetModel): number {
-  const height = model.get("height");
-  return typeof height === "number" && height > 0 ? height : 620;
-}
-
 /** Calls back when Python sends another view. */
 export function onPayload(model: WidgetModel, callback: () => void): () => void {
   for (const name of ["payload", "rest", "failure"]) model.on(`change:${name}`, callback);
@@ -72,6 +62,32 @@ export const restOf = (model: WidgetModel): Work =>
   workOf(model, "rest", ["rest", "payload"], { patience: LONG });
 
 export const whatIfOf = (model: WidgetModel): Work => workOf(model, "what if", ["what_if"]);
+
+/** What would lower the peak, in words. */
+export const adviceOf = (model: WidgetModel): Work => workOf(model, "advice", ["advice"]);
+
+/** The switches: what there is to switch, and what settings come to. */
+export function switchesOf(model: WidgetModel): SwitchSource {
+  let next: unknown = null;
+  const json = (name: string) => {
+    const text = String(model.get(name) ?? "");
+    return text === "" ? null : JSON.parse(text);
+  };
+  const tries = workOf(model, "try", ["tried"], { content: () => next });
+  return {
+    table: whatIfOf(model),
+    tries,
+    isAlone: model.comm_live === false,
+    request(what) {
+      next = { work: "try", ...what };
+      tries.ask();
+    },
+    tried: () => json("tried"),
+    drawn: () => json("drawn"),
+    written: () => json("written"),
+  };
+}
+
 export const compiledOf = (model: WidgetModel): Work =>
   workOf(model, "compile", ["compiled"], { isPython: false });
 
@@ -91,14 +107,19 @@ export function syncState(model: WidgetModel, state: State): () => void {
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" && state.other !== null) put({ compared: state.compared });
     if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
+    if (change === "view") put({ overview: state.view === "overview" });
     if (change === "filter") put({ filter: state.filter });
+    if (change === "switches" && state.switches.settings !== null) put({ switches: state.switches.key });
     if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
   });
   const onSelected = () => {
     const row = state.model.rowNamed(String(model.get("selected") ?? ""));
     if (busy || row === state.row) return;
     if (row < 0) state.clear();
-    else state.goTo(row);
+    else {
+      if (state.view === "overview") state.show({});
+      state.goTo(row);
+    }
   };
   const onStages = () => {
     const left = stages("stage");
@@ -110,19 +131,35 @@ export function syncState(model: WidgetModel, state: State): () => void {
   const onCompared = () => {
     if (!busy) state.compare(model.get("compared") === true);
   };
+  const onSwitches = () => {
+    const key = String(model.get("switches") ?? "");
+    if (!busy && (key !== "" || state.switches.chosen !== null))
+      state.switches.ask(() => state.switches.restore(key));
+  };
+  const onOverview = () => {
+    if (busy || (state.view === "overview") === (model.get("overview") === true)) return;
+    if (model.get("overview") === true) state.arrange("overview");
+    else state.show({});
+  };
   const listeners: [string, () => void][] = [
+    ["change:overview", onOverview],
     ["change:selected", onSelected],
     ["change:stage", onStages],
     ["change:beside", onStages],
     ["change:filter", onFilter],
     ["change:compared", onCompared],
+    ["change:switches", onSwitches],
   ];
   // Which stages are shown is told to Python together with whether they are compared, which is not known yet.
   const isCompared = model.get("compared") === true;
   onStages();
   onFilter();
   state.compare(isCompared);
+  // Which is first so that what else is told does not lead away from it.
+  const isOverview = model.get("overview") === true;
   onSelected();
+  onSwitches();
+  if (isOverview) state.arrange("overview");
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {
     unsubscribe();

@@ -1,6 +1,8 @@
 /** What the kernel makes when it is first asked for: the programs, the table of the switches, the compiled program, the memory. */
 
-import { type Holder, isGone } from "./held";
+import type { Progress as Said } from "../wire/explorer.generated";
+import { interruptOf, isGone } from "./held";
+import type { WidgetModel } from "./model";
 
 /** How far the kernel is. */
 export interface Progress {
@@ -49,25 +51,18 @@ export const NO_WORK: Work = {
   cancel: () => {},
 };
 
-interface Said {
-  work?: string;
-  stopped?: boolean;
-  what?: string;
-  done?: number;
-  total?: number;
-}
-
 /**
- * Work that is asked for by a message of one word.
+ * Work that is asked for by a message of one word, or by what has more to say.
  *
  * @param traits what is made of it is found in the first; it is there, or is known to have failed, when one of them is set.
  * @param isPython whether an interrupt reaches it.
+ * @param content what is sent in place of the word, which is what the kernel calls the work then.
  */
 export function workOf(
-  model: Holder,
+  model: WidgetModel,
   message: string,
   traits: readonly [string, ...string[]],
-  { patience = PATIENCE, isPython = true } = {},
+  { patience = PATIENCE, isPython = true, content = (): unknown => message } = {},
 ): Work {
   const callbacks = new Set<() => void>();
   let progress = NONE;
@@ -113,10 +108,7 @@ export function workOf(
     tell({ ...progress, state: isWaited ? "working" : progress.state, what, done, total });
     if (clock === undefined) watch();
   };
-  const interrupt = () => {
-    const kernel = model.widget_manager?.kernel;
-    return isPython && typeof kernel?.interrupt === "function" ? () => kernel.interrupt!() : null;
-  };
+  const interrupt = () => (isPython ? interruptOf(model) : null);
   return {
     read() {
       const made = model.get(traits[0]);
@@ -137,7 +129,7 @@ export function workOf(
       tell({ ...NONE, state: "asked", since: performance.now() });
       watch();
       try {
-        model.send?.(message);
+        model.send?.(content());
       } catch (error) {
         // There is no kernel any more, as is soon seen.
         console.warn(error);

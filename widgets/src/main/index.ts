@@ -4,31 +4,34 @@ import { textView } from "../code/editor";
 import { CodePane } from "../code/pane";
 import { linkScrolling } from "../code/scrolling";
 import { SourcePane } from "../code/source";
+import type { Host, WidgetModel } from "../host/model";
 import { loadPart } from "../host/parts";
 import { addSheet } from "../host/sheet";
 import {
+  adviceOf,
   beforeOf,
   changesOf,
   compiledOf,
   failureOf,
-  heightOf,
   laterOf,
   onPayload,
   payloadOf,
   restOf,
+  switchesOf,
   syncState,
   viewOf,
-  type WidgetModel,
-  whatIfOf,
 } from "../host/sync";
 import { isZipped, unzipped } from "../host/zip";
-import { type Changes, Matches } from "../model/changes";
+import { Matches } from "../model/changes";
 import { Model } from "../model/model";
 import { transformsOf } from "../model/player";
+import { CardsPane } from "../panes/cards";
 import { ChangesPane } from "../panes/changes";
 import { InspectorPane } from "../panes/inspector";
 import { lower } from "../panes/lower";
+import { MEANINGS } from "../panes/meanings";
 import { MemoryPane } from "../panes/memory";
+import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
 import type { PlayerPane } from "../panes/player";
 import { KEYS, Rail } from "../panes/rail";
@@ -38,18 +41,22 @@ import { type Other, type Side, State } from "../state/state";
 import sheet from "../styles/style.css";
 import { h } from "../ui/dom";
 import { splitter } from "../ui/splitter";
+import type { Changes } from "../wire/explorer.generated";
 import { decode } from "../wire/schema";
-import { focused, keepFocus } from "./focus";
+import { focused } from "./focus";
+import { frame, keySheet, note, onKeys } from "./frame";
 import { Waiting } from "./waiting";
 
 /** Equations of the function up to which its switches are asked for before they are looked at. */
 const AT_ONCE = 500;
 
+/** Equations of the function up to which what would lower its peak is looked for by itself. */
+const ADVISED = 3000;
+
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
-  const keys = keySheet();
-  const toggleKeys = () => (keys.open ? keys.close() : keys.show());
+  const keys = keySheet(KEYS, "keys", MEANINGS);
   const player = playerOf(root, widget, state);
-  const rail = guarded("rail", () => new Rail(state, toggleKeys, player.toggle));
+  const rail = guarded("rail", () => new Rail(state, keys.toggle, player.toggle));
   const residuals = guarded("residuals", () => new ResidualsPane(state));
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
@@ -58,6 +65,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
+  const overview = guarded("overview", () => new OverviewPane(state));
+  const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
@@ -111,58 +120,91 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
 
   const top = h("div", { class: "jv-row jv-top" });
-  top.append(codes, splitter(top, "column", "--jv-side"), source.element);
+  top.append(overview.element, codes, splitter(top, "column", "--jv-side"), source.element);
   const bottom = h("div", { class: "jv-row jv-bottom" });
   bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
-  root.replaceChildren(rail.element, player.element, top, splitter(root, "row", "--jv-low"), bottom, keys);
+  root.replaceChildren(
+    rail.element,
+    player.element,
+    top,
+    cards.element,
+    splitter(root, "row", "--jv-low"),
+    bottom,
+    keys.sheet,
+  );
 
-  const onKey = (event: KeyboardEvent) => {
-    // JupyterLab listens for keys on the whole page: `b` would put a cell below.
-    event.stopPropagation();
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  const unkey = onKeys(root, (event) => {
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
+    if (event.key.toLowerCase() === "h") {
+      state.arrange(state.view === "overview" ? "kept" : "overview");
+      return true;
+    }
+    // What is meant stands in the panes.
+    if (state.view === "overview" && ["/", "m", "r", "ArrowDown", "ArrowUp"].includes(event.key))
+      state.show({});
     if (event.key === "/") residuals.focus?.();
     else if (event.key.toLowerCase() === "m") memory.focus?.();
     else if (event.key.toLowerCase() === "r") player.toggle();
-    else if (!actOn(event, state, keys, toggleKeys, step)) return;
-    event.preventDefault();
-  };
-  root.addEventListener("keydown", onKey);
+    else return actOn(event, state, keys.sheet, keys.toggle, step);
+    return true;
+  });
 
   const unlink = linkScrolling(codes, state, (side) => {
     const shown = code.get(side);
     return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
+  const advise = () => adviseLater(widget, state);
   // Who comes to see two versions sees first what differs.
   if (state.compared) state.showLower("changes");
   // What is said of the one is heard while no pane shows it, too.
-  const unwait = [compilation.listen(() => {}), state.rest.listen(() => rail.update("whole"))];
+  const unwait = [
+    compilation.listen(() => {}),
+    state.rest.listen(() => rail.update("whole")),
+    state.advice.listen(() => state.advise()),
+  ];
+  const showView = () => root.classList.toggle("is-overview", state.view === "overview");
+  showView();
   showCodes();
   const unsubscribe = state.subscribe((change) => {
+    if (change === "view") showView();
+    if (change === "whole" || change === "view") advise();
     if (change === "shown" || change === "params") showCodes();
-    for (const pane of [player, rail, ...[...code.values()].map((c) => c.pane), below, inspector, source])
+    const shown = [...code.values()].map((c) => c.pane);
+    for (const pane of [player, rail, overview, cards, ...shown, below, inspector, source])
       pane.update(change);
   });
   const unfollow = state.other ? selectInBoth(state, state.other, () => code.get("left")?.pane) : () => {};
-  for (const pane of [rail, below, inspector, source]) {
+  for (const pane of [rail, overview, below, inspector, source]) {
+    pane.update("view");
     pane.update("shown");
     pane.update("selection");
     pane.update("filter");
   }
+  advise();
   // While there is a kernel to ask, so that a notebook opened without one has them.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
-    root.removeEventListener("keydown", onKey);
+    unkey();
     unsubscribe();
     unfollow();
     unlink();
     stop();
     for (const stop of unwait) stop();
     state.switches.destroy();
-    for (const pane of [player, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
+    for (const pane of [player, overview, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
+}
+
+/** Asks what would lower the peak, once what there is to see first is on the screen. */
+function adviseLater(widget: WidgetModel, state: State): void {
+  const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
+  const { advice, model } = state;
+  if (state.view !== "overview" || !model.view.is_whole || end - first > ADVISED) return;
+  if (advice.read() !== "" || advice.progress.state !== "none" || widget.comm_live === false || !widget.send)
+    return;
+  setTimeout(() => advice.progress.state === "none" && advice.ask(), 300);
 }
 
 /** The rewrite player, whose code is loaded when it is first opened. */
@@ -273,26 +315,39 @@ function actOn(
   return true;
 }
 
-function keySheet(): HTMLDialogElement {
-  const sheet = h("dialog", { class: "jv-help", "aria-label": "keys", "data-testid": "keys" });
-  sheet.append(
-    h("dl", {}, ...KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-    h("button", { type: "button", class: "jv-button", onclick: () => sheet.close() }, "Close"),
-  );
-  return sheet;
+/** Shows what the widget is of: an explorer, or a stepper, whose code is a part. */
+function render(host: Host): () => void {
+  return host.model.get("_shows") === "stepper" ? renderStepper(host) : renderExplorer(host);
 }
 
-function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {
-  const root = h("div", {
-    class: "jaxviz",
-    "data-testid": "explorer",
-    role: "group",
-    tabindex: -1,
-    "aria-label": "jaxviz explorer",
-  });
-  root.style.height = `${heightOf(model)}px`;
-  el.append(root);
-  const loosen = keepFocus(root);
+function renderStepper(host: Host): () => void {
+  const [root, loosen] = frame(host, "stepper", 560);
+  let isGone = false;
+  let unmount = () => {};
+  const show = async () => {
+    addSheet(host.el, sheet);
+    try {
+      const part = await loadPart<typeof import("../host/parts/stepper")>(host.model, "stepper");
+      addSheet(host.el, sheet); // which may by now be in a shadow tree
+      addSheet(host.el, part.sheet);
+      unmount = await part.fillStepper(root, host.model, textView);
+      if (isGone) unmount();
+    } catch (error) {
+      console.error(error);
+      root.replaceChildren(note(`The stepper could not be shown: ${reasonOf(error)}`));
+    }
+  };
+  void show();
+  return () => {
+    isGone = true;
+    loosen();
+    unmount();
+  };
+}
+
+function renderExplorer(host: Host): () => void {
+  const { model, el } = host;
+  const [root, loosen] = frame(host, "explorer", 620);
   let unmount = () => {};
   let state: State | null = null;
   const derived = viewOf(model);
@@ -306,7 +361,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
   };
   const say = (id: string, text: string) => {
     clear();
-    root.replaceChildren(note(id, text));
+    root.replaceChildren(note(text, id));
   };
   const fail = (error: unknown) => {
     console.error(error);
@@ -321,7 +376,7 @@ function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => v
     }
     clear();
     addSheet(el, sheet); // which may by now be in a shadow tree
-    state = new State(own!, whatIfOf(model), restOf(model));
+    state = new State(own!, switchesOf(model), restOf(model), adviceOf(model));
     setBeside(state, other, changesOf(model));
     shown = [payload, earlier];
     unmount = mount(root, model, state);
@@ -395,9 +450,6 @@ function setBeside(state: State, model: Model | undefined, changes: Changes | nu
   before.other = { state, matches: match(false), mark: "is-removed" };
 }
 
-function note(id: string, text: string): HTMLElement {
-  return h("p", { class: "jv-message", role: "status", "data-testid": id }, text);
-}
-
+/** What shows it, and what a page asks of it for itself. */
 export { loadPart };
 export default { render };

@@ -4,32 +4,10 @@
  * Python sends all that is drawn as one trait, some times a second; so a page that comes later, and a notebook that was saved, have it too.
  */
 
+import type { Host } from "../host/model";
 import style from "../styles/live.css";
 import { h, onResize } from "../ui/dom";
-
-/** A series, as `live.py` writes it. What is not finite is null in `y`. */
-export interface Line {
-  name: string;
-  kind: "value" | "cotangent";
-  drawn: string;
-  x: number[];
-  y: (number | null)[];
-  count: number;
-  last: string;
-}
-
-export interface Shown {
-  lines: Line[];
-  more: number;
-  note: string;
-  isRunning: boolean;
-}
-
-interface Model {
-  get(name: string): unknown;
-  on(event: string, callback: () => void): void;
-  off(event: string, callback: () => void): void;
-}
+import type { LiveLine, Shown } from "../wire/live.generated";
 
 const HUES = 8;
 const LEFT = 62;
@@ -57,7 +35,7 @@ export function label(value: number): string {
 }
 
 /** From the least to the greatest of what is drawn; null where nothing is. On a logarithmic axis only what is positive is drawn. */
-export function range(lines: readonly Line[], isLog: boolean): [number, number] | null {
+export function range(lines: readonly LiveLine[], isLog: boolean): [number, number] | null {
   let [low, high] = [Infinity, -Infinity];
   for (const { y } of lines)
     for (const value of y)
@@ -72,7 +50,7 @@ export function range(lines: readonly Line[], isLog: boolean): [number, number] 
 }
 
 /** What a screen reader is told of a panel. */
-export function described(lines: readonly Line[], title: string): string {
+export function described(lines: readonly LiveLine[], title: string): string {
   return `${title}: ${lines.map((line) => `${line.name} ${line.last}`).join(", ")}`;
 }
 
@@ -97,7 +75,7 @@ class Panel {
 
   readonly stop: () => void;
 
-  draw(lines: readonly Line[], isLog: boolean, hueOf: (name: string) => number): void {
+  draw(lines: readonly LiveLine[], isLog: boolean, hueOf: (name: string) => number): void {
     this.element.hidden = lines.length === 0;
     this.canvas.dataset.points = String(lines.reduce((n, line) => n + line.y.length, 0));
     this.canvas.setAttribute("aria-label", described(lines, this.title));
@@ -150,7 +128,7 @@ class Panel {
   /** A line, broken where a value is not finite; there stands a mark on the ground. */
   private drawLine(
     context: CanvasRenderingContext2D,
-    line: Line,
+    line: LiveLine,
     x: (step: number) => number,
     y: (value: number) => number,
     isLog: boolean,
@@ -179,7 +157,7 @@ class Panel {
   }
 }
 
-function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
+function render({ model, el }: Host): () => void {
   const log = h("input", { type: "checkbox", "data-testid": "live-log" });
   const status = h("span", { class: "jvl-status", role: "status", "data-testid": "live-status" });
   const legend = h("ul", { class: "jvl-legend", "data-testid": "live-legend" });

@@ -1,7 +1,7 @@
 /** What stands in the place of what the kernel is still to make: what it is at, for how long, and a way not to wait for it. */
 
 import type { Progress, Work } from "../host/work";
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
 
 /** Milliseconds that are waited without a word. */
@@ -49,7 +49,7 @@ export class Waiting {
     private readonly what: string,
     private readonly id = "waiting",
   ) {
-    this.button = h("button", { type: "button", class: "jv-button", onclick: () => this.press() });
+    this.button = button([], () => this.press());
     this.foot = h("div", { class: "jv-waiting-foot" }, this.figures, this.button);
     this.element.append(this.said, this.bar, this.foot);
     this.timer = setInterval(() => this.update(), 250);

@@ -1,20 +1,7 @@
-/** Two versions of a function: which equations are in both, and which in one only. Mirrors `jaxviz/features/explorer/changes.py`. */
+/** Two versions of a function: which equations are in both, and which in one only. */
 
+import type { Changes } from "../wire/explorer.generated";
 import type { Model } from "./model";
-
-/** `[i, j, n]`: equations `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second. */
-type Pairs = [number, number, number][];
-/** `[i, n]`: the equations `i` to `i + n - 1`. */
-type Runs = [number, number][];
-
-export interface Changes {
-  functions: [string, string];
-  summary: string;
-  /** By the key of the stage, where both have it; equations go by their numbers in it. */
-  stages: Record<string, { pairs: Pairs; removed: Runs; added: Runs }>;
-  figures: [name: string, before: number, after: number, unit: string][];
-  residuals: [what: string, type: string, before: number, after: number, nbytes: number, line: string][];
-}
 
 /** Nothing: a row that only one version has, or of a stage that only one has. */
 const NONE = -1;

@@ -2,12 +2,12 @@
 
 import { formatBytes, formatParts } from "../ui/format";
 import { type Column, type ColumnName, HANDED, ROLES, type View } from "../wire/schema";
+import { push } from "./groups";
 import { Hues } from "./hues";
 import {
   type Donation,
   type Layout,
   type Place,
-  push,
   type Residual,
   readDonations,
   readLayouts,
@@ -160,17 +160,13 @@ export class Model {
   scope(row: number): string {
     return this.text("equation_scope", row);
   }
+  /** A number that it has in common with those that the same expression led to. */
+  group(row: number): number {
+    return this.column("equation_group")[row]!;
+  }
   /** FLOPs of it and of what it holds. */
   flops(row: number): number {
     return this.column("equation_flops")[row]!;
-  }
-  inputCount(row: number): number {
-    const o = this.column("equation_inputs");
-    return o[row + 1]! - o[row]!;
-  }
-  outputCount(row: number): number {
-    const o = this.column("equation_outputs");
-    return o[row + 1]! - o[row]!;
   }
   /** Bytes that one value of an atom takes. */
   bytes(atom: number): number {
@@ -264,17 +260,26 @@ export class Model {
       file: this.column("location_file")[i]!,
       line: this.column("location_line")[i]!,
       function: this.text("location_function", i),
+      startLine: this.column("location_start_line")[i]!,
+      start: this.column("location_start")[i]!,
+      endLine: this.column("location_end_line")[i]!,
+      end: this.column("location_end")[i]!,
     };
   }
   placeText(place: Place | null): string {
     return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
   }
-  /** The user's source line at a place, or empty where it is not embedded. */
+  /** The user's expression at a place, on one line, or the whole line where that is not known; empty where it is not embedded. */
   sourceText(place: Place | null): string {
-    const excerpts = place === null ? [] : (this.view.files[place.file]?.excerpts ?? []);
-    for (const { first, lines } of excerpts) {
-      const text = lines[place!.line - first];
-      if (text !== undefined) return text.trim();
+    if (place === null) return "";
+    const { startLine, start, endLine, end, line } = place;
+    const [from, to] = startLine > 0 ? [startLine, endLine] : [line, line];
+    for (const { first, lines } of this.view.files[place.file]?.excerpts ?? []) {
+      const found = lines.slice(Math.max(0, from - first), Math.max(0, to + 1 - first));
+      if (from < first || found.length === 0) continue;
+      if (startLine > 0) found.push(found.pop()!.slice(0, end));
+      if (startLine > 0) found.unshift(found.shift()!.slice(start));
+      return found.map((text) => text.trim()).join(" ");
     }
     return "";
   }

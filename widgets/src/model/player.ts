@@ -65,7 +65,7 @@ export type Standing = "" | "is-played" | "is-written" | "is-later";
 
 /**
  * All steps of one transform, in the order in which it visits the equations: for a transposition the last one first, but
- * what is computed again before all else. A program that an equation holds follows it. Each equation of the target stages
+ * what is recomputed before all else. A program that an equation holds follows it. Each equation of the target stages
  * is in one step.
  */
 export class Play {
@@ -219,7 +219,7 @@ export class Play {
 
   private readonly held = new Map<number, Map<number, number[]>>();
 
-  /** The equations that one holds, but for what is computed again, by the equation of the function that they came from. */
+  /** The equations that one holds, but for what is recomputed, by the equation of the function that they came from. */
   private heldRows(holder: number): Map<number, number[]> {
     const known = this.held.get(holder);
     if (known) return known;
@@ -270,20 +270,14 @@ export class Play {
   /** The equations in the order in which they are visited. One that nothing came of is left out if it stands in a program of such. */
   private *visits(touched: Uint8Array, cameFrom: Int32Array): Generator<number> {
     const { model, transform } = this;
-    const [from, to] = this.range(transform.source);
-    const ofProgram = new Map<number, number[]>();
-    for (let row = from; row < to; row++) {
-      const rows = ofProgram.get(model.program(row));
-      if (rows) rows.push(row);
-      else ofProgram.set(model.program(row), [row]);
-    }
+    const [from] = this.range(transform.source);
     const again = new Uint8Array(model.rows);
     if (transform.key === "transpose")
       for (const row of this.targetRows())
         if (cameFrom[row]! >= 0 && model.role(row) === "recomputation") again[cameFrom[row]!] = 1;
     const { joined } = this;
     function* visit(program: number): Generator<number> {
-      const rows = ofProgram.get(program) ?? [];
+      const rows = model.rowsOf(program);
       if (model.owner(rows[0] ?? from) >= 0 && !rows.some((row) => touched[row])) return;
       const order =
         transform.key === "transpose"

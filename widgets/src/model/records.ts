@@ -1,6 +1,7 @@
 /** What the columns hold of residuals, donations, layouts and memory, one object for each. */
 
 import { KINDS, MEMORY_KINDS } from "../wire/schema";
+import { push } from "./groups";
 import type { Model } from "./model";
 import type { Buffer, Timeline } from "./timeline";
 
@@ -24,8 +25,17 @@ export interface Donation {
   reason: string;
 }
 
-export interface Place {
+/** Text of a file: lines from 1, or 0 where it is not known, and characters from 0. */
+export interface Span {
   file: number;
+  startLine: number;
+  start: number;
+  endLine: number;
+  end: number;
+}
+
+/** A line, and the expression that was evaluated there. */
+export interface Place extends Span {
   line: number;
   function: string;
 }
@@ -33,6 +43,10 @@ export interface Place {
 export interface Residual {
   index: number;
   name: string;
+  /** What it is called: the user's expression for it, where one is found. */
+  label: string;
+  /** The same for those that are one expression's values in repeated layers, calls and iterations. */
+  group: number;
   type: string;
   nbytes: number;
   /** Bytes of it on one device, or -1. */
@@ -56,6 +70,8 @@ export function readResiduals(model: Model): Residual[] {
   return Array.from({ length: n }, (_, i) => ({
     index: i,
     name: model.text("residual_name", i),
+    label: model.text("residual_label", i),
+    group: model.column("residual_group")[i]!,
     type: model.text("residual_type", i),
     nbytes: model.column("residual_nbytes")[i]!,
     perDevice: model.column("residual_per_device")[i]!,
@@ -65,11 +81,20 @@ export function readResiduals(model: Model): Residual[] {
     scope: model.text("residual_scope", i),
     module: model.text("residual_module", i),
     rule: model.text("residual_rule", i),
-    reason: model.text("residual_reason", i),
+    reason: reasonOf(model, i),
     decision: model.text("residual_decision", i),
     producer: model.column("residual_producer")[i]!,
     consumers: model.slice("residual_consumers", "consumer_rows", i),
   }));
+}
+
+/** The sentence, with the names in their places. */
+function reasonOf(model: Model, i: number): string {
+  const pattern = model.text("residual_reason", i);
+  const names = model.slice("residual_names", "reason_names", i);
+  if (names.length === 0) return pattern;
+  const [first = "", ...rest] = pattern.split("``");
+  return rest.reduce((text, part, k) => `${text}\`${model.view.strings[names[k]!]}\`${part}`, first);
 }
 
 export function readDonations(model: Model): Donation[] {
@@ -123,11 +148,4 @@ export function readTimeline(model: Model): Timeline {
     residuals: held.get(i) ?? [],
   }));
   return { steps, buffers };
-}
-
-/** Adds to the list of a key. */
-export function push<T>(map: Map<number, T[]>, key: number, value: T): void {
-  const list = map.get(key);
-  if (list) list.push(value);
-  else map.set(key, [value]);
 }

@@ -201,7 +201,7 @@ export class Rules {
     const words: [string, string][] = [
       ["primal", this.isTogether(step, rows) ? "for values and tangents at once" : "for the value"],
       ["residual", "towards what is saved"],
-      ["recomputation", "that computes again what was not saved"],
+      ["recomputation", "that recomputes what was not saved"],
       ["tangent", "for the tangent"],
       ["cotangent", this.towards(step)],
       ["accumulation", "to add it to what came before"],

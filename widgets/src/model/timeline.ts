@@ -1,6 +1,7 @@
 /** Memory over time: who is alive at a step, the totals by kind, and what of them fits into pixels. */
 
 import type { MemoryKind } from "../wire/schema";
+import { patternOf, push, sumOf } from "./groups";
 
 /** The kinds of memory in the order in which kinds are stacked: what stays longest is at the bottom. */
 export const STACKED = ["argument", "constant", "residual", "result", "cotangent", "temporary"] as const;
@@ -69,52 +70,44 @@ export function totalsOf({ steps, buffers }: Timeline): Totals {
   return { kinds, total, peak: most(total, 0, n), turn: turn < 0 ? n : turn };
 }
 
-/** Values that are alive together and differ in the indices of their name only, such as `params[…]['w']`. */
+/** Values that are alive together and belong together. */
 export interface Alive {
-  name: string;
-  type: string;
-  kind: MemoryKind;
+  members: readonly Buffer[];
   nbytes: number;
-  count: number;
 }
 
-/** Which buffers belong together: for each a number that those of its kind, type and name share, but for indices. */
-const grouped = new WeakMap<readonly Buffer[], { group: Int32Array; patterns: string[] }>();
+const numbered = new WeakMap<readonly Buffer[], Int32Array>();
 
-function groupsOf(buffers: readonly Buffer[]): { group: Int32Array; patterns: string[] } {
-  const known = grouped.get(buffers);
+/** For each buffer a number that those share that are one expression's values, or arguments whose paths differ in indices. */
+function groupsOf(buffers: readonly Buffer[], groupOf: (row: number) => number): Int32Array {
+  const known = numbered.get(buffers);
   if (known !== undefined) return known;
   const numbers = new Map<string, number>();
-  const patterns: string[] = [];
-  const group = Int32Array.from(buffers, ({ name, type, kind }) => {
-    const pattern = name.replaceAll(/\[\d+\]/g, "[…]");
-    const key = `${kind}\n${type}\n${pattern}`;
-    const number = numbers.get(key) ?? patterns.push(pattern) - 1;
+  const made = Int32Array.from(buffers, ({ name, type, kind, row }) => {
+    const key = `${kind}\n${type}\n${row < 0 ? patternOf(name) : groupOf(row)}`;
+    const number = numbers.get(key) ?? numbers.size;
     numbers.set(key, number);
     return number;
   });
-  const made = { group, patterns };
-  grouped.set(buffers, made);
+  numbered.set(buffers, made);
   return made;
 }
 
-/** What is alive at a step, the largest first. */
-export function aliveAt({ buffers }: Timeline, step: number): Alive[] {
-  const groups = new Map<number, Alive>();
-  const { group: numbers, patterns } = groupsOf(buffers);
+/**
+ * What is alive at a step, the largest first.
+ *
+ * @param groupOf a number for each equation, the same for those of one expression.
+ */
+export function aliveAt({ buffers }: Timeline, step: number, groupOf: (row: number) => number): Alive[] {
+  const numbers = groupsOf(buffers, groupOf);
+  const alive = new Map<number, Buffer[]>();
   for (let i = 0; i < buffers.length; i++) {
-    const { name, type, kind, nbytes, born, last } = buffers[i]!;
-    if (step < born || step > last) continue;
-    const key = numbers[i]!;
-    const group = groups.get(key);
-    if (group === undefined) groups.set(key, { name, type, kind, nbytes, count: 1 });
-    else {
-      group.name = patterns[key]!;
-      group.nbytes += nbytes;
-      group.count++;
-    }
+    const { born, last } = buffers[i]!;
+    if (born <= step && step <= last) push(alive, numbers[i]!, buffers[i]!);
   }
-  return [...groups.values()].sort((a, b) => b.nbytes - a.nbytes);
+  return [...alive.values()]
+    .map((members) => ({ members, nbytes: sumOf(members, (b) => b.nbytes) }))
+    .sort((x, y) => y.nbytes - x.nbytes);
 }
 
 /** For each column the step at which least is alive, and the one at which most is. */

@@ -27,7 +27,7 @@ const KINDS: Record<Kind, string> = {
 const ROLES: Record<string, string> = {
   primal: "value",
   accumulation: "sum",
-  recomputation: "again",
+  recomputation: "recomputed",
 };
 
 export function stepCard(player: Player): HTMLElement[] {

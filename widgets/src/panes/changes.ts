@@ -1,9 +1,9 @@
 /** What differs between two versions of a function: how much of everything, and which residuals. */
 
-import type { Changes } from "../model/changes";
 import type { Change, State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h, section } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, plural } from "../ui/format";
+import type { Changes } from "../wire/explorer.generated";
 import { tabs } from "./lower";
 
 export class ChangesPane {
@@ -19,12 +19,9 @@ export class ChangesPane {
       "data-testid": "compared",
       onchange: () => state.compare(this.toggle.checked),
     });
-    this.element = h(
-      "section",
+    this.element = section(
       { class: "jv-pane jv-changes", "aria-label": "changes", "data-testid": "changes" },
-      h(
-        "div",
-        { class: "jv-pane-head" },
+      [
         tabs(state, "changes"),
         h(
           "label",
@@ -33,7 +30,7 @@ export class ChangesPane {
           "side by side",
         ),
         h("span", { class: "jv-dim jv-cut", title: changes.summary }, changes.summary),
-      ),
+      ],
       h(
         "div",
         { class: "jv-scroll jv-changes-body" },
@@ -150,18 +147,12 @@ function equations({ functions, figures, stages }: Changes, { show, next }: Step
       { class: `jv-only-in ${isAfter ? "jv-added" : "jv-removed"}` },
       n === 0
         ? h("span", { class: "jv-dim" }, "–")
-        : h(
-            "button",
-            {
-              type: "button",
-              class: "jv-step-through",
-              title,
-              "aria-label": `${text}: ${title}`,
-              "data-testid": `next-${isAfter ? "added" : "removed"}-${key}`,
-              onclick: () => next(key, isAfter),
-            },
-            text,
-          ),
+        : button(text, () => next(key, isAfter), {
+            class: "jv-step-through",
+            title,
+            "aria-label": `${text}: ${title}`,
+            "data-testid": `next-${isAfter ? "added" : "removed"}-${key}`,
+          }),
     );
   };
   return h(

@@ -4,10 +4,11 @@ import type { Look, Text, TextView } from "../code/editor";
 import type { Work } from "../host/work";
 import { Waiting } from "../main/waiting";
 import { type Change, type Lit, litAs, type Side, type State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
-import { type Compiled, Linked, partsOf } from "./compiledtext";
-import { closeButton, message } from "./head";
+import type { Compiled } from "../wire/explorer.generated";
+import { Linked, partsOf } from "./compiledtext";
+import { closeButton, markSide, message } from "./head";
 import type { Listing } from "./pane";
 import { marked } from "./residuals";
 
@@ -67,8 +68,7 @@ export class CompiledPane {
     /** Of the main module, which has the editor. */
     private readonly textView: TextView,
   ) {
-    this.element = h(
-      "section",
+    this.element = section(
       {
         class: "jv-pane jv-code jv-compiled",
         "aria-label": "the compiled program",
@@ -78,20 +78,13 @@ export class CompiledPane {
         onfocusin: () => state.use(side),
         onpointerdown: () => state.use(side),
       },
-      h(
-        "div",
-        { class: "jv-pane-head" },
-        h("strong", {}, "compiled"),
-        this.switches,
-        this.about,
-        side === "right" && closeButton(state),
-      ),
+      [h("strong", {}, "compiled"), this.switches, this.about, side === "right" && closeButton(state)],
       this.body,
       this.missing,
     );
     this.stop = source.listen(() => this.fill());
     this.fill();
-    this.markSide();
+    markSide(this.element, state, side);
   }
 
   destroy(): void {
@@ -105,7 +98,7 @@ export class CompiledPane {
   }
 
   update(change: Change): void {
-    if (change === "side" || change === "shown") this.markSide();
+    if (change === "side" || change === "shown") markSide(this.element, this.state, this.side);
     if (change !== "selection") return;
     this.light();
     this.bringIntoSight();
@@ -127,11 +120,6 @@ export class CompiledPane {
 
   focus(): void {
     (this.element.querySelector<HTMLElement>(".cm-content") ?? this.element).focus({ preventScroll: true });
-  }
-
-  private markSide(): void {
-    const { side, shown } = this.state;
-    this.element.classList.toggle("is-active", side === this.side && shown.right.length > 0);
   }
 
   private fill(): void {
@@ -164,20 +152,18 @@ export class CompiledPane {
     this.linked = null;
     this.switches.replaceChildren(
       ...(["stablehlo", "hlo"] as const).map((name) =>
-        h(
-          "button",
+        button(
+          NAMES[name],
+          () => {
+            this.fillWith(name);
+            this.switches.querySelector<HTMLElement>(".is-own")?.focus();
+          },
           {
-            type: "button",
             class: `jv-tab${name === which ? " is-own" : ""}`,
             title: ABOUT[name],
             "aria-pressed": String(name === which),
             "data-testid": `text-${name}`,
-            onclick: () => {
-              this.fillWith(name);
-              this.switches.querySelector<HTMLElement>(".is-own")?.focus();
-            },
           },
-          NAMES[name],
         ),
       ),
     );

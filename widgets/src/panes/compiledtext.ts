@@ -1,25 +1,8 @@
 /** What a gradient compiles to: the texts that Python made, and which lines of them stand for which equations. */
 
+import { push } from "../model/groups";
 import type { Model } from "../model/model";
-
-interface Text {
-  text: string;
-  /** For each line, equations: numbered from 0 over the stages. */
-  links: number[][];
-  /** Lines that were left out at the end. */
-  cut: number;
-}
-
-export interface Compiled {
-  function: string;
-  /** The stages that were compiled, and how many equations each has. */
-  stages: [string, number][];
-  backend: string;
-  stablehlo: Text;
-  hlo: Text | null;
-  notes: string[];
-  error: string;
-}
+import type { CompiledText } from "../wire/explorer.generated";
 
 /** One of the texts, with rows of the model in place of numbers. */
 export class Linked {
@@ -31,7 +14,7 @@ export class Linked {
 
   constructor(
     private readonly model: Model,
-    text: Text,
+    text: CompiledText,
     private readonly stages: readonly [string, number][],
   ) {
     const rowOf: number[] = [];
@@ -43,11 +26,7 @@ export class Linked {
     this.rows = text.links.map((numbers) => numbers.map((i) => rowOf[i]!));
     this.cut = text.cut;
     this.rows.forEach((rows, line) => {
-      for (const row of rows) {
-        const lines = this.linesOf.get(row);
-        if (lines) lines.push(line);
-        else this.linesOf.set(row, [line]);
-      }
+      for (const row of rows) push(this.linesOf, row, line);
     });
   }
 

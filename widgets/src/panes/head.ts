@@ -1,24 +1,41 @@
 /** What the two main panes have in common. */
 
 import type { Side, State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
+import { plural } from "../ui/format";
 import { marked } from "./residuals";
+
+/** Stages that a main pane shows, in words. */
+export function aboutStages({ model }: State, stages: readonly number[]) {
+  const infos = stages.map((stage) => model.view.stages[stage]!);
+  const failed = infos.filter((info) => info.error);
+  const total = infos.reduce((sum, info) => sum + info.equations[1] - info.equations[0], 0);
+  return {
+    key: infos.map((info) => info.key).join("+"),
+    label: infos.map((info) => info.label).join(" + "),
+    title: infos.map((info) => `${info.label}: ${info.title}`).join("\n"),
+    /** Of one stage what it is; of several the tooltip says so. */
+    about: infos.length === 1 ? infos[0]!.title : "",
+    total: plural(total, "equation"),
+    isShown: failed.length < infos.length,
+    errors: failed.map((info) => message(`${info.label} could not be derived`, info.error)),
+  };
+}
+
+/** Marks the one of two main panes that has the keys. */
+export function markSide(element: HTMLElement, { side, shown }: State, own: Side): void {
+  element.classList.toggle("is-active", side === own && shown.right.length > 0);
+}
 
 /** Code or graph, and a cross at the right pane. */
 export function headButtons(state: State, side: Side): HTMLElement[] {
   const form = (name: "code" | "graph") =>
-    h(
-      "button",
-      {
-        type: "button",
-        class: "jv-form",
-        title: `Show as ${name} (G)`,
-        "aria-pressed": String(state.form[side] === name),
-        "data-testid": `as-${name}-${side}`,
-        onclick: () => state.showAs(side, name),
-      },
-      name,
-    );
+    button(name, () => state.showAs(side, name), {
+      class: "jv-form",
+      title: `Show as ${name} (G)`,
+      "aria-pressed": String(state.form[side] === name),
+      "data-testid": `as-${name}-${side}`,
+    });
   const forms = h(
     "span",
     { class: "jv-forms", role: "group", "aria-label": "show as" },
@@ -33,17 +50,11 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
 
 /** Of the pane at the right. */
 export function closeButton(state: State): HTMLElement {
-  return h(
-    "button",
-    {
-      type: "button",
-      class: "jv-close",
-      title: "Close this pane",
-      "aria-label": "close this pane",
-      onclick: () => (state.compared ? state.compare(false) : state.show({ right: [] })),
-    },
-    "×",
-  );
+  return button("×", () => (state.compared ? state.compare(false) : state.show({ right: [] })), {
+    class: "jv-close",
+    title: "Close this pane",
+    "aria-label": "close this pane",
+  });
 }
 
 /** What stands in the place of a text, or above it. */

@@ -3,7 +3,7 @@
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
 import type { Change, Lit, State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h, section } from "../ui/dom";
 import { formatBytes, formatCount, formatParts, plural } from "../ui/format";
 import { marked } from "./residuals";
 
@@ -20,10 +20,9 @@ export class InspectorPane {
   });
 
   constructor(private readonly state: State) {
-    this.element = h(
-      "section",
+    this.element = section(
       { class: "jv-pane jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
-      h("div", { class: "jv-pane-head" }, h("strong", {}, "inspector")),
+      [h("strong", {}, "inspector")],
       this.body,
     );
     this.update("selection");
@@ -31,7 +30,7 @@ export class InspectorPane {
 
   update(change: Change): void {
     if (change !== "selection") return;
-    const { residual, file, line } = this.state.selection;
+    const { residuals, residual, file, line } = this.state.selection;
     const rows = [...this.state.selection.rows];
     this.body.scrollTop = 0;
     const parts: HTMLElement[] = [];
@@ -48,6 +47,9 @@ export class InspectorPane {
     parts.push(...why.filter((w) => w.made).map((w) => w.element));
     if (line >= 0) parts.push(this.sourceLine(file, line));
     else if (rows.length > 0) parts.push(this.equation(rows[0]!));
+    const n = residuals.size > 0 ? residuals.size : rows.length;
+    const what = plural(n, residuals.size > 0 ? "residual" : "equation");
+    if (line < 0 && n > 1) parts.unshift(h("p", { class: "jv-dim" }, `${what}, of which the first is`));
     parts.push(...why.filter((w) => !w.made).map((w) => w.element));
     this.body.replaceChildren(...(parts.length > 0 ? parts : [this.invitation()]));
   }
@@ -150,6 +152,8 @@ export class InspectorPane {
         "line",
         h("span", { title: model.placeTitle(place) }, `${model.placeText(place)} in ${place.function}`),
       ]);
+    const source = model.sourceText(place);
+    if (source) facts.push(["expression", h("code", { "data-testid": "expression" }, source)]);
     if (rule) facts.push(["rule", `${rule} (${model.transform(row)})`]);
     const earlier = model.earlier(row);
     if (earlier.length) facts.push(["before", h("ul", {}, ...earlier.map((made) => h("li", {}, made)))]);
@@ -208,11 +212,10 @@ export class InspectorPane {
 
   private whatIf(): HTMLElement {
     const show = () => this.state.showLower("what-if");
-    return h(
-      "button",
-      { type: "button", class: "jv-button jv-ask", "data-testid": "ask-what-if", onclick: show },
-      "What if it were computed again?",
-    );
+    return button("What if it were recomputed?", show, {
+      class: "jv-button jv-ask",
+      "data-testid": "ask-what-if",
+    });
   }
 
   /** Equations to go to; those that read a variable are its uses. */
@@ -224,11 +227,13 @@ export class InspectorPane {
       return h(
         "li",
         {},
-        h(
-          "button",
-          { type: "button", class: `jv-link ${how}`, title: model.placeTitle(model.place(row)), onclick: go },
-          h("span", { class: "jv-link-stage" }, model.view.stages[stage]!.label),
-          h("code", {}, model.summary(row)),
+        button(
+          [
+            h("span", { class: "jv-link-stage" }, model.view.stages[stage]!.label),
+            h("code", {}, model.summary(row)),
+          ],
+          go,
+          { class: `jv-link ${how}`, title: model.placeTitle(model.place(row)) },
         ),
       );
     });

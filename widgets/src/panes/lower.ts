@@ -1,7 +1,7 @@
 /** A table, of the residuals or of the switches, and the memory pane: one below the other, or one at a time in little room. */
 
 import type { Change, Lower, State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
 import { splitter } from "../ui/splitter";
 import type { Pane } from "./pane";
 
@@ -16,21 +16,19 @@ const NAMES: [Lower, string][] = [
 export function tabs(state: State, own: Lower): HTMLElement {
   const names = NAMES.filter(([key]) => key !== "changes" || state.other !== null).map(([key, label]) => {
     const isOwn = key === own;
-    return h(
-      "button",
+    return button(
+      label,
+      (event: MouseEvent) => {
+        const shown = (event.currentTarget as HTMLElement).closest(".jv-lower");
+        state.showLower(key);
+        // This tab has gone with its pane; the one that stands in its place goes on.
+        shown?.querySelector<HTMLElement>(`.jv-tab-${key}.is-own`)?.focus({ preventScroll: true });
+      },
       {
-        type: "button",
         class: `jv-tab jv-tab-${key}${isOwn ? " is-own" : ""}`,
         "aria-pressed": isOwn,
         "data-testid": isOwn ? undefined : `show-${key}`,
-        onclick: (event: MouseEvent) => {
-          const shown = (event.currentTarget as HTMLElement).closest(".jv-lower");
-          state.showLower(key);
-          // This tab has gone with its pane; the one that stands in its place goes on.
-          shown?.querySelector<HTMLElement>(`.jv-tab-${key}.is-own`)?.focus({ preventScroll: true });
-        },
       },
-      label,
     );
   });
   return h("span", { class: "jv-tabs", role: "group", "aria-label": "what is shown here" }, ...names);

@@ -1,9 +1,9 @@
 /** The memory pane: modelled bytes alive over the equations, forward then backward, stacked by what they are there for. */
 
 import { Waiting } from "../main/waiting";
+import { alike, sumOf } from "../model/groups";
 import type { Model } from "../model/model";
 import {
-  type Alive,
   aliveAt,
   type Buffer,
   type MemoryKind,
@@ -14,8 +14,8 @@ import {
   totalsOf,
 } from "../model/timeline";
 import { type Change, litAs, type State } from "../state/state";
-import { h, onResize, svg } from "../ui/dom";
-import { formatBytes, formatCount, plural } from "../ui/format";
+import { h, onResize, section, svg } from "../ui/dom";
+import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
 import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
 import { marked } from "./residuals";
@@ -42,6 +42,9 @@ interface Shown {
   totals: Totals;
   reference: Totals | null;
 }
+
+/** Selected steps with a line each through the areas; more would hide them. */
+const MOST_LINES = 60;
 
 export class MemoryPane {
   readonly element: HTMLElement;
@@ -88,11 +91,10 @@ export class MemoryPane {
       },
       svg("svg", {}, this.areas, this.lit, this.cursor),
     );
-    this.element = h(
-      "section",
-      { class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" },
-      h("div", { class: "jv-pane-head" }, tabs(state, "memory"), this.head),
-    );
+    this.element = section({ class: "jv-pane jv-memory", "aria-label": "memory", "data-testid": "memory" }, [
+      tabs(state, "memory"),
+      this.head,
+    ]);
     this.unlisten = state.rest.listen(() => this.waiting?.update());
     this.fill();
   }
@@ -147,7 +149,9 @@ export class MemoryPane {
     if (change !== "switches" || this.shown === null) return;
     const { switches, model } = this.state;
     const given = switches.timeline ?? model.timeline;
+    this.element.classList.toggle("is-stale", switches.isDrawing);
     if (given !== this.shown.timeline) this.show(given, switches.timeline && model.timeline);
+    else this.light();
   }
 
   /** Takes the keys. */
@@ -196,12 +200,15 @@ export class MemoryPane {
       });
     const isMeant =
       selection.residual >= 0
-        ? ({ residuals }: Buffer) => residuals.includes(selection.residual)
+        ? ({ residuals }: Buffer) => residuals.some((r) => selection.residuals.has(r))
         : ({ row }: Buffer) => this.state.row >= 0 && chosen.has(row);
     const meant = buffers.filter(isMeant);
     this.lit.replaceChildren(
       ...meant.flatMap(({ born, last }) => chart.during(born, last)),
-      ...Object.entries(marked).flatMap(([how, at]) => chart.marks(at, how, how === "is-selected")),
+      ...Object.entries(marked).flatMap(([how, at]) => {
+        const isTall = how === "is-selected" && at.length <= MOST_LINES;
+        return chart.marks(at, how, isTall);
+      }),
     );
     this.head.textContent = this.summary(meant);
   }
@@ -221,12 +228,16 @@ export class MemoryPane {
       const until = to === n - 1 ? "to the end" : `to ${formatCount(to + 1)}`;
       return `${what}, ${formatBytes(nbytes)}: in memory from step ${formatCount(from + 1)} ${until}`;
     }
+    const { switches } = this.state;
+    if (switches.isDrawing) return "working out the memory over time with the switches as set…";
+    const isWritten = switches.chosen !== null && switches.timeline === null;
     if (totals.peak < 0) return "nothing is computed";
     const peak = timeline.steps[totals.peak]!;
     const place = this.lineOf(peak);
     const where = `${this.primitiveOf(peak)}${place && ` (${place})`}`;
     const pass = peak.isBackward ? "backward" : "forward";
-    return `modelled peak ${formatBytes(peakOf(totals))} in the ${pass} pass, at ${where}`;
+    const as = isWritten ? "as written, since with the switches as set it is not known: " : "";
+    return `${as}modelled peak ${formatBytes(peakOf(totals))} in the ${pass} pass, at ${where}`;
   }
 
   private fillLegend({ totals, reference }: Shown): void {
@@ -344,9 +355,8 @@ export class MemoryPane {
   }
 
   private alive(step: number): HTMLElement {
-    const alive = aliveAt(this.shown!.timeline, step);
+    const alive = aliveAt(this.shown!.timeline, step, (row) => this.state.model.group(row));
     const rest = alive.slice(NAMED);
-    const sum = (size: (a: Alive) => number) => rest.reduce((total, a) => total + size(a), 0);
     const row = (what: string, name: string, type: string, nbytes: number) =>
       h(
         "tr",
@@ -358,19 +368,24 @@ export class MemoryPane {
     return h(
       "table",
       {},
-      ...alive.slice(0, NAMED).map((a) => {
-        const times = a.count > 1 ? `${formatCount(a.count)} × ` : "";
-        return row(`jv-of-${a.kind}`, `${times}${a.name}`, a.type, a.nbytes);
+      ...alive.slice(0, NAMED).map(({ members, nbytes }) => {
+        const { kind, type } = members[0]!;
+        return row(
+          `jv-of-${kind}`,
+          alike(members.map((b) => b.name)),
+          formatRepeated(members.length, type),
+          nbytes,
+        );
       }),
       rest.length > 0 &&
         row(
           "jv-dim",
-          `${plural(
-            sum((a) => a.count),
+          plural(
+            sumOf(rest, (a) => a.members.length),
             "other",
-          )}`,
+          ),
           "",
-          sum((a) => a.nbytes),
+          sumOf(rest, (a) => a.nbytes),
         ),
     );
   }

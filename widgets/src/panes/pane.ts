@@ -1,7 +1,7 @@
 /** A pane keeps its own errors to itself. */
 
 import type { Change } from "../state/state";
-import { h } from "../ui/dom";
+import { h, section } from "../ui/dom";
 
 /** A text whose lines stand for equations. */
 export interface Listing {
@@ -105,10 +105,9 @@ export function later(name: string, load: Promise<() => Pane>, then: () => void 
 }
 
 function failure(name: string, error: unknown): HTMLElement {
-  return h(
-    "section",
+  return section(
     { class: "jv-pane", role: "alert", "data-testid": `failed-${name}` },
-    h("div", { class: "jv-pane-head" }, h("strong", {}, name)),
+    [h("strong", {}, name)],
     h("p", { class: "jv-message" }, `This pane failed: ${reasonOf(error)}`),
   );
 }

@@ -3,7 +3,7 @@
 import { Play, Player, type Transform, transformsOf } from "../model/player";
 import { Rules } from "../model/rule";
 import type { Change, Side, State } from "../state/state";
-import { h } from "../ui/dom";
+import { button, h } from "../ui/dom";
 import { formatCount } from "../ui/format";
 import { stepCard } from "./card";
 import { guarded, type Pane } from "./pane";
@@ -67,33 +67,22 @@ export class PlayerPane {
   ) {
     this.transforms = transformsOf(state.model);
     this.tabs = this.transforms.map((transform) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: "jv-button",
-          title: transform.key,
-          "data-testid": `play-${transform.key}`,
-          onclick: () => this.open(transform),
-        },
-        transform.label,
-      ),
+      button(transform.label, () => this.open(transform), {
+        title: transform.key,
+        "data-testid": `play-${transform.key}`,
+      }),
     );
-    const button = (text: string, title: string, id: string, onclick: () => void) =>
-      h(
-        "button",
-        { type: "button", class: "jv-button", title, "aria-label": title, "data-testid": id, onclick },
-        text,
-      );
+    const act = (text: string, title: string, id: string, onclick: () => void) =>
+      button(text, onclick, { title, "aria-label": title, "data-testid": id });
     this.buttons = {
-      first: button("|←", "First step (Home)", "step-first", () => this.go(0)),
-      back: button("←", "Previous step (←)", "step-back", () => this.move(-1)),
-      play: button("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
-      on: button("→", "Next step (→)", "step-on", () => this.move(1)),
-      last: button("→|", "Last step (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
+      first: act("|←", "First step (Home)", "step-first", () => this.go(0)),
+      back: act("←", "Previous step (←)", "step-back", () => this.move(-1)),
+      play: act("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
+      on: act("→", "Next step (→)", "step-on", () => this.move(1)),
+      last: act("→|", "Last step (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
     };
     this.buttons.play.classList.add("jv-play-pause");
-    const close = button("×", "Close the player (R or Esc)", "player-close", () => this.close());
+    const close = act("×", "Close the player (R or Esc)", "player-close", () => this.close());
     close.className = "jv-close";
     const { first, back, play, on, last } = this.buttons;
     this.element = h(

@@ -3,11 +3,13 @@
 import type { Progress } from "../host/work";
 import type { Matches } from "../model/changes";
 import { transformsOf } from "../model/player";
-import type { Change, State } from "../state/state";
-import { h } from "../ui/dom";
+import type { Change, State, View } from "../state/state";
+import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
+import { marked } from "./residuals";
 
 export const KEYS: [string, string][] = [
+  ["H", "the overview, or forward beside backward; its arrows go from scope to scope"],
   ["1 … 6", "show a stage"],
   ["Shift + 1 … 6", "show a stage in the other pane"],
   ["L", "JVP beside linearize"],
@@ -30,7 +32,7 @@ export const KEYS: [string, string][] = [
   ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
   ["/", "filter the residuals; in the graph: search"],
-  ["X", "in the table of residuals: keep one, or compute it again"],
+  ["X", "in the table of residuals: keep one, or recompute it"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
@@ -46,8 +48,20 @@ const COMPILED = {
   error: "",
 };
 
+/** What the panes can be arranged for. */
+const VIEWS: [View, string, string][] = [
+  ["overview", "Overview", "The gradient on one axis: what runs, what is kept for how long, the memory (H)"],
+  ["kept", "Why is it kept", "Forward beside backward, and the kept values with their reasons"],
+  ["derived", "How was it derived", "The function beside what linearize makes of it; ▶ steps plays it"],
+  ["cost", "What does it cost", "Forward beside backward, and the memory over time"],
+  ["what-if", "What if", "Checkpoints and what they save, switched on and off"],
+];
+
 export class Rail {
   readonly element: HTMLElement;
+  private readonly views: HTMLButtonElement[] = [];
+  private readonly headline = h("span", { class: "jv-headline", "data-testid": "headline" });
+  private readonly stagebar: HTMLElement;
   private readonly buttons: HTMLButtonElement[] = [];
   private readonly beside: HTMLButtonElement[] = [];
   private readonly pair: HTMLButtonElement;
@@ -65,104 +79,102 @@ export class Rail {
     const shown = [...view.stages, COMPILED];
     const stages = shown.map((stage, i) => {
       const n = stage.equations[1] - stage.equations[0];
-      const button = h(
-        "button",
+      const count = h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n));
+      const own = button(
+        [stage.label, stage !== COMPILED && count],
+        (event: MouseEvent) => state.showStages([i], event.shiftKey),
         {
-          type: "button",
           class: `jv-stage${stage.error ? " has-error" : ""}`,
           title: `${stage.title}${stage.error ? `\n${stage.error}` : ""} (key ${i + 1})`,
           "data-testid": `stage-${stage.key}`,
-          onclick: (event: MouseEvent) => state.showStages([i], event.shiftKey),
         },
-        stage.label,
-        stage !== COMPILED && h("span", { class: "jv-count" }, stage.error ? "!" : formatCount(n)),
       );
-      const split = h(
-        "button",
-        {
-          type: "button",
-          class: "jv-beside",
-          title: `${stage.label} in a second pane (Shift + ${i + 1})`,
-          "aria-label": `show ${stage.label} beside`,
-          "data-testid": `beside-${stage.key}`,
-          onclick: () => state.toggleBeside(i),
-        },
-        "◫",
-      );
-      this.buttons.push(button);
+      const split = button("◫ beside", () => state.toggleBeside(i), {
+        class: "jv-beside",
+        title: `${stage.label} in a second pane (Shift + ${i + 1})`,
+        "aria-label": `show ${stage.label} beside`,
+        "data-testid": `beside-${stage.key}`,
+      });
+      this.buttons.push(own);
       this.beside.push(split);
-      return h("span", { class: "jv-stage-group" }, button, split);
+      return h("span", { class: "jv-stage-group" }, own, split);
     });
-    this.pair = h(
-      "button",
-      {
-        type: "button",
-        class: "jv-button",
-        title: "JVP beside forward and linear, which linearize makes of the same program (L)",
-        "data-testid": "linearize-vs-jvp",
-        onclick: () => state.compareWithJvp(),
-      },
-      "jvp ∥ linearize",
-    );
-    this.play = h(
-      "button",
-      {
-        type: "button",
-        class: "jv-button",
-        title: "Step through a transform, equation by equation (R)",
-        "data-testid": "play",
-        disabled: transformsOf(state.model).length === 0,
-        onclick: onPlay,
-      },
-      "▶ steps",
-    );
-    this.link = h(
-      "button",
-      {
-        type: "button",
-        class: "jv-button",
-        title: "Scrolling one pane brings the other to the place that it is linked to (S)",
-        "aria-label": "link scrolling",
-        "data-testid": "link-scrolling",
-        onclick: () => state.toggleLinking(),
-      },
-      "⇅ link",
-    );
-    this.versions = h("button", {
-      type: "button",
+    this.pair = button("jvp ∥ linearize", () => state.compareWithJvp(), {
+      title: "JVP beside forward and linear, which linearize makes of the same program (L)",
+      "data-testid": "linearize-vs-jvp",
+    });
+    this.play = button("▶ steps", onPlay, {
+      title: "Step through a transform, equation by equation (R)",
+      "data-testid": "play",
+      disabled: transformsOf(state.model).length === 0,
+    });
+    this.link = button("⇅ link", () => state.toggleLinking(), {
+      title: "Scrolling one pane brings the other to the place that it is linked to (S)",
+      "aria-label": "link scrolling",
+      "data-testid": "link-scrolling",
+    });
+    this.versions = button([], () => state.compare(!state.compared), {
       class: "jv-button jv-versions",
       hidden: state.other === null,
       "data-testid": "versions",
-      onclick: () => state.compare(!state.compared),
     });
-    const help = h(
-      "button",
-      {
-        type: "button",
-        class: "jv-button",
-        title: "Keys (?)",
-        "aria-label": "keys",
-        "data-testid": "help",
-        onclick: onHelp,
-      },
-      "?",
-    );
+    const help = button("Help", onHelp, {
+      title: "What all this means, and keys (?)",
+      "data-testid": "help",
+    });
     this.badge = badge(state);
-    this.element = h(
-      "header",
-      { class: "jv-rail" },
-      h("strong", { class: "jv-title jv-cut", title: view.title }, view.title),
+    for (const [key, word, title] of VIEWS) {
+      const isThere = key !== "overview" || state.hasOverview;
+      this.views.push(
+        button(word, () => state.arrange(key), {
+          class: "jv-button jv-view",
+          title,
+          hidden: !isThere,
+          "data-testid": `view-${key}`,
+        }),
+      );
+    }
+    const plain = view.title.replaceAll("`", "").replace(/^./, (letter) => letter.toUpperCase());
+    this.stagebar = h(
+      "div",
+      { class: "jv-stagebar" },
       h("nav", { class: "jv-stages", "aria-label": "stages" }, ...stages),
       this.pair,
       this.play,
       this.link,
       this.versions,
-      h("span", { class: "jv-rail-end" }, devices(state), this.badge, help),
     );
+    this.element = h(
+      "header",
+      { class: "jv-rail" },
+      h(
+        "div",
+        { class: "jv-titles" },
+        h("strong", { class: "jv-title jv-cut", title: plain }, plain),
+        this.headline,
+        h("span", { class: "jv-rail-end" }, devices(state), this.badge),
+      ),
+      h(
+        "div",
+        { class: "jv-views" },
+        h("nav", { class: "jv-questions", "aria-label": "views" }, ...this.views),
+        h("span", { class: "jv-rail-end" }, help),
+      ),
+      this.stagebar,
+    );
+    this.fillHeadline();
+    this.update("view");
     this.update("shown");
   }
 
   update(change: Change): void {
+    if (change === "whole" || change === "advice") this.fillHeadline();
+    if (change === "view")
+      VIEWS.forEach(([key], i) => {
+        const isShown = this.state.view === key;
+        this.views[i]!.classList.toggle("is-shown", isShown);
+        this.views[i]!.setAttribute("aria-pressed", String(isShown));
+      });
     if (change === "whole") {
       const made = badge(this.state);
       this.badge.replaceWith(made);
@@ -196,6 +208,29 @@ export class Rail {
     this.pair.classList.toggle("is-shown", isPair);
   }
 
+  /** What the gradient keeps, its peak, and what would lower it, in words. */
+  private fillHeadline(): void {
+    const { keeps, peak } = this.state.model.view.headline;
+    const advised = this.state.advised;
+    const said = (text: string, name: string) =>
+      text !== "" &&
+      h("span", { class: `jv-head-part jv-head-${name}`, title: text.replaceAll("`", "") }, ...loud(text));
+    this.headline.replaceChildren(
+      ...[
+        said(keeps, "keeps"),
+        said(peak, "peak"),
+        advised?.sentence && advised.setting === "" && said(advised.sentence, "advice"),
+        advised?.sentence &&
+          advised.setting !== "" &&
+          button(marked(advised.sentence), () => this.state.arrange("what-if"), {
+            class: "jv-advice",
+            title: "What if: switch the checkpoints that do it",
+            "data-testid": "advice",
+          }),
+      ].filter((part) => part instanceof Node),
+    );
+  }
+
   /** How many equations of the stage shown only the version before has, and only this one. */
   private fillVersions(): void {
     const { other, compared, shown, model } = this.state;
@@ -213,6 +248,15 @@ export class Rail {
     this.versions.setAttribute("aria-pressed", String(compared));
     this.versions.classList.toggle("is-shown", compared);
   }
+}
+
+/** A sentence whose first amount is in bold. */
+function loud(text: string): (Node | string)[] {
+  const found = /[\d.,]+ [KMGT]?i?B/.exec(text);
+  if (found === null) return marked(text);
+  const [amount] = found;
+  const [before, after] = [text.slice(0, found.index), text.slice(found.index + amount.length)];
+  return [before, h("strong", {}, amount), ...marked(after)];
 }
 
 /** `cpu:0`, or `8 × cpu`; which and why is the tooltip. */

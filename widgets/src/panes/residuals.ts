@@ -1,54 +1,78 @@
 /** The residual table: what the gradient keeps, sortable and filtered, each with its reason. */
 
+import { alike, grouped, most, mostAlike, sumOf } from "../model/groups";
 import type { Residual } from "../model/records";
 import { type Change, type Lit, residualLitAs, type State } from "../state/state";
-import { h, onRowKey, reveal } from "../ui/dom";
+import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
-import { formatBytes, formatCount, formatParts, plural } from "../ui/format";
+import { formatBytes, formatCount, formatParts, formatRepeated, plural } from "../ui/format";
 import { Rows } from "../ui/rows";
+import { Heads, sortedBy } from "../ui/sorting";
 import { tabs } from "./lower";
 import { figuresOf } from "./whatif";
 
-type Key = "name" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
+type Key = "label" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
 
-const HEADS: [Key, string][] = [
-  ["name", "name"],
-  ["type", "type"],
-  ["nbytes", "bytes"],
-  ["kind", "kind"],
-  ["line", "line"],
-  ["rule", "rule"],
-  ["reason", "why it is kept"],
+const HEADS: [Key, string, string][] = [
+  ["label", "name", "value"],
+  ["type", "type", "type"],
+  ["nbytes", "nbytes", "bytes"],
+  ["kind", "kind", "kind"],
+  ["line", "line", "line"],
+  ["rule", "rule", "rule"],
+  ["reason", "reason", "why it is saved"],
 ];
 
 const KINDS = ["argument", "constant", "literal", "intermediate", "dummy"];
 
 const LIT: Lit[] = ["is-selected", "is-ancestor", "is-descendant", "is-related"];
 
-const COLLATOR = new Intl.Collator();
+/** A row of the table: a residual, or several that are one expression's values in repeated layers, calls and iterations. */
+interface Row {
+  /** What the row says; of several their sum, under the name of the first. */
+  residual: Residual;
+  members: Residual[];
+  /** Whether it is one of a group that is open. */
+  isInside: boolean;
+}
+
+/** Residuals that belong together in one row, each group where its first one is. */
+export function folded(residuals: Residual[]): Row[] {
+  const groups = grouped(residuals, (r) => r.group);
+  return groups.map((members) => ({ residual: together(members), members, isInside: false }));
+}
+
+function together(members: Residual[]): Residual {
+  const first = members[0]!;
+  if (members.length === 1) return first;
+  const isSpread = members.every((r) => r.perDevice >= 0);
+  return {
+    ...first,
+    label: alike(members.map((r) => r.label)),
+    reason: mostAlike(members.map((r) => r.reason)),
+    type: formatRepeated(members.length, first.type),
+    nbytes: sumOf(members, (r) => r.nbytes),
+    perDevice: isSpread ? sumOf(members, (r) => r.perDevice) : -1,
+    dummy: sumOf(members, (r) => r.dummy),
+  };
+}
 
 export function sorted(residuals: Residual[], key: Key, descending: boolean): Residual[] {
-  const value = (r: Residual): string | number =>
+  const value = (r: Residual) =>
     key === "line" ? (r.place ? r.place.file * 1e7 + r.place.line : 0) : r[key];
-  const sign = descending ? -1 : 1;
-  return [...residuals].sort((a, b) => {
-    const [x, y] = [value(a), value(b)];
-    if (typeof x === "number" && typeof y === "number") return sign * (x - y) || a.index - b.index;
-    return sign * COLLATOR.compare(String(x), String(y)) || a.index - b.index;
-  });
+  return sortedBy(residuals, value, (r) => r.index, descending);
 }
 
 /** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, each with its part on one device if it has one;
  * of a part of all residuals `12 of 83 values, 40.0 KiB of 199.6 KiB: …`. */
 export function summary(residuals: Residual[], all: Residual[] = residuals): string {
   const bytes = (rs: Residual[]) => {
-    const sum = (size: (r: Residual) => number) => rs.reduce((total, r) => total + size(r), 0);
     const isSpread = rs.some((r) => r.perDevice >= 0);
     // One that is not known to be laid out over devices, each is taken to have whole.
     const part = (r: Residual) => (r.perDevice < 0 ? r.nbytes : r.perDevice);
     return formatParts(
-      sum((r) => r.nbytes),
-      isSpread ? sum(part) : -1,
+      sumOf(rs, (r) => r.nbytes),
+      isSpread ? sumOf(rs, part) : -1,
     );
   };
   const kinds = KINDS.flatMap((kind) => {
@@ -69,23 +93,36 @@ export class ResidualsPane {
   private readonly scroller = h("div", { class: "jv-scroll" });
   private readonly notes = h("div", {});
   private readonly body = h("tbody", {});
-  private readonly heads = new Map<Key, HTMLElement>();
+  private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
+    this.sort();
+    this.search();
+    this.update("selection");
+  });
   private readonly table: Rows;
   /** The rows that are in the document, by residual. */
   private readonly rows = new Map<number, HTMLElement>();
-  private key: Key = "nbytes";
-  private descending = true;
   /** All in the order of the table, and those of them that pass the filter. */
   private order: Residual[] = [];
   private found: Residual[] = [];
+  /** What the table shows of those, and the groups whose members it shows too. */
+  private shown: Row[] = [];
+  private readonly opened = new Set<number>();
   private readonly filter: ReturnType<typeof filterOf>;
   private readonly box: HTMLInputElement;
   private readonly kind: HTMLSelectElement;
-  private readonly total = h("span", { class: "jv-dim jv-cut", "data-testid": "residual-total" });
+  private readonly total = h("span", {
+    class: "jv-dim jv-cut",
+    "aria-live": "polite",
+    "data-testid": "residual-total",
+  });
+  /** What the last click moved beside its own switch. */
+  private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "residual-said" });
   private readonly hasBackward: boolean;
   private readonly reset: HTMLElement;
   /** Whether a person has flipped a switch: then it is said why there are none. */
   private hasAsked = false;
+  /** The other rows whose switches the last flip moved. */
+  private moved: { key: string; rows: string[] } = { key: "", rows: [] };
   /** The cells with the switches, by residual. */
   private readonly cells = new Map<number, HTMLElement>();
 
@@ -123,64 +160,46 @@ export class ResidualsPane {
       h("option", { value: "" }, "all kinds"),
       ...kinds.map((kind) => h("option", { value: kind }, `${kind} (${formatCount(count(kind))})`)),
     );
-    const heads = HEADS.map(([key, label]) => {
-      const button = h(
-        "button",
-        { type: "button", class: "jv-sort", onclick: () => this.sortBy(key) },
-        label,
-      );
-      const th = h("th", { scope: "col", class: `jv-col-${key}` }, button);
-      this.heads.set(key, th);
-      return th;
-    });
     const ofSwitches = h(
       "th",
-      { scope: "col", class: "jv-col-keep", title: "What if it were computed again? Flip its switch." },
+      { scope: "col", class: "jv-col-keep", title: "What if it were recomputed? Flip its switch." },
       "keep",
     );
-    this.reset = h(
-      "button",
-      {
-        type: "button",
-        class: "jv-button jv-reset",
-        title: "all switches as the function is written",
-        "data-testid": "residual-reset",
-        onclick: () => state.switches.choose(null),
-      },
-      "As written",
-    );
+    this.reset = button("As written", () => state.switches.choose(null), {
+      class: "jv-button jv-reset",
+      title: "all switches as the function is written",
+      "data-testid": "residual-reset",
+    });
     const table = h(
       "table",
       { class: "jv-table" },
-      h("thead", {}, h("tr", {}, ofSwitches, ...heads)),
+      h("thead", {}, h("tr", {}, ofSwitches, ...this.heads.cells)),
       this.body,
     );
     const empty = residuals.length === 0 && view.notes.length === 0;
-    const nothing = "Nothing is kept: the function is linear in what is differentiated.";
+    const nothing = "No residuals: the function is linear in the differentiated arguments.";
     this.fillNotes();
     this.scroller.append(
       this.notes,
       empty ? h("p", { class: "jv-message" }, nothing) : residuals.length > 0 ? table : "",
     );
-    this.element = h(
-      "section",
+    this.element = section(
       { class: "jv-pane jv-residuals", "aria-label": "residuals", "data-testid": "residuals" },
-      h(
-        "div",
-        { class: "jv-pane-head" },
+      [
         tabs(state, "residuals"),
         residuals.length > 0 && this.box,
         kinds.length > 1 && this.kind,
         this.total,
         this.reset,
-      ),
+      ],
+      this.said,
       this.scroller,
     );
     this.table = new Rows(this.scroller, this.body, (i) => {
-      const { index } = this.found[i]!;
-      const tr = this.rows.get(index);
-      this.rows.delete(index);
-      this.cells.delete(index);
+      const key = keyOf(this.shown[i]!);
+      const tr = this.rows.get(key);
+      this.rows.delete(key);
+      this.cells.delete(key);
       // One of those that are left takes part in tabbing.
       const [left] = this.rows.values();
       if (tr?.tabIndex === 0 && left) left.tabIndex = 0;
@@ -210,7 +229,10 @@ export class ResidualsPane {
       this.search();
     }
     if (change === "switches") {
-      for (const [index, cell] of this.cells) this.fillSwitch(index, cell);
+      for (const row of this.shown) {
+        const cell = this.cells.get(keyOf(row));
+        if (cell) this.fillSwitch(row, cell);
+      }
       this.sumUp();
     }
     if (change !== "selection") return;
@@ -224,8 +246,8 @@ export class ResidualsPane {
     const { residual, rows } = this.state.selection;
     if (residual < 0 && rows.size === 0) return;
     const meant = new Map<Lit, number>();
-    this.found.forEach((r, i) => {
-      const lit = residualLitAs(this.state, r.index);
+    this.shown.forEach((row, i) => {
+      const lit = this.litAs(row);
       if (!meant.has(lit)) meant.set(lit, i);
     });
     const i = meant.get("is-selected") ?? meant.get("is-ancestor") ?? meant.get("is-descendant");
@@ -235,32 +257,49 @@ export class ResidualsPane {
   /** Lights what the selection concerns; gives back the row to look at. */
   private light(): HTMLElement | undefined {
     const first = new Map<Lit, HTMLElement>();
-    for (const [index, tr] of this.rows) {
-      const lit = this.lightRow(index, tr);
+    for (const row of this.shown) {
+      const tr = this.rows.get(keyOf(row));
+      if (!tr) continue;
+      const lit = this.lightRow(row, tr);
       if (!first.has(lit)) first.set(lit, tr);
     }
     return first.get("is-selected") ?? first.get("is-ancestor") ?? first.get("is-descendant");
   }
 
-  private lightRow(index: number, tr: HTMLElement): Lit {
-    const lit = residualLitAs(this.state, index);
+  /** How a row stands to the selection: as that of its members does that has most to do with it. */
+  private litAs(row: Row): Lit {
+    const found = new Set(row.members.map((r) => residualLitAs(this.state, r.index)));
+    return LIT.find((lit) => found.has(lit)) ?? "";
+  }
+
+  private lightRow(row: Row, tr: HTMLElement): Lit {
+    const lit = this.litAs(row);
     for (const how of LIT) tr.classList.toggle(how, how === lit);
     tr.setAttribute("aria-selected", String(lit === "is-selected"));
     return lit;
   }
 
-  private sortBy(key: Key): void {
-    this.descending = key === this.key ? !this.descending : key === "nbytes";
-    this.key = key;
-    this.sort();
-    this.search();
-    this.update("selection");
+  private sort(): void {
+    this.order = sorted(this.state.model.residuals, this.heads.key, this.heads.descending);
   }
 
-  private sort(): void {
-    for (const [key, th] of this.heads)
-      th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
-    this.order = sorted(this.state.model.residuals, this.key, this.descending);
+  /** The rows of what is found, groups as one, those that are open with their members after them. */
+  private fold(): void {
+    const rows = folded(this.found);
+    const { key, descending } = this.heads;
+    const byResidual = new Map(rows.map((row) => [row.residual, row]));
+    const ordered = sorted([...byResidual.keys()], key, descending).map((r) => byResidual.get(r)!);
+    const isOpen = (row: Row) => row.members.length > 1 && this.opened.has(row.residual.group);
+    this.shown = ordered.flatMap((row) => (isOpen(row) ? unfolded(row) : [row]));
+  }
+
+  private toggle(group: number): void {
+    const top = this.scroller.scrollTop;
+    if (!this.opened.delete(group)) this.opened.add(group);
+    this.fill();
+    this.scroller.scrollTop = top;
+    const tr = this.rows.get(-1 - group);
+    if (tr) tr.querySelector<HTMLElement>(".jv-fold")?.focus();
   }
 
   private onFilterKey(event: KeyboardEvent): void {
@@ -295,25 +334,30 @@ export class ResidualsPane {
   /** Says how much is kept: of what is shown, or with the switches as set. */
   private sumUp(): void {
     const { model, switches } = this.state;
-    const isSet = switches.timeline !== null;
+    const isSet = switches.chosen !== null;
     this.element.classList.toggle("is-set", isSet);
     this.reset.hidden = !isSet;
     const all = model.residuals;
     const said = () => summary(this.found === this.order ? all : this.found, all);
     const error = this.hasAsked && switches.error;
     const [text, title] = isSet ? whatIfSummary(switches) : Array(2).fill(error || said());
+    const moved = switches.settings !== null && this.moved.key === switches.key ? this.moved.rows : [];
     this.total.textContent = text;
     this.total.title = title;
+    const others =
+      moved.length > 0 ? `Moved with it: ${moved.slice(0, 3).join(", ")}${more(moved.length - 3)}.` : "";
+    this.said.textContent = [switches.said, others].filter(Boolean).join(" ");
+    this.said.title = moved.length > 3 ? `moved with it: ${moved.join(", ")}` : "";
   }
 
   private fill(): void {
     const { found } = this;
+    this.fold();
+    const { shown } = this;
     this.rows.clear();
     this.cells.clear();
-    this.table.show(found.length, (i) => this.row(found[i]!));
+    this.table.show(shown.length, (i) => this.row(shown[i]!));
     this.light();
-    const button = (label: string, onclick: () => void) =>
-      h("button", { type: "button", class: "jv-button", onclick }, label);
     const wide = (...parts: (Node | string)[]) =>
       this.body.append(h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length + 1 }, ...parts)));
     if (found.length === 0 && this.order.length > 0)
@@ -327,49 +371,68 @@ export class ResidualsPane {
       );
   }
 
-  private row(r: Residual): HTMLElement {
+  private row(row: Row): HTMLElement {
     const { model } = this.state;
-    const select = () => this.state.selectResidual(r.index);
+    const { residual: r, members } = row;
+    const isGroup = members.length > 1;
+    const isOpen = isGroup && this.opened.has(r.group);
+    const select = () => this.state.selectResiduals(members.map((member) => member.index));
     const cell = h("td", { class: "jv-col-keep" });
-    this.cells.set(r.index, cell);
+    this.cells.set(keyOf(row), cell);
+    const fold = (event: Event) => {
+      event.stopPropagation();
+      this.toggle(r.group);
+    };
     const tr = h(
       "tr",
       {
         tabindex: this.rows.size === 0 ? 0 : -1,
+        class: row.isInside ? "jv-inside" : "",
         "data-testid": "residual-row",
         "data-residual": r.index,
         onclick: select,
         onkeydown: (event: KeyboardEvent) => {
-          if (event.key.toLowerCase() !== "x") onRowKey(event, this.body, "tr[tabindex]", select);
+          const opens = isGroup && event.key === (isOpen ? "ArrowLeft" : "ArrowRight");
+          if (opens) fold(event);
+          else if (event.key.toLowerCase() !== "x") onRowKey(event, this.body, "tr[tabindex]", select);
           else cell.querySelector("button")?.click();
         },
       },
       cell,
-      h("td", { class: "jv-col-name" }, h("code", {}, r.name)),
+      h(
+        "td",
+        { class: "jv-col-name", title: isGroup ? r.label : `${r.label}: ${r.name} in the forward program` },
+        isGroup && foldButton(isOpen, `the ${members.length} of ${r.label}`, "residual-fold", fold),
+        h("code", {}, r.label),
+        !isGroup && r.label !== r.name && h("code", { class: "jv-dim" }, ` ${r.name}`),
+      ),
       h("td", { class: "jv-col-type" }, h("code", {}, r.type)),
       h("td", { class: "jv-col-nbytes" }, formatBytes(r.nbytes), perDevice(r)),
       h("td", { class: "jv-col-kind" }, r.kind, ...tags(r, this.hasBackward)),
       h("td", { class: "jv-col-line", title: model.placeTitle(r.place) }, model.placeText(r.place)),
       h("td", { class: "jv-col-rule", title: r.rule }, r.rule.replace(/^.* rule of /, "")),
-      h("td", { class: "jv-col-reason" }, ...marked(r.reason)),
+      h("td", { class: "jv-col-reason", title: r.reason }, ...marked(whyOf(r))),
     );
-    this.rows.set(r.index, tr);
-    this.fillSwitch(r.index, cell, tr);
-    this.lightRow(r.index, tr);
+    this.rows.set(keyOf(row), tr);
+    this.fillSwitch(row, cell, tr);
+    this.lightRow(row, tr);
     return tr;
   }
 
   /** The switch of a residual, or a word on why there is none. */
-  private fillSwitch(index: number, cell: HTMLElement, tr = this.rows.get(index)): void {
-    const { switches, model } = this.state;
-    const r = model.residuals[index]!;
-    const values = switches.inPlaceOf(index);
+  private fillSwitch(row: Row, cell: HTMLElement, tr = this.rows.get(keyOf(row))): void {
+    const { switches } = this.state;
+    const { residual: r } = row;
+    const values = this.inPlaceOf(row);
     const isSwitch = values === null ? r.kind === "intermediate" : values.length > 0;
-    const isOn = switches.chosen === null || (values ?? []).every((value) => switches.saved.has(value));
-    const isAgain = switches.chosen !== null && (isSwitch ? !isOn : r.kind === "intermediate");
+    const of = values ?? [];
+    const n = of.filter((v) => switches.keeps(v)).length;
+    const isOn = n === of.length;
+    const checked = isOn || n === 0 ? String(isOn) : "mixed";
+    const isAgain = isSwitch && checked === "false";
     tr?.classList.toggle("jv-faded", isAgain);
     if (!isSwitch) {
-      cell.replaceChildren(h("span", { class: "jv-dim" }, isAgain ? "again" : ""));
+      cell.replaceChildren();
       cell.title =
         r.kind === "intermediate"
           ? "no switch: under a checkpoint it is made again from the arguments, which are there anyway"
@@ -380,58 +443,102 @@ export class ResidualsPane {
     cell.title = title;
     const had = cell.querySelector("button");
     if (had) {
-      had.setAttribute("aria-checked", String(isOn));
+      had.setAttribute("aria-checked", checked);
       return;
     }
     const flip = (event: Event) => {
       event.stopPropagation();
-      this.flip(index);
+      this.flip(row);
     };
     cell.replaceChildren(
-      h("button", {
-        type: "button",
+      button([], flip, {
         role: "switch",
         tabindex: -1,
         class: "jv-switch",
-        "aria-checked": String(isOn),
-        "aria-label": `keep ${r.name}`,
+        "aria-checked": checked,
+        "aria-label":
+          row.members.length > 1 ? `keep all ${row.members.length} of ${r.label}` : `keep ${r.name}`,
         "data-testid": "residual-switch",
-        onclick: flip,
       }),
     );
   }
 
   private switchTitle(values: readonly number[] | null): string {
-    const { whatIf } = this.state.switches;
-    if (whatIf === null || values === null) return "keep it, or compute it again?";
-    const { table } = whatIf;
+    const { table } = this.state.switches;
+    if (table === null || values === null) return "keep it, or recompute it?";
     const names = values.map((value) => {
-      const { what, type, nbytes } = table.values[value]!;
-      return `${table.strings[what]} ${table.strings[type]}, ${formatBytes(nbytes)}`;
+      const { what, type } = table.groups[table.values.group[value]!]!;
+      return `${what} ${type}, ${formatBytes(table.values.nbytes[value]!)}`;
     });
     const them =
       names.length > 3 ? `${names.slice(0, 3).join("; ")} and ${names.length - 3} more` : names.join("; ");
     return `what a checkpoint keeps for it: ${them}`;
   }
 
-  private flip(index: number): void {
+  /** The values that a checkpoint saves in the place of those of a row; null where that is not known yet. */
+  private inPlaceOf(row: Row): readonly number[] | null {
+    const { switches } = this.state;
+    const values = row.members.map((r) => switches.inPlaceOf(r.index));
+    return values.includes(null) ? null : [...new Set(values.flatMap((v) => v ?? []))];
+  }
+
+  /** The other rows whose switches a click has moved, as it does those that are made from the same. */
+  private movedWith(row: Row, was: ReadonlyMap<Row, boolean>): string[] {
+    return [...was].flatMap(([other, isKept]) =>
+      isKept !== this.isKept(other) && other.residual.group !== row.residual.group
+        ? [other.residual.label]
+        : [],
+    );
+  }
+
+  private isKept(row: Row): boolean {
+    return (this.inPlaceOf(row) ?? []).every((value) => this.state.switches.keeps(value));
+  }
+
+  private flip(row: Row): void {
     const { switches } = this.state;
     this.hasAsked = true;
     switches.ask(() => {
-      const values = switches.inPlaceOf(index) ?? [];
-      const isOn = values.every((value) => switches.saved.has(value));
-      if (values.length > 0) switches.set(values, !isOn);
+      const values = this.inPlaceOf(row) ?? [];
+      if (values.length === 0) return;
+      const was = new Map(folded(this.order).map((other) => [other, this.isKept(other)]));
+      switches.set(values, !values.every((value) => switches.keeps(value)));
+      this.moved = { key: switches.key, rows: this.movedWith(row, was) };
+      this.sumUp();
     });
   }
 }
+
+/** A row with one for each of its members below it, which have a reason of their own where it is another one. */
+function unfolded(row: Row): Row[] {
+  const said = new Set(most(row.members.map((r) => r.reason)));
+  const inside = row.members.map((r) => ({
+    residual: said.has(r.reason) ? { ...r, reason: "" } : r,
+    members: [r],
+    isInside: true,
+  }));
+  return [row, ...inside];
+}
+
+/** The reason without the name, which stands beside it. */
+function whyOf(r: Residual): string {
+  return r.reason.split(" is saved because ", 2)[1] ?? r.reason;
+}
+
+/** A row by its residual, or by its group, which is no residual's number. */
+function keyOf(row: Row): number {
+  return row.members.length > 1 ? -1 - row.residual.group : row.residual.index;
+}
+
+const more = (n: number) => (n > 0 ? ` and ${n} more` : "");
 
 /** `250.0 KiB of 294.1 KiB kept · 5.1 kFLOP again (+0.2%) · peak 266.0 KiB`, and the same in more words. */
 function whatIfSummary(switches: State["switches"]): [string, string] {
   const { kept, again, peak } = figuresOf(switches);
   const work = again[0].replace(/^.*\(|\)$/g, "");
   return [
-    `${kept[0]} of ${kept[1]} kept · work ${work} · peak ${peak[0]}`,
-    `with the switches as set ${kept[0]} are kept, ${kept[1]} as written; ${again[0]} are computed again, ${again[1]} as written; ` +
+    `peak ${peak[0]}, was ${peak[1]} · ${kept[0]} of ${kept[1]} kept · work ${work}`,
+    `with the switches as set ${kept[0]} are kept, ${kept[1]} as written; ${again[0]} are recomputed, ${again[1]} as written; ` +
       `the modelled peak is ${peak[0]}, ${peak[1]} as written`,
   ];
 }

@@ -1,64 +1,40 @@
-/** The switches: each value saved or computed again, and what comes of it at once. */
+/** The switches: where there are checkpoints, what they save, and what each switch would do, as Python has worked it out. */
 
+import { showSheet } from "../code/copying";
 import { coloured } from "../code/python";
-import { Waiting } from "../main/waiting";
-import { codeFor } from "../model/plancode";
+import { focused } from "../main/focus";
+import { NO_ANSWER, Waiting } from "../main/waiting";
 import type { Residual } from "../model/records";
+import type { Setting, Settings } from "../model/settings";
 import type { Switches } from "../model/switches";
-import { type Timeline, totalsOf } from "../model/timeline";
-import type { Outcome, Table, WhatIf } from "../model/whatif";
+import {
+  type Difference,
+  differenceOf,
+  type Row,
+  rowsOf,
+  type SortKey,
+  sortedRows,
+  unfolded,
+} from "../model/switchrows";
 import type { Change, State } from "../state/state";
-import { h, onRowKey, reveal } from "../ui/dom";
+import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { formatBytes, formatFlops, plural } from "../ui/format";
+import { Heads } from "../ui/sorting";
 import { tabs } from "./lower";
-
-type Fate = "saved" | "again" | "unread";
-
-interface Row {
-  value: number;
-  fate: Fate;
-  /** FLOPs of computing it again, from what it is made from. */
-  flops: number;
-}
 
 /** Rows shown before the rest is asked for. */
 const SHOWN_AT_FIRST = 200;
 
-/** The values that matter: saved, computed again, or chosen to be saved though nothing reads them. */
-export function rowsOf(whatIf: WhatIf, outcome: Outcome, chosen: ReadonlySet<number>): Row[] {
-  const { nodes } = whatIf.table;
-  const found = new Map<number, Row>();
-  nodes.value.forEach((value, node) => {
-    if (value < 0) return;
-    const isSaved = outcome.saved.has(value);
-    if (!isSaved && !outcome.again.has(node) && !chosen.has(value)) return;
-    const maker = whatIf.maker[nodes.reads[node]![0] ?? -1] ?? -1;
-    const fate = isSaved ? "saved" : chosen.has(value) ? "unread" : "again";
-    found.set(value, { value, fate, flops: maker < 0 ? 0 : nodes.flops[maker]! });
-  });
-  return [...found.values()];
-}
-
-export type SortKey = "fate" | "what" | "type" | "nbytes" | "flops" | "row";
-
-const COLLATOR = new Intl.Collator();
-
-/** Rows by a column; those that are alike in it in the order of the program. */
-export function sortedRows(table: Table, rows: Row[], key: SortKey, descending: boolean): Row[] {
-  const { values, strings } = table;
-  const cell = (r: Row): string | number => {
-    if (key === "fate" || key === "flops") return r[key];
-    const value = values[r.value]![key];
-    return key === "what" || key === "type" ? strings[value]! : value;
-  };
-  const sign = descending ? -1 : 1;
-  return [...rows].sort((a, b) => {
-    const [x, y] = [cell(a), cell(b)];
-    const order =
-      typeof x === "number" && typeof y === "number" ? x - y : COLLATOR.compare(String(x), String(y));
-    return sign * order || a.value - b.value;
-  });
-}
+const HEADS: [SortKey, string, string][] = [
+  ["saved", "switch", "switch"],
+  ["what", "name", "checkpoint, value"],
+  ["peak", "peak", "peak"],
+  ["kept", "kept", "residuals"],
+  ["work", "work", "work"],
+  ["nbytes", "nbytes", "bytes"],
+  ["type", "type", "type"],
+  ["row", "line", "line"],
+];
 
 export class WhatIfPane {
   readonly element: HTMLElement;
@@ -68,18 +44,22 @@ export class WhatIfPane {
   private waiting: Waiting | null = null;
 
   constructor(private readonly state: State) {
-    this.element = h(
-      "section",
+    this.element = section(
       { class: "jv-pane jv-whatif", "aria-label": "what if", "data-testid": "what-if" },
-      h("div", { class: "jv-pane-head" }, tabs(state, "what-if"), this.about),
+      [tabs(state, "what-if"), this.about],
       this.content,
     );
   }
 
   update(change: Change): void {
-    if (this.state.tabled !== "what-if") return;
-    if (change === "lower") this.state.switches.ask();
+    const { switches } = this.state;
+    if (this.state.tabled !== "what-if") {
+      if (change === "lower" && this.board) switches.want(() => []);
+      return;
+    }
+    if (change === "lower") switches.ask();
     if (change === "lower" || change === "switches") this.fill();
+    if (change === "lower") switches.want(() => this.board?.wanted() ?? []);
     if (change === "lower" || change === "selection") this.board?.light(true);
   }
 
@@ -89,107 +69,106 @@ export class WhatIfPane {
   }
 
   private fill(): void {
-    const { whatIf, error, isUnderWay, source } = this.state.switches;
-    if (whatIf === null && isUnderWay) {
+    const { settings, error, isUnderWay, source } = this.state.switches;
+    if (settings === null && isUnderWay) {
       this.board = null;
       if (this.waiting !== null) this.waiting.update();
       else {
-        this.waiting = new Waiting(source, "Working out what could be saved… The kernel does that once.");
+        this.waiting = new Waiting(
+          source,
+          "Working out what could have a checkpoint… The kernel does that once.",
+        );
         this.content.replaceChildren(this.waiting.element);
       }
       return;
     }
     this.destroy();
-    if (whatIf === null) {
+    if (settings === null) {
       this.board = null;
-      this.content.replaceChildren(message(error));
+      this.content.replaceChildren(h("p", { class: "jv-message", role: "status" }, error));
       return;
     }
-    if (this.board?.whatIf !== whatIf) {
-      this.board = new Board(this.state, whatIf, (text) => {
+    if (this.board?.settings !== settings) {
+      this.board = new Board(this.state, settings, (text) => {
         this.about.textContent = text;
         this.about.title = text;
       });
       this.content.replaceChildren(this.board.element);
+      this.state.switches.want(() => this.board?.wanted() ?? []);
     } else this.board.show();
   }
-}
-
-function message(text: string): HTMLElement {
-  return h("p", { class: "jv-message", role: "status" }, text);
 }
 
 /** The switches of one function, as set. */
 class Board {
   readonly element: HTMLElement;
-  private readonly table: Table;
   private readonly switches: Switches;
   private limit = SHOWN_AT_FIRST;
+  /** The groups whose members are shown too. */
+  private readonly opened = new Set<number>();
+  /** What is shown, each with the equations that it is about. */
+  private shown: { tr: HTMLElement; rows: readonly number[] }[] = [];
+  private keys: string[] = [];
   private readonly head = h("div", {
     class: "jv-figures",
     "aria-live": "polite",
     "data-testid": "what-if-figures",
   });
+  private readonly said = h("p", { class: "jv-said", role: "status", "data-testid": "what-if-said" });
+  private readonly around = h("tbody", { class: "jv-around" });
   private readonly body = h("tbody", {});
-  private readonly heads = new Map<SortKey, HTMLElement>();
+  private readonly heads = new Heads(HEADS, "nbytes", ["nbytes"], () => {
+    this.show();
+    this.scroller.scrollTop = 0;
+  });
   private readonly scroller: HTMLElement;
-  private key: SortKey = "nbytes";
-  private descending = true;
-  private readonly slider: HTMLInputElement;
+  private readonly tools: Record<"undo" | "redo" | "reset" | "plan" | "nothing" | "copy", HTMLButtonElement>;
   private about = "";
-  private readonly plans: { chosen: Set<number>; outcome: Outcome }[];
+  private isCopying = false;
 
   constructor(
     private readonly state: State,
-    readonly whatIf: WhatIf,
+    readonly settings: Settings,
     private readonly say: (text: string) => void,
   ) {
-    this.table = whatIf.table;
-    this.switches = state.switches;
-    this.plans = this.table.plans.map((plan) => {
-      const chosen = new Set(plan);
-      return { chosen, outcome: whatIf.outcome(chosen) };
-    });
-    this.slider = h("input", {
-      type: "range",
-      min: 0,
-      max: Math.max(0, this.plans.length - 1),
-      step: 1,
-      class: "jv-slider",
-      "aria-label": "budget of a plan",
-      "data-testid": "what-if-budget",
-      oninput: () => this.switches.choose(this.plans[Number(this.slider.value)]!.chosen),
-    });
-    this.slider.value = String(this.plans.length - 1);
-    const button = (text: string, title: string, id: string, act: () => void) =>
-      h("button", { type: "button", class: "jv-button", title, "data-testid": id, onclick: act }, text);
+    const switches = state.switches;
+    this.switches = switches;
+    const tool = (text: string, title: string, id: string, act: () => void) =>
+      button(text, act, { title, "data-testid": id });
+    this.tools = {
+      undo: tool("Undo", "the switches as before the last click", "what-if-undo", () => switches.undo()),
+      redo: tool("Redo", "the switches as before Undo", "what-if-redo", () => switches.redo()),
+      reset: tool("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
+        switches.choose(null, "All switches as the function is written."),
+      ),
+      plan: tool(
+        "Plan",
+        "jaxviz.plan_remat: where the peak falls most for the least work; moves all switches",
+        "what-if-plan",
+        () => switches.plan(),
+      ),
+      copy: tool("Copy the code", "the lines to write for the switches as set", "what-if-code", () =>
+        this.showCode(),
+      ),
+      nothing: tool("Save nothing", "recompute all in the checkpoints that are on", "what-if-nothing", () =>
+        switches.choose(
+          { regions: switches.setting.regions, saved: new Set() },
+          "All that the checkpoints hold is recomputed.",
+        ),
+      ),
+    };
     this.scroller = h(
       "div",
       { class: "jv-scroll" },
       h(
         "table",
         { class: "jv-table" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ...HEADS.map(([key, name, text]) => {
-              const sort = () => this.sortBy(key);
-              const th = h(
-                "th",
-                { scope: "col", class: `jv-col-${name}` },
-                h("button", { type: "button", class: "jv-sort", onclick: sort }, text),
-              );
-              this.heads.set(key, th);
-              return th;
-            }),
-          ),
-        ),
+        h("thead", {}, h("tr", {}, ...this.heads.cells)),
+        this.around,
         this.body,
       ),
     );
+    const { plan, nothing, copy, undo, redo, reset } = this.tools;
     this.element = h(
       "div",
       { class: "jv-board" },
@@ -197,80 +176,122 @@ class Board {
         "div",
         { class: "jv-board-head" },
         this.head,
-        h(
-          "div",
-          { class: "jv-controls" },
-          h(
-            "label",
-            { class: "jv-budget", title: "the best plans: fewest FLOPs at their bytes" },
-            "less memory",
-            this.slider,
-            "less work",
-          ),
-          button("Save nothing", "compute all again from the arguments", "what-if-nothing", () =>
-            this.switches.choose(new Set()),
-          ),
-          button("Copy as jax.checkpoint", "the lines to write for the switches as set", "what-if-code", () =>
-            this.showCode(),
-          ),
-          button("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
-            this.switches.choose(null),
-          ),
-        ),
+        h("div", { class: "jv-controls" }, plan, nothing, copy, undo, redo, reset),
+        this.said,
       ),
       this.scroller,
     );
     this.show();
   }
 
-  /** Lights the values of what is selected, and those that it came from. */
+  /** The settings that the rows lead to, in the order in which they are looked at. */
+  wanted(): readonly string[] {
+    return this.keys;
+  }
+
+  /** Lights the rows of what is selected, and of what it came from. */
   light(bringsIntoSight = false): void {
     const { rows, ancestors } = this.state.selection;
     const first = new Map<string, HTMLElement>();
     const all = (of: ReadonlySet<number>) => new Set([...of].flatMap((row) => this.state.model.alike(row)));
     const [selected, above] = [all(rows), all(ancestors)];
-    for (const tr of this.body.querySelectorAll<HTMLElement>("tr[data-row]")) {
-      const row = Number(tr.dataset.row);
-      const lit = selected.has(row) ? "is-selected" : above.has(row) ? "is-ancestor" : "";
+    for (const { tr, rows } of this.shown) {
+      const isOf = (set: ReadonlySet<number>) => rows.some((row) => set.has(row));
+      const lit = isOf(selected) ? "is-selected" : isOf(above) ? "is-ancestor" : "";
       tr.classList.remove("is-selected", "is-ancestor");
       if (lit) tr.classList.add(lit);
       if (lit && !first.has(lit)) first.set(lit, tr);
     }
     const shown = first.get("is-selected") ?? first.get("is-ancestor");
-    if (shown && bringsIntoSight) reveal(this.scroller, shown);
+    if (shown && bringsIntoSight) {
+      const isLow = this.element.scrollHeight > this.element.clientHeight;
+      reveal(isLow ? this.element : this.scroller, shown);
+    }
     const r = this.state.model.residuals[this.state.selection.residual];
     this.say(r && !shown ? withoutSwitch(r) : this.about);
   }
 
-  private sortBy(key: SortKey): void {
-    this.descending = key === this.key ? !this.descending : key === "nbytes" || key === "flops";
-    this.key = key;
-    this.show();
-    this.scroller.scrollTop = 0;
-  }
-
   /** Shows the switches as set. */
   show(): void {
-    const { chosen, saved } = this.switches;
-    const outcome = this.switches.outcome ?? this.whatIf.outcome(saved);
-    this.about = chosen
-      ? `one jax.checkpoint around ${this.table.function}, which saves ${plural(outcome.saved.size, "value")}`
-      : "as written: flip a switch, or move the slider";
-    const rows = sortedRows(this.table, rowsOf(this.whatIf, outcome, saved), this.key, this.descending);
-    for (const [key, th] of this.heads)
-      th.setAttribute("aria-sort", key !== this.key ? "none" : this.descending ? "descending" : "ascending");
-    const had = (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("tr[data-value]")
-      ?.dataset.value;
-    this.body.replaceChildren(...rows.slice(0, this.limit).map((row) => this.line(row)));
+    const { switches, settings } = this;
+    const { setting } = switches;
+    this.about = this.aboutOf(setting);
+    const now = switches.trade();
+    const known = new Map<Row, Difference>();
+    const difference = (row: Row) => {
+      if (!known.has(row)) known.set(row, differenceOf(now, switches.trade(settings.key(row.next))));
+      return known.get(row)!;
+    };
+    const groups = sortedRows(rowsOf(settings, setting), this.heads.key, this.heads.descending, difference);
+    const rows = groups.flatMap((row) =>
+      this.opened.has(row.group) && row.values.length > 1
+        ? [row, ...unfolded(settings, setting, row)]
+        : [row],
+    );
+    const had = focused(this.element)?.closest<HTMLElement>("tr[data-key]")?.dataset.key;
+    const isFold = focused(this.element)?.classList.contains("jv-fold");
+    const regions = settings.table.regions.map((_, i) => {
+      const next = settings.flipped(setting, i).setting;
+      return { i, next, key: settings.key(next) };
+    });
+    const shown = rows.slice(0, this.limit);
+    this.keys = [...regions.map(({ key }) => key), ...shown.map((row) => settings.key(row.next))];
+    const around = regions.map(({ i, key }) => this.region(i, key, differenceOf(now, switches.trade(key))));
+    const lines = shown.map((row) => this.line(row, difference(row)));
+    this.shown = [...around, ...lines];
+    this.around.replaceChildren(...around.map(({ tr }) => tr));
+    this.body.replaceChildren(this.headOf(setting, groups.length), ...lines.map(({ tr }) => tr));
     if (rows.length > this.limit) this.body.append(this.more(rows.length));
-    if (had)
-      this.body.querySelector<HTMLElement>(`tr[data-value="${had}"] button`)?.focus({ preventScroll: true });
+    this.scroller
+      .querySelector<HTMLElement>(`tr[data-key="${had}"] .${isFold ? "jv-fold" : "jv-switch"}`)
+      ?.focus({ preventScroll: true });
     this.head.replaceChildren(...this.figures());
+    this.tools.undo.disabled = !switches.canUndo;
+    this.tools.redo.disabled = !switches.canRedo;
+    this.tools.reset.disabled = switches.chosen === null;
+    this.tools.nothing.disabled = setting.regions.size === 0;
+    this.tools.plan.disabled = switches.isPlanning || (!switches.canAsk && switches.planned === null);
+    this.tools.copy.disabled = !switches.canCode;
+    this.tell();
     this.light();
   }
 
+  private aboutOf({ regions, saved }: Setting): string {
+    if (this.switches.chosen === null) return "as written: switch a checkpoint on or off";
+    if (regions.size === 0) return "no checkpoint";
+    const held = this.settings.held(regions);
+    const n = [...saved].filter((value) => held.has(value)).length;
+    return `${plural(regions.size, "checkpoint")}, saving ${n > 0 ? plural(n, "value") : "nothing"}`;
+  }
+
+  /** Says what the kernel is at, or why it is at nothing, or what the last click moved. */
+  private tell(): void {
+    const { switches } = this;
+    const { state, what, done, total } = switches.tries.progress;
+    const again = () => switches.again();
+    const say = (text: string, act?: HTMLElement) => {
+      if (this.said.firstChild?.textContent !== text) this.said.replaceChildren(text);
+      else while (this.said.childNodes.length > 1) this.said.lastChild!.remove();
+      if (act) this.said.append(" ", act);
+    };
+    const reason = switches.reason();
+    const isBusy = switches.isPending || switches.isPlanning || this.isCopying;
+    this.element.classList.toggle("is-busy", isBusy);
+    if (switches.isAlone && switches.said) say(switches.said);
+    else if (switches.isAlone)
+      say("No kernel: what was worked out before is shown. Run the cell again to have the rest worked out.");
+    else if (state === "late") say(NO_ANSWER, button("Try again", again));
+    else if (state === "stopped") say("Stopped.", button("Go on", again, { "data-testid": "what-if-again" }));
+    else if (reason) say(`This cannot be had: ${reason}`);
+    else if (isBusy) {
+      const of = total > 0 ? ` ${done} of ${plural(total, what.replace(/s$/, ""))}` : "";
+      const stop = switches.tries.canStop && button("Cancel", () => switches.tries.cancel());
+      say(`${switches.isPlanning ? "Planning…" : "Working it out…"}${of}`, stop || undefined);
+    } else say(switches.said);
+  }
+
   private figures(): HTMLElement[] {
-    const figure = (name: string, value: string, before: string, id: string) =>
+    const figure = (name: string, [value, before]: [string, string], id: string) =>
       h(
         "div",
         { class: "jv-figure" },
@@ -279,101 +300,188 @@ class Board {
       );
     const { kept, again, peak } = figuresOf(this.switches);
     return [
-      figure("kept", ...kept, "what-if-bytes"),
-      figure("computed again", ...again, "what-if-flops"),
-      figure("modelled peak", ...peak, "what-if-peak"),
+      figure("modelled peak", peak, "what-if-peak"),
+      figure("kept", kept, "what-if-bytes"),
+      figure("recomputed", again, "what-if-flops"),
     ];
   }
 
   /** The code for the switches as set, which is copied too where the page may. */
   private showCode(): void {
-    const code = codeFor(this.whatIf, this.switches.saved);
-    const told = h("span", { class: "jv-dim", role: "status" });
-    const tell = (text: string) => {
-      told.textContent = text;
-    };
-    const copied = navigator.clipboard?.writeText(code);
-    if (copied)
-      copied.then(
-        () => tell("copied"),
-        () => tell("select it to copy"),
-      );
-    else tell("select it to copy");
-    const close = () => {
-      sheet.remove();
-      this.element.querySelector<HTMLElement>("[data-testid=what-if-code]")?.focus();
-    };
-    const sheet = h(
-      "dialog",
-      {
-        class: "jv-help jv-code-sheet",
-        "aria-label": "the switches as code",
-        "data-testid": "what-if-sheet",
-        onkeydown: (event: KeyboardEvent) => {
-          event.stopPropagation();
-          if (event.key === "Escape") close();
-        },
-      },
-      h(
-        "pre",
-        { class: "jv-scroll", tabindex: 0 },
-        ...code.split("\n").flatMap((line) => [...coloured(line), "\n"]),
-      ),
-      h(
-        "div",
-        { class: "jv-controls" },
-        h("button", { type: "button", class: "jv-button", onclick: close }, "Close"),
-        told,
-      ),
-    );
-    this.element.closest(".jaxviz")?.querySelector("[data-testid=what-if-sheet]")?.remove();
-    (this.element.closest(".jaxviz") ?? this.element).append(sheet);
-    sheet.show();
+    this.isCopying = true;
+    this.tell();
+    this.switches.code((code) => {
+      this.isCopying = false;
+      const told = h("span", { class: "jv-dim", role: "status" });
+      const tell = (text: string) => {
+        told.textContent = text;
+      };
+      const text = code.split("\n").flatMap((line) => [lineOf(line), "\n"]);
+      const within = this.element.closest<HTMLElement>(".jaxviz") ?? this.element;
+      showSheet({ id: "what-if-sheet", label: "the switches as code", text, note: told }, within);
+      const hint = () => tell("select it to copy");
+      const copied = navigator.clipboard?.writeText(code);
+      if (copied) copied.then(() => tell("copied"), hint);
+      else hint();
+      this.tell();
+    });
   }
 
-  private line({ value, fate, flops }: Row): HTMLElement {
-    const { values, strings } = this.table;
-    const { what, type, nbytes, row } = values[value]!;
-    const { model } = this.state;
-    const place = row < 0 ? null : model.place(row);
-    const isOn = fate !== "again";
-    const flip = () => this.switches.set([value], !this.switches.saved.has(value));
-    const select = () => row >= 0 && this.state.selectRow(row);
-    return h(
+  /** A switch, or in its place a word where it leads to what is not known and cannot be. */
+  private switch(
+    text: string,
+    isOn: "true" | "false" | "mixed",
+    key: string,
+    label: string,
+    title: string,
+    flip: () => void,
+    onkeydown: (event: KeyboardEvent) => void,
+  ): HTMLElement {
+    const { switches } = this;
+    const isDead = !switches.canAsk && !switches.isKnown(key);
+    return button(
+      text,
+      (event: MouseEvent) => {
+        event.stopPropagation();
+        if (!isDead) flip();
+      },
+      {
+        role: "switch",
+        class: "jv-switch",
+        "aria-checked": isOn,
+        "aria-label": label,
+        "aria-disabled": isDead ? "true" : undefined,
+        title: isDead ? "what it would come to was not worked out while there was a kernel" : title,
+        onkeydown,
+      },
+    );
+  }
+
+  /** What a switch changes, in three cells. */
+  private cells(key: string, difference: Difference): HTMLElement[] {
+    const { switches, settings } = this;
+    const reason = switches.reason(key);
+    const unknown = reason ? "none" : switches.canAsk ? "…" : "—";
+    const texts = difference && [
+      signed(difference[0], formatBytes),
+      signed(difference[1], formatBytes),
+      workOf(difference[2], settings.table.work),
+    ];
+    return [0, 1, 2].map((i) => {
+      const n = difference?.[i] ?? 0;
+      const how = n < 0 ? "jv-less" : n > 0 ? "jv-more" : "jv-dim";
+      const title = reason || (difference && i === 2 ? signed(n, formatFlops) : "");
+      const name = HEADS[i + 2]!;
+      return h(
+        "td",
+        { class: `jv-col-${name[1]} ${how}`, title, "data-head": name[2] },
+        texts?.[i] ?? unknown,
+      );
+    });
+  }
+
+  private region(i: number, key: string, difference: Difference): { tr: HTMLElement; rows: number[] } {
+    const { name, line, row, isWritten } = this.settings.table.regions[i]!;
+    const isOn = this.switches.setting.regions.has(i);
+    const n = this.settings.valuesOf[i]!.length;
+    const flip = () => this.switches.flip(i);
+    const rows = row >= 0 ? [row] : [];
+    const tr = h(
       "tr",
       {
-        class: fate === "saved" ? "" : "jv-faded",
-        "data-testid": "what-if-row",
-        "data-value": value,
-        "data-row": row,
-        onclick: select,
+        class: isOn ? "" : "jv-faded",
+        "data-testid": "what-if-region",
+        "data-key": `around ${i}`,
+        onclick: () => rows.length > 0 && this.state.selectRows(rows),
       },
       h(
         "td",
         { class: "jv-col-switch" },
-        h(
-          "button",
-          {
-            type: "button",
-            role: "switch",
-            class: "jv-switch",
-            "aria-checked": String(isOn),
-            "aria-label": `save ${strings[what]}`,
-            onclick: (event: MouseEvent) => {
-              event.stopPropagation();
-              flip();
-            },
-            onkeydown: (event: KeyboardEvent) => onRowKey(event, this.body, ".jv-switch", flip),
-          },
-          FATES[fate],
+        this.switch(
+          isOn ? "on" : "off",
+          isOn ? "true" : "false",
+          key,
+          `checkpoint around ${name}`,
+          isWritten ? "the function has this checkpoint" : "",
+          flip,
+          (event) => onRowKey(event, this.around, ".jv-switch", flip),
         ),
       ),
-      h("td", {}, h("code", {}, strings[what]!)),
-      h("td", {}, h("code", {}, strings[type]!)),
-      h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
-      h("td", { class: "jv-col-nbytes" }, flops ? formatFlops(flops) : "free"),
-      h("td", { title: model.placeTitle(place) }, model.placeText(place)),
+      h("td", { class: "jv-col-name", title: `${plural(n, "value")} that it recomputes, or saves` }, name),
+      ...this.cells(key, difference),
+      h("td", { class: "jv-col-nbytes" }),
+      h("td", { class: "jv-col-type" }),
+      h("td", { class: "jv-col-line" }, line),
     );
+    return { tr, rows };
+  }
+
+  /** What stands above the groups. */
+  private headOf({ regions }: Setting, n: number): HTMLElement {
+    const text =
+      regions.size === 0
+        ? "With no checkpoint all is kept. Switch one on above, and choose here what it saves."
+        : n > 0
+          ? "What they save, and what they recompute:"
+          : "There is nothing to choose in it.";
+    return h("tr", { class: "jv-wide" }, h("td", { colspan: HEADS.length, class: "jv-dim" }, text));
+  }
+
+  private line(row: Row, difference: Difference): { tr: HTMLElement; rows: number[] } {
+    const { values, group, saved, what, type, nbytes, isInside, next } = row;
+    const { model } = this.state;
+    const many = values.length > 1;
+    const made = values.map((v) => this.settings.table.values.row[v]!).filter((at) => at >= 0);
+    const place = made.length > 0 ? model.place(made[0]!) : null;
+    const isOpen = this.opened.has(group);
+    const isAll = saved === values.length;
+    const flip = () => this.switches.set(values, !isAll);
+    const fold = (event: Event) => {
+      event.stopPropagation();
+      if (!this.opened.delete(group)) this.opened.add(group);
+      this.show();
+      this.switches.want(() => this.keys);
+    };
+    const key = this.settings.key(next);
+    const tr = h(
+      "tr",
+      {
+        class: `${saved > 0 ? "" : "jv-faded"} ${isInside ? "jv-inside" : ""}`,
+        "data-testid": "what-if-row",
+        "data-key": isInside || !many ? `value ${values[0]}` : `all of ${group}`,
+        onclick: () => made.length > 0 && this.state.selectRows(made),
+      },
+      h(
+        "td",
+        { class: "jv-col-switch" },
+        this.switch(
+          isAll ? "saved" : saved > 0 ? `${saved} saved` : "again",
+          isAll ? "true" : saved > 0 ? "mixed" : "false",
+          key,
+          many ? `save all ${values.length} of ${what}` : `save ${what}`,
+          many ? `one switch for all ${values.length}` : "",
+          flip,
+          (event) => {
+            if (many && event.key === (isOpen ? "ArrowLeft" : "ArrowRight")) fold(event);
+            else onRowKey(event, this.body, ".jv-switch", flip);
+          },
+        ),
+      ),
+      h(
+        "td",
+        { class: "jv-col-name" },
+        many && foldButton(isOpen, `the ${values.length} of ${what}`, "what-if-fold", fold),
+        h("code", {}, what),
+        isInside &&
+          made.length > 0 &&
+          h("code", { class: "jv-dim" }, ` ${model.atomText(model.outputs(made[0]!)[0]!)}`),
+      ),
+      ...this.cells(key, difference),
+      h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
+      h("td", { class: "jv-col-type" }, h("code", {}, type)),
+      h("td", { class: "jv-col-line", title: model.placeTitle(place) }, model.placeText(place)),
+    );
+    return { tr, rows: made };
   }
 
   private more(n: number): HTMLElement {
@@ -381,54 +489,50 @@ class Board {
       this.limit = n;
       this.show();
     };
-    const button = h(
-      "button",
-      { type: "button", class: "jv-button", onclick: all },
-      `Show all ${plural(n, "value")}`,
-    );
-    return h("tr", {}, h("td", { colspan: HEADS.length }, button));
+    return h("tr", {}, h("td", { colspan: HEADS.length }, button(`Show all ${plural(n, "value")}`, all)));
   }
 }
 
-/** Bytes kept, work done again and the modelled peak, each with what it is for the function as written, or empty where that is shown. */
-export function figuresOf({
-  whatIf,
-  outcome,
-  timeline,
-}: Switches): Record<"kept" | "again" | "peak", [string, string]> {
-  const { present, everything } = whatIf!.table;
-  const now = outcome && timeline ? { ...outcome, peak: peakOf(timeline) } : present;
-  const share = everything.work
-    ? ` (+${((100 * now.flops) / everything.work).toFixed(now.flops ? 1 : 0)}%)`
-    : "";
-  const was = (before: string) => (outcome ? before : "");
-  return {
-    kept: [formatBytes(now.nbytes), was(formatBytes(present.nbytes))],
-    again: [`${formatFlops(now.flops)}${share}`, was(formatFlops(present.flops))],
-    peak: [formatBytes(now.peak), was(formatBytes(present.peak))],
-  };
+/** A line of code, or of a diff. */
+function lineOf(line: string): HTMLElement {
+  const how = /^\+(?!\+\+ )/.test(line) ? "jv-less" : /^-(?!-- )/.test(line) ? "jv-more" : "";
+  return h("span", { class: how }, ...(how ? [line] : coloured(line)));
+}
+
+/** `−3.2 MiB`, `+1.0 KiB`, `0`. */
+export function signed(n: number, format: (n: number) => string): string {
+  return n === 0 ? "0" : `${n < 0 ? "−" : "+"}${format(Math.abs(n))}`;
+}
+
+/** FLOPs as a share of what the gradient takes. */
+function workOf(flops: number, work: number): string {
+  if (flops === 0 || work === 0) return signed(flops, formatFlops);
+  return signed(flops, (n) => shareOf(n, work));
+}
+
+function shareOf(n: number, work: number): string {
+  const share = (100 * n) / work;
+  return share < 0.05 ? "<0.1 %" : `${share.toFixed(1)} %`;
+}
+
+/** The modelled peak, bytes kept and work done again, each with what it is for the function as written, or empty where that is shown. */
+export function figuresOf(switches: Switches): Record<"kept" | "again" | "peak", [string, string]> {
+  const { work } = switches.table!;
+  const before = switches.trade("");
+  const now = switches.trade();
+  const isSet = switches.chosen !== null;
+  const figure = (i: 0 | 1 | 2, format: (n: number) => string): [string, string] => [
+    now ? format(now[i]) : "…",
+    isSet && before ? format(before[i]) : "",
+  ];
+  const share = now && work && now[2] ? ` (+${shareOf(now[2], work)})` : "";
+  const [again, was] = figure(2, formatFlops);
+  return { peak: figure(0, formatBytes), kept: figure(1, formatBytes), again: [again + share, was] };
 }
 
 /** Why a residual is none of the values that can be saved. */
 function withoutSwitch(r: Residual): string {
   return r.kind === "intermediate"
-    ? `${r.name} has no switch: under a checkpoint it is made again from what is kept`
+    ? `${r.name} has no switch here: no checkpoint that is on holds it, or it is made again from what is kept`
     : `${r.name} has no switch: it is there anyway`;
 }
-
-/** The most bytes alive at any step. */
-export function peakOf(timeline: Timeline): number {
-  const { total, peak } = totalsOf(timeline);
-  return total[peak] ?? 0;
-}
-
-const FATES: Record<Fate, string> = { saved: "saved", again: "again", unread: "unread" };
-
-const HEADS: [SortKey, string, string][] = [
-  ["fate", "switch", "switch"],
-  ["what", "name", "value"],
-  ["type", "type", "type"],
-  ["nbytes", "nbytes", "bytes"],
-  ["flops", "nbytes", "to make it"],
-  ["row", "line", "line"],
-];

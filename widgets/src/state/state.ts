@@ -5,7 +5,8 @@ import type { Matches } from "../model/changes";
 import type { Model } from "../model/model";
 import type { Player } from "../model/player";
 import type { Place } from "../model/records";
-import { Switches } from "../model/switches";
+import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
+import type { Advice } from "../wire/explorer.generated";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -15,6 +16,8 @@ export interface Selection {
   descendants: ReadonlySet<number>;
   /** What else came from the same equation of the user's program. */
   siblings: ReadonlySet<number>;
+  /** The residuals selected: none, one, or those of one expression; and the first of them, or -1. */
+  residuals: ReadonlySet<number>;
   residual: number;
   file: number;
   line: number;
@@ -27,6 +30,7 @@ export const NOTHING: Selection = {
   ancestors: EMPTY,
   descendants: EMPTY,
   siblings: EMPTY,
+  residuals: EMPTY,
   residual: -1,
   file: -1,
   line: -1,
@@ -66,7 +70,12 @@ export interface Other {
   mark: "is-added" | "is-removed";
 }
 
+/** What the panes are arranged for: a question, or nothing in particular. */
+export type View = "overview" | "kept" | "derived" | "cost" | "what-if" | "";
+
 export type Change =
+  | "view"
+  | "advice"
   | "selection"
   | "shown"
   | "side"
@@ -86,6 +95,10 @@ export class State {
   selection: Selection = NOTHING;
   shown: Shown = { left: [0], right: [] };
   form: Readonly<Record<Side, Form>> = { left: "code", right: "code" };
+  /** The question that the panes are arranged for. */
+  view: View = "";
+  /** The place in the source that is pointed at from elsewhere, if one is. */
+  aimed: Place | null = null;
   /** The pane that keys and rail buttons act on. */
   side: Side = "left";
   /** The variable under the pointer, or -1. */
@@ -117,11 +130,13 @@ export class State {
 
   constructor(
     readonly model: Model,
-    whatIf: Work = NO_WORK,
+    switches: SwitchSource = NO_SWITCHES,
     /** What is left out of the view at first. */
     readonly rest: Work = NO_WORK,
+    /** What would lower the peak, which takes longer than all else. */
+    readonly advice: Work = NO_WORK,
   ) {
-    this.switches = new Switches(whatIf, () => this.tell("switches"));
+    this.switches = new Switches(switches, () => this.tell("switches"));
   }
 
   /** The number of what the stages compile to, after those of the programs. */
@@ -160,14 +175,21 @@ export class State {
   }
 
   selectResidual(index: number): void {
-    const r = this.model.residuals[index];
-    if (r === undefined) return;
-    this.select(r.producer >= 0 ? [r.producer] : [], { residual: index }, r.consumers);
+    this.selectResiduals([index]);
+  }
+
+  /** Selects residuals that belong together, with the equations that make them. */
+  selectResiduals(indices: readonly number[]): void {
+    const found = indices.map((i) => this.model.residuals[i]).filter((r) => r !== undefined);
+    if (found.length === 0) return;
+    const makers = found.map((r) => r.producer).filter((row) => row >= 0);
+    const readers = found.flatMap((r) => r.consumers);
+    this.select(makers, { residuals: new Set(indices), residual: indices[0]! }, readers);
   }
 
   /** Selects the equation at one end of a residual, and the residual with it. */
   selectEnd(index: number, row: number): void {
-    this.select([row], { residual: index });
+    this.select([row], { residuals: new Set([index]), residual: index });
   }
 
   clear(): void {
@@ -183,14 +205,80 @@ export class State {
   }
 
   show(shown: Partial<Shown>): void {
+    this.leave();
     this.shown = { ...this.shown, ...shown };
     if (this.shown.right.length === 0) this.side = "left";
     this.tell("shown");
   }
 
+  /** Whether there is an overview: the function has a gradient, or it is being worked out. */
+  get hasOverview(): boolean {
+    const { view } = this.model;
+    const keys = view.stages.filter((stage) => !stage.error).map((stage) => stage.key);
+    return keys.includes("forward") && keys.includes("backward") && view.no_memory === "";
+  }
+
+  /** Arranges the panes for a question. */
+  arrange(view: View): void {
+    if (view === "overview") {
+      if (this.hasOverview) this.look(view);
+      return;
+    }
+    const at = (...keys: string[]) =>
+      keys.map((key) => this.model.view.stages.findIndex((stage) => stage.key === key)).filter((i) => i >= 0);
+    const panes: Partial<Record<View, [Shown, Lower]>> = {
+      kept: [{ left: at("forward"), right: at("backward") }, "residuals"],
+      derived: [{ left: at("primal"), right: at("forward", "linear") }, "residuals"],
+      cost: [{ left: at("forward"), right: at("backward") }, "memory"],
+      "what-if": [{ left: at("forward"), right: at("backward") }, "what-if"],
+    };
+    const [shown, lower] = panes[view] ?? [this.shown, this.lower];
+    if (this.compared) this.compare(false);
+    this.form = { left: "code", right: "code" };
+    if (shown.left.length > 0) this.show(shown);
+    this.showLower(lower);
+    this.look(view);
+  }
+
+  /** Shows some residuals where they are kept and where they are read: forward beside backward. */
+  openResiduals(indices: readonly number[]): void {
+    this.arrange("kept");
+    this.selectResiduals(indices);
+  }
+
+  private look(view: View): void {
+    if (view === this.view) return;
+    this.view = view;
+    this.tell("view");
+  }
+
+  /** What is arranged by hand is arranged for no question. */
+  private leave(): void {
+    this.look("");
+  }
+
+  /** Points at a place in the source, or at none. */
+  pointTo(place: Place | null): void {
+    if (place === this.aimed) return;
+    this.aimed = place;
+    this.tell("hover");
+  }
+
+  /** It is known what would lower the peak. */
+  advise(): void {
+    if (this.advice.read() !== "") this.tell("advice");
+  }
+
+  /** What would lower the peak, once it is known. */
+  get advised(): Advice | null {
+    const text = this.advice.read();
+    return text === "" ? null : (JSON.parse(text) as Advice);
+  }
+
   /** Shows the stages of a pane as code, or as a graph. */
   showAs(side: Side, form: Form): void {
     if (this.form[side] === form) return;
+    this.leave();
     this.form = { ...this.form, [side]: form };
     this.tell("shown");
   }
@@ -385,11 +473,30 @@ export function litAs(selection: Selection, row: number): Lit {
 export function residualLitAs(state: State, index: number): Lit {
   const { selection, model } = state;
   const r = model.residuals[index]!;
-  if (selection.residual >= 0) return selection.residual === index ? "is-selected" : "";
+  if (selection.residual >= 0) return selection.residuals.has(index) ? "is-selected" : "";
   if (r.producer >= 0 && selection.rows.has(r.producer)) return "is-selected";
   if (r.consumers.some((row) => selection.rows.has(row))) return "is-ancestor";
   return r.producer >= 0 && selection.descendants.has(r.producer) ? "is-descendant" : "";
 }
+
+/** The places whose expressions are selected; none where a whole line is. */
+export function selectedPlaces({ selection, model }: State): Place[] {
+  const { residual, rows, line } = selection;
+  if (line >= 0) return [];
+  if (residual >= 0) return placed([model.residuals[residual]!.place]);
+  const locations = new Set([...rows].map((row) => model.column("equation_location")[row]!));
+  return placed([...locations].map((i) => model.location(i)));
+}
+
+/** The place that the variable under the pointer is made at, or the one that keys stand on. */
+export function pointedPlaces({ hover, variable, model, aimed }: State): Place[] {
+  if (aimed !== null) return [aimed];
+  const pointed = hover >= 0 ? hover : variable;
+  const row = pointed >= 0 ? model.definition(pointed) : -1;
+  return placed([row >= 0 ? model.place(row) : null]);
+}
+
+const placed = (places: (Place | null)[]): Place[] => places.filter((place) => place !== null);
 
 /** The source lines that the selection concerns, as `file:line`, and how. */
 export function litLines(state: State): Map<string, Lit> {

@@ -1,6 +1,6 @@
 /** The breakpoints: a list, and a field to add one. */
 
-import { h } from "../ui/dom";
+import { button, h, section } from "../ui/dom";
 import type { StepperState } from "./view";
 
 const KINDS: readonly [kind: string, label: string, placeholder: string][] = [
@@ -45,11 +45,7 @@ export class Breaks {
         if (event.key === "Enter") this.submit();
       },
     });
-    this.add = h(
-      "button",
-      { type: "button", class: "jv-button", "data-testid": "break-add", onclick: () => this.submit() },
-      "Add",
-    );
+    this.add = button("Add", () => this.submit(), { "data-testid": "break-add" });
     this.form = h(
       "div",
       { class: "jv-breaks-form", role: "group", "aria-label": "new breakpoint" },
@@ -57,10 +53,9 @@ export class Breaks {
       this.text,
       this.add,
     );
-    this.element = h(
-      "section",
+    this.element = section(
       { class: "jv-pane jv-breaks", "aria-label": "breakpoints" },
-      h("div", { class: "jv-pane-head" }, h("strong", {}, "breakpoints")),
+      [h("strong", {}, "breakpoints")],
       this.list,
       this.form,
     );
@@ -81,18 +76,12 @@ export class Breaks {
           h("span", { class: "jv-break-place is-set", "aria-hidden": "true" }),
           h("code", { class: "jv-cut", title: b.text }, b.text),
           b.isHit && h("span", { class: "jv-tag" }, "hit"),
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: "Remove",
-              "aria-label": `remove breakpoint ${b.text}`,
-              "aria-disabled": isOff,
-              onclick: () => this.remove(i),
-            },
-            "×",
-          ),
+          button("×", () => this.remove(i), {
+            class: "jv-close",
+            title: "Remove",
+            "aria-label": `remove breakpoint ${b.text}`,
+            "aria-disabled": isOff,
+          }),
         ),
       ),
     );

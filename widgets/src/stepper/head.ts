@@ -1,10 +1,12 @@
 /** What stands above the panes: the stages with the time line, the moves, and the programs on the way in. */
 
+import { focused } from "../main/focus";
 import { elapsed } from "../main/waiting";
-import { h, svg } from "../ui/dom";
+import { button, h, svg } from "../ui/dom";
 import { formatCount } from "../ui/format";
+import type { Row } from "../wire/stepper.generated";
 import type { Session } from "./session";
-import type { Shown, StepperState } from "./view";
+import { paramOf, type Shown, type StepperState } from "./view";
 
 export interface Move {
   key: string;
@@ -118,7 +120,6 @@ export class Rail {
 
   constructor(
     private readonly state: StepperState,
-    show: (shown: Shown) => void,
     goto: (stage: string, index: number) => void,
   ) {
     const { stages, programs } = state.programs;
@@ -130,19 +131,12 @@ export class Rail {
     }
     this.total = before - 1;
     this.stages = stages.map(({ name }, i) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: "jv-stage",
-          style: `flex-grow:${Math.max(sizes[i]!, this.total / 6)}`,
-          title: `Show the ${name} program`,
-          "data-testid": `step-stage-${name}`,
-          onclick: () => show({ stage: name, way: [] }),
-        },
-        name,
-        h("span", { class: "jv-count" }),
-      ),
+      button([name, h("span", { class: "jv-count" })], () => state.show({ stage: name, way: [] }), {
+        class: "jv-stage",
+        style: `flex-grow:${Math.max(sizes[i]!, this.total / 6)}`,
+        title: `Show the ${name} program`,
+        "data-testid": `step-stage-${name}`,
+      }),
     );
     this.slider = h("input", {
       type: "range",
@@ -195,30 +189,20 @@ export class Bar {
   private readonly clock: ReturnType<typeof setInterval>;
 
   constructor(
+    private readonly state: StepperState,
     private readonly session: Session,
     move: (what: string) => void,
     toggleKeys: () => void,
   ) {
     this.buttons = MOVES.map((m) =>
-      h(
-        "button",
-        {
-          type: "button",
-          class: `jv-button jv-move${m.do === "next" ? " is-main" : ""}`,
-          title: `${m.title} (${m.key === "B" ? "Shift + B" : m.key.toUpperCase()})`,
-          "aria-keyshortcuts": m.key === "B" ? "Shift+B" : m.key,
-          "data-testid": `move-${m.do.replace(" ", "-")}`,
-          onclick: () => move(m.do),
-        },
-        icon(m.icon),
-        h("span", { class: "jv-move-label" }, m.label),
-      ),
+      button([icon(m.icon), h("span", { class: "jv-move-label" }, m.label)], () => move(m.do), {
+        class: `jv-button jv-move${m.do === "next" ? " is-main" : ""}`,
+        title: `${m.title} (${m.key === "B" ? "Shift + B" : m.key.toUpperCase()})`,
+        "aria-keyshortcuts": m.key === "B" ? "Shift+B" : m.key,
+        "data-testid": `move-${m.do.replace(" ", "-")}`,
+      }),
     );
-    this.stop = h(
-      "button",
-      { type: "button", class: "jv-button", hidden: true, onclick: () => session.interrupt() },
-      "Stop",
-    );
+    this.stop = button("Stop", () => session.interrupt(), { hidden: true });
     this.element = h(
       "div",
       { class: "jv-step-bar", role: "toolbar", "aria-label": "moves" },
@@ -226,18 +210,7 @@ export class Bar {
       this.status,
       this.busy,
       this.stop,
-      h(
-        "button",
-        {
-          type: "button",
-          class: "jv-button",
-          title: "Keys (?)",
-          "aria-label": "keys",
-          "data-testid": "step-keys",
-          onclick: toggleKeys,
-        },
-        "?",
-      ),
+      button("?", toggleKeys, { title: "Keys (?)", "aria-label": "keys", "data-testid": "step-keys" }),
     );
     this.clock = setInterval(() => this.tick(), 250);
   }
@@ -246,8 +219,8 @@ export class Bar {
     clearInterval(this.clock);
   }
 
-  update(state: StepperState): void {
-    const { off } = this.session;
+  update(isOff: boolean): void {
+    const { state } = this;
     const { stop } = state;
     const text = stop.hit ? `Stopped at: ${stop.hit}` : stop.isDone ? "The run is over" : "";
     this.status.textContent = this.status.title = text;
@@ -256,7 +229,7 @@ export class Bar {
       const isOver = BACK.has(move.do) ? state.isStart : stop.isDone;
       const button = this.buttons[i]!;
       // A control that has the focus keeps it: it says why it is off, and does nothing.
-      button.setAttribute("aria-disabled", String(off !== "" || isOver));
+      button.setAttribute("aria-disabled", String(isOff || isOver));
     });
     this.tick();
   }
@@ -282,7 +255,6 @@ export class Crumbs {
 
   constructor(
     private readonly state: StepperState,
-    private readonly show: (shown: Shown) => void,
     private readonly toIteration: (depth: number, iteration: number) => void,
   ) {}
 
@@ -293,14 +265,14 @@ export class Crumbs {
   }
 
   update(isOff: boolean): void {
-    const had = this.element.contains(this.element.ownerDocument.activeElement) || this.hasFocus();
+    const had = this.element.contains(focused(this.element));
     const { shown, levels, stop, isHere } = this.state;
     this.box = null;
     const parts: HTMLElement[] = [
       this.crumb(shown.stage, { stage: shown.stage, way: [] }, levels.length === 0),
     ];
     levels.forEach(({ row, index, body, level }, depth) => {
-      const name = level?.name || nameIn(row.q);
+      const name = level?.name || paramOf(row, "name");
       const branch = /^branches\[(\d+)\]$/.exec(body)?.[1];
       const text = `${row.p}${name ? ` ${name}` : ""}${branch === undefined ? "" : ` branch ${branch}`}`;
       const way = shown.way.slice(0, depth + 1);
@@ -313,41 +285,24 @@ export class Crumbs {
     });
     const next = isHere ? this.state.program.rows[stop.index] : undefined;
     if (next && (next.p === "scan" || next.p === "while") && next.n && !stop.isDone)
-      parts.push(this.ahead(next.p, next.q ?? [], isOff));
+      parts.push(this.ahead(next, isOff));
     if (!isHere)
       parts.push(
-        h(
-          "button",
-          {
-            type: "button",
-            class: "jv-button jv-to-stop",
-            "data-testid": "to-stop",
-            onclick: () => this.show(this.state.here),
-          },
-          "to the stop",
-        ),
+        button("to the stop", () => this.state.show(this.state.here), {
+          class: "jv-button jv-to-stop",
+          "data-testid": "to-stop",
+        }),
       );
     this.element.replaceChildren(...parts);
     if (had) (this.box as HTMLInputElement | null)?.focus();
   }
 
-  private hasFocus(): boolean {
-    const tree = this.element.getRootNode();
-    return tree instanceof ShadowRoot && this.element.contains(tree.activeElement);
-  }
-
   private crumb(text: string, shown: Shown, isLast: boolean, title = ""): HTMLElement {
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "jv-crumb",
-        title,
-        ...(isLast ? { "aria-current": "location" } : {}),
-        onclick: () => this.show(shown),
-      },
-      text,
-    );
+    return button(text, () => this.state.show(shown), {
+      class: "jv-crumb",
+      title,
+      ...(isLast ? { "aria-current": "location" } : {}),
+    });
   }
 
   /** The iteration of a loop that the run is in: a field, and a slider where the number of iterations is known. */
@@ -396,8 +351,8 @@ export class Crumbs {
   }
 
   /** A loop that is next: into which iteration. */
-  private ahead(primitive: string, params: readonly string[], isOff: boolean): HTMLElement {
-    const length = /^length=(\d+)$/.exec(params.find((p) => p.startsWith("length=")) ?? "")?.[1];
+  private ahead(loop: Row, isOff: boolean): HTMLElement {
+    const length = paramOf(loop, "length");
     const box = this.field(0, length === undefined ? null : Number(length), isOff, (value) =>
       this.toIteration(-1, value),
     );
@@ -405,18 +360,9 @@ export class Crumbs {
     return h(
       "span",
       { class: "jv-iteration is-ahead" },
-      `next, a ${primitive}${length === undefined ? "" : ` of ${formatCount(Number(length))}`}: into iteration `,
+      `next, a ${loop.p}${length === undefined ? "" : ` of ${formatCount(Number(length))}`}: into iteration `,
       box,
-      h(
-        "button",
-        {
-          type: "button",
-          class: "jv-button",
-          "data-testid": "go-iteration",
-          onclick: () => this.toIteration(-1, Number(box.value)),
-        },
-        "go",
-      ),
+      button("go", () => this.toIteration(-1, Number(box.value)), { "data-testid": "go-iteration" }),
     );
   }
 
@@ -444,6 +390,3 @@ export class Crumbs {
     return box;
   }
 }
-
-const nameIn = (params: readonly string[] | undefined): string =>
-  params?.find((p) => p.startsWith("name="))?.slice(5) ?? "";

@@ -1,26 +1,35 @@
-/**
- * The stepper as a widget: source, jaxpr and values side by side, of `jaxviz.step`. A module of its own: `jaxviz/features/debugger/widget.py`.
+/** The stepper: source, jaxpr and values side by side, of `jaxviz.step`; what Python sends is in `jaxviz/features/debugger/messages.py`.
  *
  * What is shown is in traits, and so is there without a kernel. What is asked of the kernel is sent as messages, when somebody presses something.
  */
 
-import type { Holder } from "../host/held";
-import { addSheet } from "../host/sheet";
+import type { TextView } from "../code/editor";
+import type { WidgetModel } from "../host/model";
 import { blockOf } from "../host/sync";
-import { keepFocus } from "../main/focus";
-import sheet from "../styles/stepper.css";
-import { h } from "../ui/dom";
+import { unzipped } from "../host/zip";
+import { keySheet, onKeys } from "../main/frame";
+import { h, heading } from "../ui/dom";
 import { splitter } from "../ui/splitter";
+import type { Programs } from "../wire/stepper.generated";
 import { Breaks } from "./breaks";
 import { BACK, Bar, Crumbs, KEYS, MOVES, Rail } from "./head";
 import { Listing } from "./listing";
-import { programsIn, Session } from "./session";
+import { Session } from "./session";
 import { Source } from "./source";
 import { described, Values } from "./values";
-import { type Shown, StepperState } from "./view";
+import { StepperState } from "./view";
 
-function mount(root: HTMLElement, model: Holder, state: StepperState): () => void {
-  const session = new Session(model);
+/** Fills the element of a stepper, and gives back what takes it apart. */
+export async function fillStepper(root: HTMLElement, model: WidgetModel, textView: TextView) {
+  const block = blockOf(model.get("payload"));
+  if (block === null || !model.get("stop")) throw new Error("there is nothing to show");
+  const programs = JSON.parse(new TextDecoder().decode(await unzipped(block))) as Programs;
+  return mount(root, model, new StepperState(programs, JSON.parse(String(model.get("stop")))), textView);
+}
+
+function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textView: TextView): () => void {
+  const session = new Session(model, (stop) => state.arrive(stop));
+  const { ask } = session;
   const said = h("p", {
     class: "jv-step-said",
     role: "status",
@@ -34,86 +43,58 @@ function mount(root: HTMLElement, model: Holder, state: StepperState): () => voi
     "data-testid": "step-failure",
     hidden: true,
   });
-  const keys = h("dialog", { class: "jv-help", "aria-label": "keys", "data-testid": "step-key-sheet" });
-  keys.append(
-    h("dl", {}, ...KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-    h("button", { type: "button", class: "jv-button", onclick: () => keys.close() }, "Close"),
-  );
-  const toggleKeys = () => (keys.open ? keys.close() : keys.show());
-
+  const keys = keySheet(KEYS, "step-key-sheet");
   const move = (what: string) => {
-    if (!session.off && !(BACK.has(what) ? state.isStart : state.stop.isDone)) session.ask(what);
+    if (!session.off && !(BACK.has(what) ? state.isStart : state.stop.isDone)) ask(what);
   };
-  const show = (shown: Shown) => {
-    state.show(shown);
-    update();
-  };
-  const pathTo = () =>
-    state.levels.map(({ index, body, level }, depth) => {
-      // Within a loop that the run is not in, an equation is gone to in the first iteration.
-      const loop = ["scan", "while"].includes(state.levels[depth]!.row.p);
-      const length = Number(state.levels[depth]!.row.q?.find((q) => q.startsWith("length="))?.slice(7) ?? 1);
-      const isReverse = state.levels[depth]!.row.q?.includes("reverse=True") ?? false;
-      return [index, body, loop ? (level?.iteration ?? (isReverse ? length - 1 : 0)) : null];
-    });
+  const unbreak = (number: number) => ask("unbreak", { number });
+  const toggleBreak = (number: number, condition: Record<string, unknown>) =>
+    number >= 0 ? unbreak(number) : ask("break", condition);
+  const look = (name: string) => ask("look", { stage: state.shown.stage, name });
 
-  const listing = new Listing(state, {
-    look: (name) => session.ask("look", { stage: state.shown.stage, name }),
-    runTo: (index) => session.ask("goto", { stage: state.shown.stage, path: pathTo(), index }),
-    toggleBreak: (index) => {
-      const number = state.breakAtRow(index);
-      if (number >= 0) session.ask("unbreak", { number });
-      else session.ask("break", { stage: state.shown.stage, path: state.shown.way, index });
-    },
-    open: (index, body) => {
-      show({ stage: state.shown.stage, way: [...state.shown.way, [index, body]] });
-      listing.element.focus({ preventScroll: true });
-    },
-    selected: () => source.update(),
-  });
-  const source = new Source(state, {
-    toggleBreak: (file, line) => {
-      const number = state.breakAtLine(file, line);
-      if (number >= 0) session.ask("unbreak", { number });
-      else session.ask("break", { file, line });
-    },
-    select: (file, line) => {
-      state.selected = -1;
-      state.line = state.line === `${file}:${line}` ? "" : `${file}:${line}`;
-      source.update(false);
-      const first = state.program.rows.findIndex((row) => row.a?.[0] === file && row.a[1] === line);
-      state.selected = state.line ? first : -1;
-      listing.update();
-      state.selected = -1;
-      listing.update(false);
-    },
-  });
-  const values = new Values(state, {
-    look: (name) => session.ask("look", { stage: state.shown.stage, name }),
-    unlook: (stage, name) => session.ask("unlook", { stage, name }),
-  });
-  const breaks = new Breaks(
+  const listing = new Listing(
     state,
-    (condition) => session.ask("break", condition),
-    (number) => session.ask("unbreak", { number }),
+    {
+      look,
+      runTo: (index) => ask("goto", { stage: state.shown.stage, path: state.pathTo(), index }),
+      toggleBreak: (index) => {
+        const { stage, way } = state.shown;
+        toggleBreak(state.breakAtRow(index), { stage, path: way, index });
+      },
+      open: (index, body) => {
+        const { stage, way } = state.shown;
+        state.show({ stage, way: [...way, [index, body]] });
+        listing.focus();
+      },
+    },
+    root,
+    textView,
   );
-  const rail = new Rail(state, show, (stage, index) => session.ask("goto", { stage, path: [], index }));
-  const bar = new Bar(session, move, toggleKeys);
-  const crumbs = new Crumbs(state, show, (depth, iteration) => {
-    if (depth < 0 || depth === lastLoop()) session.ask("to", { iteration });
+  const source = new Source(state, (file, line) =>
+    toggleBreak(state.breakAtLine(file, line), { file, line }),
+  );
+  const values = new Values(state, {
+    look,
+    unlook: (stage, name) => ask("unlook", { stage, name }),
+  });
+  const breaks = new Breaks(state, (condition) => ask("break", condition), unbreak);
+  const rail = new Rail(state, (stage, index) => ask("goto", { stage, path: [], index }));
+  const bar = new Bar(state, session, move, keys.toggle);
+  const lastLoop = () => state.stop.path.map((level) => level.iteration !== null).lastIndexOf(true);
+  const crumbs = new Crumbs(state, (depth, iteration) => {
+    if (depth < 0 || depth === lastLoop()) ask("to", { iteration });
     else {
       const path = state.stop.path
         .slice(0, depth + 1)
         .map(({ index, body, iteration: at }, d) => [index, body, d === depth ? iteration : at]);
-      session.ask("goto", { stage: state.stop.stage, path, index: 0 });
+      ask("goto", { stage: state.stop.stage, path, index: 0 });
     }
   });
-  const lastLoop = () => state.stop.path.map((level) => level.iteration !== null).lastIndexOf(true);
 
   const left = h("div", { class: "jv-step-left" }, source.element, breaks.element);
   const middle = h(
     "section",
-    { class: "jv-pane jv-step-jaxpr", "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
+    { class: "jv-pane jv-code jv-step-jaxpr", "aria-label": "jaxpr", "data-testid": "step-jaxpr" },
     h("div", { class: "jv-pane-head jv-step-crumbs" }, crumbs.element),
     listing.element,
   );
@@ -122,35 +103,16 @@ function mount(root: HTMLElement, model: Holder, state: StepperState): () => voi
   const columns = h("div", { class: "jv-step-columns" });
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
-    h(
-      "div",
-      { class: "jv-step-head" },
-      h("strong", { class: "jv-title jv-cut", title: state.programs.function }, state.programs.function),
-      rail.element,
-    ),
+    h("div", { class: "jv-step-head" }, heading(state.programs.title), rail.element),
     bar.element,
     failure,
     notice,
     columns,
     said,
-    keys,
+    keys.sheet,
   );
 
-  let lastSaid = "";
-  let lastOff = "";
-  const update = () => {
-    lastOff = session.off;
-    const isOff = lastOff !== "";
-    rail.update(isOff);
-    bar.update(state);
-    crumbs.update(isOff);
-    listing.update();
-    source.update();
-    breaks.update(isOff);
-    values.box.disabled = isOff;
-    root.classList.toggle("is-peeking", !state.isHere);
-    tell();
-  };
+  /** What is said of the run, and of the kernel. */
   const tell = () => {
     const { stop } = state;
     root.setAttribute("aria-busy", String(session.since !== null));
@@ -171,35 +133,23 @@ function mount(root: HTMLElement, model: Holder, state: StepperState): () => voi
       stop.hit && `stopped at ${stop.hit}`,
       row && `ran ${row.p}`,
       value && `${stop.results[0]!.name}: ${described(value)}`,
-    ]
-      .filter(Boolean)
-      .join("; ");
-    if (text !== lastSaid) said.textContent = lastSaid = text;
+    ];
+    // What is chosen by a key is read out, as it stands in a text of many lines.
+    say(state.selected >= 0 ? listing.textOf(state.selected) : text.filter(Boolean).join("; "));
   };
-  const onStop = () => {
-    const stop = session.stop;
-    if (stop === null) return;
-    state.arrive(stop);
-    values.update();
-    update();
+  const say = (text: string) => {
+    if (text !== said.textContent) said.textContent = text;
   };
-  const onKey = (event: KeyboardEvent) => {
-    // JupyterLab listens for keys on the whole page: `b` would put a cell below.
-    event.stopPropagation();
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  const act = (event: KeyboardEvent): boolean => {
     const target = event.target as HTMLElement;
     const isTyping = target.matches("input[type=text], input[type=number], select, textarea");
     if (event.key === "Escape") {
-      if (keys.open) keys.close();
+      if (keys.sheet.open) keys.toggle();
       else if (isTyping) root.focus({ preventScroll: true });
-      else if (!state.isHere) show(state.here);
-      else {
-        state.selected = -1;
-        state.line = "";
-        update();
-      }
-    } else if (isTyping) return;
-    else if (event.key === "?") toggleKeys();
+      else if (!state.isHere) state.show(state.here);
+      else state.select(-1);
+    } else if (isTyping) return false;
+    else if (event.key === "?") keys.toggle();
     else if (event.key === "/") values.box.focus();
     else if (event.key === "g") crumbs.focus();
     else if (event.key === "a") breaks.focus();
@@ -207,67 +157,35 @@ function mount(root: HTMLElement, model: Holder, state: StepperState): () => voi
       const found =
         MOVES.find((m) => m.key === event.key) ??
         MOVES.find((m) => m.key === event.key.toLowerCase() && !event.shiftKey);
-      if (!found) return;
+      if (!found) return false;
       // A key that is held down goes as fast as the kernel does.
       if (!(event.repeat && session.since !== null)) move(found.do);
     }
-    event.preventDefault();
+    return true;
   };
-  root.addEventListener("keydown", onKey);
-  session.listen(() => {
-    if (session.off !== lastOff) update();
-    else tell();
+  let off = "";
+  const update = () => {
+    off = session.off;
+    for (const part of [rail, bar, crumbs, breaks]) part.update(off !== "");
+    values.box.disabled = off !== "";
+    root.classList.toggle("is-peeking", !state.isHere);
+    listing.update();
+    source.update();
+    tell();
+  };
+  const unkey = onKeys(root, act);
+  session.listen(() => (session.off === off ? tell() : update()));
+  const unsubscribe = state.subscribe((change) => {
+    if (change === "stop") values.update();
+    update();
   });
-  model.on("change:stop", onStop);
-  model.on("change:failure", tell);
   values.update();
   update();
   return () => {
-    root.removeEventListener("keydown", onKey);
-    model.off("change:stop", onStop);
-    model.off("change:failure", tell);
+    unkey();
+    unsubscribe();
     session.destroy();
     bar.destroy();
     listing.destroy();
   };
 }
-
-async function render({ model, el }: { model: Holder; el: HTMLElement }): Promise<() => void> {
-  const root = h("div", {
-    class: "jaxviz jv-stepper",
-    "data-testid": "stepper",
-    role: "group",
-    tabindex: -1,
-    "aria-label": "jaxviz stepper",
-  });
-  const height = model.get("height");
-  root.style.height = `${typeof height === "number" && height > 0 ? height : 560}px`;
-  el.append(root);
-  addSheet(el, sheet);
-  const loosen = keepFocus(root);
-  let unmount = () => {};
-  try {
-    const block = blockOf(model.get("payload"));
-    const stop = model.get("stop");
-    if (block === null || typeof stop !== "string" || stop === "")
-      throw new Error("there is nothing to show");
-    const programs = await programsIn(block);
-    addSheet(el, sheet); // which may by now be in a shadow tree
-    unmount = mount(root, model, new StepperState(programs, JSON.parse(String(model.get("stop")))));
-  } catch (error) {
-    console.error(error);
-    root.replaceChildren(
-      h(
-        "p",
-        { class: "jv-message" },
-        `The stepper could not be shown: ${error instanceof Error ? error.message : error}`,
-      ),
-    );
-  }
-  return () => {
-    loosen();
-    unmount();
-  };
-}
-
-export default { render };

@@ -1,14 +1,12 @@
 /** The stepper's talk with its kernel: what is asked for, whether it is at it, and whether it is there at all. */
 
-import { type Holder, isGone } from "../host/held";
-import { unzipped } from "../host/zip";
-import type { Failure, Programs, Stop } from "./schema";
+import { interruptOf, isGone } from "../host/held";
+import type { WidgetModel } from "../host/model";
+import type { Doing, Failure, Stop } from "../wire/stepper.generated";
 
 /** Moves asked for before the kernel is through with the one before; more are not sent. */
 const MOST_WAITING = 2;
 const LOOKS = 2000;
-/** Milliseconds after which a kernel that has said nothing is said to be busy with something else. */
-export const PATIENCE = 4000;
 
 export const SAVED = "This is a saved page: the last stop can be read, and nothing can be run.";
 export const GONE =
@@ -26,35 +24,32 @@ export class Session {
   private readonly callbacks = new Set<() => void>();
   private readonly clock: ReturnType<typeof setInterval>;
 
-  constructor(private readonly model: Holder) {
-    model.on("msg:custom", this.onSaid);
-    model.on("change:is_saved", this.look);
+  constructor(
+    private readonly model: WidgetModel,
+    private readonly onStop: (stop: Stop) => void,
+  ) {
+    for (const [event, listener] of this.listeners) model.on(event, listener);
     this.clock = setInterval(this.look, LOOKS);
     void this.look();
   }
 
   destroy(): void {
     clearInterval(this.clock);
-    this.model.off("msg:custom", this.onSaid);
-    this.model.off("change:is_saved", this.look);
+    for (const [event, listener] of this.listeners) this.model.off(event, listener);
     this.callbacks.clear();
-  }
-
-  get stop(): Stop | null {
-    return parsed<Stop>(this.model.get("stop"));
   }
 
   get failure(): Failure | null {
     return parsed<Failure>(this.model.get("failure"));
   }
 
-  /** Calls back when the kernel begins or ends something, or comes or goes. */
+  /** Calls back when the kernel begins or ends something, fails, or comes or goes. */
   listen(callback: () => void): void {
     this.callbacks.add(callback);
   }
 
   /** Asks for something; says whether it was sent. */
-  ask(what: string, more: Record<string, unknown> = {}): boolean {
+  readonly ask = (what: string, more: Record<string, unknown> = {}): boolean => {
     if (this.off || this.waiting >= MOST_WAITING) return false;
     this.waiting += 1;
     this.since ??= performance.now();
@@ -62,27 +57,30 @@ export class Session {
       this.model.send?.({ do: what, ...more });
     } catch (error) {
       console.warn(error);
-      this.waiting = 0;
-      this.since = null;
-      this.off = GONE;
+      this.rest(GONE);
     }
     this.tell();
     return !this.off;
-  }
+  };
 
   get canInterrupt(): boolean {
-    return this.isBegun && this.canStop && typeof this.model.widget_manager?.kernel?.interrupt === "function";
+    return this.isBegun && this.canStop && interruptOf(this.model) !== null;
   }
 
   interrupt(): void {
-    this.model.widget_manager?.kernel?.interrupt?.().catch((error) => console.warn(error));
+    interruptOf(this.model)?.().catch((error) => console.warn(error));
   }
 
-  private tell(): void {
+  private readonly tell = (): void => {
     for (const callback of this.callbacks) callback();
-  }
+  };
 
-  private readonly onSaid = (said: { begun?: string; can_stop?: boolean; done?: string }): void => {
+  private readonly stopped = (): void => {
+    const stop = parsed<Stop>(this.model.get("stop"));
+    if (stop !== null) this.onStop(stop);
+  };
+
+  private readonly onSaid = (said: Doing): void => {
     if (said?.begun !== undefined) {
       this.isBegun = true;
       this.canStop = said.can_stop === true;
@@ -96,24 +94,29 @@ export class Session {
   };
 
   private readonly look = async (): Promise<void> => {
-    const off =
-      this.model.get("is_saved") === true ? SAVED : (await isGone(this.model, "own_id")) ? GONE : "";
+    const off = this.model.get("is_saved") === true ? SAVED : (await isGone(this.model)) ? GONE : "";
     if (off === this.off) return;
-    this.off = off;
-    if (off) {
-      this.waiting = 0;
-      this.since = null;
-      this.isBegun = false;
-    }
+    this.rest(off);
     this.tell();
   };
+
+  /** Nothing is waited for any more, where nothing can be run. */
+  private rest(off: string): void {
+    this.off = off;
+    if (!off) return;
+    this.waiting = 0;
+    this.since = null;
+    this.isBegun = false;
+  }
+
+  private readonly listeners: readonly [string, (content: never) => void][] = [
+    ["msg:custom", this.onSaid],
+    ["change:is_saved", this.look],
+    ["change:failure", this.tell],
+    ["change:stop", this.stopped],
+  ];
 }
 
 function parsed<T>(text: unknown): T | null {
   return typeof text === "string" && text !== "" ? (JSON.parse(text) as T) : null;
-}
-
-/** The programs, which are sent gzipped. */
-export async function programsIn(block: DataView): Promise<Programs> {
-  return JSON.parse(new TextDecoder().decode(await unzipped(block))) as Programs;
 }

@@ -1,8 +1,8 @@
 /** The values at a stop: what the last equation gave, what it read, and what was asked for by name. */
 
-import { h, svg } from "../ui/dom";
+import { button, h, section, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
-import type { Card, Told } from "./schema";
+import type { Card, Told } from "../wire/stepper.generated";
 import type { StepperState } from "./view";
 
 export interface ValueActions {
@@ -68,7 +68,7 @@ export function histogram({ histogram: bins, edges, size }: Told): SVGElement | 
     const tall = n === 0 ? 0 : Math.max(1.5, (HIGH * n) / most);
     if (n > 0) drawing.append(svg("rect", { x: i * BAR, y: HIGH - tall, width: BAR - 0.6, height: tall }));
   });
-  if (low < 0 && high > 0) {
+  if (low !== null && high !== null && low < 0 && high > 0) {
     const x = (width * -low) / (high - low);
     drawing.append(svg("line", { x1: x, x2: x, y1: 0, y2: HIGH, class: "jv-zero" }));
   }
@@ -177,17 +177,9 @@ export class Values {
         this.box.value = "";
       },
     });
-    this.element = h(
-      "section",
+    this.element = section(
       { class: "jv-pane jv-values", "aria-label": "values", "data-testid": "values" },
-      h(
-        "div",
-        { class: "jv-pane-head" },
-        h("strong", {}, "value"),
-        h("span", { class: "jv-space" }),
-        this.box,
-        this.names,
-      ),
+      [h("strong", {}, "value"), h("span", { class: "jv-space" }), this.box, this.names],
       this.body,
     );
   }
@@ -227,7 +219,7 @@ export class Values {
             { class: "jv-more" },
             `and ${formatCount(more.length)} more: `,
             ...more.flatMap((name) => [
-              h("button", { type: "button", class: "jv-link", onclick: () => this.actions.look(name) }, name),
+              button(name, () => this.actions.look(name), { class: "jv-link" }),
               " ",
             ]),
           ),
@@ -259,17 +251,11 @@ export class Values {
         label && h("span", { class: "jv-dim jv-cut", title: label }, label),
         h("span", { class: "jv-space" }),
         isLooked &&
-          h(
-            "button",
-            {
-              type: "button",
-              class: "jv-close",
-              title: `Look no more at ${name}`,
-              "aria-label": `look no more at ${name}`,
-              onclick: () => this.actions.unlook(stage, name),
-            },
-            "×",
-          ),
+          button("×", () => this.actions.unlook(stage, name), {
+            class: "jv-close",
+            title: `Look no more at ${name}`,
+            "aria-label": `look no more at ${name}`,
+          }),
       ),
       error && h("p", { class: "jv-told-note" }, error),
       value && other !== undefined

@@ -1,32 +1,70 @@
 /** What is looked at: the programs, the stop, and which program is shown, which may be another than the one that the run is in. */
 
-import type { Level, Program, Programs, Row, Stop } from "./schema";
+import type { Programs, Row, StepLevel, StepProgram, Stop } from "../wire/stepper.generated";
 
 /** The way into a program: equations, and which of their bodies. */
-export type Way = readonly (readonly [index: number, body: string])[];
+type Way = readonly (readonly [index: number, body: string])[];
 
 export interface Shown {
   stage: string;
   way: Way;
 }
 
-export const HUES = 8;
+const HUES = 8;
 
 /** How far an equation of the program that is shown is: it has run, was the last to run, runs next, or is still to run. */
 export type Progress = "done" | "ran" | "next" | "ahead";
 
+/** What has changed: what the run came to, which program is shown, what is selected in it. */
+export type Change = "stop" | "shown" | "selection";
+
 export class StepperState {
-  shown: Shown;
-  /** The row that is selected in the program that is shown: an equation; -1 for none. */
-  selected = -1;
-  /** The line of source that is selected, as `file:line`. */
-  line = "";
+  private place: Shown;
+  private row = -1;
+  private line = "";
+  private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
     readonly programs: Programs,
-    public stop: Stop,
+    private latest: Stop,
   ) {
-    this.shown = this.here;
+    this.place = this.here;
+  }
+
+  /** Calls back after each change; gives back what ends that. */
+  subscribe(listener: (change: Change) => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  get stop(): Stop {
+    return this.latest;
+  }
+
+  get shown(): Shown {
+    return this.place;
+  }
+
+  /** The equation that is selected in the program that is shown; -1 for none. */
+  get selected(): number {
+    return this.row;
+  }
+
+  /** The line of source that is selected, or that the selected equation stands on, as `file:line`, or empty. */
+  get selectedLine(): string {
+    return lineOf(this.program.rows[this.row]) ?? this.line;
+  }
+
+  /** Whether an equation stands on a line of source that is selected. */
+  isLit(row: Row | undefined): boolean {
+    return this.line !== "" && lineOf(row) === this.line;
+  }
+
+  /** The equation to look at: what is selected, or where the run is. */
+  get current(): number {
+    if (this.row >= 0) return this.row;
+    const lit = this.program.rows.findIndex((row) => this.isLit(row));
+    return lit >= 0 ? lit : this.position;
   }
 
   /** The program that the run is in. */
@@ -46,17 +84,32 @@ export class StepperState {
 
   /** Takes a stop, and goes to where it is. */
   arrive(stop: Stop): void {
-    const moved = placeKey(stop) !== placeKey(this.stop);
-    this.stop = stop;
-    if (!moved) return;
-    this.shown = this.here;
-    this.selected = -1;
-    this.line = "";
+    const moved = placeKey(stop) !== placeKey(this.latest);
+    this.latest = stop;
+    if (moved) [this.place, this.row, this.line] = [this.here, -1, ""];
+    this.tell("stop");
   }
 
   show(shown: Shown): void {
-    this.shown = shown;
-    this.selected = -1;
+    [this.place, this.row] = [shown, -1];
+    this.tell("shown");
+  }
+
+  /** Selects an equation; none with -1. */
+  select(row: number): void {
+    [this.row, this.line] = [row, ""];
+    this.tell("selection");
+  }
+
+  /** Selects a line of source, or takes that back. */
+  selectLine(file: number, line: number): void {
+    const key = `${file}:${line}`;
+    [this.row, this.line] = [-1, this.line === key ? "" : key];
+    this.tell("selection");
+  }
+
+  private tell(change: Change): void {
+    for (const listener of this.listeners) listener(change);
   }
 
   numberOf({ stage, way }: Shown): number {
@@ -73,12 +126,17 @@ export class StepperState {
     return this.numberOf(this.shown);
   }
 
-  get program(): Program {
+  get program(): StepProgram {
     return this.programs.programs[this.number]!;
   }
 
+  /** The equation that runs next. */
+  get next(): Row | undefined {
+    return this.programs.programs[this.numberOf(this.here)]!.rows[this.stop.index];
+  }
+
   /** The levels of the way that is shown, those of the run where it is on it. */
-  get levels(): { row: Row; index: number; body: string; level: Level | null }[] {
+  get levels(): { row: Row; index: number; body: string; level: StepLevel | null }[] {
     const { stage, way } = this.shown;
     const found = [];
     let isOn = stage === this.stop.stage;
@@ -117,6 +175,16 @@ export class StepperState {
     return index < at ? "done" : "ahead";
   }
 
+  /** The way to the program that is shown with the iterations, as Python has it. */
+  pathTo(): [index: number, body: string, iteration: number | null][] {
+    return this.levels.map(({ row, index, body, level }) => {
+      // Within a loop that the run is not in, an equation is gone to in the first iteration.
+      const isLoop = row.p === "scan" || row.p === "while";
+      const first = row.q?.includes("reverse=True") ? Number(paramOf(row, "length") ?? 1) - 1 : 0;
+      return [index, body, isLoop ? (level?.iteration ?? first) : null];
+    });
+  }
+
   /** The branch that a cond of the program that is shown takes, where that is known. */
   taken(index: number): number | undefined {
     if (this.isHere) return this.stop.taken[index];
@@ -153,6 +221,12 @@ export class StepperState {
   }
 }
 
+const lineOf = (row: Row | undefined): string | undefined => row?.a?.slice(0, 2).join(":");
+
+/** What stands after `name=` among the params of an equation. */
+export const paramOf = ({ q }: Row, name: string): string | undefined =>
+  q?.find((param) => param.startsWith(`${name}=`))?.slice(name.length + 1);
+
 /** Names are given in order, a, …, z, ba, …: neighbours get different hues. */
 function inTurn(name: string): number {
   let number = 0;
@@ -160,7 +234,7 @@ function inTurn(name: string): number {
   return ((number % HUES) + HUES) % HUES;
 }
 
-export const wayOf = (path: readonly Level[]): Way => path.map(({ index, body }) => [index, body] as const);
+const wayOf = (path: readonly StepLevel[]): Way => path.map(({ index, body }) => [index, body] as const);
 
 function sameProgram(a: Shown, b: Shown): boolean {
   return a.stage === b.stage && JSON.stringify(a.way) === JSON.stringify(b.way);

@@ -23,6 +23,12 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** What "gradient of `loss` in `params`" is shown as: `loss in params`, so that the name comes first where it is cut. */
+export function heading(title: string): HTMLElement {
+  const text = title.replaceAll("`", "");
+  return h("strong", { class: "jv-title jv-cut", title: text }, text.replace(/^(gradient of|function) /, ""));
+}
+
 /** An element of a drawing: `svg("path", { d: "M0 0H9" })`. */
 export function svg<K extends keyof SVGElementTagNameMap>(
   tag: K,
@@ -35,23 +41,22 @@ export function svg<K extends keyof SVGElementTagNameMap>(
   return element;
 }
 
-/** The keys of a list of rows, of which only one takes part in tabbing: arrows move, Enter and space choose. */
+/** The keys of a list of rows, of which only one takes part in tabbing: arrows, Home and End move, Enter and space choose. */
 export function onRowKey(
   event: KeyboardEvent,
   list: HTMLElement,
   selector: string,
   choose: () => void,
 ): void {
-  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key] ?? 0;
-  if (step === 0 && event.key !== "Enter" && event.key !== " ") return;
+  const isChosen = event.key === "Enter" || event.key === " ";
+  const rows = Array.from(list.querySelectorAll<HTMLElement>(selector));
+  const at = rows.indexOf(event.currentTarget as HTMLElement);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
+  if (to === undefined && !isChosen) return;
   event.preventDefault();
   event.stopPropagation();
-  if (step === 0) {
-    choose();
-    return;
-  }
-  const rows = Array.from(list.querySelectorAll<HTMLElement>(selector));
-  const next = rows[rows.indexOf(event.currentTarget as HTMLElement) + step];
+  if (isChosen) choose();
+  const next = to === undefined ? undefined : rows[to];
   if (next === undefined) return;
   for (const row of rows) row.tabIndex = -1;
   next.tabIndex = 0;
@@ -78,4 +83,62 @@ export function reveal(scroller: HTMLElement, child: HTMLElement): void {
   const margin = Math.min(40, outer.height / 4);
   if (inner.top < outer.top + margin) scroller.scrollTop -= outer.top + margin - inner.top;
   else if (inner.bottom > outer.bottom - margin) scroller.scrollTop += inner.bottom - outer.bottom + margin;
+}
+
+/** The same to the side, no farther than it has to be; of what is wide the start. */
+export function revealAside(scroller: HTMLElement, child: Element): void {
+  const outer = scroller.getBoundingClientRect();
+  const inner = child.getBoundingClientRect();
+  const start = inner.left - outer.left + scroller.scrollLeft;
+  scroller.scrollLeft = Math.min(start - outer.width / 4, start + inner.width + 10 - outer.width);
+}
+
+/** A button with a text, or with parts. */
+export function button(
+  content: Child | readonly Child[],
+  onclick: (event: MouseEvent) => void,
+  attributes: Attributes = {},
+): HTMLButtonElement {
+  const parts = Array.isArray(content) ? content : [content];
+  return h("button", { type: "button", class: "jv-button", ...attributes, onclick }, ...parts);
+}
+
+/** What opens a row of several, and closes it again. */
+export function foldButton(
+  isOpen: boolean,
+  what: string,
+  id: string,
+  fold: (event: Event) => void,
+): HTMLButtonElement {
+  return button(isOpen ? "▾" : "▸", fold, {
+    class: "jv-fold",
+    tabindex: -1,
+    "aria-expanded": String(isOpen),
+    "aria-label": what,
+    "data-testid": id,
+  });
+}
+
+/** A pane: a section with a head. */
+export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
+  return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head), ...body);
+}
+
+/** Follows the pointer from a press on an element until it is released, wherever it goes. */
+export function drag(
+  element: HTMLElement,
+  press: PointerEvent,
+  move: (event: PointerEvent) => void,
+  end: (event: PointerEvent) => void = () => {},
+): void {
+  element.setPointerCapture(press.pointerId);
+  press.preventDefault();
+  const over = new AbortController();
+  const up = (event: PointerEvent) => {
+    over.abort();
+    end(event);
+  };
+  const options = { signal: over.signal };
+  element.addEventListener("pointermove", move, options);
+  for (const name of ["pointerup", "pointercancel"] as const) element.addEventListener(name, up, options);
 }

@@ -8,7 +8,18 @@ export function filterOf(model: Model): (text: string, kind: string) => ((r: Res
   const texts: string[] = [];
   const textOf = (r: Residual) => {
     const place = [model.placeText(r.place), r.place?.function ?? ""];
-    const parts = [r.name, r.type, r.kind, ...place, r.scope, r.module, r.rule, r.reason, r.decision];
+    const parts = [
+      r.name,
+      r.label,
+      r.type,
+      r.kind,
+      ...place,
+      r.scope,
+      r.module,
+      r.rule,
+      r.reason,
+      r.decision,
+    ];
     return parts.join("\n").toLowerCase();
   };
   return (text, kind) => {

@@ -27,6 +27,11 @@ export function plural(n: number, one: string, many = `${one}s`): string {
   return `${formatCount(n)} ${n === 1 ? one : many}`;
 }
 
+/** `12 × f32[3]`, and `f32[3]` for one. */
+export function formatRepeated(n: number, what: string): string {
+  return n > 1 ? `${formatCount(n)} × ${what}` : what;
+}
+
 /** `12.3 kFLOP`, `4 FLOP`. */
 export function formatFlops(n: number): string {
   if (n < 1000) return `${n} FLOP`;
@@ -36,4 +41,9 @@ export function formatFlops(n: number): string {
     if (size < 1000) return `${size.toFixed(1)} ${unit}`;
   }
   return `${(size / 1000).toFixed(1)} PFLOP`;
+}
+
+/** `46 %`, `under 1 %`. */
+export function percent(share: number): string {
+  return share > 0 && share < 1 ? "under 1 %" : `${Math.round(share)} %`;
 }

@@ -1,6 +1,6 @@
 /** A bar between two panes that is dragged, or moved with the arrow keys, to resize them. */
 
-import { h } from "./dom";
+import { drag, h } from "./dom";
 
 /**
  * @param parent holds the panes; its style gets the size of the second one, in percent.
@@ -24,24 +24,12 @@ export function splitter(parent: HTMLElement, axis: "column" | "row", property: 
     bar.setAttribute("aria-valuenow", size.toFixed(0));
   };
   const current = () => Number.parseFloat(getComputedStyle(parent).getPropertyValue(property)) || 36;
-  bar.addEventListener("pointerdown", (event) => {
-    bar.setPointerCapture(event.pointerId);
-    event.preventDefault();
-    const move = (e: PointerEvent) => {
-      const box = parent.getBoundingClientRect();
-      set(
-        axis === "column"
-          ? (100 * (box.right - e.clientX)) / box.width
-          : (100 * (box.bottom - e.clientY)) / box.height,
-      );
-    };
-    const up = () => {
-      bar.removeEventListener("pointermove", move);
-      bar.removeEventListener("pointerup", up);
-    };
-    bar.addEventListener("pointermove", move);
-    bar.addEventListener("pointerup", up);
-  });
+  bar.addEventListener("pointerdown", (event) =>
+    drag(bar, event, ({ clientX, clientY }) => {
+      const { right, bottom, width, height } = parent.getBoundingClientRect();
+      set(axis === "column" ? (100 * (right - clientX)) / width : (100 * (bottom - clientY)) / height);
+    }),
+  );
   bar.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: 2, ArrowUp: 2, ArrowRight: -2, ArrowDown: -2 }[event.key];
     if (by === undefined) return;

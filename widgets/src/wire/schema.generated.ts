@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 11;
+export const VERSION = 15;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -52,6 +52,15 @@ export const HANDED = [
   "each",
 ] as const;
 export type Handed = (typeof HANDED)[number];
+
+export const SCOPES = [
+  "scope",
+  "loop",
+  "repeated",
+  "line",
+  "rest",
+] as const;
+export type ScopeKind = (typeof SCOPES)[number];
 
 export type ColumnName =
   /** number of its stage */
@@ -108,6 +117,8 @@ export type ColumnName =
   | "equation_scope"
   /** FLOPs of it with the programs that it holds; of a while loop, of one iteration */
   | "equation_flops"
+  /** a number that those have in common which one expression led to in repeated layers, calls and iterations */
+  | "equation_group"
   /** the first row that shows the same equation, or -1 if this is the first */
   | "equation_twin"
   /** equation that names axes; its first param says which */
@@ -160,8 +171,20 @@ export type ColumnName =
   | "location_line"
   /** string */
   | "location_function"
+  /** line on which its expression starts, or 0 where that is not known */
+  | "location_start_line"
+  /** where on that line, in code units of UTF-16 from 0 */
+  | "location_start"
+  /** line on which it ends */
+  | "location_end_line"
+  /** where on that one */
+  | "location_end"
   /** string: its variable's name in the listing of the forward program */
   | "residual_name"
+  /** string: what it is called, the user's expression for it where one is found */
+  | "residual_label"
+  /** a number that those have in common that are one expression's values in repeated layers, calls and iterations */
+  | "residual_group"
   /** string: its type, such as '1,000 × f32[3]' for one from each iteration of a scan */
   | "residual_type"
   /** bytes */
@@ -180,8 +203,12 @@ export type ColumnName =
   | "residual_module"
   /** string */
   | "residual_rule"
-  /** string: one sentence */
+  /** string: why it is saved, in a sentence with `` in the place of each of its names */
   | "residual_reason"
+  /** offsets into reason_names, one more than there are residuals */
+  | "residual_names"
+  /** string: a name in the sentence, such as that of a value, a primitive or an argument */
+  | "reason_names"
   /** string: 'saved' or 'offloaded' */
   | "residual_decision"
   /** equation of the forward program that makes it, or -1 */
@@ -207,7 +234,43 @@ export type ColumnName =
   /** string: the path of an argument, or what makes it */
   | "buffer_name"
   /** string, or empty */
-  | "buffer_type";
+  | "buffer_type"
+  /** kept expression it is a value of, or -1 */
+  | "residual_kept"
+  /** string: the user's expression, with what it is assigned to */
+  | "kept_label"
+  /** location, or -1 */
+  | "kept_location"
+  /** bytes of its values, all evaluations together */
+  | "kept_nbytes"
+  /** how often it is evaluated, in layers, calls and iterations */
+  | "kept_times"
+  /** how many values it keeps each time */
+  | "kept_values"
+  /** string: why, in sentences */
+  | "kept_reason"
+  /** scope around it, or -1 */
+  | "scope_parent"
+  /** 1 in the backward pass */
+  | "scope_backward"
+  /** string, or empty */
+  | "scope_name"
+  /** index into SCOPES */
+  | "scope_kind"
+  /** how often it runs each time that the scope around it does */
+  | "scope_count"
+  /** location, or -1 */
+  | "scope_location"
+  /** FLOPs, all iterations together */
+  | "scope_flops"
+  /** equations that hold no program, each once */
+  | "scope_equations"
+  /** offsets into row_of_scope, one more than there are scopes */
+  | "scope_rows"
+  /** equation that is in it, and in no scope inside of it */
+  | "row_of_scope"
+  /** for each step how many equations that hold no program it runs, each once */
+  | "step_equations";
 
 /** One program of a derivation: its rows, or the error that stood in the way of it. */
 export interface Stage {
@@ -249,6 +312,13 @@ export interface CheckResult {
   differences: string[];
 }
 
+/** What a gradient comes to, in words: what it keeps, what most of that is, and its peak; '' where that is not known or not known yet. */
+export interface Headline {
+  keeps: string;
+  largest: string;
+  peak: string;
+}
+
 /** All that the explorer shows, as plain data. */
 export interface View {
   title: string;
@@ -262,5 +332,6 @@ export interface View {
   devices: string[];
   placement: string;
   no_memory: string;
+  headline: Headline;
   is_whole: boolean;
 }

@@ -22,7 +22,7 @@ let worker: Worker | null | undefined;
 let asked = 0;
 const waiting = new Map<number, { shape: Shape; done: (positions: Positions) => void }>();
 
-/** Graphviz, once it is loaded; null where it cannot be. */
+/** Graphviz, once it is loaded; null where it could not be, as while the kernel is busy: it is then got anew if somebody asks for it by name. */
 let dot: Dot | null | undefined;
 let loading: Promise<void> | undefined;
 
@@ -39,6 +39,7 @@ export function place(
 ): void {
   const size = shape.parent.length + shape.from.length;
   const most = by === "layered" ? 0 : by === "graphviz" ? PRETTY_IF_ASKED : PRETTY;
+  if (dot === null && by === "graphviz") dot = loading = undefined;
   if (size > most || dot === null) {
     placeOwn(shape, (positions) => done(positions, false));
     return;

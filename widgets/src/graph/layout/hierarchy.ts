@@ -1,6 +1,7 @@
 /** A stage as boxes in boxes: programs in equations, functions, scopes and modules, and repeated layers folded into one. */
 
 import type { Model } from "../../model/model";
+import type { Place } from "../../model/records";
 import { findRepeats, mix, WORTH } from "./repeats";
 
 export const EQUATION = 0;
@@ -15,6 +16,9 @@ export const STAGE = 5;
 
 /** A function or scope of fewer items gets no box of its own. */
 const FEW = 3;
+
+/** The most characters of an expression in a title. */
+const LONG = 36;
 
 const NONE: readonly number[] = [];
 
@@ -41,7 +45,7 @@ export class Tree {
     for (const stage of stages) {
       const info = model.view.stages[stage]!;
       if (info.programs[1] > info.programs[0])
-        this.roots.push(new Builder(this, model, info.equations).stage(info.label, info.programs[0]));
+        this.roots.push(new Builder(this, model).stage(info.label, info.programs[0]));
     }
   }
 
@@ -98,7 +102,6 @@ export class Tree {
 }
 
 class Builder {
-  private readonly rowsOf = new Map<number, number[]>();
   private readonly paths = new Map<number, readonly string[]>();
   /** For each box what it is like; the same for boxes that can be folded. */
   private readonly likeness = new Map<number, number>();
@@ -106,23 +109,15 @@ class Builder {
   constructor(
     private readonly tree: Tree,
     private readonly model: Model,
-    [from, to]: readonly [number, number],
-  ) {
-    for (let row = from; row < to; row++) {
-      const p = model.program(row);
-      const rows = this.rowsOf.get(p);
-      if (rows) rows.push(row);
-      else this.rowsOf.set(p, [row]);
-    }
-  }
+  ) {}
 
   stage(label: string, program: number): number {
     return this.tree.add(STAGE, label, this.itemsOf(program), -1, program);
   }
 
   private itemsOf(program: number): readonly number[] {
-    const rows = this.rowsOf.get(program);
-    if (rows === undefined) return NONE;
+    const rows = this.model.rowsOf(program);
+    if (rows.length === 0) return NONE;
     const paths = this.pathsOf(rows);
     let shared: readonly string[] | null = null;
     let before: readonly string[] | null = null;
@@ -171,8 +166,7 @@ class Builder {
         ? this.itemsOf(programs[0]!)
         : programs.map((p) => this.noted(tree.add(PROGRAM, model.programLabel(p), this.itemsOf(p), -1, p)));
     const node = tree.add(EQUATION, "", children, row, programs[0] ?? -1);
-    let like = mix(model.column("equation_primitive")[row]!, 1);
-    like = mix(mix(like, model.inputCount(row)), model.outputCount(row));
+    let like = mix(model.group(row), 1);
     for (const child of children) like = mix(like, this.like(child));
     this.likeness.set(node, like);
     return node;
@@ -302,15 +296,36 @@ class Level {
     return low;
   }
 
-  /** What a stretch of items is called: by the boxes in it, else by the functions whose lines it is from. */
+  /** What a stretch of items is called: by the boxes in it, else by the expression or the lines that it is from. */
   private nameOf(items: readonly number[]): string {
     const names = new Set<string>();
     for (const item of items) if (this.tree.row[item]! < 0) names.add(this.tree.title[item]!);
+    const written = names.size === 0 ? this.writtenAs(items) : "";
+    if (written) return written;
     if (names.size === 0)
       for (const item of items) if (this.tree.canOpen(item)) names.add(this.tree.name(item));
     if (names.size === 0) for (const item of items) names.add(this.tree.name(item));
     const all = [...names];
     return all.length > 3 ? `${all.slice(0, 3).join(" · ")} …` : all.join(" · ");
+  }
+
+  /** `jnp.tanh(x @ w + b)`, of which all the others are parts; or `lines 13–15`; empty where they are not of one file. */
+  private writtenAs(items: readonly number[]): string {
+    const { model } = this;
+    const locations = new Set(
+      items.flatMap((item) => this.tree.rows(item)).map((row) => model.column("equation_location")[row]!),
+    );
+    const places = [...locations].map((i) => model.location(i));
+    const [first] = places;
+    if (!first || !places.every((place) => place?.file === first.file)) return "";
+    const isWithin = (a: Place, b: Place) =>
+      (a.startLine - b.startLine || a.start - b.start) >= 0 && (b.endLine - a.endLine || b.end - a.end) >= 0;
+    const whole = places.find((b) => b!.startLine > 0 && places.every((a) => isWithin(a!, b!)));
+    const text = whole ? model.sourceText(whole) : "";
+    if (text) return text.length > LONG ? `${text.slice(0, LONG - 1)}…` : text;
+    const lines = places.map((place) => place!.line);
+    const [from, to] = [Math.min(...lines), Math.max(...lines)];
+    return from === to ? `line ${from}` : `lines ${from}–${to}`;
   }
 
   /** `blocks_0 … blocks_11` */
@@ -416,10 +431,6 @@ export function differences(tree: Tree, node: number): string[] {
         .map((a) => model.atomText(a))
         .join(" "),
     ),
-  );
-  tell(
-    "lines",
-    differing((row) => model.placeText(model.place(row))),
   );
   tell(
     "what is read",

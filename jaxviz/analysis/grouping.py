@@ -1,0 +1,154 @@
+"""What repeats is one: values of one expression in repeated layers, calls and iterations belong together, in every report."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from jaxviz.analysis.walk import primal_equation
+from jaxviz.ir.origin import ancestors, evaluated_by, own_line, written_by
+from jaxviz.ir.syntax import Equation
+
+T = TypeVar("T")
+
+
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
+    """The items of each key, in the order in which the keys are met."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [tuple(group) for group in groups.values()]
+
+
+def repetition(equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> Hashable:
+    """What the values of one expression have in common, each time that it is evaluated.
+
+    The instructions that were under way from the user's own code on, with the operations and the rules that made the value of them. Two
+    operations of one expression differ in that, and so do two calls of a library's function in two of its lines.
+
+    Args:
+      equation: what makes the value.
+      within: the equations that hold its program, outermost first.
+      place: which of its results it is.
+    """
+    steps: list[Hashable] = []
+    for chain in _up_to_own_code(equation, within):
+        steps.append(tuple((a.primitive.name, a.origin.rule if a.origin is not None else "") for a in chain))
+        steps.append(_written(chain))
+    return place, *steps
+
+
+def evaluation(equation: Equation, within: Sequence[Equation] = ()) -> Hashable:
+    """What all that is computed for one expression has in common, in the forward and the backward program, each time that it is evaluated.
+
+    Of what a library computes for it, each of the library's own expressions is one by itself.
+    """
+    written = primal_equation(equation).source
+    if own_line(written) is not None:
+        return evaluated_by(written)  # as most
+    made = _up_to_own_code(equation, within)
+    return tuple(next((x for a in reversed(chain) if (x := evaluated_by(a.source))), None) for chain in made)
+
+
+def _up_to_own_code(equation: Equation, within: Sequence[Equation]) -> Iterator[tuple[Equation, ...]]:
+    """An equation with those that it came from, and the same of those that hold it, innermost first, as far as the user's own code."""
+    for e in (equation, *reversed(within)):
+        chain = (e, *ancestors(e))
+        yield chain
+        if any(own_line(a.source) is not None for a in chain):
+            return
+
+
+def _written(chain: Iterable[Equation]) -> Hashable:
+    return next((w for a in chain if (w := written_by(a.source))), None)
+
+
+def repetitions(equations: Sequence[Equation], holders: Sequence[int]) -> list[int]:
+    """A number for each equation, the same for those whose `repetition` is the same: of very many, for which what they share is looked at once.
+
+    Args:
+      equations: those that hold programs before those in them.
+      holders: for each the place of the one that holds its program, or -1.
+    """
+    operations: dict[tuple[str, str, int], int] = {}
+    writings: dict[Hashable, int] = {None: -1}
+    of_source: dict[int, tuple[int, bool]] = {}
+    steps: dict[Equation, tuple[int, int, bool]] = {}
+
+    def step(e: Equation) -> tuple[int, int, bool]:
+        """The operations and rules that it is of, and the instructions that led to it, as numbers; and whether these begin in the user's own code."""
+        origin, source = e.origin, e.source
+        came_from = origin.equation if origin is not None else None
+        earlier = (-1, -1, False) if came_from is None else steps.get(came_from) or step(came_from)
+        before, written_before, was_own = earlier
+        if id(source) not in of_source:
+            written = writings.setdefault(written_by(source) or None, len(writings))
+            of_source[id(source)] = written, own_line(source) is not None
+        written, is_own = of_source[id(source)]
+        made_by = e.operation.primitive.name, origin.rule if origin is not None else "", before
+        steps[e] = (
+            operations.setdefault(made_by, len(operations)),
+            written if written >= 0 else written_before,
+            is_own or was_own,
+        )
+        return steps[e]
+
+    groups: dict[tuple[int, int, int], int] = {}
+    found: list[int] = []
+    for e, holder in zip(equations, holders, strict=True):
+        operation, written, is_own = steps.get(e) or step(e)
+        within = -1 if is_own or holder < 0 else found[holder]
+        found.append(groups.setdefault((operation, written, within), len(groups)))
+    return found
+
+
+def pattern(path: str) -> str:
+    """A path, or a sentence with paths, without the numbers of layers, so that it is the same for each: `params['layers'][#]['w1']`.
+
+    >>> pattern("params['block_3']['w1']")
+    "params['block_#']['w1']"
+    """
+    return _NUMBER.sub("#", path)
+
+
+_NUMBER = re.compile(r"(?<=\[)\d+(?=\])|(?<=_)\d+\b|(?<=\bresult )\d+\b")
+"""An index, the number at the end of a module's name, or that of a result."""
+
+
+def alike(names: Sequence[str]) -> str:
+    """One name for several that differ in numbers: `params['layers'][0…11]['q']`; of others the first is named."""
+    different = list(dict.fromkeys(names))
+    if len(different) == 1:
+        return different[0]
+    if len(set(map(pattern, different))) > 1:
+        return f"{different[0]} and others"
+    numbers = zip(*(map(int, _NUMBER.findall(name)) for name in different), strict=True)
+    ranges = iter([str(n[0]) if len(set(n)) == 1 else f"{min(n)}…{max(n)}" for n in numbers])
+    return _NUMBER.sub(lambda _: next(ranges), different[0])
+
+
+def without_repeats(groups: Iterable[Sequence[str]]) -> Callable[[str], Hashable]:
+    """What tells a path from others but for the numbers that differ within a group: those of layers, and not the `1` of `Dense_1` in each."""
+    repeats: dict[str, set[int]] = {}
+    for group in groups:
+        for same in grouped(dict.fromkeys(group), pattern):
+            numbers = zip(*map(_NUMBER.findall, same), strict=True)
+            differ = (i for i, of_each in enumerate(numbers) if len(set(of_each)) > 1)
+            repeats.setdefault(pattern(same[0]), set()).update(differ)
+
+    def key(path: str) -> Hashable:
+        left_out = repeats.get(pattern(path), ())
+        return pattern(path), *(n for i, n in enumerate(_NUMBER.findall(path)) if i not in left_out)
+
+    return key
+
+
+def most_alike(sentences: Sequence[str]) -> str:
+    """One sentence for several: what most of them say, but for numbers; and how many say something else."""
+    counts = Counter(map(pattern, sentences))
+    most, n = counts.most_common(1)[0]
+    said = alike([s for s in sentences if pattern(s) == most])
+    others = len(sentences) - n
+    return said if not others else f"{said} ({n} of {len(sentences)}; the other{'s' * (others > 1)} for another reason)"

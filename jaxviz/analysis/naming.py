@@ -1,0 +1,178 @@
+"""What a value is called in reports: the expression that was written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxviz.analysis.walk import location_of, own_location_of, primal_equation, programs_in, with_holders
+from jaxviz.ir.expressions import assigned_at, expression_at, shortened_expression
+from jaxviz.ir.origin import Instructions, Location, ancestors, own_line, written_by
+from jaxviz.ir.syntax import Atom, Equation, Program
+
+ROOM = 72
+"""The longest expression in a name; a longer one is cut after a token."""
+
+ROOM_IN_SENTENCE = 44
+"""The same for a name within a sentence about another value."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The names of what a function's gradient computes.
+
+    Args:
+      program: the function as it was traced.
+      forward: its forward program, for the values of custom rules.
+    """
+
+    program: Program
+    forward: Program | None = None
+
+    @cached_property
+    def _home(self) -> dict[Equation, Program]:
+        """The program that each equation stands in."""
+        return {e: program for program in programs_in(self.program) for e in program.equations}
+
+    @cached_property
+    def _holders(self) -> dict[Equation, tuple[Equation, ...]]:
+        """The equations that hold each of the function's own, and of the forward program."""
+        programs = (self.program,) if self.forward is None else (self.forward, self.program)
+        return {e: within for program in programs for e, within in with_holders(program) if within}
+
+    def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
+        """The user's line of an equation, whatever it was taken out of; a library's, where it is on none of the user's."""
+        return own_location_of(equation, within) or location_of(equation, self.held(equation, within))
+
+    def held(self, equation: Equation, within: Sequence[Equation]) -> Sequence[Equation]:
+        """The equations that hold an equation: of one that was taken out of a loop, since it is the same each time, those that it came from."""
+        if own_location_of(equation, within) is not None:
+            return within
+        outermost = within[0] if within else equation
+        known = (self._holders[e] for e in (outermost, primal_equation(outermost)) if e in self._holders)
+        return (*next(known, ()), *within)
+
+    @cached_property
+    def _readers(self) -> dict[Program, dict[Atom, list[Equation | None]]]:
+        return {}
+
+    def _readers_in(self, program: Program) -> dict[Atom, list[Equation | None]]:
+        """The equations of a program that read each value; None among them for a result of the program."""
+        if program not in self._readers:
+            found: dict[Atom, list[Equation | None]] = {a: [None] for a in program.outvars}
+            for e in program.equations:
+                for a in e.invars:
+                    found.setdefault(a, []).append(e)
+            self._readers[program] = found
+        return self._readers[program]
+
+    def name(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0, room: int = ROOM) -> str:
+        """`jnp.tanh(x @ w + b)`, or `exp in jax.nn.softmax(x, -1)` for what is computed on the way to an expression's value.
+
+        Args:
+          equation: what makes the value.
+          within: the equations that hold its program, outermost first.
+          place: which of its results it is.
+          room: how long its expression may be.
+
+        Returns:
+          the name; '' where no expression is found, as for code without source.
+        """
+        at = own_location_of(equation, within)
+        if at is None:
+            within = self.held(equation, within)
+            at = own_location_of(equation, within)
+        text = expression_at(at)
+        if not text:
+            return ""
+        shown = shortened_expression(text, room)
+        if _is_of_rule(equation):
+            return f"{equation.primitive.name} in the derivative of {self._of_rule(equation, within, shown)}"
+        return shown if self.is_whole(equation, within, place) else f"{equation.primitive.name} in {shown}"
+
+    def _of_rule(self, equation: Equation, within: Sequence[Equation], shown: str) -> str:
+        """What a rule was applied to: one operation on the way to an expression's value, or all of it."""
+        source = next(e for e in ancestors(equation) if not _is_of_rule(e))
+        return shown if self.is_whole(source, within, 0) else f"{source.primitive.name} in {shown}"
+
+    def assigned(self, equation: Equation, within: Sequence[Equation] = (), place: int = 0) -> str:
+        """The variable that the value is assigned to in the user's source; '' where it is part of an expression."""
+        within = self.held(equation, within)
+        if _is_of_rule(equation) or not self.is_whole(equation, within, place):
+            return ""
+        return assigned_at(own_location_of(equation, within))
+
+    def _is_alone(self, equation: Equation) -> bool:
+        """Whether all that its expression was evaluated for in the forward program is this operation."""
+        return len(self._of_expression.get(_own(written_by(equation.source)), ())) <= 1
+
+    @cached_property
+    def _of_expression(self) -> dict[Hashable, set[Hashable]]:
+        """For each expression the instructions of JAX's that it led to in the forward program."""
+        found: dict[Hashable, set[Hashable]] = {}
+        for _, e in self.forward.walk() if self.forward is not None else ():
+            written = written_by(e.source)
+            found.setdefault(_own(written), set()).add(written)
+        return found
+
+    def is_whole(self, equation: Equation, within: Sequence[Equation], place: int) -> bool:
+        """Whether a value is that of the user's expression: something outside of the expression reads it."""
+        if _is_of_users_rule(equation):
+            return self._is_alone(equation)
+        for depth, e in reversed(list(enumerate((*within, equation)))):
+            source = primal_equation(e)
+            program = self._home.get(source)
+            if program is None:  # the body of a call that the forward program has a copy of
+                source, bodies = e, (body for _, body in within[depth - 1].programs) if depth else ()
+                program = next((body for body in bodies if e in body.equations), None)
+            if program is None or place >= len(source.outvars):
+                return False
+            value = source.outvars[place]
+            if own_line(source.source) is not None:
+                return any(_is_outside(r, source) for r in self._readers_in(program).get(value, ()))
+            # A library's jitted function: its results are what its call results in.
+            if value not in program.outvars:
+                return False
+            place = program.outvars.index(value)
+        return False
+
+
+def written_at(location: Location | None, room: int = ROOM) -> str:
+    """`h = jnp.tanh(x @ w)`: the expression at a location, with what it is assigned to; '' where there is none to be found."""
+    expression = shortened_expression(expression_at(location), room)
+    assigned = assigned_at(location) if expression else ""
+    return f"{assigned} = {expression}" if assigned else expression
+
+
+def _is_of_rule(equation: Equation) -> bool:
+    """Whether a derivative rule of JAX's or a library's made it, where the function itself has no such equation."""
+    origin = equation.origin
+    if origin is None or origin.equation is None or origin.role in ("primal", "recomputation", "dummy"):
+        return False
+    return not _is_of_users_rule(equation)
+
+
+def _is_of_users_rule(equation: Equation) -> bool:
+    """Whether it was written in a custom rule of the user's, and has an expression of its own."""
+    if equation.origin is None or equation.origin.equation is None or own_line(equation.source) is None:
+        return False
+    if equation.source is equation.origin.equation.source:
+        return False  # as most
+    of_call = [_own(written_by(e.source)) for e in ancestors(equation) if own_line(e.source) is not None]
+    return _own(written_by(equation.source)) not in of_call
+
+
+def _is_outside(reader: Equation | None, equation: Equation) -> bool:
+    """Whether a reader of an equation's result is no part of the same evaluation of the user's expression."""
+    if reader is None:
+        return True
+    if reader.source is equation.source:  # of one call that has been inlined
+        return False
+    mine, other = written_by(equation.source), written_by(reader.source)
+    # What the very same instructions made, they made when they were run again.
+    return mine == other or _own(mine) != _own(other)
+
+
+def _own(written: Instructions | None) -> Hashable:
+    return written.outermost if written is not None else None

@@ -1,0 +1,120 @@
+"""The forward program of a gradient as a reader sees it: where its values come from, and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxviz import higher_order
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
+from jaxviz.analysis.walk import Source, Tracer, defined_at, primal_equation
+from jaxviz.derivation import Derivation
+from jaxviz.ir import compat
+from jaxviz.ir.expressions import shows_source, unpacked_name
+from jaxviz.ir.origin import Location, definition
+from jaxviz.ir.own_code import is_own
+from jaxviz.ir.syntax import Atom, Equation, Literal, Var
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The forward program as a reader sees it: names, producers, where its function is defined."""
+
+    names: Mapping[Var, str]
+    sources: Tracer
+    constants: frozenset[Var]
+    arguments: Mapping[Var, str]
+    definition: Location
+    derivation: Derivation
+    naming: Naming
+
+    @staticmethod
+    def of(derivation: Derivation, names: Mapping[Var, str]) -> Site:
+        forward = derivation.forward
+        arguments = {v: n for v, n in zip(derivation.primal.invars, derivation.primal.arg_names, strict=True) if n}
+        where = defined_at(derivation.primal)
+        return Site(
+            names,
+            Tracer(forward),
+            frozenset(forward.constvars),
+            arguments,
+            where,
+            derivation,
+            Naming(derivation.primal, forward),
+        )
+
+    def name(self, atom: Atom) -> str:
+        """The path of an argument, the value of a literal, or the name in the forward program."""
+        if isinstance(atom, Literal):
+            return str(atom.val)
+        return self.names.get(atom, "_")
+
+    def called(self, value: Var) -> str:
+        """What a value of the forward program is called: the expression that makes it, the path of an argument, or else its name there."""
+        key = value, shows_source()
+        if key not in self._called:
+            source = self.sources(value)[0]
+            equation = source.equation
+            room = ROOM_IN_SENTENCE
+            named = "" if equation is None else self.naming.name(equation, source.within, source.place, room)
+            self._called[key] = named or self.operand(value)
+        return self._called[key]
+
+    @cached_property
+    def _called(self) -> dict[tuple[Var, bool], str]:
+        return {}
+
+    def operand(self, atom: Atom) -> str:
+        return self.arguments.get(atom) or self.name(atom) if isinstance(atom, Var) else self.name(atom)
+
+    def expression(self, source: Source) -> str:
+        """`jnp.cos(x)`: the user's expression for a value, or the path of an argument.
+
+        Where there is no source it is the operation and its operands, by the paths of arguments and the names of other values: `cos(a)`.
+        """
+        equation = source.equation
+        if equation is None:
+            return self.operand(source.atom)
+        if equation.primitive is compat.name_p:
+            where = f" in {self.place(source)}" if source.within else ""
+            return f"checkpoint_name {equation.params['name']!r}{where}"
+        named = self.naming.name(equation, source.within, source.place)
+        if named:
+            return named
+        operands = ", ".join(self.operand(a) for a in equation.invars[:4])
+        if not source.within:
+            return f"{equation.primitive.name}({operands})"
+        return f"{equation.primitive.name} in {self.place(source)}"
+
+    def assigned(self, source: Source) -> str:
+        """The variable that a value is assigned to in the user's source: of one that a loop carries, the name that its body has for it."""
+        if source.equation is None:
+            return ""
+        of_loop = _loop_variable(*source.carry) if source.carry is not None else ""
+        return of_loop or self.naming.assigned(source.equation, source.within, source.place)
+
+    def place(self, source: Source) -> str:
+        """`branch 1 of cond in scan`: the bodies that a value is made in, innermost first."""
+        numbers = dict(source.branches)
+        parts = []
+        for holder in reversed(source.within):
+            name = call_name(holder)
+            parts.append(f"branch {numbers[holder]} of {name}" if holder in numbers else name)
+        return " in ".join(dict.fromkeys(parts))
+
+
+def _loop_variable(loop: Equation, carried: Atom) -> str:
+    """`x` for what goes round in a loop whose body is `def body(x, w)`, `h` where the body begins with `h, c = carry`; '' if not known."""
+    for body in higher_order.bodies(primal_equation(loop)):
+        program, at = body.program, definition(body.program.debug_info)
+        if carried in program.invars and at is not None and is_own(at.file):
+            return unpacked_name(at, program.arg_names[program.invars.index(carried)])
+    return ""
+
+
+def call_name(equation: Equation) -> str:
+    """The name of the function that an equation calls, or what kind of equation it is."""
+    if higher_order.of(equation).is_checkpoint:
+        return "checkpoint"
+    return str(equation.params.get("name", equation.primitive.name))

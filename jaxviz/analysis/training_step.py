@@ -1,0 +1,394 @@
+"""A training step: a function that takes a gradient itself, and has an optimizer make use of it.
+
+While the step is traced, the function whose gradient it takes is derived by jaxviz, and the forward and the backward pass stand in the step as
+one equation each. So the memory of a step is modelled with both passes where they are, and other passes, such as those of a plan, can stand
+in their place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import batching
+
+from jaxviz.analysis.devices import types_to_lower
+from jaxviz.analysis.walk import with_holders
+from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, placed_at, positions
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT, jit_operation
+from jaxviz.higher_order.shard_map import SHARD_MAP
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr, trace_rule, with_programs
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+from jaxviz.ir.trace import Traced, trace_call, with_fixed
+from jaxviz.report.tables import nbytes
+
+pass_p: Any = Primitive("gradient_pass")
+"""The forward or the backward pass of a gradient, while a step is traced."""
+pass_p.multiple_results = True
+pass_p.def_abstract_eval(lambda *_, out_avals, **__: list(out_avals))
+
+
+class _Mapped(Exception):
+    """A gradient is taken under `jax.vmap`, so that its passes are not those of the function."""
+
+
+def _batched(*_: Any, **__: Any) -> Any:
+    raise _Mapped
+
+
+batching.primitive_batchers[pass_p] = _batched
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """The two passes of a gradient.
+
+    Args:
+      forward: inputs → results, residuals.
+      backward: residuals, cotangents of the results → cotangents of the inputs.
+    """
+
+    forward: Program
+    backward: Program
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedStep:
+    """A training step with the passes of its gradients as calls.
+
+    Args:
+      program: the step.
+      forward, backward: the equations that call the passes of the gradient that it is about, with the results of the forward pass that are
+        no residuals.
+    """
+
+    program: Program
+    forward: Mapping[Equation, int]
+    backward: frozenset[Equation]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingStep:
+    """A function that takes a gradient.
+
+    Args:
+      traced: the step, with an equation for each pass.
+      gradients: of the functions that it differentiates; what one of these closes over are inputs that it is not differentiated in.
+      mark: which of them it is about: the one that keeps most.
+      maps: the `shard_map`s in which it is taken, outermost first.
+      placed: for each input of the step its sharding, as for a derivation.
+      out_tree: the structure of its results.
+    """
+
+    traced: Program
+    gradients: tuple[Derivation, ...]
+    mark: int
+    maps: tuple[Operation, ...]
+    placed: tuple[Any, ...]
+    out_tree: Any
+
+    @property
+    def gradient(self) -> Derivation:
+        return self.gradients[self.mark]
+
+    @property
+    def about(self) -> str:
+        """ "training step `train_step`, which takes the gradient of `loss` in `params`"."""
+        return f"training step `{self.traced.name}`, which takes the {self.gradient.gradient}"
+
+    @property
+    def types(self) -> list[jax.ShapeDtypeStruct]:
+        """Of its inputs, as they are placed."""
+        return types_to_lower(self.traced, self.placed)
+
+    def opened(self, passes: Passes | None = None) -> OpenedStep:
+        """The step with calls of the passes of its gradients.
+
+        Args:
+          passes: what stands in the place of those of `gradient`; its forward and its backward pass by default.
+        """
+        all_passes = [Passes(d.forward, d.backward) for d in self.gradients]
+        if passes is not None:
+            all_passes[self.mark] = passes
+        opening = _Opening(all_passes, [len(d.primal.outvars) for d in self.gradients], self.mark)
+        return OpenedStep(opening.program(self.traced), opening.forward, frozenset(opening.backward))
+
+
+class _Opening:
+    def __init__(self, passes: Sequence[Passes], n_results: Sequence[int], mark: int):
+        self.passes = passes
+        self.n_results = n_results
+        self.mark = mark
+        self.done: dict[Program, Program] = {}
+        self.kept: dict[int, tuple[Atom, ...]] = {}
+        """By gradient the residuals of the forward pass that was met last."""
+        self.forward: dict[Equation, int] = {}
+        self.backward: set[Equation] = set()
+
+    def program(self, given: Program) -> Program:
+        if given not in self.done:
+            self.done[given] = replace(given, equations=tuple(map(self.equation, given.equations)))
+        return self.done[given]
+
+    def equation(self, e: Equation) -> Equation:
+        if e.primitive is not pass_p:
+            operation = with_programs(e.operation, self.program) if e.programs else e.operation
+            return e if operation is e.operation else Equation(operation, e.invars, e.outvars, e.source, e.origin)
+        mark = e.params["mark"]
+        passes, n_results = self.passes[mark], self.n_results[mark]
+        if e.params["is_forward"]:
+            residuals = [Var(a.aval) for a in passes.forward.outvars[n_results:]]
+            self.kept[mark] = tuple(residuals)
+            outvars = (*e.outvars[:n_results], *residuals)
+            made = Equation(_call(passes.forward), e.invars, outvars, e.source)
+            if mark == self.mark:
+                self.forward[made] = n_results
+        else:
+            cotangents = e.invars[len(e.invars) - e.params["n_cotangents"] :]
+            made = Equation(_call(passes.backward), (*self.kept[mark], *cotangents), e.outvars, e.source)
+            if mark == self.mark:
+                self.backward.add(made)
+        return made
+
+
+def _call(program: Program) -> Operation:
+    return jit_operation(_jit(), program, [None] * len(program.invars), [None] * len(program.outvars))
+
+
+@cache
+def _jit() -> Operation:
+    """A jit as JAX makes it, to make others of."""
+    made = read_jaxpr(jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0))
+    return next(e.operation for e in made.equations if e.primitive is JIT.primitive)
+
+
+@deep_stack
+def trace_training_step(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], wanted: Sequence[int] = ()
+) -> TrainingStep | None:
+    """A function as a training step; None where it takes no gradient, or takes it under `jax.vmap`.
+
+    Args:
+      f: takes gradients by `jax.grad`, `jax.value_and_grad` or `jax.vjp`, or by what a library makes of them.
+      args, kwargs: what to call it with.
+      wanted: the positional arguments all of whose leaves are inputs, Python numbers too.
+
+    Raises:
+      what tracing raises.
+    """
+    *_, is_input = flat_arguments(args, kwargs, wanted)
+    call, inputs, info = with_fixed(f, args, kwargs, is_input)
+    taken: list[Derivation] = []
+    try:
+        with compat.replaced_vjp(partial(_taken, taken)):
+            traced = trace_call(call, inputs, debug_info=info)
+    except _Mapped:
+        return None
+    found = {e.params["mark"]: within for e, within in with_holders(traced.program) if e.primitive is pass_p}
+    if not found or traced.program.is_path:
+        return None
+    size = lambda mark: sum(nbytes(a.aval) for a in taken[mark].linearized.residuals)
+    mark = max(found, key=size)
+    maps = tuple(e.operation for e in found[mark] if of(e) is SHARD_MAP)
+    return TrainingStep(traced.program, tuple(taken), mark, maps, tuple(map(placed_at, inputs)), traced.out_tree)
+
+
+def step_of(
+    f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], derivation: Derivation, argnums: Argnums
+) -> TrainingStep | None:
+    """A function as a training step, where it is one: it takes a gradient, and its result is more than one real number.
+
+    A loss whose result is a number may take gradients too, as a penalty on one does; it is differentiated itself.
+
+    Args:
+      f, args, kwargs: the call.
+      derivation: of the function.
+      argnums: the arguments that this is differentiated in.
+    """
+    results = derivation.primal.out_avals
+    is_loss = (
+        len(results) == 1 and results[0].shape == () and jax.numpy.issubdtype(results[0].dtype, jax.numpy.floating)
+    )
+    if is_loss or not callable(f) or derivation.primal.is_path:
+        return None
+    return trace_training_step(f, args, kwargs, positions(f, args, argnums))
+
+
+def step_function(step: TrainingStep, loss: Program | None = None) -> Callable[..., list[Any]]:
+    """A training step as a function of its flat inputs, whose gradient is JAX's.
+
+    Args:
+      step: the step.
+      loss: what stands in the place of the function that it differentiates, such as one with the checkpoints of a plan.
+    """
+    primal = loss if loss is not None else step.gradient.primal
+    with contextlib.ExitStack() as stack:
+        for operation in step.maps:
+            stack.enter_context(compat.inside_shard_map(operation))
+        passes = passes_of_jax(primal, step.gradient)
+    return as_function(step.opened(passes).program)
+
+
+def passes_of_jax(loss: Program, like: Derivation) -> Passes:
+    """The passes that `jax.vjp` makes of a function.
+
+    Args:
+      loss: the function.
+      like: a derivation of it, which says in what it is differentiated and which of its results are.
+    """
+    n_results = len(loss.outvars) if like.n_results is None else like.n_results
+    function, active = as_function(loss), like.nonzeros
+    seen: list[Any] = []
+
+    def forward(*inputs: Any) -> list[Any]:
+        def of_active(*given: Any) -> tuple[list[Any], list[Any]]:
+            rest = iter(given)
+            outs = function(*(next(rest) if nz else x for nz, x in zip(active, inputs, strict=True)))
+            return outs[:n_results], outs[n_results:]
+
+        results, pull, aux = jax.vjp(of_active, *(x for nz, x in zip(active, inputs, strict=True) if nz), has_aux=True)
+        residuals, tree = jax.tree.flatten(pull)
+        seen[:] = [tree]
+        return [*results, *aux, *residuals]
+
+    traced = trace_rule(forward, loss.in_avals)
+    residual_types = traced.out_avals[len(loss.outvars) :]
+    given = like.linearized.nonzeros_out
+    results = [v.aval.to_ct_aval() for v in loss.outvars[:n_results]]
+
+    def backward(*inputs: Any) -> list[Any]:
+        pull = jax.tree.unflatten(seen[0], inputs[: len(residual_types)])
+        rest = iter(inputs[len(residual_types) :])
+        found = pull([next(rest) if nz else compat.zeros(a) for nz, a in zip(given, results, strict=True)])
+        reached = [r for r, nz in zip(like.reached, active, strict=True) if nz]
+        return [x for x, r in zip(found, reached, strict=True) if r]
+
+    cotangent_types = [a for a, nz in zip(results, given, strict=True) if nz]
+    return Passes(traced, trace_rule(backward, (*residual_types, *cotangent_types)))
+
+
+@contextlib.contextmanager
+def taking_gradient_of(loss: Program, step: TrainingStep) -> Iterator[None]:
+    """Has a training step, when it is run, take the gradient of another function: such as one with the checkpoints of a plan.
+
+    Args:
+      loss: as the program of what the step differentiates, in its place.
+      step: the step.
+    """
+    marks = itertools.count()
+
+    def vjp(
+        original: Callable[..., Any], fun: Callable[..., Any], *primals: Any, has_aux: bool = False, **options: Any
+    ) -> Any:
+        call = _Call.of(fun, primals, has_aux, options)
+        if call is None or next(marks) != step.mark:
+            return original(fun, *primals, has_aux=has_aux, **options)
+        traced, expected = call.traced, [v.aval for v in step.gradient.primal.invars]
+        if [v.aval.str_short() for v in call.program.invars] != [a.str_short() for a in expected]:
+            raise TypeError(f"{step.traced.name} takes the gradient of another function than when it was planned")
+
+        def of_loss(*given: Any) -> Any:
+            outs = as_function(loss)(*call.consts, *jax.tree.leaves(given))
+            value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
+            return (value, traced.rebuild_aux(outs[traced.n_results :])) if has_aux else value
+
+        return original(of_loss, *primals, has_aux=has_aux)
+
+    with compat.replaced_vjp(vjp, key=_Same(loss)):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """A key for one function, which is as long as JAX keeps what it traced for it."""
+
+    loss: Program
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.loss is other.loss
+
+    def __hash__(self) -> int:
+        return id(self.loss)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call of `jax.vjp` that is derived: how it was traced; and as a program, with the values that it closes over."""
+
+    traced: Traced
+    program: Program
+    consts: tuple[Any, ...]
+
+    @staticmethod
+    def of(
+        fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, options: Mapping[str, Any]
+    ) -> _Call | None:
+        """None for one that is left to JAX: of a function whose Python looks at values, or that prints, or with options of its own."""
+        info = compat.differentiated_debug_info(fun, primals)
+        traced = trace_call(fun, primals, has_aux=has_aux, debug_info=info)
+        program, consts = _closed(traced.program)
+        if program.is_path or any(map(compat.is_real_effect, program.effects)) or any(options.values()):
+            return None
+        return _Call(traced, program, consts)
+
+
+def _taken(
+    taken: list[Derivation], original: Callable[..., Any], fun: Callable[..., Any], *primals: Any, has_aux: bool = False,
+    **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What `jax.vjp` gives, with its passes as one equation each."""
+    call = _Call.of(fun, primals, has_aux, options)
+    if call is None:
+        given: tuple[Any, ...] = original(fun, *primals, has_aux=has_aux, **options)
+        return given
+    traced, program, consts = call.traced, call.program, call.consts
+    n_consts, avals = len(consts), [v.aval for v in traced.program.invars]
+    active = [i + n_consts for i, a in enumerate(avals) if not compat.is_float0(a.to_tangent_aval())]
+    derivation = replace(derive(program, argnums=active), n_results=traced.n_results)
+    mark = len(taken)
+    taken.append(derivation)
+    n = len(program.outvars)
+    outs = pass_p.bind(
+        *consts, *traced.leaves, mark=mark, is_forward=True, out_avals=_types(derivation.forward.outvars)
+    )
+    value = jax.tree.unflatten(traced.out_tree, outs[: traced.n_results])
+    residuals = outs[n:]
+
+    def pull_back(cotangent: Any) -> Any:
+        leaves = map(compat.canonicalize, jax.tree.leaves(cotangent))
+        given = [ct for ct, nz in zip(leaves, derivation.linearized.nonzeros_out, strict=False) if nz]
+        backward = derivation.backward
+        made = iter(
+            pass_p.bind(
+                *residuals, *given, mark=mark, is_forward=False, n_cotangents=len(given), out_avals=_types(backward.outvars)
+            )
+        )  # fmt: skip
+        found = [
+            next(made) if reached else compat.zeros(a.to_ct_aval())
+            for a, reached in zip(avals, derivation.reached[n_consts:], strict=True)
+        ]
+        return jax.tree.unflatten(jax.tree.structure(primals), found)
+
+    return (value, pull_back, traced.rebuild_aux(outs[traced.n_results : n])) if has_aux else (value, pull_back)
+
+
+def _types(atoms: Sequence[Atom]) -> tuple[Any, ...]:
+    return tuple(a.aval for a in atoms)
+
+
+def _closed(program: Program) -> tuple[Program, tuple[Any, ...]]:
+    """A program with what it closes over as its first inputs, and these values."""
+    names = (*("a value that it closes over" for _ in program.constvars), *program.arg_names)
+    info = compat.derived_debug_info(program.debug_info, names, len(program.outvars))
+    invars = (*program.constvars, *program.invars)
+    return replace(program, constvars=(), consts=(), invars=invars, debug_info=info), program.consts

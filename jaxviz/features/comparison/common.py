@@ -1,0 +1,64 @@
+"""What two sequences have in common: a longest common subsequence, with a bit for each element of the other one.
+
+Programs of repeated layers have each kind of equation hundreds of times, which takes `difflib` minutes. Here each element of the one sequence
+is a few operations on a number of as many bits as the other one has elements.
+
+Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004), and of its ancestors Allison and Dix (1986).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from math import isqrt
+
+
+def common_places(left: Sequence[Hashable], right: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Places of what two sequences have in common, in order: as much as there is."""
+    n = min(len(left), len(right))
+    head = next((i for i in range(n) if left[i] != right[i]), n)
+    tail = next((i for i in range(n - head) if left[-1 - i] != right[-1 - i]), n - head)
+    yield from ((i, i) for i in range(head))
+    middle = _longest(left[head : len(left) - tail], right[head : len(right) - tail])
+    yield from ((head + i, head + j) for i, j in middle)
+    yield from ((len(left) - tail + i, len(right) - tail + i) for i in range(tail))
+
+
+def _longest(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    if not left or not right:
+        return []
+    where: defaultdict[Hashable, int] = defaultdict(int)
+    for j, x in enumerate(right):
+        where[x] |= 1 << j
+    bits = (1 << len(right)) - 1
+
+    def rows(start: int, end: int, row: int) -> list[int]:
+        """From the row before `start`, those up to `end`. In row i a zero says that one more is in common with the first i elements."""
+        made = [row]
+        for x in left[start:end]:
+            matches = row & where.get(x, 0)
+            row = ((row + matches) | (row - matches)) & bits
+            made.append(row)
+        return made
+
+    # All rows of a large comparison would fill the memory: some are kept, and those in between made again.
+    step = max(isqrt(len(left)), 1)
+    kept = [bits]
+    for start in range(0, len(left), step):
+        kept.append(rows(start, start + step, kept[-1])[-1])
+    found: list[tuple[int, int]] = []
+    i, j, block = len(left), len(right), -1
+    here: list[int] = []
+    while i and j:
+        if (i - 1) // step != block:
+            block = (i - 1) // step
+            here = rows(block * step, (block + 1) * step, kept[block])
+        at = i - block * step
+        if here[at] >> (j - 1) & 1:
+            j -= 1
+            continue
+        i -= 1
+        if here[at - 1] >> (j - 1) & 1:
+            j -= 1
+            found.append((i, j))
+    return found[::-1]

@@ -1,0 +1,499 @@
+"""What each byte of a compiled program is: a value of the gradient, or XLA's own, and for which equations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from jaxviz.analysis.grouping import pattern, repetition
+from jaxviz.analysis.walk import defined_at, primal_equation
+from jaxviz.features.compiled_memory.buffers import Buffer
+from jaxviz.features.compiled_memory.module import Instruction, Module, Shape, Value
+from jaxviz.features.compiled_memory.places import Place, Places
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Equation
+
+Kind = Literal[
+    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy", "layout", "padding",
+    "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
+]  # fmt: skip
+KINDS: tuple[Kind, ...] = (
+    "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy", "layout", "padding",
+    "double buffer", "offloaded", "fusion", "scratch", "unused", "not attributed",
+)  # fmt: skip
+OWN = KINDS[KINDS.index("merged") :]
+"""What is XLA's own: no value that the gradient has there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a buffer is.
+
+    Args:
+      kind: one of `KINDS`.
+      what: the expression that makes it, the path of an argument, whose cotangent it is.
+      type: of what is in it.
+      location: the user's line; None where it is not known.
+      why: why it is there: the reason of a residual, or what XLA has it for.
+      residual: its number among the residuals, where it holds one.
+      repeats: the same for what one expression makes in repeated layers, calls and iterations.
+      padding: the bytes beyond those of its elements.
+      equation: what makes it.
+      stands_in: whether it is another value, from which the residual is computed anew.
+    """
+
+    kind: Kind
+    what: str
+    type: str
+    location: Location | None = None
+    why: str = ""
+    residual: int | None = None
+    repeats: Hashable = None
+    padding: int = 0
+    equation: Equation | None = None
+    stands_in: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The equations that a value was made from, and what was done with it since.
+
+    Args:
+      numbers: of the equations.
+      stacked: whether it is collected, an iteration at a time.
+      sliced: whether it is taken out of such a collection.
+      copied: the instruction that copies it, where one does.
+      carried: whether it goes round in a loop.
+      serves: whether the equations do not make it, but read what it is made for.
+      computed: what computes it from their value, where that is an instruction of XLA's own.
+      argument: the argument that it is, where no equation makes it.
+    """
+
+    numbers: tuple[int, ...]
+    stacked: bool = False
+    sliced: bool = False
+    copied: Instruction | None = None
+    carried: bool = False
+    serves: bool = False
+    computed: Instruction | None = None
+    argument: Value | None = None
+
+
+_COPIES = ("copy", "copy-start", "copy-done")
+_LAID_OUT = ("transpose", "reshape", "reverse")
+"""What XLA does to values to lay them out anew, where no equation says so."""
+_MADE_BY_BROADCASTS = ("reshape", "squeeze", "expand_dims", "convert_element_type", "full", "empty", "select_n")
+"""Operations that may come to nothing but a broadcast."""
+_FOLLOWED = 200
+"""How many instructions are looked at for one value."""
+
+
+class Attribution:
+    """Finds what the buffers of a compiled program are.
+
+    Args:
+      module: the program.
+      places: the equations that it was made from.
+      n_devices: on how many devices it runs.
+    """
+
+    def __init__(self, module: Module, places: Places, n_devices: int = 1):
+        self.n_devices = n_devices
+        self._held: frozenset[int] = frozenset()
+        self.module = module
+        self.places = places
+
+    # --- from a value to equations ------------------------------------------------------------------------------------
+
+    def traced(self, value: Value) -> Traced | None:
+        """The equations that a value was made from; None where no instruction on the way says."""
+        pending: list[tuple[Value, Traced]] = [(value, Traced(()))]
+        seen: set[Value] = set()
+        argument: Traced | None = None
+        while pending and len(seen) < _FOLLOWED:
+            here, so_far = pending.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            instruction = self.module.instructions[here[0]]
+            operands = instruction.operands
+            before = list(self.module.made_of(here))
+            if instruction.opcode == "parameter" and instruction.computation == self.module.entry.id:
+                argument = argument or replace(so_far, argument=here)
+                continue
+            if before:
+                goes_round = instruction.opcode == "while" or self._is_of_loop(instruction)
+                if goes_round:
+                    so_far = replace(so_far, carried=True)
+                    before += self._given_to_loop(here)
+                pending += [(v, so_far) for v in reversed(before)]
+                continue
+            numbers = self.places.named(instruction.path)
+            holds = bool(numbers) and all(self.places.found[n].equation.programs for n in numbers)
+            if instruction.opcode in _COPIES:
+                pending.append(((operands[0], here[1]), replace(so_far, copied=so_far.copied or instruction)))
+            elif instruction.opcode == "dynamic-update-slice" and (holds or not numbers):
+                pending.append(((operands[0], ()), so_far))
+                pending.append(((operands[1], ()), replace(so_far, stacked=not so_far.sliced)))
+            elif instruction.opcode == "dynamic-slice" and (holds or not numbers):
+                pending.append(((operands[0], ()), replace(so_far, sliced=not so_far.stacked)))
+            elif numbers and not holds:
+                return replace(so_far, numbers=numbers)
+            elif instruction.opcode in ("constant", "iota") or (instruction.opcode == "broadcast" and not numbers):
+                continue
+            elif numbers and (not holds or instruction.opcode in ("reduce", "sort", "custom-call")):
+                return replace(so_far, numbers=numbers)
+            else:
+                after = (
+                    so_far
+                    if instruction.opcode in _LAID_OUT
+                    else replace(so_far, computed=so_far.computed or instruction)
+                )
+                pending += [((o, ()), after) for o in reversed(operands)]
+        return argument
+
+    def _is_of_loop(self, instruction: Instruction) -> bool:
+        holder = self.module.callers.get(instruction.computation)
+        return instruction.opcode == "parameter" and holder is not None and holder.opcode == "while"
+
+    def _given_to_loop(self, value: Value) -> list[Value]:
+        """For what goes round in a loop: what the body gives it, and what it begins with."""
+        number, index = value
+        instruction = self.module.instructions[number]
+        loop = instruction if instruction.opcode == "while" else self.module.callers[instruction.computation]
+        return [(self.module.body(loop).root, index), (loop.operands[0], index)]
+
+    def serving(self, value: Value) -> Traced | None:
+        """The equations that a value is read for, where none says that it makes it."""
+        pending, seen = [value], {value}
+        for here in pending:
+            for other in self.module.passed_on(here):
+                if other not in seen:
+                    seen.add(other)
+                    pending.append(other)
+            for user, _ in self.module.users.get(here[0], ()):
+                numbers = self.places.named(user.path)
+                if numbers:
+                    return Traced(numbers, serves=True)
+                made = (user.id, ())
+                if user.opcode not in ("tuple", "get-tuple-element") and made not in seen:
+                    seen.add(made)
+                    pending.append(made)
+            if len(seen) > _FOLLOWED:
+                return None
+        return None
+
+    # --- what a buffer is ---------------------------------------------------------------------------------------------
+
+    def described_all(self, buffers: Iterable[Buffer]) -> dict[Buffer, Described]:
+        """What the buffers of temporaries are: those that are residuals first, since another value may be held in the place of the rest alone."""
+        found = {b: self.described(b) for b in buffers}
+        self._held = frozenset(d.residual for d in found.values() if d.residual is not None and not d.stands_in)
+        return {b: self.described(b) if d.stands_in else d for b, d in found.items()}
+
+    def described(self, buffer: Buffer) -> Described:
+        """What a buffer is."""
+        shape = self._shape(buffer)
+        if shape.nbytes is None:
+            return Described("scratch", "a table of where values are", "", repeats="table")
+        traced_values = ((v, self.traced(v)) for v in buffer.values)
+        found = [(v, t) for v, t in traced_values if t is not None and not (t.computed and t.argument)]
+        padding = max(0, buffer.nbytes - shape.nbytes)
+        if not found:
+            return replace(self._untraced(buffer, shape), padding=padding)
+        value, traced = max(
+            found, key=lambda f: (f[1].computed is None, f[1].argument is None, f[1].stacked, f[1].copied is None)
+        )
+        if traced.argument is not None:
+            return replace(self._of_argument(traced, shape), padding=padding)
+        return replace(self._of_equation(buffer, value, traced, shape), padding=padding)
+
+    def equation_of(self, number: int) -> Described | None:
+        """What an instruction computes, by the equation that it was made from; None where it does not say."""
+        instruction = self.module.instructions[number]
+        numbers = self.places.named(instruction.path)
+        if not numbers:
+            return None
+        place = self.places.found[numbers[0]]
+        return replace(self._named(place, Shape("", None)), what=place.equation.primitive.name)
+
+    def _shape(self, buffer: Buffer) -> Shape:
+        return self.module.shape(buffer.values[-1])
+
+    def _of_argument(self, traced: Traced, shape: Shape) -> Described:
+        assert traced.argument is not None
+        path = self.argument_name(traced.argument[0]) or "an argument"
+        kind: Kind = "copy"
+        what = f"a slice of {path}" if traced.sliced else path
+        if traced.copied is not None:
+            kind = self._kind_of_copy(traced.copied)
+        elif traced.carried and not traced.sliced:
+            kind = "carried"
+        why = "XLA copies it" if kind == "copy" and not traced.sliced else _WHY.get(kind, "")
+        if traced.sliced:
+            why = "one iteration's part"
+        at = defined_at(self.places.derivation.primal)
+        return Described(kind, what, shape.text, at, why, repeats=("argument", pattern(what), kind))
+
+    def argument_name(self, number: int) -> str:
+        """The path of an argument, as JAX noted it on the parameter."""
+        return re.sub(r"\\(.)", r"\1", self.module.instructions[number].path)
+
+    def _kind_of_copy(self, copy: Instruction) -> Kind:
+        if "double_buffer" in copy.name:
+            return "double buffer"
+        to, of = self.module.shape((copy.id, self._first_leaf(copy))), None
+        if copy.operands:
+            operand = self.module.instructions[copy.operands[0]]
+            if not operand.shape.tuple_shapes:
+                of = self.module.shape((operand.id, ()))
+        if of is not None and (to.on_host or of.on_host):
+            return "offloaded"
+        return "layout" if of is not None and to.order != of.order else "copy"
+
+    def _first_leaf(self, instruction: Instruction) -> tuple[int, ...]:
+        return (0,) if instruction.shape.tuple_shapes else ()
+
+    def _of_equation(self, buffer: Buffer, value: Value, traced: Traced, shape: Shape) -> Described:
+        number = min(traced.numbers, key=lambda n: (n not in self.places.kept, n))
+        place = self.places.found[number]
+        made = self._named(place, shape)
+        if traced.computed is not None:
+            what = f"{traced.computed.opcode} of {made.what}"
+            repeats = made.repeats, traced.computed.opcode
+            return replace(made, kind="fusion", what=what, why="XLA's own, computed from it", repeats=repeats)
+        if self._is_on_the_way(value, number):
+            opcode = self._innermost(self.module.instructions[value[0]]).opcode
+            repeats = made.repeats, f"{opcode} on the way"
+            return replace(
+                made,
+                kind="fusion",
+                what=f"{opcode} for {made.what}",
+                why="XLA holds it on the way to that",
+                repeats=repeats,
+            )
+        if shape.on_host:
+            return replace(made, kind="offloaded", why="it is in the memory of the host")
+        if self._is_scratch(value, place, shape):
+            return replace(made, kind="scratch", what=f"for {made.what}", why="memory of the library that XLA calls")
+        if traced.sliced:
+            parts = self.places.kept.get(number, ())
+            label = self.places.residuals[parts[0]].expression if parts else made.what
+            return replace(made, kind="copy", what=f"a slice of {label}", why="one iteration's part")
+        kind: Kind = "temporary"
+        if place.stage == "forward":
+            kept = self._kept(number, shape, traced.stacked)
+            is_late = self._is_read_by_backward(buffer)
+            if kept is None and traced.stacked and self.places.kept.get(number):
+                return replace(made, why="one iteration's part of what is stacked")
+            if kept is not None and (is_late or traced.stacked):
+                described = self._of_residual(kept, shape)
+                return self._as_copied(described, traced)
+            if is_late:
+                other = self._held_for(buffer, shape)
+                if other is not None:
+                    of_other = replace(self._of_residual(other, shape), stands_in=True)
+                    if other in self._held:
+                        why = f"the backward pass computes `{of_other.what}` from it, which XLA holds, too"
+                        return replace(made, kind="fusion", why=why)
+                    note = (
+                        f"XLA holds `{made.what}`, from which it computes it again"
+                        if made.what != of_other.what
+                        else ""
+                    )
+                    return self._as_copied(replace(of_other, why="; ".join(filter(None, [of_other.why, note]))), traced)
+                if primal_equation(place.equation) in self.places.recomputed:
+                    return self._as_copied(replace(made, kind="merged", why=_MERGED), traced)
+            if traced.carried and not traced.stacked:
+                kind = "carried"
+        elif place.is_recomputed:
+            if self._is_merged(buffer):
+                return self._as_copied(replace(made, kind="merged", why=_MERGED), traced)
+            kind = "recomputed"
+        elif place.is_cotangent:
+            kind = "cotangent"
+        return self._as_copied(replace(made, kind=kind), traced)
+
+    def _innermost(self, instruction: Instruction) -> Instruction:
+        """What a fusion computes last."""
+        while instruction.opcode == "fusion":
+            instruction = self.module.instructions[self.module.computations[instruction.called[0]].root]
+        return instruction
+
+    def _is_on_the_way(self, value: Value, number: int) -> bool:
+        """Whether an instruction is a part of what an equation comes to in XLA, and not the one that gives the value."""
+        maker, primitive = self.module.instructions[value[0]], self.places.found[number].equation.primitive.name
+        inner = self._innermost(maker)
+        if inner.opcode == "broadcast" and number in self.places.named(inner.path) and "broadcast" not in primitive:
+            return primitive not in _MADE_BY_BROADCASTS
+        readers = (u for n, _ in self._shown(value) for u, _ in self.module.users.get(n, ()))
+        plain = (
+            u
+            for u in readers
+            if u.opcode not in (*_COPIES, "tuple", "get-tuple-element", "while", "call", "conditional")
+        )
+        return maker.opcode not in ("while", "parameter") and any(number in self.places.named(u.path) for u in plain)
+
+    def _as_copied(self, described: Described, traced: Traced) -> Described:
+        """A value that is copied on the way: XLA's own, but for a residual of which the backward pass reads nothing but the copy."""
+        if traced.copied is None or traced.stacked:
+            return described
+        kind = self._kind_of_copy(traced.copied)
+        why = _WHY.get(kind, "XLA copies it")
+        if described.kind == "residual" and not self._reads_original(traced.copied):
+            return replace(described, why=f"{described.why}; {why}")
+        repeats = described.repeats, kind
+        return replace(described, kind=kind, why=why, residual=None, repeats=repeats)
+
+    def _reads_original(self, copy: Instruction) -> bool:
+        """Whether the backward pass reads what is copied, too."""
+        seen: set[Value] = set()
+        pending: list[Value] = [(copy.operands[0], ())]
+        while pending:
+            here = pending.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            if self.module.instructions[here[0]].opcode in ("bitcast", "get-tuple-element"):
+                pending += self.module.made_of(here)
+            for number, _ in self._shown(here):
+                users = self.module.users.get(number, ())
+                if any(u.id != copy.id and self.is_backward(u) for u, _ in users):
+                    return True
+        return False
+
+    def _named(self, place: Place, shape: Shape) -> Described:
+        e, within = place.equation, place.within
+        names = self.places.names(place)
+        var = e.outvars[0] if e.outvars else None
+        what = names.of(e, within, var)
+        location = names.location(e, within)
+        return Described(
+            "temporary", what, shape.text, location, repeats=(pattern(what), repetition(e, within)), equation=e
+        )
+
+    def _of_residual(self, k: int, shape: Shape) -> Described:
+        residual = self.places.residuals[k]
+        return Described(
+            "residual", residual.expression, shape.text, residual.location, residual.why, k, residual.repeats,
+            equation=residual.producer,
+        )  # fmt: skip
+
+    def _untraced(self, buffer: Buffer, shape: Shape) -> Described:
+        served = next((t for v in buffer.values if (t := self.serving(v)) is not None), None)
+        maker = self.module.instructions[buffer.values[0][0]]
+        if served is None:
+            return Described("not attributed", maker.opcode, shape.text, repeats=maker.opcode)
+        place = self.places.found[served.numbers[0]]
+        made = self._named(place, shape)
+        kind: Kind = "fusion" if maker.opcode == "fusion" else "copy" if maker.opcode in _COPIES else "temporary"
+        if self._is_carried(buffer):
+            kind = "carried"
+        return replace(made, kind=kind, what=f"{maker.opcode} for {made.what}", why="XLA makes it for that")
+
+    def _is_carried(self, buffer: Buffer) -> bool:
+        return any(
+            self.module.instructions[n].opcode == "while" or self._is_of_loop(self.module.instructions[n])
+            for n, _ in buffer.values
+        )
+
+    def _is_scratch(self, value: Value, place: Place, shape: Shape) -> bool:
+        """Whether it is a result of a custom call that no result of its equation is: memory for it to work in."""
+        maker = self.module.instructions[value[0]]
+        if maker.opcode != "custom-call" or not value[1] or not shape.text.startswith(("u8", "i8")):
+            return False
+        return all(getattr(v.aval, "dtype", None) != "uint8" for v in place.equation.outvars)
+
+    # --- residuals ----------------------------------------------------------------------------------------------------
+
+    def _kept(self, number: int, shape: Shape, stacked: bool) -> int | None:
+        """Which residual the value of an equation is, as far as one device holds it; None where it is none, or only one iteration's part."""
+        kept = self.places.kept.get(number, ())
+        return next((k for k in kept if self._is_all_of(k, shape, stacked)), None)
+
+    def _is_all_of(self, k: int, shape: Shape, stacked: bool) -> bool:
+        residual = self.places.residuals[k]
+        size = int(getattr(residual.aval, "size", 0))
+        if residual.lengths and not stacked:
+            return False
+        return size == shape.size or (self.n_devices > 1 and shape.size > 0 and size % shape.size == 0)
+
+    def _is_read_by_backward(self, buffer: Buffer) -> bool:
+        return any(True for _ in self._late_readers(buffer))
+
+    def _late_readers(self, buffer: Buffer) -> Iterator[tuple[Instruction, int]]:
+        """The instructions of the backward pass that read a buffer, and as which operand."""
+        for value in buffer.values:
+            for number, _ in self._shown(value):
+                for user, place in self.module.users.get(number, ()):
+                    if self.is_backward(user):
+                        yield user, place
+
+    def _shown(self, value: Value) -> list[Value]:
+        places, seen = [value], {value}
+        for here in places:
+            for other in self.module.passed_on(here):
+                if other not in seen:
+                    seen.add(other)
+                    places.append(other)
+        return places
+
+    def is_backward(self, instruction: Instruction) -> bool:
+        """Whether it is part of the backward pass."""
+        if instruction.id not in self._backward:
+            numbers = set(self.places.named(instruction.path))
+            for c in instruction.called if instruction.opcode == "fusion" else ():
+                for inner in self.module.computations[c].order:
+                    numbers.update(self.places.named(self.module.instructions[inner].path))
+            self._backward[instruction.id] = any(self.places.found[n].stage == "backward" for n in numbers)
+        return self._backward[instruction.id]
+
+    @cached_property
+    def _backward(self) -> dict[int, bool]:
+        return {}
+
+    def _is_merged(self, buffer: Buffer) -> bool:
+        """Whether the forward pass goes on with what the backward pass is to compute again: XLA has both in one."""
+        found = self.places.found
+        readers = (u for v in buffer.values for n, _ in self._shown(v) for u, _ in self.module.users.get(n, ()))
+        return any(found[n].stage == "forward" for u in readers for n in self.places.named(u.path))
+
+    def _held_for(self, buffer: Buffer, shape: Shape) -> int | None:
+        """The residual that the backward pass computes anew from a value of the forward pass, which XLA holds in its place."""
+        candidates: list[int] = []
+        for user, place in self._late_readers(buffer):
+            for number in self.places.named(user.path):
+                read = self.places.read_by.get(self.places.found[number].equation, ())
+                candidates += [k for k in read if self._is_all_of(k, shape, False)]
+            if user.opcode == "fusion":
+                candidates[:0] = self._computed_from(user, place)
+        return min(candidates, key=lambda k: k in self._held, default=None)
+
+    def _computed_from(self, fusion: Instruction, place: int) -> list[int]:
+        """The residuals that a fusion computes from one of its operands."""
+        inside = self.module.computations[fusion.called[0]]
+        pending, found = [inside.parameters[place]], []
+        seen = set(pending)
+        for number in pending:
+            for user, _ in self.module.users.get(number, ()):
+                if user.id in seen:
+                    continue
+                seen.add(user.id)
+                kept = [k for n in self.places.named(user.path) for k in self.places.kept.get(n, ())]
+                found += kept
+                if not kept:
+                    pending.append(user.id)
+        return found
+
+
+_MERGED = "a checkpoint has it recomputed; XLA merged that with the forward pass and holds the value"
+_WHY: dict[str, str] = {
+    "layout": "XLA copies it into another order of dimensions",
+    "offloaded": "it is on its way to or from the memory of the host",
+    "double buffer": "XLA has the next one ready while this one is read",
+    "copy": "XLA copies it",
+    "carried": "it goes round in the loop",
+}

@@ -1,0 +1,179 @@
+"""From the number that an instruction carries to the equation that it was made from, and what that equation's value is to the gradient."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from jaxviz.analysis.lowering import Lowering
+from jaxviz.analysis.training_step import OpenedStep
+from jaxviz.analysis.walk import Tracer, place_of, primal_equation, with_holders
+from jaxviz.derivation import Derivation
+from jaxviz.features.memory.model import is_view
+from jaxviz.features.memory.names import Names
+from jaxviz.features.residuals.residual import Residual
+from jaxviz.higher_order import bodies, of
+from jaxviz.ir.syntax import Atom, Equation, Program
+
+Stage = Literal["forward", "backward", "outside"]
+"""The pass that an equation is of; those of a training step that are of neither, and those of a function without a gradient, are outside."""
+
+_SHOWN_OTHERWISE = ("reduce_precision", "name", "transpose")
+"""Operations whose result is their operand, rounded to its own type, named, or laid out anew."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """An equation where it stands.
+
+    Args:
+      equation: it.
+      within: the equations that hold the program it stands in, outermost first; within a pass of a training step, those of the pass.
+      stage: the pass.
+    """
+
+    equation: Equation
+    within: tuple[Equation, ...]
+    stage: Stage
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether it computes anew, for the backward pass, what the forward pass had."""
+        origin = self.equation.origin
+        return self.stage == "backward" and origin is not None and origin.role == "recomputation"
+
+    @property
+    def is_cotangent(self) -> bool:
+        """Whether it forms a cotangent."""
+        origin = self.equation.origin
+        role = origin.role if origin is not None else "cotangent"
+        return self.stage == "backward" and role in ("cotangent", "accumulation", "zero")
+
+
+class Places:
+    """The equations of a compiled gradient or training step, by their numbers.
+
+    Args:
+      lowering: of it.
+      opened: of a training step.
+    """
+
+    def __init__(self, lowering: Lowering, opened: OpenedStep | None = None):
+        self.derivation = lowering.derivation
+        self.tags = lowering.tags
+        self.opened = opened
+        self.found: list[Place] = []
+        for stage, program in zip(lowering.stages, lowering.programs, strict=True):
+            for e, within in with_holders(program):
+                self.found.append(self._place(e, within, stage))
+        self._makers: dict[Program, dict[Atom, Equation]] = {}
+        self._numbers = {(p.stage, p.equation, p.within): i for i, p in reversed(list(enumerate(self.found)))}
+
+    def _place(self, e: Equation, within: tuple[Equation, ...], stage: str) -> Place:
+        if self.opened is None:
+            return Place(e, within, stage if stage in ("forward", "backward") else "outside")  # type: ignore[arg-type]
+        for i, holder in enumerate(within):
+            if holder in self.opened.forward:
+                return Place(e, within[i + 1 :], "forward")
+            if holder in self.opened.backward:
+                return Place(e, within[i + 1 :], "backward")
+        return Place(e, within, "outside")
+
+    def named(self, path: str) -> tuple[int, ...]:
+        """The numbers that a path of scopes names."""
+        return self.tags.named(path)
+
+    @cached_property
+    def has_gradient(self) -> bool:
+        """Whether there are a forward and a backward pass."""
+        return any(p.stage == "backward" for p in self.found)
+
+    @cached_property
+    def residuals(self) -> Sequence[Residual]:
+        """What the gradient keeps; nothing where there is none."""
+        return self.derivation.residuals.items if self.has_gradient else ()
+
+    @cached_property
+    def kept(self) -> Mapping[int, tuple[int, ...]]:
+        """For the numbers of equations whose value is a residual, the places of these among the residuals."""
+        found: dict[int, list[int]] = {}
+        if self.has_gradient:
+            forward = self.derivation.forward
+            trace = Tracer(forward)
+            for k, atom in enumerate(self.derivation.linearized.residuals):
+                for source in trace(atom):
+                    if source.equation is None or source.is_dummy:
+                        continue
+                    for e, within in self._same_value(source.equation, source.within):
+                        number = self._numbers.get(("forward", e, within))
+                        if number is not None and k not in found.setdefault(number, []):
+                            found[number].append(k)
+        return {number: tuple(ks) for number, ks in found.items()}
+
+    @cached_property
+    def read_by(self) -> Mapping[Equation, tuple[int, ...]]:
+        """For the equations of the backward program that read residuals, which."""
+        found: dict[Equation, list[int]] = {}
+        for k, residual in enumerate(self.residuals):
+            for e in residual.consumers:
+                found.setdefault(e, []).append(k)
+        return {e: tuple(ks) for e, ks in found.items()}
+
+    @cached_property
+    def recomputed(self) -> frozenset[Equation]:
+        """The equations of the function that the backward pass computes again."""
+        return frozenset(primal_equation(p.equation) for p in self.found if p.is_recomputed)
+
+    def names(self, place: Place) -> Names:
+        """What gives names to what is computed there."""
+        return self._names_outside if place.stage == "outside" else self._names
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self.derivation)
+
+    @cached_property
+    def _names_outside(self) -> Names:
+        program = self.derivation.primal if self.opened is None else self.opened.program
+        return Names(Derivation(program, (), Counter))
+
+    def _same_value(
+        self, equation: Equation, within: tuple[Equation, ...]
+    ) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
+        """An equation of the forward pass, and those before it whose value it only shows in another shape, or rounds to its own type."""
+        while True:
+            yield equation, within
+            if not (is_view(equation) or equation.primitive.name in _SHOWN_OTHERWISE):
+                return
+            before = self._maker(equation.invars[0], within)
+            if before is None:
+                return
+            equation, within = before
+
+    def _maker(self, atom: Atom, within: tuple[Equation, ...]) -> tuple[Equation, tuple[Equation, ...]] | None:
+        """The innermost equation that makes a value, and what holds it; None where it is given to the function, or goes round in a loop."""
+        while True:
+            programs = [b.program for b in bodies(within[-1])] if within else [self.derivation.forward]
+            made_by = next((self._made_in(p)[atom] for p in programs if atom in self._made_in(p)), None)
+            if made_by is not None:
+                inside = [b for b in bodies(made_by) if b.has_results]
+                if of(made_by).kind not in ("call", "devices") or len(inside) != 1:
+                    return made_by, within
+                atom = inside[0].program.outvars[place_of(made_by, atom)]
+                within = (*within, made_by)
+                continue
+            if not within or of(within[-1]).kind not in ("call", "devices"):
+                return None
+            given = next((b for b in bodies(within[-1]) if atom in b.program.invars), None)
+            if given is None:
+                return None
+            operand = next(i for v, i in zip(given.program.invars, given.operands, strict=True) if v is atom)
+            atom, within = within[-1].invars[operand], within[:-1]
+
+    def _made_in(self, program: Program) -> dict[Atom, Equation]:
+        if program not in self._makers:
+            self._makers[program] = {v: e for e in program.equations for v in e.outvars}
+        return self._makers[program]

@@ -1,0 +1,213 @@
+"""From a function to the memory of what it compiles to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.analysis.devices import mesh_size
+from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
+from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
+from jaxviz.analysis.training_step import step_of
+from jaxviz.analysis.walk import defined_at
+from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
+from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
+from jaxviz.features.compiled_memory.messages import message
+from jaxviz.features.compiled_memory.module import Module
+from jaxviz.features.compiled_memory.places import Places
+from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment, largest_first
+from jaxviz.features.memory.timeline import donated_by
+from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.stack import deep_stack
+from jaxviz.progress import counting
+from jaxviz.transforms.unopened import unopened_note
+
+
+@api_boundary
+@counting("compiled memory")
+@deep_stack
+def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
+    """Reports the memory of a function's gradient as XLA compiles it, over its schedule, and what is alive at the peak. It compiles the gradient.
+
+    >>> print(jaxviz.compiled_memory(loss, params, x))
+    compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB in the backward pass at dot_general (model.py:12): …
+
+    Each byte belongs to an argument, a constant, a result, a residual with its reason, an intermediate value, a cotangent, or to XLA itself (a copy,
+    another layout, padding, …), with the line that it serves. Bytes of unknown origin are `not attributed`. All bytes are those on one device.
+
+    For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step.
+
+    Args:
+      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      *args, **kwargs: its arguments, as for `derive`.
+      argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
+
+    Raises:
+      ValueError: the backend does not report where the compiled program stores its values.
+      the errors of `derive` and of compiling.
+    """
+    derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
+    step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
+    if step is None:
+        lowering = lower_gradient(derivation, donated=donated_by(derivation.primal))
+        return read_memory(
+            lowering,
+            Places(lowering),
+            derivation.gradient,
+            _names(derivation),
+            mesh_size(derivation.primal, derivation.placed),
+        )
+    opened = step.opened()
+    lowering = lower_step(step, opened, donated_by(step.traced))
+    names = [f"result {i}" for i in range(len(step.traced.outvars))]
+    return read_memory(lowering, Places(lowering, opened), step.about, names, mesh_size(step.traced, step.placed))
+
+
+def _names(derivation: Derivation) -> list[str]:
+    """What the results of a compiled gradient are called."""
+    n = len(derivation.primal.outvars)
+    results = ["the result"] if n == 1 else [f"result {i}" for i in range(n)]
+    inputs = zip(derivation.primal.arg_names, derivation.nonzeros, strict=True)
+    return [*results, *(f"the gradient in {name or 'an argument'}" for name, nz in inputs if nz)]
+
+
+def read_memory(
+    lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int
+) -> CompiledMemory:
+    """The memory of a program that is lowered: it is compiled for it.
+
+    Args:
+      lowering: of a gradient, or of a training step.
+      places: its equations.
+      about: what it is, in words.
+      results: the names of its results.
+      n_devices: on how many devices it runs.
+    """
+    compiled = lowering.compiled
+    stats = compiled.memory_analysis()
+    serialized = serialized_assignment(stats)
+    modules = compiled.runtime_executable().hlo_modules()
+    if not serialized or not modules:
+        raise ValueError(f"{jax.default_backend()} does not say where a compiled program has its values")
+    module = Module(message("Module", modules[0].as_serialized_hlo_module_proto()))
+    allocations = read_allocations(message("Assignment", serialized), module)
+    derivation = lowering.derivation
+    attribution = Attribution(module, places, n_devices)
+    described = attribution.described_all(b for a in allocations if a.role == "temporary" for b in a.buffers)
+    timeline = _timeline(module, attribution, described)
+    peak = int(np.argmax([sum(m.nbytes) for m in timeline])) if timeline else 0
+    at_peak, where = _at_peak(module, attribution, allocations, described, peak, results), module.order[peak]
+    running = attribution.equation_of(where)
+    of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
+    return CompiledMemory(
+        derivation.primal.name if places.opened is None else places.opened.program.name, about, _compiler(compiled),
+        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), int(stats.alias_size_in_bytes), timeline, at_peak,
+        running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
+        n_devices, (*no_gradient_note(derivation), *unopened_note(derivation.unopened)),
+    )  # fmt: skip
+
+
+def serialized_assignment(stats: Any) -> bytes:
+    """XLA's buffer assignment; nothing where the backend does not tell."""
+    return bytes(getattr(stats, "serialized_buffer_assignment_proto", b"") or b"")
+
+
+def _compiler(compiled: Any) -> Compiler:
+    device = compiled.runtime_executable().local_devices()[0]
+    return Compiler(
+        version("jax"), version("jaxlib"), device.platform, device.device_kind, os.environ.get("XLA_FLAGS", "")
+    )
+
+
+def _timeline(module: Module, attribution: Attribution, described: dict[Buffer, Described]) -> tuple[Moment, ...]:
+    n = len(module.order)
+    change = np.zeros((n + 1, len(KINDS)), np.int64)
+    for buffer, is_ in described.items():
+        for first, last in buffer.spans:
+            if first <= last:
+                for kind, size in ((is_.kind, buffer.nbytes - is_.padding), ("padding", is_.padding)):
+                    change[first, KINDS.index(kind)] += size
+                    change[last + 1, KINDS.index(kind)] -= size
+    alive = np.cumsum(change, axis=0)[:n].tolist()
+    instructions = [module.instructions[number] for number in module.order]
+    return tuple(
+        Moment(i.name, i.opcode, attribution.is_backward(i), tuple(row))
+        for i, row in zip(instructions, alive, strict=True)
+    )
+
+
+def _at_peak(
+    module: Module, attribution: Attribution, allocations: Sequence[Allocation], described: dict[Buffer, Described], peak: int,
+    results: Sequence[str],
+) -> tuple[Held, ...]:  # fmt: skip
+    alive = [(b, d) for b, d in described.items() if b.is_alive(peak)]
+    held = []
+    for group in grouped(alive, lambda pair: (pair[1].kind, pair[1].repeats, pair[1].type)):
+        first = group[0][1]
+        size = sum(b.nbytes - d.padding for b, d in group)
+        held.append(Held(
+            first.kind, alike([d.what for _, d in group]), first.type, size, len(group), first.location,
+            most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
+        ))  # fmt: skip
+        padding = sum(d.padding for _, d in group)
+        if padding:
+            held.append(Held("padding", held[-1].what, first.type, padding, len(group), first.location, "XLA pads it"))
+    unused = sum(a.nbytes for a in allocations if a.role == "temporary") - sum(b.nbytes for b, _ in alive)
+    if unused > 0:
+        held.append(Held("unused", "gaps between what is alive at the peak", "", unused))
+    return largest_first([*held, *_beside(module, attribution, allocations, results)])
+
+
+def _reason(why: str) -> str:
+    """A residual's reason without whose cotangents it goes into, which differs from one to the next."""
+    because, read, rest = why.partition("; read by the ")
+    after = rest.partition("; XLA ")[2] if read else ""
+    return f"{because}; XLA {after}" if after else because
+
+
+def _beside(
+    module: Module, attribution: Attribution, allocations: Sequence[Allocation], results: Sequence[str]
+) -> list[Held]:
+    """The arguments, results and constants."""
+    at = defined_at(attribution.places.derivation.primal)
+    rows: list[Held] = []
+    for a in allocations:
+        buffer = max(a.buffers, key=lambda b: b.nbytes, default=None)
+        if a.role == "temporary" or not a.nbytes:
+            continue
+        text = module.shape(buffer.values[-1]).text if buffer is not None else ""
+        if a.role == "argument":
+            number = module.entry.parameters[a.parameter]
+            taken = [results[k] if k < len(results) else f"result {k}" for k in a.results]
+            why = f"donated: {taken[0]} takes its memory" if taken else ""
+            rows.append(
+                Held("argument", attribution.argument_name(number) or "an argument", text, a.nbytes, 1, at, why)
+            )
+        elif a.role == "result":
+            k = a.results[0] if a.results else -1
+            what = results[k] if 0 <= k < len(results) else "the table of the results" if k < 0 else f"result {k}"
+            root = module.entry.root
+            is_tuple = module.instructions[root].opcode == "tuple"
+            text = module.shape((root, (k,) if is_tuple else ())).text if k >= 0 else ""
+            rows.append(Held("result", what, text, a.nbytes, 1, at))
+        else:
+            served = attribution.described(buffer) if buffer is not None else None
+            rows.append(
+                Held("constant", "a constant", text, a.nbytes, 1, served.location if served is not None else None)
+            )
+    return [_one(group) for group in grouped(rows, lambda h: (h.kind, pattern(h.what), h.type, pattern(h.why)))]
+
+
+def _one(group: Sequence[Held]) -> Held:
+    return replace(
+        group[0], what=alike([h.what for h in group]), nbytes=sum(h.nbytes for h in group), count=len(group),
+        why=alike([h.why for h in group]),
+    )  # fmt: skip

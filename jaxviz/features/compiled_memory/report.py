@@ -1,0 +1,304 @@
+"""The memory of a compiled gradient over its schedule, and what is alive at its peak: each byte a value with its reason, or XLA's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from jaxviz.features.compiled_memory.attribution import KINDS, OWN, Kind
+from jaxviz.ir.origin import Location
+from jaxviz.report import pictures
+from jaxviz.report.report import Data, Drawn, Part, Report, Table, attributes
+from jaxviz.report.tables import format_bytes, more_rows, repeated, short_location
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Data):
+    """What is in memory at the peak: the values of one kind that one expression makes, in repeated layers and calls together.
+
+    Args:
+      kind: of `KINDS`: a value of the gradient, or XLA's own.
+      what: the expression that makes it, the path of an argument, or whose cotangent it is.
+      type: of each, as it lies on one device.
+      nbytes: the bytes of all of them, on one device.
+      count: how many there are.
+      location: the user's line; None where it is not known.
+      why: why it is there: a residual's reason, or what XLA has it for; '' for what is computed at the time.
+    """
+
+    kind: Kind
+    what: str
+    type: str
+    nbytes: int
+    count: int = 1
+    location: Location | None = None
+    why: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is XLA's own, and no value that the gradient has there."""
+        return self.kind in OWN
+
+
+@dataclass(frozen=True, slots=True)
+class Moment(Data):
+    """The time of one instruction.
+
+    Args:
+      instruction: its name in the compiled program.
+      opcode: what it does.
+      is_backward: whether it is part of the backward pass.
+      nbytes: bytes of temporaries alive while it runs, by kind in the order of `KINDS`.
+    """
+
+    instruction: str
+    opcode: str
+    is_backward: bool
+    nbytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler(Data):
+    """What compiled the program.
+
+    Args:
+      jax, jaxlib: the versions.
+      backend: such as 'cpu'.
+      device: its kind, as the backend names it.
+      flags: of XLA, as the environment has them.
+    """
+
+    jax: str
+    jaxlib: str
+    backend: str
+    device: str
+    flags: str = ""
+
+    def __str__(self) -> str:
+        return f"JAX {self.jax} on {self.backend}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledMemory(Report):
+    """The memory of a compiled program over its schedule, on one device. See `jaxviz.compiled_memory`.
+
+    Args:
+      function: the name of the function.
+      about: what the report is about, such as "gradient of `loss` in `params`".
+      compiler: the compiler.
+      temp_nbytes: the bytes that XLA allocates for temporaries.
+      argument_nbytes, result_nbytes, constant_nbytes: the bytes of arguments, of results that do not reuse their memory, and of constants.
+      reused_nbytes: the bytes of results that reuse the memory of donated arguments.
+      timeline: one entry for each instruction, in the order in which they run; the body of a loop is there once, at the place of the loop.
+      at_peak: what is in memory at the peak, largest first.
+      peak_at: the operation that runs at the peak, such as `mul`.
+      location: its line in the user's code; None if it is not known.
+      n_devices: the number of devices that it runs on.
+      notes: remarks on the whole program.
+    """
+
+    function: str
+    about: str
+    compiler: Compiler
+    temp_nbytes: int
+    argument_nbytes: int
+    result_nbytes: int
+    constant_nbytes: int
+    reused_nbytes: int
+    timeline: tuple[Moment, ...] = field(repr=False)
+    at_peak: tuple[Held, ...] = field(repr=False)
+    peak_at: str
+    location: Location | None
+    n_devices: int = 1
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def peak(self) -> int:
+        """The index of the instruction at which most bytes are alive."""
+        return int(np.argmax([sum(m.nbytes) for m in self.timeline])) if self.timeline else 0
+
+    @property
+    def beside_nbytes(self) -> int:
+        """Bytes of arguments, results and constants, which are allocated all the time: XLA allocates results before the program runs."""
+        return self.argument_nbytes + self.result_nbytes + self.constant_nbytes
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Bytes in memory at the peak: arguments, results, constants, and the temporaries that are alive then."""
+        return self.beside_nbytes + (sum(self.timeline[self.peak].nbytes) if self.timeline else 0)
+
+    @property
+    def reserved_nbytes(self) -> int:
+        """Bytes that a run needs: XLA allocates temporaries as a whole, gaps included."""
+        return self.beside_nbytes + self.temp_nbytes
+
+    @property
+    def attributed(self) -> float:
+        """The fraction of the memory for temporaries whose contents at the peak, and their lines, are known."""
+        known = sum(h.nbytes for h in self.temporaries if h.location is not None)
+        return known / self.temp_nbytes if self.temp_nbytes else 1.0
+
+    @property
+    def temporaries(self) -> tuple[Held, ...]:
+        """The contents of the memory for temporaries at the peak; the bytes add up to `temp_nbytes`."""
+        return tuple(h for h in self.at_peak if h.kind not in ("argument", "constant", "result"))
+
+    def by_kind(self) -> dict[Kind, int]:
+        """The bytes in memory at the peak, by kind, largest first."""
+        sums: dict[Kind, int] = {}
+        for h in self.at_peak:
+            sums[h.kind] = sums.get(h.kind, 0) + h.nbytes
+        return dict(sorted(sums.items(), key=lambda pair: -pair[1]))
+
+    @property
+    def summary(self) -> str:
+        """compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB at mul (model.py:12), of it 0.8 MiB residuals, …; XLA's own 12 KiB."""
+        on = f", on each of {self.n_devices:,} devices" if self.n_devices > 1 else ""
+        return f"compiled {self.about} on {self.compiler.backend}{on}: {self.peak_text}: {_together(self.by_kind())}"
+
+    @property
+    def peak_text(self) -> str:
+        """`peak 1.2 MiB in the backward pass at mul (model.py:12)`."""
+        where = f" ({short_location(self.location)})" if self.location is not None else ""
+        in_pass = ""
+        if self.timeline and any(m.is_backward for m in self.timeline):
+            in_pass = f" in the {'backward' if self.timeline[self.peak].is_backward else 'forward'} pass"
+        return f"peak {format_bytes(self.peak_nbytes)}{in_pass} at {self.peak_at}{where}"
+
+    @property
+    def _turn(self) -> int:
+        return next((i for i, m in enumerate(self.timeline) if m.is_backward), len(self.timeline))
+
+    def _picture(self) -> str:
+        kinds = ("argument", "constant", "result", *KINDS[3:])
+        beside = self.argument_nbytes, self.constant_nbytes, self.result_nbytes
+        largest = ", ".join(f"{h.what} {_at(h.location)}{format_bytes(h.nbytes)}" for h in self.at_peak[:3])
+        return pictures.curve(
+            [(*beside, *m.nbytes[3:]) for m in self.timeline], kinds, self._turn,
+            f"bytes alive in the compiled {self.about}", self.peak_text, (f"largest at the peak: {largest}",),
+        )  # fmt: skip
+
+    def _parts(self) -> Iterator[Part]:
+        if self.timeline:
+            yield Drawn(_curve(self))
+        rows = [
+            (
+                h.kind, repeated(h.count, h.type) if h.type else "", format_bytes(h.nbytes), short_location(h.location),
+                f"{_as_code(h)}: {h.why}" if h.why else _as_code(h),
+            )
+            for h in self.at_peak
+        ]  # fmt: skip
+        heads = ("kind", "type", "bytes", "line", "what, and why it is there")
+        yield Table(heads, rows, "<<><<", "in memory at the peak:", more=self._more)
+        yield from self._sentences
+
+    def _html_parts(self) -> Iterator[Part]:
+        return (part for part in self._parts() if not isinstance(part, Drawn))  # the curve is drawn there
+
+    @property
+    def _sentences(self) -> Iterator[str]:
+        yield (
+            f"XLA sets aside {format_bytes(self.temp_nbytes)} for temporaries beside {format_bytes(self.argument_nbytes)} of arguments "
+            f"and {format_bytes(self.result_nbytes)} of results; {self.attributed:.1%} of the temporaries have a line."
+        )
+        yield from self.notes
+
+    def _more(self, shown: int) -> str:
+        rest = self.at_peak[shown:]
+        return more_rows(len(rest), sum(h.count for h in rest), "value", format_bytes(sum(h.nbytes for h in rest)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **attributes(
+                self,
+                (
+                    "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
+                    "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "location", "n_devices", "notes", "at_peak",
+                ),
+            ),
+            "kinds": list(KINDS),
+            "timeline": [attributes(m, ("instruction", "opcode", "is_backward", "nbytes")) for m in self.timeline],
+        }  # fmt: skip
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
+
+        Args:
+          ax: the matplotlib axes to draw in; by default those of a new figure.
+        """
+        from matplotlib import rcParams
+
+        from jaxviz.report.figures import Picture, unit_of
+
+        axes = Picture(figsize=(9, 4), layout="constrained").subplots() if ax is None else ax
+        figure = cast("Figure", axes.figure)
+        unit, scale = unit_of(self.peak_nbytes)
+        beside = np.tile([self.argument_nbytes, self.constant_nbytes, self.result_nbytes], (len(self.timeline), 1))
+        totals = np.hstack(
+            [beside, np.asarray([m.nbytes[3:] for m in self.timeline], float).reshape(-1, len(KINDS) - 3)]
+        )
+        shown = [i for i in range(len(KINDS)) if totals[:, i].any()]
+        axes.stackplot(
+            np.arange(len(totals)), totals[:, shown].T / scale, labels=[KINDS[i] for i in shown], step="mid",
+            colors=[pictures.COLOURS[KINDS[i]] for i in shown],
+        )  # fmt: skip
+        axes.axvline(self._turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+        axes.plot(self.peak, self.peak_nbytes / scale, ".", color=rcParams["text.color"], markersize=6)
+        axes.set_xlim(-0.5, max(len(self.timeline) - 0.5, 0.5))
+        axes.set_ylim(0, 1.12 * max(self.peak_nbytes / scale, 1e-9))
+        axes.set_xlabel("instruction of the compiled program")
+        axes.set_ylabel(f"{unit} alive")
+        axes.set_title(
+            f"memory of {self.function}, compiled for {self.compiler.backend}",
+            loc="left",
+            fontsize=10,
+            parse_math=False,
+        )
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
+        return figure
+
+
+def _together(sums: dict[Kind, int]) -> str:
+    """`1.2 MiB residuals, 4.0 KiB arguments; XLA's own 12 B`."""
+    of_program = [f"{format_bytes(n)} {_plural(kind)}" for kind, n in sums.items() if kind not in OWN and n]
+    own = sum(n for kind, n in sums.items() if kind in OWN and kind != "not attributed")
+    unknown = sums.get("not attributed", 0)
+    parts = [", ".join(of_program)] if of_program else []
+    parts += [f"XLA's own {format_bytes(own)}"] if own else []
+    parts += [f"not attributed {format_bytes(unknown)}"] if unknown else []
+    return "; ".join(parts)
+
+
+def _plural(kind: str) -> str:
+    return {"temporary": "temporaries", "recomputed": "recomputed"}.get(kind, f"{kind}s")
+
+
+def _as_code(held: Held) -> str:
+    """What is an expression or a path stands between backticks; what is a phrase, such as "the gradient in w", does not."""
+    return f"`{held.what}`" if held.kind in ("argument", "residual") and "`" not in held.what else held.what
+
+
+def _at(location: Location | None) -> str:
+    return "" if location is None else f"({short_location(location)}) "
+
+
+def _curve(memory: CompiledMemory, width: int = 72) -> str:
+    """The timeline in one line of text."""
+    totals = np.asarray([sum(m.nbytes) for m in memory.timeline]) + memory.beside_nbytes
+    highest = [max(part.tolist()) for part in np.array_split(totals, min(len(totals), width))]
+    top = memory.peak_nbytes
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * n / (top + 1)))] for n in highest)
+
+
+def largest_first(held: Sequence[Held]) -> tuple[Held, ...]:
+    """The same, the largest first."""
+    return tuple(sorted(held, key=lambda h: -h.nbytes))

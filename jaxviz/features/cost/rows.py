@@ -1,0 +1,130 @@
+"""The equations that a cost is of: each by itself, and those of one expression together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from typing import Literal as OneOf
+
+from jaxviz.analysis.grouping import repetition
+from jaxviz.analysis.naming import written_at
+from jaxviz.analysis.walk import library_of
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import Part, total_of
+from jaxviz.higher_order import is_loop, is_scan
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Equation
+from jaxviz.report.report import Data, attributes
+from jaxviz.report.tables import listed, type_text
+
+Pass = OneOf["forward", "backward"]
+PASSES: tuple[Pass, ...] = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An equation of the forward or the backward program that holds no program itself.
+
+    Args:
+      stage: 'forward' or 'backward'.
+      part: the equation, what it stands in, and how often it runs.
+      location: the user's line.
+      place: what it stands in, such as 'cell ×20'; '' outside of any.
+    """
+
+    stage: Pass
+    part: Part
+    location: Location
+    place: str = ""
+
+    @property
+    def equation(self) -> Equation:
+        return self.part.equation
+
+    @property
+    def primitive(self) -> str:
+        return str(self.equation.primitive.name)
+
+    @property
+    def type(self) -> str:
+        """Of its first result, such as `f32[8,32]`."""
+        avals = self.equation.operation.out_avals
+        return type_text(avals[0]) if avals else ""
+
+    @property
+    def cost(self) -> Cost:
+        """What it costs, all iterations and devices together."""
+        return self.part.cost
+
+    @property
+    def trip_count_known(self) -> bool:
+        """False inside of a while loop, which counts for one iteration."""
+        return not any(is_loop(e) and not is_scan(e) for e in self.part.within)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data, for programs."""
+        named = attributes(self, ("stage", "primitive", "type", "location", "place", "trip_count_known"))
+        return {**named, "times": self.part.times, "estimated": self.part.is_estimated, **self.cost.to_dict()}
+
+
+class CostOfRows:
+    """What the cost of rows is: by pass, and in all."""
+
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def forward(self) -> Cost:
+        """Of the forward program, which computes the results and what the backward one needs."""
+        return total_of(r.cost for r in self.rows if r.stage == "forward")
+
+    @cached_property
+    def backward(self) -> Cost:
+        """Of the backward program."""
+        return total_of(r.cost for r in self.rows if r.stage == "backward")
+
+    @property
+    def total(self) -> Cost:
+        """Of both."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, eq=False)
+class CostGroup(CostOfRows, Data):
+    """What one expression costs, all the times that it is evaluated together.
+
+    Args:
+      rows: the equations that it comes to, in the forward and the backward program.
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def label(self) -> str:
+        """The expression, such as `h = jnp.tanh(x @ w)`; the primitives where there is no source."""
+        primitives = dict.fromkeys(r.primitive for r in self.rows)
+        return written_at(self.rows[0].location) or listed(primitives)
+
+    @property
+    def location(self) -> Location:
+        """The user's line."""
+        return self.rows[0].location
+
+    @cached_property
+    def library(self) -> str:
+        """Where in a library it is computed, which the user's line calls; '' where in none."""
+        part = self.rows[0].part
+        return library_of(part.equation, part.within)
+
+    @cached_property
+    def count(self) -> int:
+        """How often it is evaluated: in layers, calls and iterations of scans, as most of its operations are."""
+        times: Counter[Hashable] = Counter()
+        for r in self.rows:
+            times[r.stage, repetition(r.part.equation, r.part.within)] += r.part.times
+        ((n, _),) = Counter(times.values()).most_common(1)
+        return n
+
+    _data = ("label", "location", "library", "count", "forward", "backward")

@@ -1,0 +1,200 @@
+"""What the stepper and its page say to each other, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NotRequired, TypedDict
+
+
+class Variable(NamedTuple):
+    """A variable where it is bound: `of` is what it is the cotangent of, `label` what an input is for; empty where it is nothing."""
+
+    name: str
+    type: str
+    of: str
+    label: str
+
+
+class SourceLine(NamedTuple):
+    """A line of the user's source."""
+
+    file: int
+    line: int
+
+
+class Written(NamedTuple):
+    """A line of the user's source, and the expression there: lines from 1, or 0 where it is not known, and characters from 0."""
+
+    file: int
+    line: int
+    startLine: int
+    start: int
+    endLine: int
+    end: int
+
+
+class Call(NamedTuple):
+    """A line that led to an equation, and the function that it stands in."""
+
+    file: int
+    line: int
+    name: str
+
+
+class Row(TypedDict):
+    """An equation: its results, primitive, params as `name=value`, operands, line and expression, and by label the programs that can be stepped into."""
+
+    o: list[Variable]
+    p: str
+    q: NotRequired[list[str]]
+    i: list[str]
+    a: NotRequired[Written]
+    n: NotRequired[dict[str, int]]
+
+
+class StepProgram(TypedDict):
+    """A program that the run comes to."""
+
+    stage: str
+    inputs: list[Variable]
+    results: list[str]
+    rows: list[Row]
+
+
+class StepStage(TypedDict):
+    """A stage, and the number of its program."""
+
+    name: str
+    program: int
+
+
+class StepExcerpt(TypedDict):
+    """Consecutive lines of a source file, the first of which has number `first`."""
+
+    first: int
+    lines: list[str]
+
+
+class StepFile(TypedDict):
+    """A source file; `stops` are the lines at which a breakpoint can be."""
+
+    label: str
+    path: str
+    excerpts: list[StepExcerpt]
+    stops: list[int]
+
+
+class Programs(TypedDict):
+    """All that is stepped through, which is sent once."""
+
+    title: str
+    stages: list[StepStage]
+    programs: list[StepProgram]
+    files: list[StepFile]
+
+
+class StepLevel(TypedDict):
+    """An equation on the way to where the run is; of a loop with its iteration, and how many there are, where that is known."""
+
+    index: int
+    body: str
+    iteration: int | None
+    primitive: str
+    length: int | None
+    isReverse: bool
+    name: str
+
+
+class Shades(TypedDict):
+    """A picture of an array, as the address of a PNG."""
+
+    png: str
+    low: float
+    high: float
+    of: str
+    rows: int
+    columns: int
+
+
+class Told(TypedDict):
+    """An array in a few numbers; `text` is the numbers themselves, of a small one."""
+
+    type: str
+    shape: list[int]
+    size: int
+    finite: int
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    zeros: int
+    subnormals: int
+    histogram: list[int]
+    edges: tuple[float | None, float | None] | None
+    first_not_finite: list[int] | None
+    note: str
+    text: str
+    picture: NotRequired[Shades]
+
+
+class Card(TypedDict):
+    """A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there."""
+
+    name: str
+    stage: str
+    value: NotRequired[Told]
+    error: NotRequired[str]
+    of: NotRequired[str]
+    other: NotRequired[Told | str]
+    isCotangent: NotRequired[bool]
+
+
+class Break(TypedDict):
+    """A breakpoint, and the line or the equation that it stands at: a program and an index."""
+
+    text: str
+    line: NotRequired[SourceLine]
+    row: NotRequired[tuple[int, int]]
+    isHit: bool
+
+
+class Stop(TypedDict):
+    """Where the run is, and the values there.
+
+    `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that have
+    run or are next; `more` the names of the results and operands that are not told of.
+    """
+
+    stage: str
+    path: list[StepLevel]
+    index: int
+    isDone: bool
+    hit: str
+    at: list[Call]
+    ranAt: list[Call]
+    taken: dict[int, int]
+    results: list[Card]
+    operands: list[Card]
+    more: tuple[list[str], list[str]]
+    looked: list[Card]
+    breakpoints: list[Break]
+    kept: int
+    notes: list[str]
+    said: str
+
+
+class Failure(TypedDict):
+    """What went wrong in the last move."""
+
+    kind: str
+    message: str
+
+
+class Doing(TypedDict):
+    """A message of the kernel: it has begun what was asked for, and whether an interrupt reaches it, or is done with it."""
+
+    begun: NotRequired[str]
+    can_stop: NotRequired[bool]
+    done: NotRequired[str]

@@ -1,0 +1,92 @@
+"""What would lower the peak of a gradient: the best plan in a sentence, and of each of the largest kept expressions what a checkpoint does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jaxviz.features.explorer.messages import Advice
+from jaxviz.features.explorer.overview import kept_expressions
+from jaxviz.features.explorer.whatif import Switches
+from jaxviz.features.remat.forms import Trade
+from jaxviz.features.residuals.residual import ResidualGroup
+from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.report.tables import format_bytes
+
+_CARDS = 3
+"""Expressions that are looked at, the largest."""
+
+_REGIONS = 2
+"""Regions that are tried for each, the smallest that hold it."""
+
+_WORTH = 0.02
+"""The share of the peak below which a checkpoint does nothing for it."""
+
+
+def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
+    """Measured as the switches are: each figure is that of a derivation with these checkpoints."""
+    number = {id(r): i for i, r in enumerate(residuals)}
+    key = switches.plan()
+    trade = switches.trade(key)
+    written = switches.search.written
+    cards = [
+        _card(switches, [number[id(r)] for g in groups for r in g.residuals], groups)
+        for groups in kept_expressions(residuals)[:_CARDS]
+    ]
+    helps = isinstance(trade, Trade) and _lowers(written, trade)
+    if not helps:
+        return Advice(sentence="no checkpoint lowers the peak by much", setting="", cards=cards, error="")
+    assert isinstance(trade, Trade)
+    sentence = f"{_more_work(switches, trade)} would bring the peak to {format_bytes(trade.peak_nbytes)}"
+    return Advice(sentence=sentence, setting=key, cards=cards, error="")
+
+
+def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGroup, ...]) -> str:
+    """``Recomputing it in a checkpoint around `block` brings the peak from 43.7 MiB to 31.2 MiB, for 0.3 % more work``."""
+    mine = set(residuals)
+    stand_in = lambda i: {switches.number[v] for v in switches.residuals[i] if v in switches.number}
+    values = set[int]().union(*map(stand_in, mine))
+    # What stands in for other residuals, too, goes on being saved.
+    others = set[int]().union(*(stand_in(i) for i in range(len(switches.residuals)) if i not in mine))
+    values = values - others or values
+    if not values:
+        is_made = any(g.kind == "intermediate" for g in groups)
+        what = "what the backward pass starts from" if is_made else "a constant"
+        return f"It is {what}: no checkpoint around it takes it away."
+    written = switches.search.written
+    found: list[tuple[bool, Trade, str]] = []
+    holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
+    for i in sorted(holding, key=lambda i: len(switches.choices(i)))[:_REGIONS]:
+        choices = switches.choices(i)
+        around = switches.named(i)
+        for saved, said in (
+            (choices - values, f"Recomputing it in a checkpoint around {around} brings"),
+            (set[int](), f"A checkpoint around {around} that saves nothing brings"),
+        ):
+            trade = switches.trade(switches.key([i], saved))
+            if isinstance(trade, Trade) and _lowers(written, trade):
+                found.append((bool(saved), trade, said))
+    if not found:
+        return "No checkpoint around it alone lowers the peak."
+    _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
+    return f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for {_more_work(switches, best)}."
+
+
+def _worth(switches: Switches, trade: Trade) -> float:
+    """How much of the peak falls, less the share of work that it takes."""
+    written = switches.search.written
+    fallen = (written.peak_nbytes - trade.peak_nbytes) / max(written.peak_nbytes, 1)
+    return fallen - (trade.work - written.work) / max(switches.search.plain_flops, 1)
+
+
+def _lowers(written: Trade, trade: Trade) -> bool:
+    return written.peak_nbytes - trade.peak_nbytes > _WORTH * written.peak_nbytes
+
+
+def _more_work(switches: Switches, trade: Trade) -> str:
+    """`3 % more work`; less than nothing where checkpoints that are there go."""
+    share = 100 * (trade.work - switches.search.written.work) / max(switches.search.plain_flops, 1)
+    if share <= -1:
+        return f"{-share:.0f} % less work"
+    if share < 0.05:
+        return "no more work"
+    return f"{share:.1f} % more work" if share < 10 else f"{share:.0f} % more work"

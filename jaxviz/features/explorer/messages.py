@@ -1,0 +1,183 @@
+"""What the explorer's page is sent beside its view, as JSON. `python tests/page/wire_types.py` writes these types down for the page."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NotRequired, TypedDict
+
+
+class Progress(TypedDict):
+    """A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped."""
+
+    work: str
+    what: NotRequired[str]
+    done: NotRequired[int]
+    total: NotRequired[int]
+    stopped: NotRequired[bool]
+
+
+class Figure(NamedTuple):
+    """A number of two versions, in bytes, FLOPs or equations."""
+
+    name: str
+    before: int
+    after: int
+    unit: str
+
+
+class ResidualChange(NamedTuple):
+    """How many residuals of a kind two versions keep."""
+
+    what: str
+    type: str
+    before: int
+    after: int
+    nbytes: int
+    line: str
+
+
+class StageChanges(TypedDict):
+    """Runs of equations: `[i, j, n]` says that `i` to `i + n - 1` of the first version are `j` to `j + n - 1` of the second, `[i, n]` that there
+    are `n` from `i` on that only one has."""
+
+    pairs: list[tuple[int, int, int]]
+    removed: list[tuple[int, int]]
+    added: list[tuple[int, int]]
+
+
+class Changes(TypedDict):
+    """What differs between two versions; stages by their keys, where both have them, and equations by their numbers in them."""
+
+    functions: tuple[str, str]
+    summary: str
+    stages: dict[str, StageChanges]
+    figures: list[Figure]
+    residuals: list[ResidualChange]
+
+
+class SwitchRegion(TypedDict):
+    """What can get a checkpoint: its row, or -1; whether it has one as the function is written; the regions that it is in, and those that share
+    a part with it; and its values, in runs of a first number and how many."""
+
+    name: str
+    line: str
+    row: int
+    isWritten: bool
+    inside: list[int]
+    crosses: list[int]
+    values: list[tuple[int, int]]
+
+
+class SwitchGroup(TypedDict):
+    """The values of one expression in repeated layers, calls and iterations; the type of one of them."""
+
+    what: str
+    type: str
+
+
+class SwitchValues(TypedDict):
+    """Of each value that could be saved: its group, its bytes, in all iterations together, and its row, or -1."""
+
+    group: list[int]
+    nbytes: list[int]
+    row: list[int]
+
+
+class SwitchTable(TypedDict):
+    """The switches of a function. `work` are the FLOPs of its gradient without checkpoints, `present` the setting that comes nearest to how it is
+    written; of each residual there are the values that a checkpoint saves in its place."""
+
+    function: str
+    work: int
+    present: str
+    regions: list[SwitchRegion]
+    groups: list[SwitchGroup]
+    values: SwitchValues
+    residuals: list[list[int]]
+
+
+class TriedTrade(NamedTuple):
+    """What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints."""
+
+    peak: int
+    nbytes: int
+    flops: int
+
+
+class TriedSettings(TypedDict):
+    """What has been worked out: settings by their keys, those that cannot be had with the reason; the setting of the best plan, once it was asked
+    for; and how often something has been asked for."""
+
+    trades: dict[str, TriedTrade]
+    failed: dict[str, str]
+    plan: str | None
+    asked: int
+
+
+class SwitchRequest(TypedDict):
+    """What the page asks for: what settings come to; of one the memory over time; of one the code; or the best plan."""
+
+    work: str
+    keys: list[str]
+    draw: NotRequired[str]
+    code: NotRequired[str]
+    plan: NotRequired[bool]
+
+
+class DrawnBuffer(NamedTuple):
+    """A value in memory from one step to another; texts by their numbers."""
+
+    nbytes: int
+    kind: int
+    born: int
+    last: int
+    row: int
+    name: int
+    type: int
+
+
+class DrawnMemory(TypedDict):
+    """The memory over time of a setting: what each step runs, and where; the first `turn` of them are forward."""
+
+    key: str
+    turn: int
+    what: list[int]
+    row: list[int]
+    buffers: list[DrawnBuffer]
+    texts: list[str]
+
+
+class WrittenCode(TypedDict):
+    """The lines to write for a setting."""
+
+    key: str
+    text: str
+
+
+class Advice(TypedDict):
+    """What would lower the peak: in a sentence, with the setting of the switches that does; and of the largest kept expressions, in their order.
+    `error` says why there is none."""
+
+    sentence: str
+    setting: str
+    cards: list[str]
+    error: str
+
+
+class CompiledText(TypedDict):
+    """A text, for each line the equations that it was made from, numbered over the stages, and how many lines were left out at its end."""
+
+    text: str
+    links: list[list[int]]
+    cut: int
+
+
+class Compiled(TypedDict):
+    """What a gradient compiles to; the stages with how many equations each has."""
+
+    function: str
+    stages: list[tuple[str, int]]
+    backend: str
+    stablehlo: CompiledText
+    hlo: CompiledText | None
+    notes: list[str]
+    error: str

@@ -1,0 +1,206 @@
+"""What the explorer shows first: what a gradient keeps, by the user's expressions, the scopes that it runs, and its peak, in words too."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from jaxviz.analysis.grouping import grouped
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
+from jaxviz.analysis.walk import location_of
+from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.features.explorer.rows import Rows
+from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
+from jaxviz.features.memory.timeline import MemoryTimeline
+from jaxviz.features.residuals.residual import ResidualGroup
+from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir.syntax import Equation
+from jaxviz.page.schema import COLUMNS, SCOPES, Headline
+from jaxviz.report.tables import format_bytes, listed, short_location
+
+
+def add_kept(columns: dict[str, Any], numbers: Numbers, residuals: ResidualSet) -> Headline:
+    """The kept values by the user's expressions, and what they come to in words.
+
+    Args:
+      columns, numbers: where they are written down.
+      residuals: of the gradient.
+    """
+    found = kept_expressions(residuals)
+    number = {id(r): i for i, e in enumerate(found) for g in e for r in g.residuals}
+    times = [_times(e) for e in found]
+    string = numbers.string
+    columns.update(
+        residual_kept=[number.get(id(r), -1) for r in residuals],
+        kept_label=string.all(_label(e) for e in found),
+        kept_location=[numbers.location(e[0].location) for e in found],
+        kept_nbytes=[_nbytes(e) for e in found],
+        kept_times=times,
+        kept_values=[
+            max(1, round(sum(_count(g) for g in e) / n)) for e, n in zip(found, times, strict=True)
+        ],
+        kept_reason=string.all(map(_reason, found)),
+    )  # fmt: skip
+    return Headline(_keeps(residuals), _largest(found, residuals))
+
+
+def kept_expressions(residuals: ResidualSet) -> list[tuple[ResidualGroup, ...]]:
+    """The groups of residuals of each of the user's expressions, largest first, without arguments."""
+    groups = [g for g in residuals.groups if g.kind != "argument"]
+    place = lambda g: (g.location, g.location.column, g.location.end_line, g.location.end_column)
+    return sorted(grouped(groups, place), key=lambda e: -sum(g.nbytes for g in e))
+
+
+def _nbytes(groups: Sequence[ResidualGroup]) -> int:
+    return sum(g.nbytes for g in groups)
+
+
+def _count(group: ResidualGroup) -> int:
+    """How many values a group is, one from each iteration."""
+    return sum(math.prod(r.lengths) for r in group.residuals)
+
+
+def _times(groups: Sequence[ResidualGroup]) -> int:
+    """How often an expression is evaluated: as often as most of its values are made."""
+    ((n, _),) = Counter(map(_count, groups)).most_common(1)
+    return max(1, n)
+
+
+def _label(groups: Sequence[ResidualGroup]) -> str:
+    first = groups[0]
+    is_carried = first.residuals[0].words.sources[0].carry is not None
+    return first.label if is_carried else written_at(first.location) or first.label
+
+
+def _reason(groups: Sequence[ResidualGroup]) -> str:
+    """`tanh's derivative multiplies the tangent by it (12.0 MiB); the rest is kept for the derivatives of mul and exp.`"""
+    why = {g: _ASIDE.sub("", g.residuals[0].why.partition("; read by the ")[0]) for g in groups}
+    first, *rest = sorted(grouped(groups, why.__getitem__), key=lambda same: -_nbytes(same))
+    said = why[first[0]]
+    if not rest:
+        return f"{said}."
+    rules = dict.fromkeys(g.rule for same in rest for g in same)
+    asked = listed(rule.rpartition(" of ")[2] for rule in rules if rule and rule != first[0].rule)
+    by = f"for the derivative{'s' * (len(rules) > 1)} of {asked}" if asked else "for the same derivative"
+    return f"{said} ({format_bytes(_nbytes(first))}); the rest is kept {by}."
+
+
+_ASIDE = re.compile(r" \(and \d+ other uses?\)")
+
+
+def _keeps(residuals: ResidualSet) -> str:
+    """`keeps 33.2 MiB for the backward pass, beside 9.0 MiB of its arguments`."""
+    own = residuals.nbytes_without_arguments
+    arguments = residuals.nbytes - own
+    if not residuals.items:
+        return "keeps nothing for the backward pass"
+    if own == 0:
+        return f"keeps {format_bytes(arguments)} of its arguments for the backward pass, and nothing else"
+    beside = f", beside {format_bytes(arguments)} of its arguments" if arguments else ""
+    return f"keeps {format_bytes(own)} for the backward pass{beside}"
+
+
+def _largest(found: Sequence[Sequence[ResidualGroup]], residuals: ResidualSet) -> str:
+    """``45 % of it for `jax.nn.gelu(x @ w)` at model.py:12``."""
+    total = residuals.nbytes_without_arguments
+    if not found or not total or len(found) == 1:
+        return ""
+    first = found[0]
+    share = round(100 * _nbytes(first) / total)
+    return f"{share} % of it for `{_label(first)}` ({short_location(first[0].location)})"
+
+
+def said_of_peak(timeline: MemoryTimeline) -> str:
+    """``peak 43.7 MiB in the backward pass, at `jax.nn.gelu(x @ w)` (model.py:12)``: the peak by the user's expression."""
+    if not timeline.steps:
+        return ""
+    step = timeline.steps[timeline.peak]
+    at = location_of(step.equation, step.within)
+    name = written_at(at, ROOM_IN_SENTENCE) or str(step.equation.primitive.name)
+    where = f" ({short_location(at)})" if at is not None else ""
+    on = " on each device" if timeline.n_devices > 1 else ""
+    which = "backward" if step.is_backward else "forward"
+    return f"peak {format_bytes(step.total)}{on} in the {which} pass, at `{name}`{where}"
+
+
+def add_scopes(
+    columns: dict[str, Any],
+    numbers: Numbers,
+    rows: Rows,
+    timeline: MemoryTimeline,
+    places: Sequence[Mapping[tuple[int, Equation], int]],
+) -> None:
+    """The scopes of both passes, in the order of the steps of the modelled memory.
+
+    Args:
+      columns, numbers: where they are written down.
+      rows: of the equations.
+      timeline: the modelled memory.
+      places: for the forward and the backward stage the row of each equation, by the row that holds its program and the equation.
+    """
+    strings = list(numbers.string.number)
+    paths: dict[int, tuple[str, ...]] = {}
+    scope, group, location = (
+        np.asarray(columns[f"equation_{name}"]).tolist() for name in ("scope", "group", "location")
+    )
+    is_user = [file.is_user for file in numbers.sources.files()]
+    lines = {
+        i: (file, line)
+        for i, (file, line) in enumerate(zip(columns["location_file"], columns["location_line"], strict=True))
+        if is_user[file]
+    }
+    first: dict[tuple[int, int], int] = {}
+    line_of = {i: first.setdefault(line, i) for i, line in lines.items()}
+
+    def path_of(row: int) -> tuple[str, ...]:
+        number = scope[row]
+        if number not in paths:
+            # einsum names a scope by its formula, which is nobody's.
+            paths[number] = tuple(name for name in strings[number].split("/") if name and "->" not in name)
+        return paths[number]
+
+    passes: tuple[list[Item], list[Item]] = ([], [])
+    function = timeline.derivation.primal.name
+    of_pass = [Items(place, path_of, group, lambda row: line_of.get(location[row], -1), function) for place in places]
+    sizes = []
+    for step in timeline.steps:
+        items = of_pass[step.is_backward].of_step(step.equation, step.within)
+        passes[step.is_backward].extend(items)
+        sizes.append(len(items))
+    made: dict[str, list[Any]] = {name: [] for name in COLUMNS if name.startswith("scope_")}
+    found: list[int] = []
+    for is_backward, items in enumerate(passes):
+        for top in scopes_of(items, len(items)):
+            _add(made, found, numbers, top, is_backward, -1, location)
+    made["scope_rows"] = [0, *accumulate(made["scope_rows"])]
+    columns.update(made, row_of_scope=found, step_equations=sizes)
+
+
+def _add(
+    columns: dict[str, list[Any]], found: list[int], numbers: Numbers, scope: Scope, is_backward: int, parent: int,
+    location: Sequence[int],
+) -> None:  # fmt: skip
+    number = len(columns["scope_parent"])
+    inside = {i.row for child in scope.children for i in child.items}
+    rows = [i.row for i in scope.items if i.row not in inside]
+    found += rows
+    for name, value in (
+        ("parent", parent),
+        ("backward", is_backward),
+        ("name", numbers.string(scope.name)),
+        ("kind", SCOPES.index(scope.kind)),
+        ("count", scope.count),
+        ("location", scope.line if scope.line >= 0 else location[scope.items[0].row]),
+        ("flops", scope.flops),
+        ("equations", len(scope.items)),
+        ("rows", len(rows)),
+    ):
+        columns[f"scope_{name}"].append(value)
+    for child in scope.children:
+        _add(columns, found, numbers, child, is_backward, number, location)

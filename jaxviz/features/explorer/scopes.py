@@ -1,0 +1,306 @@
+"""The scopes of a gradient: functions, modules, named scopes, loops and lines in the order in which they run, repetitions folded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from jaxviz.analysis.grouping import alike, grouped, pattern
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import remembered, repeats, run_by, weight
+from jaxviz.higher_order import is_choice, is_loop
+from jaxviz.ir.syntax import Equation
+
+_LEAST = 1 / 250
+"""The share of a pass, in FLOPs and in equations, below which a scope is not worth a box of its own."""
+
+_DEEPEST = 8
+"""So many boxes stand in each other at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop on the path to an equation: the group of its equation, its primitive, and how often it runs (1 where that is not known)."""
+
+    group: int
+    name: str
+    trips: int
+
+
+Path = tuple[str | Loop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An equation that holds no program, at the one time that its program runs, or at all of them in a loop.
+
+    Args:
+      row: its row.
+      path: the functions, scopes and loops on the way to it, outermost first.
+      flops: of all the times that it runs.
+      group: the same for what one expression led to in repeated layers and calls.
+      line: the user's line, or -1.
+    """
+
+    row: int
+    path: Path
+    flops: int
+    group: int
+    line: int
+
+
+@dataclass(slots=True)
+class Scope:
+    """A box of the picture.
+
+    Args:
+      name: of the function, module, scope or loop; of several that differ in numbers one for all; of a line ''.
+      kind: one of `SCOPES` of the wire format.
+      count: how often it runs each time that the scope around it does.
+      items: what is in it, and in those inside.
+      children: those inside: in the order in which they run; of what runs several times as in one of the times.
+      line: of a line its number, or -1.
+    """
+
+    name: str
+    kind: str
+    count: int
+    items: list[Item]
+    children: list[Scope] = field(default_factory=list)
+    line: int = -1
+
+    @property
+    def flops(self) -> int:
+        return sum(i.flops for i in self.items)
+
+    def walk(self) -> Iterator[Scope]:
+        """Itself and all inside, each before those in it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass
+class Items:
+    """The innermost equations of the steps of a gradient.
+
+    Args:
+      row_in: for a stage the row of each equation, by the row that holds its program and the equation.
+      path_of: the functions and scopes on the way to an equation inside of its program, by row.
+      group_of, line_of: of an item, by row.
+      function: the name of the function, which stands around everything.
+    """
+
+    row_in: Mapping[tuple[int, Equation], int]
+    path_of: Callable[[int], tuple[str, ...]]
+    group_of: Sequence[int]
+    line_of: Callable[[int], int]
+    function: str
+    costs: dict[int, Cost] = field(default_factory=dict)
+
+    def of_step(self, equation: Equation, within: Sequence[Equation]) -> list[Item]:
+        """What one step of the gradient comes to: itself, or what the loop or the branch runs that it is."""
+        path: Path = ()
+        row = -1
+        for e in within:
+            row = self.row_in[row, e]
+            path = self._path(path, row)
+        return list(self._inside(equation, path, row, 1))
+
+    def _inside(self, e: Equation, path: Path, holder: int, times: int) -> Iterator[Item]:
+        row = self.row_in[holder, e]
+        here = self._path(path, row)
+        programs = run_by(e)
+        if not programs or any((row, i) not in self.row_in for p in programs for i in p.equations[:1]):
+            # Of what it runs there are no rows where it is run by a rule of another library.
+            flops = remembered(e, self.costs).flops * times
+            yield Item(row, self._without_function(here), flops, self.group_of[row], self.line_of(row))
+            return
+        if is_choice(e):
+            cost = lambda p: weight(sum((remembered(i, self.costs) for i in p.equations), Cost()))
+            programs = [max(programs, key=cost)]
+        n = repeats(e)[0]
+        if is_loop(e):
+            here = (*here, Loop(self.group_of[row], str(e.primitive.name), n))
+        for program in programs:
+            for inner in program.equations:
+                yield from self._inside(inner, here, row, times * n)
+
+    def _path(self, outer: Path, row: int) -> Path:
+        """The path to an equation, after that of what holds its program; some have all of it by themselves."""
+        own = self.path_of(row)
+        named = tuple(part for part in outer if isinstance(part, str))
+        if named and own[: len(named)] == named:
+            own = own[len(named) :]
+        return (*outer, *own)
+
+    def _without_function(self, path: Path) -> Path:
+        return path[1:] if path and path[0] == self.function else path
+
+
+def scopes_of(items: Sequence[Item], n_equations: int) -> list[Scope]:
+    """The scopes of one pass, outermost first; what is too small for a box of its own is in one without a name.
+
+    Args:
+      items: of the pass, in the order in which they run.
+      n_equations: how many there are.
+    """
+    flops = sum(i.flops for i in items)
+
+    def is_small(scope: Scope) -> bool:
+        return scope.flops < _LEAST * flops and len(scope.items) < _LEAST * n_equations
+
+    return _Builder(is_small).inside(items, 0, 1, False)
+
+
+@dataclass
+class _Builder:
+    is_small: Callable[[Scope], bool]
+
+    def inside(self, items: Sequence[Item], depth: int, times: int, repeated: bool, level: int = 0) -> list[Scope]:
+        """The scopes of items that have the first parts of their paths in common.
+
+        Args:
+          depth: how many parts.
+          times: how often the scope that they are in is written out.
+          repeated: whether they are those of several times, which are shown as one.
+        """
+        if level == _DEEPEST:
+            return []
+        if not items:
+            return []
+        key = _keys(items, depth)
+        runs = [(k, list(run)) for k, run in groupby(items, key)]
+        if repeated:
+            together = grouped((item for _, run in runs for item in run), key)
+            return self._shown([self._scope(list(run), depth, times, level) for run in together])
+        found: list[Scope] = []
+        at = 0
+        for first, last in _stretches(runs, depth):
+            found += [self._scope(run, depth, times, level) for _, run in runs[at:first]]
+            every = [item for _, run in runs[first:last] for item in run]
+            if len({k for k, _ in runs[first:last] if k[0] != ""}) == 1:
+                found.append(self._scope(every, depth, times, level))
+            else:
+                count = _evaluations(every, depth)
+                inside = self.inside(every, depth, count, True, level + 1)
+                found.append(Scope("", "repeated", max(1, count // times), every, inside))
+            at = last
+        found += [self._scope(run, depth, times, level) for _, run in runs[at:]]
+        return self._shown(found)
+
+    def _scope(self, items: list[Item], depth: int, times: int, level: int) -> Scope:
+        part = next((p for i in items if (p := _part(i, depth)) is not None), None)
+        evaluations = max(times, _evaluations(items, depth if part is None else depth + 1))
+        count = max(1, round(evaluations / times))
+        if part is None:
+            return Scope("", "line" if items[0].line >= 0 else "rest", count, items, line=items[0].line)
+        if isinstance(part, Loop):
+            inside = self.inside(items, depth + 1, evaluations, evaluations > 1, level + 1)
+            loop = Scope(part.name, "loop", part.trips * count, items, inside)
+            return _without_middle(loop)
+        name = alike([p for i in items if isinstance(p := _part(i, depth), str)])
+        if len(names := {_part(i, depth + 1) for i in items}) == 1 and None not in names:
+            evaluations, count = times, 1  # the loop around all that it calls is taken to be in it
+        inside = self.inside(items, depth + 1, evaluations, evaluations > 1, level + 1)
+        scope = Scope(name, "scope", count, items, inside)
+        if [child.kind for child in inside if child.kind != "rest"] in ([], ["line"]):
+            scope.line = next((child.line for child in inside if child.kind == "line"), -1)
+            scope.children = []
+        return scope
+
+    def _shown(self, scopes: Iterable[Scope]) -> list[Scope]:
+        """Those that are worth a box, and what is between them."""
+        found: list[Scope] = []
+        for scope in scopes:
+            if scope.kind != "rest" and not self.is_small(scope):
+                found.append(scope)
+            elif found and found[-1].kind == "rest":
+                found[-1].items += scope.items
+            else:
+                found.append(Scope("", "rest", 1, list(scope.items)))
+        return found
+
+
+def _part(item: Item, depth: int) -> str | Loop | None:
+    return item.path[depth] if depth < len(item.path) else None
+
+
+def _keys(items: Sequence[Item], depth: int) -> Callable[[Item], tuple[Hashable, ...]]:
+    """What items of one scope have in common: its name, but for the number of a layer; of what is in no scope the line."""
+    groups: dict[str, set[int]] = {}
+    for item in items:
+        part = _part(item, depth)
+        if isinstance(part, str):
+            groups.setdefault(part, set()).add(item.group)
+    names: dict[str, str] = {}
+    for same in grouped(groups, pattern):
+        for name in same:
+            # `block_0` and `block_1` do the same, `Dense_0` and `Dense_1` of one block do not.
+            like = (names[n] for n in same if n in names and _are_alike(groups[n], groups[name]))
+            names[name] = next(like, name)
+
+    def key(item: Item) -> tuple[Hashable, ...]:
+        part = _part(item, depth)
+        if isinstance(part, str):
+            return ("scope", names[part])
+        return ("", item.line) if part is None else ("loop", part.group)
+
+    return key
+
+
+def _are_alike(first: set[int], second: set[int]) -> bool:
+    return 2 * len(first & second) > max(len(first), len(second))
+
+
+def _evaluations(items: Sequence[Item], depth: int) -> int:
+    """How often a scope is written out whose items have these first parts in common: as often as most of what is in it."""
+    parts = grouped(items, _keys(items, depth))
+    if len(parts) == 1 and _part(items[0], depth) is None:
+        return _most(Counter(i.group for i in items).values())
+    return _most([_times_called(part, depth) for part in parts])
+
+
+def _times_called(items: Sequence[Item], depth: int) -> int:
+    names = {_part(i, depth) for i in items}
+    # `block_0` and `block_1` are called once each.
+    return max(1, _evaluations(items, depth if None in names else depth + 1) // len(names))
+
+
+def _most(numbers: Iterable[int]) -> int:
+    """The number that there is most often; of two the smaller."""
+    times = Counter(numbers)
+    return min(times, key=lambda n: (-times[n], n))
+
+
+def _stretches(runs: Sequence[tuple[tuple[Hashable, ...], list[Item]]], depth: int) -> Iterator[tuple[int, int]]:
+    """Where the same runs come again and again, as `attention` and `mlp` do that a loop calls one after the other."""
+    places: dict[Hashable, list[int]] = {}
+    for i, (key, _) in enumerate(runs):
+        places.setdefault(key, []).append(i)
+    again = {
+        key: at
+        for key, at in places.items()
+        if len(at) > 1 and _evaluations([item for i in at for item in runs[i][1]], depth) > 1
+    }
+    start = 0
+    while start < len(runs):
+        last = start
+        i = start
+        # As far as everything in between comes again, too.
+        while i <= last and runs[i][0] in again:
+            last = max(last, again[runs[i][0]][-1])
+            i += 1
+        if i > last > start:
+            yield start, last + 1
+        start = max(i, start + 1)
+
+
+def _without_middle(loop: Scope) -> Scope:
+    """A loop whose body is one call is that call, so often."""
+    most = max((c for c in loop.children if c.kind == "scope"), key=lambda c: len(c.items), default=None)
+    if most is None or len(most.items) < 0.8 * len(loop.items) or most.flops < 0.8 * loop.flops:
+        return loop
+    return Scope(most.name, "scope", loop.count * most.count, loop.items, most.children, most.line)

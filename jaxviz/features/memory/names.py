@@ -1,0 +1,97 @@
+"""What the values in the memory of a gradient are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
+from jaxviz.analysis.site import call_name
+from jaxviz.analysis.walk import place_of, programs_in, with_holders
+from jaxviz.derivation import Derivation
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Atom, Equation, Var
+
+_OF_COTANGENTS = ("cotangent", "accumulation", "zero")
+"""Roles of equations that form cotangents."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of what the forward and the backward program of a derivation compute."""
+
+    derivation: Derivation
+
+    def of(self, equation: Equation, within: Sequence[Equation], var: Atom | None) -> str:
+        """`jnp.tanh(x @ w)`, `the cotangent of jnp.tanh(x @ w)`, `transpose for the cotangent of w`; failing that the operation.
+
+        Args:
+          equation: what makes the value.
+          within: the equations that hold its program, outermost first.
+          var: which of its results it is.
+        """
+        named = self._of_cotangent(equation, var) or self._naming.name(equation, within, place_of(equation, var))
+        return named or what_makes(equation, within)
+
+    def location(self, equation: Equation, within: Sequence[Equation]) -> Location | None:
+        """The user's line of an equation."""
+        return self._naming.location(equation, within)
+
+    def _of_cotangent(self, equation: Equation, var: Atom | None) -> str:
+        """Of what an equation forms a cotangent; '' where it forms none, or where that is not known."""
+        if equation.origin is None or equation.origin.role not in _OF_COTANGENTS:
+            return ""
+        if var is not None and var in self._cotangents:
+            relation, value = self._cotangents[var]
+            whose = self._value(value)
+            if whose:
+                return f"{relation} of {whose}"
+        linear = equation.origin.equation
+        values = (self._tangents[a] for a in (linear.invars if linear is not None else ()) if a in self._tangents)
+        whose = next(filter(None, map(self._value, values)), "")
+        return f"{equation.primitive.name} for the cotangent of {whose}" if whose else ""
+
+    @cached_property
+    def _naming(self) -> Naming:
+        forward = self.derivation.forward if any(self.derivation.nonzeros) else None
+        return Naming(self.derivation.primal, forward)
+
+    @cached_property
+    def _tangents(self) -> Mapping[Atom, Atom]:
+        """From a tangent to the value that it is the tangent of."""
+        return {t: s.values[0] for p in programs_in(self.derivation.linear) for t, s in p.tangents().items()}
+
+    @cached_property
+    def _cotangents(self) -> Mapping[Atom, tuple[str, Atom]]:
+        """From a variable of the backward program to the value that it is the cotangent of, or a part of that."""
+        found: dict[Atom, tuple[str, Atom]] = {}
+        for program in programs_in(self.derivation.backward):
+            for ct, relation, tangent in program.relations():
+                if relation != "value" and tangent in self._tangents:
+                    whole = "the cotangent" if relation == "cotangent" else "a part of the cotangent"
+                    found.setdefault(ct, (whole, self._tangents[tangent]))
+        return found
+
+    @cached_property
+    def _makers(self) -> Mapping[Atom, tuple[Equation, tuple[Equation, ...], int]]:
+        """What makes each value of the forward program."""
+        made = with_holders(self.derivation.forward)
+        return {v: (e, within, i) for e, within in made for i, v in enumerate(e.outvars)}
+
+    @cached_property
+    def _arguments(self) -> Mapping[Var, str]:
+        primal = self.derivation.primal
+        return dict(zip(primal.invars, primal.arg_names, strict=True))
+
+    def _value(self, value: Atom) -> str:
+        """The expression of a value of the forward program, or the path of an argument; '' where there is none."""
+        if value in self._makers:
+            return self._naming.name(*self._makers[value], ROOM_IN_SENTENCE)
+        return self._arguments.get(value, "") if isinstance(value, Var) else ""
+
+
+def what_makes(equation: Equation, within: Sequence[Equation]) -> str:
+    """`mul in cell`: the operation that makes a value, and the calls that it stands in."""
+    inside = " in ".join(dict.fromkeys(call_name(e) for e in reversed(within)))
+    return f"{equation.primitive.name}{f' in {inside}' if inside else ''}"

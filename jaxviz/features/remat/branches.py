@@ -1,0 +1,91 @@
+"""Checkpoints that no compiler undoes: each in a branch of a `lax.cond` that is always taken.
+
+Outside of a loop XLA merges what is recomputed with what was computed before, as it does on a CPU with JAX 0.10, and drops the barriers that
+keep it from that. Nothing is merged into a branch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jaxviz.features.remat.edits import Way
+from jaxviz.higher_order import of
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+
+IN_A_BRANCH = "in_a_branch"
+"""The name of the function below."""
+
+
+def in_a_branch(f):  # type: ignore[no-untyped-def]
+    """A checkpoint in a branch that is always taken: what it recomputes there XLA cannot merge with what was computed before."""
+
+    def zeros(args, kwargs):  # type: ignore[no-untyped-def]
+        return jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), jax.eval_shape(f, *args, **kwargs))
+
+    def in_branch(*args, **kwargs):  # type: ignore[no-untyped-def]
+        always = jax.lax.optimization_barrier(True)
+        return jax.lax.cond(always, lambda args, kwargs: f(*args, **kwargs), zeros, args, kwargs)
+
+    return in_branch
+
+
+def definition() -> str:
+    """That function, in lines of its own for the source of a user."""
+    return f"\n{inspect.getsource(in_a_branch).replace('  # type: ignore[no-untyped-def]', '')}\n"
+
+
+def in_branches(program: Program) -> Program:
+    """The program with each checkpoint that is outside of any loop in a branch of its own."""
+    made: dict[Operation, Program] = {}
+    equations: list[Equation] = []
+    for e in program.equations:
+        if not of(e).is_checkpoint:
+            equations.append(e)
+            continue
+        if e.operation not in made:
+            made[e.operation] = _branch(e, program)
+        equations += _spliced(made[e.operation], e)
+    return replace(program, equations=tuple(equations)) if made else program
+
+
+def _branch(e: Equation, program: Program) -> Program:
+    """A checkpoint alone, in a branch."""
+    invars, outvars = tuple([Var(a) for a in e.operation.in_avals]), tuple([Var(a) for a in e.operation.out_avals])
+    alone = replace(
+        program, constvars=(), consts=(), invars=invars, outvars=outvars, equations=(Equation(e.operation, invars, outvars, e.source),),
+        debug_info=None, effects=frozenset(e.effects),
+    )  # fmt: skip
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in e.operation.in_avals]
+    return read_jaxpr(jax.make_jaxpr(in_a_branch(as_function(alone)))(*types))
+
+
+def _spliced(branch: Program, e: Equation) -> list[Equation]:
+    """The equations of that in the place of a checkpoint."""
+    env: dict[Atom, Any] = dict(zip(branch.invars, e.invars, strict=True))
+    env.update(zip(branch.outvars, e.outvars, strict=True))
+    for inner in branch.equations:
+        env.update((v, Var(v.aval)) for v in inner.outvars if v not in env)
+    get = lambda atoms: tuple([env.get(a, a) for a in atoms])
+    return [Equation(inner.operation, get(inner.invars), get(inner.outvars), e.source) for inner in branch.equations]
+
+
+def ways_in_branches(ways: Sequence[Way]) -> list[Way] | None:
+    """The ways to checkpoints at calls, with each in a branch; None where one of them is no `jax.checkpoint` that is written anew."""
+    found = []
+    for way in ways:
+        if len(way.changes) != 2 or way.changes[0].text != "jax.checkpoint(" or way.without_policy is not None:
+            return None
+        before, after = way.changes
+        changes = (
+            replace(before, text=f"{IN_A_BRANCH}({before.text}"),
+            replace(after, text=f"{after.text})"),
+        )
+        found.append(replace(way, changes=changes))
+    return found

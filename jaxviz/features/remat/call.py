@@ -1,0 +1,109 @@
+"""How a function is called: from its arguments to flat arrays, and back to a function that is called the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+import jax
+
+from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a function is called: its flat arguments, which of them are arrays, and the structures.
+
+    Args:
+      function: it.
+    """
+
+    in_tree: Any
+    out_tree: Any
+    leaves: tuple[Any, ...]
+    is_input: tuple[bool, ...]
+    avals: tuple[Any, ...]
+    name: str
+    function: Any
+
+    @staticmethod
+    def traced(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> tuple[Call, Derivation]:
+        compat.check_callable(f)
+        derivation = derive(f, *args, argnums=argnums, **kwargs)
+        primal = derivation.primal
+        if primal.is_path:
+            where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
+            raise ValueError(
+                f"{primal.name} cannot be planned: its Python looks at values ({where}), so that what it computes differs from call to "
+                "call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
+            )
+        leaves, in_tree, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))
+        call = Call(in_tree, derivation.out_tree, tuple(leaves), tuple(is_input), primal.in_avals, primal.name, f)
+        return call, derivation
+
+    @property
+    def static_argnums(self) -> tuple[int, ...]:
+        """Positional arguments that are part of the function, all of them."""
+        args, _ = jax.tree.unflatten(self.in_tree, self.is_input)
+        leaves = [jax.tree.leaves(a) for a in args]
+        return tuple(i for i, is_input in enumerate(leaves) if is_input and not any(is_input))
+
+    @property
+    def static_kwargs(self) -> dict[str, Any]:
+        """Arguments by keyword that are part of the function, or hold something that is."""
+        _, is_input = jax.tree.unflatten(self.in_tree, self.is_input)
+        _, values = jax.tree.unflatten(self.in_tree, self.leaves)
+        return {key: values[key] for key in values if not all(jax.tree.leaves(is_input[key]))}
+
+    @property
+    def arrays(self) -> list[Any]:
+        return [x for x, is_array in zip(self.leaves, self.is_input, strict=True) if is_array]
+
+    def flat(self, f: Callable[..., Any]) -> Callable[..., list[Any]]:
+        """A function that is called so, as one of flat arrays."""
+
+        def flat(*inputs: Any) -> list[Any]:
+            given = iter(inputs)
+            leaves = [next(given) if is_array else x for x, is_array in zip(self.leaves, self.is_input, strict=True)]
+            args, kwargs = jax.tree.unflatten(self.in_tree, leaves)
+            results: list[Any] = jax.tree.leaves(f(*args, **kwargs))
+            return results
+
+        return flat
+
+    def of(self, flat: Callable[..., list[Any]], f: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of flat arrays as one that is called as `f` is, with its name and its place in the source."""
+
+        @api_boundary
+        def planned(*args: Any, **kwargs: Any) -> Any:
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            if tree != self.in_tree:
+                raise TypeError(
+                    f"the plan for {self.name} is for arguments of the structure {self.in_tree}, not {tree}"
+                )
+            inputs = []
+            for x, fixed, is_array in zip(leaves, self.leaves, self.is_input, strict=True):
+                if is_array:
+                    inputs.append(x)
+                elif not _same(x, fixed):
+                    raise ValueError(
+                        f"the plan for {self.name} is for an argument {fixed!r}, not {x!r}; make one for this"
+                    )
+            for x, aval in zip(inputs, self.avals, strict=True):
+                got = jax.typeof(jax.numpy.asarray(x))
+                if (got.shape, got.dtype) != (aval.shape, aval.dtype):
+                    raise TypeError(
+                        f"the plan for {self.name} is for an argument {aval.str_short()}, not {got.str_short()}; make one for these types"
+                    )
+            return jax.tree.unflatten(self.out_tree, flat(*inputs))
+
+        return update_wrapper(planned, f, updated=())
+
+
+def _same(x: Any, fixed: Any) -> bool:
+    """Whether an argument that is part of the function is what it was, of the same type too: 1, 1.0 and True are three."""
+    return x is fixed or (type(x) is type(fixed) and bool(x == fixed))

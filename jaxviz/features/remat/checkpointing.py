@@ -1,0 +1,245 @@
+"""Putting checkpoints around regions of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+
+from jaxviz.features.remat.chunks import chunked
+from jaxviz.features.remat.offload import DEVICE, HOST
+from jaxviz.features.remat.regions import BODIES, Region, Spot, type_of
+from jaxviz.higher_order import of
+from jaxviz.higher_order.scan import SCAN
+from jaxviz.ir import compat
+from jaxviz.ir.convert import operation as make_operation
+from jaxviz.ir.convert import read_jaxpr, with_programs
+from jaxviz.ir.syntax import Atom, Equation, Operation, Program, Var
+
+
+@cache
+def _remat() -> Operation:
+    """A checkpoint as JAX makes it, to make others of."""
+    made = read_jaxpr(jax.make_jaxpr(jax.checkpoint(lambda x: x))(1.0))
+    return next(e.operation for e in made.equations if of(e).is_checkpoint)
+
+
+def checkpointed(
+    program: Program,
+    regions: Collection[Region],
+    names: Mapping[Var, str],
+    entering: Entering | None = None,
+    offloaded: Collection[str] = (),
+    chunk: int = 1,
+) -> Program:
+    """The program with a checkpoint around each of some regions, that saves what these names are given to.
+
+    Args:
+      program: with its calls inlined.
+      regions: of it; a region in another one gets a checkpoint in that one's.
+      names: for values of the program, those in bodies of scans too.
+      entering: for inputs of regions, which are named within.
+      offloaded: names of what is moved to the host.
+      chunk: how many iterations of a scan whose body is one of the regions are a checkpoint, too, in a scan of their own.
+    """
+    given = list(dict.fromkeys([*names.values(), *(entering or {}).values()]))
+    policy = policy_of([n for n in given if n not in offloaded], [n for n in given if n in offloaded])
+    return _Rewriting(regions, names, entering or {}, policy, chunk).program(program)
+
+
+Entering = Mapping[tuple[Spot, int], str]
+"""Names for inputs of spots, which are numbered as `inputs_of` has them."""
+
+
+def inputs_of(spot: Spot) -> Sequence[Atom]:
+    """What a checkpoint around a spot is given."""
+    if spot.is_body:
+        body: Program = spot.scan.params["jaxpr"]
+        return (*body.constvars, *body.invars)
+    return _read_by(spot.equations)
+
+
+def policy_of(saved: Sequence[str], offloaded: Sequence[str]) -> Any:
+    """The policy that saves and offloads values of these names; None where there are none."""
+    policies = jax.checkpoint_policies
+    if offloaded:
+        return policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=saved, names_which_can_be_offloaded=offloaded, offload_src=DEVICE, offload_dst=HOST
+        )
+    return policies.save_only_these_names(*saved) if saved else None
+
+
+def cut(
+    given: Program, start: int, end: int, equations: Sequence[Equation], renamed: Mapping[Atom, Atom]
+) -> tuple[list[Atom], list[Var], Program]:
+    """Some equations of a program as one of their own: what it reads, what is read of it, and the program.
+
+    Args:
+      given: the program.
+      start, end: which of its equations.
+      equations: what stands for them.
+      renamed: what stands for their results, where that is something else.
+    """
+    read = _read_by(equations)
+    after = {a for e in given.equations[end:] for a in e.invars}.union(given.outvars)
+    results = [v for e in given.equations[start:end] for v in e.outvars if v in after]
+    invars = tuple([Var(a.aval) for a in read])
+    own: dict[Atom, Atom] = dict(zip(read, invars, strict=True))
+    own_equations = tuple([replace(e, invars=tuple([own.get(a, a) for a in e.invars])) for e in equations])
+    body = Program(
+        (), invars, tuple([renamed.get(v, v) for v in results]), own_equations,
+        effects=frozenset(x for e in equations for x in e.effects),
+        debug_info=compat.unknown_debug_info(len(invars), len(results)), closed=False,
+    )  # fmt: skip
+    return list(read), results, body
+
+
+def _read_by(equations: Sequence[Equation]) -> list[Atom]:
+    bound = {v for e in equations for v in e.outvars}
+    return list(dict.fromkeys(a for e in equations for a in e.invars if isinstance(a, Var) and a not in bound))
+
+
+def _wiring(body: Program) -> Hashable:
+    """What is the same of programs that do the same, operation by operation, with the same operands."""
+    number: dict[Atom, int] = {v: i for i, v in enumerate(body.invars)}
+    for e in body.equations:
+        for v in e.outvars:
+            number[v] = len(number)
+
+    def of_atom(a: Atom) -> Hashable:
+        return number[a] if isinstance(a, Var) else (repr(a.val), type_of(a.aval), a.held)
+
+    types = tuple((type_of(v.aval), getattr(v.aval, "weak_type", False)) for v in body.invars)
+    rows = tuple((id(e.operation), *map(of_atom, e.invars)) for e in body.equations)
+    return types, rows, tuple(map(of_atom, body.outvars))
+
+
+def _named(v: Atom, name: str, out: Var, at: Equation) -> Equation:
+    """The equation that gives a value a name."""
+    made = make_operation(compat.name_p, {"name": name}, (v.aval,), (v.aval,), frozenset(), at.operation.context)
+    return Equation(made, (v,), (out,), at.source)
+
+
+class _Rewriting:
+    def __init__(
+        self, regions: Collection[Region], names: Mapping[Var, str], entering: Entering, policy: Any, chunk: int
+    ):
+        self.chunk = chunk
+        self.names = names
+        self.entering = entering
+        self.policy = policy
+        self.calls: dict[int, dict[int, list[int]]] = {}
+        """By program, for each place the ends of the regions that start there."""
+        self.bodies: set[tuple[int, int]] = set()
+        for region in regions:
+            for s in region.spots:
+                if region.is_body:
+                    self.bodies.add((id(s.program), s.start))
+                else:
+                    self.calls.setdefault(id(s.program), {}).setdefault(s.start, []).append(s.end)
+        self.done: dict[int, Program] = {}
+        self.made: dict[Hashable, Operation] = {}
+        """By what its body does, each checkpoint around a call: those of alike layers are one operation, for which a rule is worked out once."""
+
+    def program(self, given: Program) -> Program:
+        if id(given) not in self.done:
+            renamed: dict[Atom, Atom] = {}
+            equations = self.equations(given, 0, len(given.equations), renamed, len(given.equations) + 1)
+            outvars = tuple([renamed.get(a, a) for a in given.outvars])
+            self.done[id(given)] = replace(given, equations=tuple(equations), outvars=outvars)
+        return self.done[id(given)]
+
+    def equations(
+        self, given: Program, start: int, end: int, renamed: dict[Atom, Atom], largest: int
+    ) -> list[Equation]:
+        """Some equations anew; `largest` is the end of the region that they are all of, which is not opened again."""
+        made: list[Equation] = []
+        ends = self.calls.get(id(given), {})
+        i = start
+        while i < end:
+            inside = [stop for stop in ends.get(i, ()) if stop <= end and not (i == start and stop >= largest)]
+            if inside:
+                stop = max(inside)
+                made.append(self.region(given, i, stop, renamed))
+                i = stop
+                continue
+            made += self.equation(given, i, renamed)
+            i += 1
+        return made
+
+    def equation(self, given: Program, i: int, renamed: dict[Atom, Atom]) -> list[Equation]:
+        e = given.equations[i]
+        operation = e.operation
+        if of(e) in BODIES:
+            around = (id(given), i) in self.bodies
+            spot = Spot(given, i, i + 1, True)
+            operation = with_programs(
+                operation, lambda p: self.body(self.program(p), spot) if around else self.program(p)
+            )
+        ins = tuple([renamed.get(a, a) for a in e.invars])
+        if self.chunk > 1 and (id(given), i) in self.bodies and of(e) is SCAN:
+            scan = Equation(operation, ins, e.outvars, e.source, e.origin)
+            made = chunked(scan, self.chunk, lambda p: self.around(p, False, None))
+        else:
+            made = [Equation(operation, ins, e.outvars, e.source, e.origin)]
+        for v in e.outvars:
+            if v in self.names:
+                out = renamed[v] = Var(v.aval)
+                made.append(_named(v, self.names[v], out, e))
+        return made
+
+    def entered(self, body: Program, spot: Spot, inputs: Mapping[Atom, Atom]) -> Program:
+        """A region with names for some of its inputs.
+
+        Args:
+          body: it, as a function.
+          spot: where it stands.
+          inputs: what each of its inputs is there -> what it is in the function.
+        """
+        first: list[Equation] = []
+        renamed: dict[Atom, Atom] = {}
+        for k, a in enumerate(inputs_of(spot)):
+            if (name := self.entering.get((spot, k))) is not None and isinstance(v := inputs[a], Var):
+                renamed[v] = out = Var(v.aval)
+                first.append(_named(v, name, out, spot.program.equations[spot.start]))
+        if not first:
+            return body
+        get = lambda atoms: tuple([renamed.get(a, a) for a in atoms])
+        equations = [Equation(e.operation, get(e.invars), e.outvars, e.source, e.origin) for e in body.equations]
+        return replace(body, equations=(*first, *equations), outvars=get(body.outvars))
+
+    def region(self, given: Program, start: int, end: int, renamed: dict[Atom, Atom]) -> Equation:
+        """One equation for those of a call: the checkpoint of it."""
+        inner: dict[Atom, Atom] = {}
+        operands, results, body = cut(given, start, end, self.equations(given, start, end, inner, end), inner)
+        spot = Spot(given, start, end)
+        if self.entering:
+            body = self.entered(body, spot, dict(zip(operands, body.invars, strict=True)))
+        outvars = tuple([Var(v.aval) for v in results])
+        alike = _wiring(body)
+        if alike not in self.made:
+            self.made[alike] = self.around(body, True, self.policy)
+        ins = tuple([renamed.get(a, a) for a in operands])
+        made = Equation(self.made[alike], ins, outvars, given.equations[start].source)
+        renamed.update(zip(results, outvars, strict=True))
+        return made
+
+    def body(self, body: Program, spot: Spot) -> Program:
+        """The body of a scan as one checkpoint; a scan keeps XLA from merging what is recomputed with what was computed before."""
+        inner = replace(body, constvars=(), consts=(), invars=(*body.constvars, *body.invars), closed=False)
+        inner = self.entered(inner, spot, dict(zip(inputs_of(spot), inner.invars, strict=True)))
+        invars = [Var(a) for a in body.in_avals]
+        constvars = [Var(v.aval) for v in body.constvars]
+        outvars = [Var(a.aval) for a in body.outvars]
+        made = Equation(self.around(inner, False, self.policy), (*constvars, *invars), tuple(outvars))
+        return replace(
+            body, constvars=tuple(constvars), invars=tuple(invars), outvars=tuple(outvars), equations=(made,)
+        )
+
+    def around(self, body: Program, prevent_cse: bool, policy: Any) -> Operation:
+        like = _remat()
+        params = {**like.params, "jaxpr": body, "prevent_cse": prevent_cse, "policy": policy}
+        return make_operation(like.primitive, params, body.in_avals, body.out_avals, body.effects, like.context)

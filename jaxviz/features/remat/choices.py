@@ -1,0 +1,491 @@
+"""What a checkpoint around one region could save: the best choices at every exchange rate of FLOPs for bytes.
+
+The equations of a region are a function of their own, so that the choice is that of `graph.Graph`: with a price for each byte it is a
+minimum cut. Regions with the same equations, and the iterations of a scan, are chosen for once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, islice
+
+import numpy as np
+
+from jaxviz.derivation import derive
+from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.memory.model import is_view
+from jaxviz.features.memory.timeline import peak_of
+from jaxviz.features.remat.checkpointing import checkpointed
+from jaxviz.features.remat.graph import Graph, Saved, can_be_saved, derive_like, scaled
+from jaxviz.features.remat.offload import Offload
+from jaxviz.features.remat.policies import of_type
+from jaxviz.features.remat.regions import Region, Spot, bound_in
+from jaxviz.features.remat.sizes import Sizes
+from jaxviz.features.remat.solver import Problem
+from jaxviz.ir.syntax import Atom, Program, Var
+from jaxviz.report.tables import type_text
+
+_PRODUCTS = 12
+"""How many of the values that take the most work are chosen among in all ways."""
+_HEAVY = 0.0005
+"""The share of the most work of one value that these take."""
+_ALTERNATIVES = 24
+"""Choices of the same bytes whose peaks are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What could be saved of one region.
+
+    Args:
+      saved: the values, as they stand where the region stands first; of them those that are offloaded, too.
+      nbytes: that the backward pass is given on the device, all calls and iterations together: what is saved, and what the region
+        starts from.
+      flops: recomputed.
+      offloaded: values that are moved to the host; of the inputs of the region, too.
+      moved: bytes of those, all calls and iterations together.
+      transfer: FLOPs that the device could do while they are moved.
+    """
+
+    saved: tuple[Var, ...]
+    nbytes: int
+    flops: int
+    offloaded: tuple[Var, ...] = ()
+    moved: int = 0
+    transfer: int = 0
+
+    @property
+    def work(self) -> int:
+        """What it costs, in FLOPs."""
+        return self.flops + self.transfer
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Outcomes:
+    """What comes of many choices.
+
+    Args:
+      names: the candidates that are chosen among.
+      sets: for each choice which of them are saved, as the bits of a number.
+      nbytes, work: as of a `Choice`.
+      certain: bytes that are on the device where the backward pass begins, however it goes on.
+      movable: what may be offloaded.
+      moved: for each choice which of that is, as the bits of a number.
+    """
+
+    names: tuple[str, ...]
+    sets: np.ndarray
+    nbytes: np.ndarray
+    work: np.ndarray
+    certain: np.ndarray
+    movable: tuple[str | Atom, ...]
+    moved: np.ndarray
+
+    def choices(self, part: Part, which: np.ndarray) -> Iterator[Choice]:
+        """Some of them, the least work first."""
+        at = np.flatnonzero(which)
+        for i in at[np.argsort(self.work[at], kind="stable")]:
+            yield self.choice(part, i)
+
+    def choice(self, part: Part, i: int) -> Choice:
+        chosen = lambda of, bits: [one for k, one in enumerate(of) if int(bits[i]) >> k & 1]
+        return part.choice(chosen(self.names, self.sets), chosen(self.movable, self.moved))
+
+
+class Part:
+    """The spots of a region that have the same equations.
+
+    Args:
+      spots: they.
+      body: their equations, as a function.
+      times: how often it runs in all, loops and devices counted.
+      prices: for each of its inputs the bytes that holding it takes, in all of them; 0 for what is there in any case.
+      active: for each whether it is differentiated.
+      recompute_collectives: whether values that devices exchange may be exchanged again.
+      offload: how values are moved to the host; None where none is.
+      sizes: of the function's values.
+      devices: on how many devices it runs, where sizes are those on one.
+
+    Raises:
+      JaxvizError, ValueError: it cannot be differentiated, or no checkpoint can be put around it.
+    """
+
+    def __init__(
+        self, spots: Sequence[Spot], body: Program, times: int, prices: Sequence[int], active: Sequence[bool],
+        recompute_collectives: bool, offload: Offload | None, sizes: Sizes, devices: int = 1,
+    ):  # fmt: skip
+        self.spots = spots
+        self.offload = offload
+        self.moves_inputs = True
+        """Whether its inputs can be offloaded: the source has no expression in it that could name them."""
+        self.body = body
+        self.times = times * len(spots)
+        self.times_here = self.times // devices
+        """How often it runs where its values take memory: in all, or on one device."""
+        self.sizes = sizes
+        derivation = derive(body, argnums=[i for i, a in enumerate(active) if a])
+        graph = self.graph = Graph(derivation, recompute_collectives, sizes)
+        self.prices: dict[Atom, int] = dict(zip(graph.whole.forward.invars, prices, strict=True))
+        held = dict(zip(graph.plain.forward.invars, prices, strict=True))
+        kept = {a for a in graph.plain.linearized.residuals if isinstance(a, Var)}
+        kept_sizes = sizes.residuals(graph.plain)
+        self.opened_nbytes = sum(held.get(a, self.times_here * kept_sizes[a]) for a in kept)
+        """What the backward pass is given where there is no checkpoint around it."""
+        self.exchanges_again = False
+        """Whether devices exchange values once more because none of these can be saved."""
+        self._peaks: dict[Choice, int] = {}
+        self._bound: dict[Spot, tuple[Var, ...]] = {}
+        self._place = {v: i for i, v in enumerate(self._bound_in(spots[0]))}
+
+    def restricted(self, candidates: Mapping[str, Sequence[Var]]) -> Part:
+        """The same where only these can be saved, each with the others of its name."""
+        here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
+        other = copy(self)
+        other.moves_inputs = False
+        for made in ("choices", "_price_of", "_products", "every_outcome", "_costs", "_problem", "_movable"):
+            other.__dict__.pop(made, None)
+        here = {n: v for n, v in here.items() if v}
+        try:
+            other.graph = self.graph.restricted(here, self.graph.recompute_collectives)
+        except ValueError:  # of what devices exchange some has no name there
+            other.graph, other.exchanges_again = self.graph.restricted(here, True), True
+        inputs = self.graph.whole.forward.invars
+        other.prices = {v: self.prices[old] for v, old in zip(other.graph.whole.forward.invars, inputs, strict=True)}
+        return other
+
+    def at(self, spots: Sequence[Spot]) -> Part:
+        """The same at some of its spots."""
+        other = copy(self)
+        share = lambda n: n * len(spots) // len(self.spots)
+        other.spots, other.times, other.opened_nbytes = spots, share(self.times), share(self.opened_nbytes)
+        other.times_here = share(self.times_here)
+        other.prices = {v: share(n) for v, n in self.prices.items()}
+        other.__dict__.pop("_products", None)
+        other.__dict__.pop("every_outcome", None)
+        other.choices = [self.share(c, len(spots)) for c in self.choices]
+        return other
+
+    def share(self, choice: Choice, n_spots: int) -> Choice:
+        """A choice at so many of the spots."""
+        part = lambda n: n * n_spots // len(self.spots)
+        c = choice
+        return Choice(c.saved, part(c.nbytes), part(c.flops), c.offloaded, part(c.moved), part(c.transfer))
+
+    def more(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
+        """What takes fewer FLOPs than a choice and so many bytes more at most, at all spots or at the last ones; None where nothing does.
+
+        Args:
+          between: whether to look for choices that are best at no price, too.
+        """
+        better = [c for c in self.choices if c.work < choice.work]
+        limit = choice.nbytes + spare
+        found = [[(self, c)] for c in better if c.nbytes <= limit]
+        if between and (c := self.within(limit)) is not None and c.nbytes <= limit and c.work < choice.work:
+            found.append([(self, c)])
+        n = len(self.spots)
+        for c in better if n > 1 else ():
+            k = int(n * spare / max(c.nbytes - choice.nbytes, 1))
+            if 0 < k < n:
+                rest, last = self.at(self.spots[:-k]), self.at(self.spots[-k:])
+                found.append([(rest, self.share(choice, n - k)), (last, self.share(c, k))])
+        return min(found, key=lambda some: sum(c.work for _, c in some), default=None)
+
+    def less(self, choice: Choice, spare: int, between: bool) -> list[tuple[Part, Choice]] | None:
+        """What takes fewer bytes than a choice and so many FLOPs more at most, at all spots or at the last ones; see `more`."""
+        lighter = [c for c in self.choices if c.nbytes < choice.nbytes]
+        limit = choice.work + spare
+        found = [[(self, c)] for c in lighter if c.work <= limit]
+        if between and (c := self.lightest(limit)) is not None and c.nbytes < choice.nbytes:
+            found.append([(self, c)])
+        n = len(self.spots)
+        for c in lighter if n > 1 else ():
+            k = int(n * spare / max(c.work - choice.work, 1))
+            if 0 < k < n:
+                rest, last = self.at(self.spots[:-k]), self.at(self.spots[-k:])
+                found.append([(rest, self.share(choice, n - k)), (last, self.share(c, k))])
+        return min(found, key=lambda some: sum(c.nbytes for _, c in some), default=None)
+
+    def everywhere(self, value: Var) -> Iterator[Var]:
+        """A value of the first spot, as it is called in each of them."""
+        return (self._bound_in(spot)[self._place[value]] for spot in self.spots)
+
+    def _bound_in(self, spot: Spot) -> tuple[Var, ...]:
+        if spot not in self._bound:
+            self._bound[spot] = bound_in(spot)
+        return self._bound[spot]
+
+    def names_of(self, choice: Choice) -> list[str]:
+        """The candidates of the graph that are saved."""
+        return [name for name, values in self.graph.candidates.items() if not set(values).isdisjoint(choice.saved)]
+
+    def described(self, name: str) -> Saved:
+        """A candidate, all of its values together."""
+        one = self.graph.described(name)
+        v = self.graph.candidates[name][0]
+        size = self.times_here * one.nbytes
+        return replace(one, nbytes=size, type=of_type(size // max(self.sizes.of(v), 1), type_text(v.aval)))
+
+    def described_input(self, k: int) -> Saved:
+        """An input that is offloaded, all spots and iterations together."""
+        v = self.body.invars[k]
+        size = self.prices[self.graph.whole.forward.invars[k]]
+        often = size // max(self.sizes.of(v), 1)
+        kind = type_text(v.aval)
+        made = self.body.arg_names[k] if k < len(self.body.arg_names) else ""
+        return Saved(
+            f"input_{k}",
+            "an input",
+            made or "what goes in",
+            of_type(often, kind),
+            size,
+            self.spots[0].equations[0].location,
+            True,
+        )
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """All that are best at some price of a byte, the fewest bytes first."""
+        work, sizes = self._costs
+        first_of = lambda one, other: self._chosen(self._problem.least(one, other))
+        least, fastest = first_of(scaled(sizes), scaled(work)), first_of(scaled(work), scaled(sizes))
+        found = {least, fastest}
+
+        def between(less: Choice, more: Choice) -> None:
+            if more.nbytes <= less.nbytes or less.work <= more.work:
+                return
+            price = (less.work - more.work) / (more.nbytes - less.nbytes)
+            middle = self._least(scaled(work + price * sizes))
+            worth = lambda c: c.work + price * c.nbytes
+            if worth(middle) < worth(less) * (1 - 1e-9) and middle not in found:
+                found.add(middle)
+                between(less, middle)
+                between(middle, more)
+
+        between(least, fastest)
+        if self.offload is not None:
+            found.update(chain.from_iterable(map(self._moved_by_and_by, [*found])))
+        best: list[Choice] = []
+        for c in sorted(found, key=lambda c: (c.nbytes, c.work)):
+            if not best or c.work < best[-1].work:
+                best.append(c)
+        return best
+
+    def _moved_by_and_by(self, choice: Choice) -> Iterator[Choice]:
+        """The same with fewer values offloaded, the largest first: at the price where moving pays it is worth the same for each of them."""
+        names, moved = self.names_of(choice), self.moved_of(choice)
+        if len(moved) > 1:
+            moved.sort(key=lambda key: -self._sizes_of_movable[key])
+            yield from (self.choice(names, moved[:k]) for k in range(len(moved)))
+
+    @cached_property
+    def _price_of(self) -> np.ndarray:
+        """What each choice of the problem costs in bytes, at one spot and in one iteration."""
+        price_of: np.ndarray = self.graph.sizes.copy()
+        for v, at in self.graph.input_at.items():
+            price_of[at] = self.prices.get(v, 0) / self.times_here
+        return price_of
+
+    @cached_property
+    def _movable(self) -> dict[str | Atom, int]:
+        """What can be offloaded, and where it stands in the problem: candidates by their names, and inputs that a program has to hold."""
+        movable: dict[str | Atom, int] = {}
+        if self.offload is not None:
+            graph = self.graph
+            on_devices = {n.name for n in graph.nodes if n.name and n.where.shard_map is not None}
+            movable.update((name, at) for name, at in graph.name_at.items() if name not in on_devices)
+            inputs = graph.input_at.items() if self.moves_inputs else ()
+            movable.update((v, at) for v, at in inputs if self._price_of[at] and can_be_saved(v.aval))
+        return movable
+
+    @property
+    def _sizes_of_movable(self) -> dict[str | Atom, float]:
+        return {key: float(self._price_of[at]) for key, at in self._movable.items()}
+
+    @cached_property
+    def _problem(self) -> Problem:
+        """What is recomputed, saved and offloaded."""
+        at = list(self._movable.values())
+        return self.graph.problem.with_twins(at) if at else self.graph.problem
+
+    @cached_property
+    def _costs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The work and the bytes of each choice of that, at one spot and in one iteration."""
+        moved = self._price_of[list(self._movable.values())]
+        if not len(moved):
+            return self.graph.work, self._price_of
+        assert self.offload is not None
+        return (
+            np.append(self.graph.work, self.offload.flops_per_byte * moved),
+            np.append(self._price_of, np.zeros(len(moved))),
+        )
+
+    def within(self, limit: int, without: Collection[str] = ()) -> Choice | None:
+        """The choice of the least work within a limit of bytes that holds none of some candidates."""
+        work, sizes = self._costs
+        upper = self._problem.upper.copy()
+        n = len(self.graph.work)
+        upper[[self.graph.name_at[name] for name in without]] = 0
+        upper[[n + k for k, key in enumerate(self._movable) if key in without]] = 0
+        problem = replace(self._problem, upper=upper)
+        some_work, some_sizes = scaled(work), scaled(sizes)
+        chosen = problem.within(some_work + 1e-6 * some_sizes, sizes, limit / self.times_here)
+        fewest = problem.settled(chosen, some_work).least(some_sizes, some_work)
+        fitting = [c for c in map(self._chosen, (chosen, fewest)) if c.nbytes <= limit]
+        return min(fitting, key=lambda c: (c.work, c.nbytes), default=None)
+
+    def lightest(self, most_work: int) -> Choice | None:
+        """The choice of the fewest bytes that takes no more work than this."""
+        work, sizes = self._costs
+        found = self._chosen(self._problem.within(scaled(sizes) + 1e-6 * scaled(work), work, most_work / self.times))
+        return found if found.work <= most_work else None
+
+    def alternatives(self, choice: Choice, over: int, most_work: int) -> list[Choice]:
+        """Choices of no more bytes than another one, the least work first.
+
+        Args:
+          choice: the other one.
+          over: bytes; what is not much larger is not saved, or nothing but products is.
+          most_work: that they take less than.
+        """
+        small = [name for name, values in self.graph.candidates.items() if self.sizes.of(values[0]) <= 2 * over]
+        try:
+            without = self.within(choice.nbytes, small)
+        except ValueError:  # one of them has to be saved
+            without = None
+        found = [without] if without is not None else []
+        products = self._products
+        found += islice(
+            products.choices(self, (products.nbytes <= choice.nbytes) & (products.work < most_work)), _ALTERNATIVES
+        )
+        allowed = {c for c in found if c.nbytes <= choice.nbytes and c.work < most_work and c != choice}
+        return sorted(allowed, key=lambda c: c.work)[:_ALTERNATIVES]
+
+    @cached_property
+    def _products(self) -> Outcomes:
+        """All choices that save some of the values that take the most work, and nothing else."""
+        graph = self.graph
+        work = {}
+        for name, (v, *_) in graph.candidates.items():
+            maker = graph.makers.get(v)
+            if maker is not None and (flops := flops_of(maker, {})):
+                work[name] = flops
+        most = max(work.values(), default=0)
+        names = sorted((n for n in work if work[n] > _HEAVY * most), key=work.__getitem__)[-_PRODUCTS:]
+        return self.outcomes(names)
+
+    def outcomes(self, names: Sequence[str], moving: bool = False) -> Outcomes:
+        """What comes of saving each set of some candidates, and nothing else; where asked for, of offloading each set of what may be, too."""
+        graph = self.graph
+        here, inputs = graph.reached_by_sets(names)
+        sets = np.arange(2 ** len(names))
+        none = np.zeros(len(sets), np.int64)
+        work, used = none.copy(), none.copy()
+        bit = {name: k for k, name in enumerate(names)}
+        sizes: dict[str | Atom, np.ndarray] = {v: self.prices.get(v, 0) * where for v, where in inputs.items()}
+        views = set(sizes)  # an input may be the memory of something that is there in any case
+        for node, where, flops in zip(graph.nodes, here, graph.flops, strict=True):
+            work += self.times * flops * where
+            if node.name in bit:
+                k = bit[node.name]
+                saved = where & ((sets >> k) & 1 == 1)
+                size = self.times_here * node.where.times * node.nbytes * saved
+                sizes[node.name] = sizes.get(node.name, none) + size
+                if is_view(graph.makers[graph.candidates[node.name][0]]):
+                    views.add(node.name)
+                used |= saved.astype(np.int64) << k
+        same = used == sets  # what is saved and never read is another set's
+        whole = sum(sizes.values(), none)[same]
+        certain = sum((s for key, s in sizes.items() if key not in views), none)[same]
+        movable = tuple(key for key in self._movable if key in sizes and moving)
+        made = []
+        for bits in range(2 ** len(movable)):
+            keys = [key for k, key in enumerate(movable) if bits >> k & 1]
+            moved = [sizes[key][same] for key in keys]
+            there = np.logical_and.reduce([m > 0 for m in moved]) if moved else np.ones(len(whole), bool)
+            size = sum(moved, np.zeros(len(whole), np.int64))
+            fixed = sum(
+                (m for key, m in zip(keys, moved, strict=True) if key not in views), np.zeros(len(whole), np.int64)
+            )
+            cost = (self.offload.flops_per_byte * size).astype(np.int64) if self.offload is not None else 0
+            columns = (sets[same], whole - size, work[same] + cost, certain - fixed, np.full(len(whole), bits))
+            made.append([column[there] for column in columns])
+        of_all = [np.concatenate(columns) for columns in zip(*made, strict=True)]
+        return Outcomes(tuple(names), of_all[0], of_all[1], of_all[2], of_all[3], movable, of_all[4])
+
+    @property
+    def n_outcomes(self) -> int:
+        """How many choices there are, those counted that do the same."""
+        n_names = len(self.graph.candidates)
+        n_both = sum(isinstance(key, str) for key in self._movable)
+        return int(2 ** (n_names - n_both + len(self._movable) - n_both) * 3**n_both)
+
+    @cached_property
+    def every_outcome(self) -> Outcomes:
+        """What comes of each choice."""
+        return self.outcomes(list(self.graph.candidates), moving=True)
+
+    def peak(self, choice: Choice) -> int:
+        """The peak of one spot alone."""
+        if choice not in self._peaks:
+            whole_spot = Spot(self.body, 0, len(self.body.equations))
+            whole = Region(self.body.name, None, None, ((whole_spot,),))
+            moved = self.moved_of(choice)
+            names = {
+                v: f"{name}_{name in moved}" for name in self.names_of(choice) for v in self.graph.candidates[name]
+            }
+            entering = {(whole_spot, k): f"input_{k}" for k in self.inputs_moved(choice)}
+            on_host = {f"{name}_True" for name in moved} | set(entering.values())
+            made = checkpointed(self.body, [whole], names, entering, on_host)
+            layouts = self.sizes.layouts
+            if layouts is not None:  # what it takes in has the same bytes for each choice
+                layouts = replace(layouts, arguments=(1,) * len(made.invars), cotangents=())
+            self._peaks[choice] = peak_of(derive_like(made, self.graph.plain), layouts)
+        return self._peaks[choice]
+
+    def inputs_moved(self, choice: Choice) -> list[int]:
+        """Which of the inputs are offloaded, by number."""
+        moved = {v for v in self.moved_of(choice) if isinstance(v, Var)}
+        return [k for k, v in enumerate(self.graph.whole.forward.invars) if v in moved]
+
+    def moved_of(self, choice: Choice) -> list[str | Atom]:
+        """What is offloaded: candidates of the graph by their names, and inputs."""
+        offloaded = set(choice.offloaded)
+        names = [name for name, values in self.graph.candidates.items() if not offloaded.isdisjoint(values)]
+        return [*names, *(v for v in self.graph.whole.forward.invars if v in offloaded)]
+
+    def _least(self, cost: np.ndarray) -> Choice:
+        return self._chosen(self._problem.least(cost))
+
+    def _chosen(self, chosen: np.ndarray) -> Choice:
+        """What a solution of the problem says."""
+        twins = chosen[len(self.graph.work) :]
+        moved = [key for key, is_moved in zip(self._movable, twins, strict=True) if is_moved > 0.5]
+        saved = [name for name, at in self.graph.name_at.items() if chosen[at] > 0.5]
+        return self.choice([*saved, *(key for key in moved if isinstance(key, str))], moved)
+
+    def choice(self, names: Collection[str], moved: Collection[str | Atom] = ()) -> Choice:
+        """What comes of saving some candidates of the graph.
+
+        Args:
+          names: they.
+          moved: those of them that are offloaded, and inputs that are.
+        """
+        graph = self.graph
+        nodes, inputs = graph.reached(graph.needed, frozenset(names))
+        used = {graph.nodes[i].name for i in nodes}.intersection(names)
+        named = [graph.nodes[i] for i in nodes if graph.nodes[i].name in used]
+        size_of = lambda n: self.times_here * n.where.times * n.nbytes
+        size = sum(size_of(n) for n in named if n.name not in moved)
+        size += sum(self.prices.get(v, 0) for v in inputs if v not in moved)
+        moved_size = sum(size_of(n) for n in named if n.name in moved)
+        moved_size += sum(self.prices.get(v, 0) for v in inputs if v in moved)
+        saved = tuple(v for name in graph.candidates if name in used for v in graph.candidates[name])
+        offloaded = tuple(
+            v for name in graph.candidates if name in used and name in moved for v in graph.candidates[name]
+        )
+        offloaded += tuple(v for v in graph.whole.forward.invars if v in inputs and v in moved)
+        transfer = int(self.offload.flops_per_byte * moved_size) if self.offload is not None else 0
+        return Choice(saved, size, self.times * sum(graph.flops[i] for i in nodes), offloaded, moved_size, transfer)

@@ -1,0 +1,143 @@
+"""A checkpoint around a whole function, where it is defined."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import jax
+
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.edits import Edit, Way, around
+from jaxviz.features.remat.regions import Frame
+from jaxviz.features.remat.source import Function, definition_of, end_of, holders_of, last_name, start_of
+from jaxviz.ir.own_code import owner
+
+_JITTED = jax.jit(lambda: 0)
+
+
+def way_at_definition(call: Call) -> Way | None:
+    """A decorator, or a checkpoint around a lambda; None where there is no such place, or JAX would trace an argument that is none.
+
+    Args:
+      call: says what the function is, and which of its arguments are part of it.
+    """
+    static = _static_arguments(call)
+    function, before = _plain(call.function)
+    code = getattr(function, "__code__", None)
+    if static is None or before is None or code is None or owner(code.co_filename) != "user":
+        return None
+    numbers = tuple(i for i, x in enumerate(before) if not _is_arrays(x)) + tuple(len(before) + i for i in static)
+    if not all(_is_hashable(x) for x in before if not _is_arrays(x)):
+        return None
+    arguments = f", static_argnums={numbers}" if numbers else ""
+    file = code.co_filename
+    node = definition_of(file, code.co_firstlineno, code.co_name)
+    if isinstance(node, ast.Lambda):
+        is_given_here = any(
+            isinstance(n, ast.Call) and last_name(n.func) == "plan_remat" for n in holders_of(file, node)
+        )
+        changes = around(file, start_of(node), end_of(node), "jax.checkpoint(", f"{arguments}{{policy}})")
+        return None if is_given_here else Way(file, code, tuple(changes))
+    return _decorated(code, numbers)
+
+
+def way_at_callee(call: Call, stacks: Iterable[Sequence[Frame]]) -> Way | None:
+    """A decorator of the function that does all the work of a lambda; None where it does not take just what the lambda is given.
+
+    Args:
+      call: says what the lambda is.
+      stacks: the frames that led to each value.
+    """
+    static = _static_arguments(call)
+    own = getattr(call.function, "__code__", None)
+    node = definition_of(own.co_filename, own.co_firstlineno, own.co_name) if own is not None else None
+    if static is None or not isinstance(node, ast.Lambda) or not isinstance(node.body, ast.Call):
+        return None
+    given, parameters = node.body.args, [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    if node.body.keywords or not all(isinstance(a, ast.Name) and a.id in parameters for a in given):
+        return None
+    called = {_after(own, frames) for frames in stacks}
+    code = called.pop() if len(called) == 1 else None
+    if code is None or owner(code.co_filename) != "user":
+        return None
+    return _decorated(code, tuple(i for i, a in enumerate(given) if parameters.index(a.id) in static))  # type: ignore[attr-defined]
+
+
+def _after(code: Any, frames: Sequence[Frame]) -> Any:
+    """What code calls in a stack; None where it is not on it."""
+    codes = [c for c, _ in frames]
+    return next((called for caller, called in pairwise(codes) if caller is code), None)
+
+
+def _decorated(code: Any, numbers: tuple[int, ...]) -> Way | None:
+    """A decorator of a function, under those that it has, where these leave it what it is.
+
+    Args:
+      code: of the function.
+      numbers: of its arguments that are no arrays.
+    """
+    file = code.co_filename
+    node = definition_of(file, code.co_firstlineno, code.co_name)
+    if not isinstance(node, Function) or isinstance(node, ast.AsyncFunctionDef):
+        return None
+    if not all(_is_jit(d) for d in node.decorator_list):
+        return None
+    line = node.lineno  # of `def`, under its decorators
+    indent = " " * node.col_offset
+    arguments = f", static_argnums={numbers}" if numbers else ""
+    put = lambda text: Edit(file, (line, 0), (line, 0), f"{indent}{text}\n")
+    with_policy = put(f"@partial(jax.checkpoint{arguments}{{policy}})")
+    return Way(file, code, (with_policy,), None if numbers else (put("@jax.checkpoint"),))
+
+
+def _plain(f: Any) -> tuple[Any, tuple[Any, ...] | None]:
+    """A function under `functools.partial`, `jax.jit` and a method, with the arguments that it is given first; None where it has others."""
+    before: tuple[Any, ...] = ()
+    while True:
+        if isinstance(f, partial):
+            if f.keywords:
+                return f, None
+            before, f = (*f.args, *before), f.func
+        elif hasattr(f, "__self__") and hasattr(f, "__func__"):
+            before, f = (f.__self__, *before), f.__func__
+        elif (
+            isinstance(f, type(_JITTED)) or owner(getattr(getattr(f, "__code__", None), "co_filename", "")) == "jaxviz"
+        ):
+            f = f.__wrapped__
+        else:
+            return f, None if hasattr(f, "__wrapped__") else before
+
+
+def _static_arguments(call: Call) -> Sequence[int] | None:
+    """The positional arguments that are no arrays; None where a checkpoint cannot be told of them."""
+    args, kwargs = jax.tree.unflatten(call.in_tree, call.is_input)
+    values, _ = jax.tree.unflatten(call.in_tree, call.leaves)
+    static = call.static_argnums
+    rest = [x for i, x in enumerate(args) if i not in static]
+    if not all(jax.tree.leaves((rest, kwargs))) or not all(_is_hashable(values[i]) for i in static):
+        return None
+    return static
+
+
+def _is_arrays(x: Any) -> bool:
+    return all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in jax.tree.leaves(x))
+
+
+def _is_hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_jit(decorator: ast.expr) -> bool:
+    """Whether a decorator is `jax.jit` or `partial(jax.jit, …)`, under which a checkpoint does the same."""
+    if isinstance(decorator, ast.Call):
+        inner = decorator.args[0] if last_name(decorator.func) == "partial" and decorator.args else decorator.func
+        return last_name(inner) == "jit"
+    return last_name(decorator) == "jit"

@@ -1,0 +1,415 @@
+"""A plan as a diff of the user's source: a checkpoint at each call, scan or definition that gets one, and names for what is saved."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.remat.branches import IN_A_BRANCH, definition, ways_in_branches
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.checkpointing import checkpointed
+from jaxviz.features.remat.code import Place, places_of_values, policy_text
+from jaxviz.features.remat.definition import way_at_callee, way_at_definition
+from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited, unified
+from jaxviz.features.remat.forms import Form, Trade, Trial
+from jaxviz.features.remat.graph import derive_like
+from jaxviz.features.remat.layers import Layers, layered
+from jaxviz.features.remat.libraries import library_of
+from jaxviz.features.remat.names import Names, names_there
+from jaxviz.features.remat.regions import Region
+from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.source import source_line
+from jaxviz.features.remat.ways import removals_of, ways_of
+from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_hand, in_chunks
+from jaxviz.ir.expressions import span_at
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Var
+from jaxviz.report.tables import format_bytes, short_location
+
+_CHANGED = 1.02
+"""How much higher the peak of what can be written may be before it is looked for further."""
+_POLICY = "SAVED"
+_BY_HAND = Way("", None, ())
+"""A checkpoint that no change of a file puts around the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What was asked for, beside the peak; None for no limit.
+
+    Args:
+      residuals: bytes.
+      work: FLOPs that are recomputed.
+    """
+
+    residuals: int | None = None
+    work: int | None = None
+
+    def allow(self, trade: Trade) -> bool:
+        """Whether a plan keeps to them."""
+        return (self.residuals is None or trade.nbytes <= self.residuals) and (
+            self.work is None or trade.work <= self.work
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A plan as code.
+
+    Args:
+      text: comments that say what it comes to, and the diff.
+      trade: what the function comes to with the code; None where there is none.
+      files: each file that is changed, with its text after the change.
+    """
+
+    text: str
+    trade: Trade | None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_plan(
+    search: Search, trial: Trial | None, call: Call, limits: Limits = Limits(), in_branches: bool = False
+) -> Written:
+    """The code for a plan.
+
+    Where one of its checkpoints cannot be written, it is the plan that comes nearest to it with those that can.
+
+    Args:
+      search: what the plan is of.
+      trial: it; None where all checkpoints are taken away.
+      call: how the function is called.
+      limits: that it keeps to.
+      in_branches: whether each checkpoint at a call is in a branch that is always taken.
+    """
+    if trial is None:
+        return _write(search, call, search.opened, {}, [], [])
+    ways = {r: _ways(search, r, call) for r in trial.form.regions}
+    elsewhere = [r for r in trial.form.regions if not ways[r]]
+    notes = [_elsewhere(region) for region in elsewhere]
+    sets: list[tuple[Region, ...]] = [trial.form.regions]
+    if elsewhere:
+        ways |= {r: _ways(search, r, call) for r in search.regions}
+        sets = search.sets_of([r for r in search.regions if ways[r]])
+    if not sets:
+        lines = [_comes_to(call.name, trial.trade, search), *notes]
+        return Written("\n".join(f"# {line}" for line in lines), None)
+    places = places_of_values(search.flat)
+    best = _writable(search, trial, sets, places, limits)
+    layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
+    best = layers.trial if layers is not None else best
+    if not _is_as_good(best.trade, trial.trade, limits):
+        notes.append(
+            f"plan.apply, which can also save what no name in your source stands for, comes to a peak of "
+            f"{format_bytes(trial.trade.peak_nbytes)} and recomputes {format_flops(trial.trade.flops)}."
+        )
+    if limits.residuals is not None and best.trade.nbytes > limits.residuals:
+        notes.append(f"Its residuals take more than the {format_bytes(limits.residuals)} that were asked for.")
+    if limits.work is not None and best.trade.work > limits.work:
+        notes.append(f"It recomputes more than the {format_flops(limits.work)} that were asked for.")
+    if any(part.exchanges_again for part, _ in best.form.choices):
+        notes.append(
+            "Devices exchange values again with it that plan.apply saves, and that nothing in the source can name."
+        )
+    chosen = [p for p, values in places.items() if not best.names.keys().isdisjoint(values)]
+    words, makers = Names(names_there(search.flat)), search.graph.makers
+    names = [
+        _Name(p, *words.of_place(p, makers[places[p][0]]), _is_moved(search, best, places[p]), places[p])
+        for p in chosen
+    ]
+    written: dict[Region, Sequence[Way]] = {r: ways[r] or () for r in best.form.regions}
+    for region in (r for r in written if r.is_body and best.form.chunk > 1):
+        whole = in_chunks(written[region], best.form.chunk)
+        if whole is None:
+            notes.append(by_hand(region, best.form.chunk))
+        written[region] = written[region] if whole is None else whole
+    for region in (r for r in written if in_branches and not r.is_body):
+        held = ways_in_branches(written[region])
+        if held is None:
+            notes.append(
+                f"A checkpoint around {region.described} is in no branch: that is written for jax.checkpoint at a call alone."
+            )
+        written[region] = written[region] if held is None else held
+    return _write(search, call, best.trade, written, names, notes, layers)
+
+
+def write_chosen(search: Search, regions: Sequence[Region], saved: Collection[Var], trade: Trade) -> str:
+    """The code for checkpoints that somebody has chosen, and for the values that they save.
+
+    A name in the source stands for all values that its expression makes: those get one of which half or more are to be saved.
+
+    Args:
+      search: of the function.
+      regions: what gets a checkpoint.
+      saved: the values.
+      trade: what that comes to.
+    """
+    name = search.flat.name
+    every = places_of_values(search.flat)
+    places = {p: vs for p, vs in every.items() if 2 * len(set(vs).intersection(saved)) >= len(vs)}
+    named = {v: _POLICY for values in places.values() for v in values}
+    comes_to = search.measured(derive_like(checkpointed(search.flat, regions, named), search.plain))
+    ways = {r: ways_of(r, search.context.written) or () for r in regions if r is not search.whole}
+    notes = [f"{_elsewhere(r)} It is not in this code." for r, found in ways.items() if not found]
+    if comes_to != trade:
+        notes.append(
+            f"The switches as set, some of which no name in your source tells apart, come to a peak of {format_bytes(trade.peak_nbytes)} "
+            f"and residuals of {format_bytes(trade.nbytes)}, and recompute {format_flops(trade.flops)}."
+        )
+    words, makers = Names(names_there(search.flat)), search.graph.makers
+    names = [_Name(p, *words.of_place(p, makers[vs[0]]), False, vs) for p, vs in places.items()]
+    if search.whole in regions:
+        shown = name if name.isidentifier() else "f"
+        text = policy_text("", [n.name for n in names], []).partition(" = ")[2]
+        policy = f", policy={' '.join(text.split())}" if names else ""
+        notes.append(f"Differentiate jax.checkpoint({shown}{policy}) instead of {shown}.")
+    call = Call(None, None, (), (), (), name, None)
+    return _write(search, call, comes_to, ways, names, notes, is_plan=False).text
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """What becomes of an expression of the user's where a checkpoint goes around a region.
+
+    Args:
+      old: the expression, as far as it is on its first line.
+      new: what stands in its place.
+      location: where it starts.
+    """
+
+    old: str
+    new: str
+    location: Location
+
+
+def wrapped_at(region: Region) -> Wrapped | None:
+    """What to write for a checkpoint around a region, at the first of the places where one goes; None where the user's source has none."""
+    way = next(iter(ways_of(region, ()) or ()), None)
+    edits = sorted(way.edits(""), key=lambda e: e.order) if way is not None else []
+    if way is None or not edits:
+        return None
+    first, last = edits[0], edits[-1]
+    line, column = first.start
+    text = linecache.getline(way.file, line).encode()
+    ends_here = last.end[0] == line
+    old = text[column : last.end[1] if ends_here else None].decode().strip()
+    new, at = "", column
+    for e in (e for e in edits if e.start[0] == line):
+        new += text[at : e.start[1]].decode() + e.text
+        at = e.end[1]
+    function = way.code.co_qualname if way.code is not None else ""
+    location = Location(way.file, line, function, column, *last.end)
+    return Wrapped(
+        old if ends_here else f"{old} …", new if ends_here else f"{new}{text[at:].decode().strip()} …", location
+    )
+
+
+_CHECKPOINTS = {
+    "flax.linen": "flax.linen.remat",
+    "flax.nnx": "flax.nnx.remat",
+    "equinox": "equinox.filter_checkpoint",
+    "haiku": "haiku.remat",
+}
+"""What libraries have in place of jax.checkpoint for calls of their modules."""
+
+
+def checkpoint_for(region: Region) -> str:
+    """What to put around a region, of its library or of JAX."""
+    return _CHECKPOINTS.get(library_of(region.code) if region.code is not None else "", "jax.checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name for an expression.
+
+    Args:
+      place: the expression.
+      name: it.
+      code: that the expression stands in.
+      is_moved: whether its value is moved to the host.
+      values: what gets it.
+    """
+
+    place: Place
+    name: str
+    code: object
+    is_moved: bool
+    values: Sequence[Var]
+
+
+def _is_moved(search: Search, trial: Trial, values: Sequence[Var]) -> bool:
+    return any(search.is_offloaded(trial.names.get(v, "")) for v in values)
+
+
+def _ways(search: Search, region: Region, call: Call) -> tuple[Way, ...] | None:
+    if region is not search.whole:
+        return ways_of(region, search.context.written)
+    there = next((w for w in search.context.written if w.covers(region)), None)
+    if there is not None and (ways := ways_of(there, [there])):
+        return ways
+    way = None
+    if search.step is None:
+        way = way_at_definition(call) or way_at_callee(call, search.context.frames.values())
+    return (way or _BY_HAND,)
+
+
+def _write(
+    search: Search, call: Call, trade: Trade, ways: Mapping[Region, Sequence[Way]], names: Sequence[_Name],
+    notes: list[str], layers: Layers | None = None, is_plan: bool = True,
+) -> Written:  # fmt: skip
+    """The comments and the diff; of a plan with a word where there is none."""
+    edits: list[Edit] = []
+    used: list[Way] = []
+    for region in search.context.written:
+        away = removals_of(region)
+        if away is None:
+            instead = "this stands in its place." if ways else "without it the peak is no higher."
+            notes.append(f"Take the checkpoint of {region.name} away, {short_location(region.location)}: {instead}")
+        elif not any(region.covers(r) for r in ways):
+            used += away
+            edits += [e for way in away for e in way.edits("")]
+    new = [way for some in ways.values() for way in some]
+    bound = (bound_in(way.file, [way.code]) for way in new if way.changes)
+    taken = Names(set().union(*bound))
+    used += new
+    edits += [e for n in names for e in _named(n.place, n.name)]
+    groups = [[v for n in names for v in n.values]] if layers is None else layers.saved
+    policies: dict[str, str] = {}
+    each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
+    policy = each[0] if layers is None else layers.policy([name or "None" for name in each])
+    edits += layers.edits if layers is not None else ()
+    edits += [e for way in new for e in way.edits(policy)]
+    if any(SCAN_IN_CHUNKS in e.text for e in edits):
+        policies[SCAN_IN_CHUNKS] = DEFINITION
+    if any(IN_A_BRANCH in e.text for e in edits):
+        policies[IN_A_BRANCH] = definition()
+    codes = [(n.place.file, n.code) for n in names] + [(way.file, way.code) for way in used if way.changes]
+    try:
+        texts = edited(edits, policies, codes, [i for way in used for i in way.imports])
+    except ChangedError as error:
+        return Written(f"# {error}", None)
+    notes += dict.fromkeys(way.note for way in used if way.note)
+    if _BY_HAND in used:
+        notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
+    lines = [_comes_to(call.name, trade, search), *notes]
+    diffs = [diff for file, text in texts.items() if (diff := unified(file, text))]
+    if is_plan and not diffs and _BY_HAND not in used:
+        lines.append("That is the function as it is written: nothing that can be written comes nearer to the plan.")
+    return Written("\n".join([*(f"# {line}" for line in lines), *diffs]), trade, texts)
+
+
+def _policy(taken: Names, names: Sequence[_Name], policies: dict[str, str]) -> str:
+    """A policy for some names, noted with its lines; '' for none."""
+    if not names:
+        return ""
+    saved, moved = [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
+    same = next((name for name, lines in policies.items() if lines == policy_text(name, saved, moved)), "")
+    constant = same or taken.new(None, _POLICY)
+    policies[constant] = policy_text(constant, saved, moved)
+    return constant
+
+
+def _by_hand(call: Call, policy: str, is_step: bool) -> str:
+    """What to write where a function is not defined in a file, or under a decorator, or has arguments that are no arrays.
+
+    Args:
+      call: how it is called.
+      policy: the lines that give the policy a name; '' for none.
+      is_step: whether what is called is a training step that differentiates it.
+    """
+    name = call.name if call.name.isidentifier() else "f"
+    policy = f", policy={' '.join(policy.split()).partition(' = ')[2]}" if policy else ""
+    static = f", static_argnums={call.static_argnums}" if call.static_argnums and not is_step else ""
+    fixed = "".join(f", {key}={value!r}" for key, value in call.static_kwargs.items()) if not is_step else ""
+    around = f"partial({name}{fixed})" if fixed else name
+    why = "" if is_step else ": no line of your source is the place for it"
+    return f"Differentiate jax.checkpoint({around}{static}{policy}) instead of {name}{why}."
+
+
+def _named(place: Place, name: str) -> list[Edit]:
+    """An expression with a name around it, or in a line of its own after a statement such as `x += y`."""
+    span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
+    assert span is not None
+    if not span.target:
+        start, end = (span.line, span.column), (span.end_line, span.end_column)
+        return around(place.file, start, end, "checkpoint_name(", f', "{name}")')
+    line = source_line(place.file, span.line)
+    indent = line[: len(line) - len(line.lstrip())]
+    after = (span.end_line + 1, 0)
+    return [Edit(place.file, after, after, f'{indent}{span.target} = checkpoint_name({span.target}, "{name}")\n')]
+
+
+def _comes_to(function: str, trade: Trade, search: Search) -> str:
+    moves = f", {search.offload.described(trade.offloaded)}" if search.offload is not None and trade.offloaded else ""
+    return (
+        f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, residuals "
+        f"{format_bytes(search.written.nbytes)} → {format_bytes(trade.nbytes)}, recomputes {format_flops(trade.flops)}{moves}"
+    )
+
+
+def _elsewhere(region: Region) -> str:
+    what = region.described
+    if region.is_written:
+        return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
+    return (
+        f"{what} stands where your source cannot put a checkpoint around it, as in a library, under a decorator or behind another name; "
+        "plan.apply puts it there."
+    )
+
+
+def _is_as_good(found: Trade, wanted: Trade, limits: Limits) -> bool:
+    """Whether a plan comes to about what another one does."""
+    is_near = found.peak_nbytes <= _CHANGED * wanted.peak_nbytes and found.work <= _CHANGED * wanted.work
+    return is_near and limits.allow(found)
+
+
+def _writable(
+    search: Search,
+    trial: Trial,
+    sets: Iterable[Sequence[Region]],
+    places: Mapping[Place, Sequence[Var]],
+    limits: Limits,
+) -> Trial:
+    """Of what saves only values that a name in the source stands for, the plan that comes nearest to another."""
+    candidates = {f"place_{k}": tuple(values) for k, values in enumerate(places.values())}
+    everywhere = {v: values for values in candidates.values() for v in values}
+    paths = [search.path(regions, candidates) for regions in sets]
+    if trial.form.chunk > 1:
+        paths = [
+            [replace(f, chunk=trial.form.chunk) if f.regions == trial.form.regions else f for f in path]
+            for path in paths
+        ]
+    forms = [form for path in paths for form in _near(path, trial)]
+    if limits.work is not None:
+        forms += [form for path in paths for form in [f for f in path if f.work <= limits.work][:3]]
+    most = trial.trade.nbytes if limits.residuals is None else limits.residuals
+    forms += [form for f in forms[:1] for form in _within(search, f, most)]
+    tried = [search.trial(form, everywhere) for form in dict.fromkeys(forms)]
+    kept = [t for t in tried if limits.allow(t.trade)] or tried
+    if limits.work is not None and kept is not tried:
+        return min(kept, key=lambda t: (t.trade.peak_nbytes, t.trade.work))
+    low = [t for t in kept if t.trade.peak_nbytes <= _CHANGED * trial.trade.peak_nbytes] or [
+        t for t in tried if t.trade.peak_nbytes <= _CHANGED * trial.trade.peak_nbytes
+    ]
+    if low:
+        return min(low, key=lambda t: (t.trade.work, t.trade.peak_nbytes))
+    return min(tried, key=lambda t: (t.trade.peak_nbytes, t.trade.work))
+
+
+def _within(search: Search, form: Form, limit: int) -> Iterable[Form]:
+    """What one checkpoint around the function saves within a limit of bytes of all residuals."""
+    if form.regions == (search.whole,):
+        ((part, _),) = form.choices
+        names = [s.name for s in part.graph.solve(max(limit, part.graph.least)).saved]
+        yield Form(form.regions, ((part, part.choice(names)),))
+        if part.offload is not None and (moving := part.within(max(limit, part.choices[0].nbytes))) is not None:
+            yield Form(form.regions, ((part, moving),))
+
+
+def _near(path: Sequence[Form], trial: Trial) -> Sequence[Form]:
+    """The forms of a path with about the bytes of a trial, and the one with the fewest."""
+    size = sum(c.nbytes for _, c in trial.form.choices)
+    below = [i for i, form in enumerate(path) if sum(c.nbytes for _, c in form.choices) <= size]
+    at = below[-1] if below else 0
+    return [path[i] for i in sorted({0, *range(max(at - 2, 0), min(at + 2, len(path)))})]

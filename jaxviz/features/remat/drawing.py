@@ -1,0 +1,48 @@
+"""The trade between bytes saved and work done again, as reports open with it in a notebook; `plot` has it for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.remat.graph import Point, best_trades
+from jaxviz.report.pictures import front
+from jaxviz.report.tables import format_bytes
+
+if TYPE_CHECKING:
+    from jaxviz.features.remat.plan import RematPlan
+    from jaxviz.features.remat.policy_comparison import PolicyComparison
+
+_AXES = ("bytes kept between the passes", "FLOPs recomputed")
+_PEAKS = ("modelled peak of the gradient", "FLOPs recomputed")
+_WRITTEN = (format_bytes, lambda n: f"{format_flops(n)} recomputed")
+
+
+def draw_policies(found: PolicyComparison, plans: Sequence[Point]) -> str:
+    """Policies, and the best of what plans come to, the fewest bytes first; where there are none, of the policies themselves."""
+    none = (found.without.nbytes, found.without.flops, "no checkpoints", "no checkpoints")
+    under = [(o.nbytes, o.flops, o.name, "policy") for o in found.outcomes]
+    points = plans or best_trades(Point(x, y) for x, y, *_ in (none, *under))
+    note = "the plans that keep no more" if plans else "the best of these"
+    line = [(p.nbytes, p.flops) for p in points]
+    return front([none, *under], line, f"checkpoint policies of {found.function}", _AXES, _WRITTEN, note)
+
+
+def draw_peaks(found: PolicyComparison) -> str:
+    """Policies among the best plans, by the peak of the gradient; without plans, the best of the policies themselves."""
+    none = (found.without.peak_nbytes, found.without.flops, "no checkpoints", "no checkpoints")
+    marks = [none, *((o.peak_nbytes, o.flops, o.name, "policy") for o in found.outcomes)]
+    plans = [(t.peak_nbytes, t.flops) for t in found.best_plans]
+    line = plans or [(p.nbytes, p.flops) for p in best_trades(Point(int(x), int(y)) for x, y, *_ in marks)]
+    note = "the best plans" if plans else "the best of these"
+    return front(marks, line, f"checkpoint policies of {found.function}", _PEAKS, _WRITTEN, note)
+
+
+def draw_plan(plan: RematPlan) -> str:
+    """A plan among the best ones, and the function as it is written."""
+    marks = [(plan.before.peak_nbytes, plan.before.flops, "as written", "no checkpoints")]
+    if plan.after is not plan.before:
+        marks.append((plan.peak_nbytes, plan.flops, "this plan", "plan"))
+    line = [(t.peak_nbytes, t.flops) for t in plan.outline]
+    return front(marks, line, f"plans for {plan.function}", _PEAKS, _WRITTEN, "the best plans")

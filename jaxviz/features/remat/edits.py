@@ -1,0 +1,234 @@
+"""Changes of source files: put together, held against what was run, and written as a unified diff."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import linecache
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+from jaxviz.features.remat.source import function_of, tree_of
+from jaxviz.ir.origin import file_label, is_cell
+
+_HEADS = [
+    ("partial(", "partial", "from functools import partial"),
+    ("jax.", "jax", "import jax"),
+    ("checkpoint_name(", "checkpoint_name", "from jax.ad_checkpoint import checkpoint_name"),
+]
+"""What an edit may have in it, the name that has to be bound for it, and how it is."""
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+At = tuple[int, int]
+"""A line, from 1, and a column, in bytes of UTF-8."""
+
+
+class ChangedError(Exception):
+    """A file is no longer what was imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text that is put in the place of what stands between two points of a file.
+
+    Args:
+      file: its name.
+      start, end: the points; the same for what is only put in.
+      text: it.
+      partner: where the other bracket of a pair is: what closes is before what opens at one point, and the inner pair is inside the outer.
+    """
+
+    file: str
+    start: At
+    end: At
+    text: str
+    partner: At | None = None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """By place; at one place what closes, inner ones first, and then what opens, outer ones first."""
+        closes = self.partner is not None and self.partner < self.start
+        other = self.partner or self.start
+        return (self.start, not closes, (-other[0], -other[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is changed in the source for one checkpoint.
+
+    Args:
+      file: where.
+      code: that was run of it; None where that is not known.
+      changes: edits in whose texts `{policy}` stands for the policy as an argument, and `{name}` for its name.
+      without_policy: the edits where it saves nothing by name, if that is something else.
+      note: what to know of it.
+      imports: what the edits use, by name, and how it is imported.
+      call: the call that becomes one of a checkpoint, where that is the place.
+    """
+
+    file: str
+    code: Any
+    changes: tuple[Edit, ...]
+    without_policy: tuple[Edit, ...] | None = None
+    note: str = ""
+    imports: tuple[tuple[str, str], ...] = ()
+    call: ast.Call | None = None
+
+    @property
+    def key(self) -> Any:
+        """The same for ways that change the same."""
+        return self.changes
+
+    def edits(self, policy: str) -> list[Edit]:
+        """The edits for a policy, as an expression; '' for none."""
+        if not policy and self.without_policy is not None:
+            return list(self.without_policy)
+        argument = f", policy={policy}" if policy else ""
+        return [replace(e, text=e.text.replace("{policy}", argument).replace("{name}", policy)) for e in self.changes]
+
+
+def around(file: str, start: At, end: At, before: str, after: str) -> list[Edit]:
+    """A pair of brackets around an expression."""
+    return [Edit(file, start, start, before, end), Edit(file, end, end, after, start)]
+
+
+def edited(
+    edits: Iterable[Edit],
+    policies: Mapping[str, str],
+    codes: Collection[tuple[str, Any]],
+    imports: Collection[tuple[str, str]] = (),
+) -> dict[str, str]:
+    """The text of each file with the edits in it, and with what they need after its imports.
+
+    Args:
+      edits: they.
+      policies: by the name of a policy, the line that gives it.
+      codes: files, each with code that was run of it.
+      imports: what the edits may use beside JAX, by name, and how it is imported.
+
+    Raises:
+      ChangedError: a file is not what was run.
+    """
+    by_file: dict[str, list[Edit]] = {}
+    for edit in dict.fromkeys(edits):
+        by_file.setdefault(edit.file, []).append(edit)
+    ran: dict[str, list[Any]] = {}
+    for file, code in codes:
+        ran.setdefault(file, []).append(code)
+        _refuse_changed(file, code)
+    heads = [*_HEADS, *((name, name, line) for name, line in imports)]
+    return {file: _with(file, found, policies, ran.get(file, []), heads) for file, found in by_file.items()}
+
+
+def _with(
+    file: str, edits: list[Edit], policies: Mapping[str, str], codes: Sequence[Any],
+    heads: Sequence[tuple[str, str, str]],
+) -> str:  # fmt: skip
+    lines = linecache.getlines(file)
+    written = "".join(e.text for e in edits)
+    constants = "".join(f"{line}\n" for name, line in policies.items() if name in written)
+    bound = bound_in(file, codes)
+    imports = "".join(f"{line}\n" for text, name, line in heads if text in written + constants and name not in bound)
+    head = imports + (f"\n{constants}" if constants else "")
+    if head:
+        at = (_after_imports(tree_of(file), min(e.start for e in edits)[0]), 0)
+        edits = [Edit(file, at, at, head, (10**9, 0)), *edits]
+    text = "".join(lines).encode()
+    starts = [0, *accumulate(len(line.encode()) for line in lines)]
+    offset = lambda at: starts[at[0] - 1] + at[1] if at[0] <= len(lines) else len(text)
+    if lines and not lines[-1].endswith("\n") and any(e.start[0] > len(lines) for e in edits):
+        text += b"\n"
+    parts, reached = [], 0
+    for e in sorted(edits, key=lambda e: e.order):
+        start = max(offset(e.start), reached)
+        parts += [text[reached:start], e.text.encode()]
+        reached = max(offset(e.end), start)
+    return b"".join([*parts, text[reached:]]).decode()
+
+
+def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
+    """The names that all of a file can use: those that it imports or assigns itself, and those of the cells before it."""
+    found = set()
+    for node in _outside_of_functions(tree_of(file)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {a.asname or a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+    functions = (function_of(code) for code in codes if code is not None)
+    others = vars(sys.modules["__main__"]) if is_cell(file) else {}
+    return found.union(others, *(f.__globals__ for f in functions if f is not None))
+
+
+def _outside_of_functions(node: ast.AST) -> Iterable[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, _SCOPES):
+            yield from _outside_of_functions(child)
+
+
+def _after_imports(tree: ast.Module, first_edit: int) -> int:
+    """The line after the last import of a file that stands before its first edit, or after its docstring."""
+    line = 1
+    for node in tree.body:
+        end = node.end_lineno or 0
+        if end >= first_edit:
+            break
+        is_docstring = node is tree.body[0] and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        inside = () if isinstance(node, _SCOPES) else (node, *_outside_of_functions(node))
+        if is_docstring or any(isinstance(n, ast.Import | ast.ImportFrom) for n in inside):
+            line = end + 1
+    return line
+
+
+def _refuse_changed(file: str, code: Any) -> None:
+    """Raises where the file as it is now does not have the code that was run."""
+    if is_cell(file) or not os.path.exists(file):
+        return
+    now = _text(file)
+    # `linecache` ends the last line, where the file does not.
+    if now + "\n" * (not now.endswith("\n")) == "".join(linecache.getlines(file)) and (
+        code is None or code in _codes(now, file)
+    ):
+        return
+    raise ChangedError(f"{file_label(file)} has changed since it was imported: import it again, and plan again.")
+
+
+def _text(file: str) -> str:
+    with open(file, encoding="utf-8") as f:
+        return f.read()
+
+
+@lru_cache(maxsize=16)
+def _codes(text: str, file: str) -> frozenset[Any]:
+    """All code of a text: functions, classes and the module."""
+    try:
+        pending = [compile(text, file, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return frozenset()
+    found = set()
+    while pending:
+        code = pending.pop()
+        found.add(code)
+        pending += [c for c in code.co_consts if hasattr(c, "co_consts")]
+    return frozenset(found)
+
+
+def unified(file: str, text: str) -> str:
+    """From a file to another text of it, as a diff that `git apply` takes, without a line's end after it."""
+    old = linecache.getlines(file)
+    if old and os.path.exists(file) and not _text(file).endswith("\n"):
+        old[-1], text = old[-1].removesuffix("\n"), text.removesuffix("\n")
+    shown = file_label(file) if is_cell(file) else os.path.relpath(file)
+    if shown.startswith(os.pardir):
+        shown = os.path.basename(file)
+    lines = difflib.unified_diff(old, text.splitlines(keepends=True), f"a/{shown}", f"b/{shown}")
+    whole = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return whole.rstrip("\n")

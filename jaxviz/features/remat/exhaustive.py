@@ -1,0 +1,245 @@
+"""All choices of a small program, and a bound on what the choices of a large one can come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from math import inf, prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxviz.features.memory.timeline import donated_by
+from jaxviz.features.remat.choices import Outcomes
+from jaxviz.features.remat.forms import by_peak
+from jaxviz.higher_order import of
+from jaxviz.higher_order.shard_map import SHARD_MAP
+
+if TYPE_CHECKING:
+    from jaxviz.features.remat.forms import Form, Trade, Trial
+    from jaxviz.features.remat.regions import Region
+    from jaxviz.features.remat.search import Search
+
+_SETS = 2**18
+"""Up to so many choices all are looked at: 18 values to save or not, or 11 that may be offloaded, too."""
+_TRIALS = 100
+"""How many of them are measured at most, and how many equations are derived for that."""
+_EQUATIONS = 4_000
+
+_SOLVED_TO = 0.999
+"""Up to what share a choice is known to be the best within some bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What any plan takes at least: of the work, where its peak is bounded, or of the peak, where its work is.
+
+    Args:
+      least: FLOPs, or bytes.
+      is_proved: whether all choices were looked at. Else it is of all that take as much memory beside what they save as what was
+        measured of them, or more.
+      of_peak: whether it is one of the peak.
+    """
+
+    least: int
+    is_proved: bool
+    of_peak: bool = False
+
+    def gap(self, trade: Trade, plain: int) -> float:
+        """By what share the FLOPs of a gradient, or its peak, may be more than the least.
+
+        Args:
+          trade: what its plan comes to.
+          plain: the FLOPs that it takes without checkpoints.
+        """
+        if self.of_peak:
+            return max(trade.peak_nbytes - self.least, 0) / max(self.least, 1)
+        return max(trade.work - self.least, 0) / max(plain + self.least, 1)
+
+    def note(self, trade: Trade, plain: int) -> str:
+        """What to say of a plan that comes to this; see `gap`."""
+        better = "has a lower peak for that work" if self.of_peak else "takes less work"
+        if self.is_proved:
+            return f"Of all that could be saved in checkpoints at these places nothing {better}: each choice was looked at."
+        gap = self.gap(trade, plain)
+        if not gap:
+            return f"No plan with checkpoints at the places that were tried {better}."
+        more = (
+            f"The peak is at most {100 * gap:.2g} % higher"
+            if self.of_peak
+            else f"The gradient takes at most {100 * gap:.2g} % more FLOPs"
+        )
+        return f"{more} than with any plan with checkpoints at the places that were tried."
+
+
+def least_of_all(
+    search: Search, sets: Sequence[Sequence[Region]], best: Trial | None, room: Callable[[Trade], int]
+) -> tuple[Trial | None, bool]:
+    """Of all choices for some sets of regions one that fits and takes the least work, and whether all of them were looked at.
+
+    Args:
+      search: that measures them.
+      sets: of regions.
+      best: what was found already.
+      room: see `Search.fastest`.
+    """
+    is_less = lambda t: best is None or t.work < best.trade.work
+    looking = _Looking(search)
+    for regions, outcomes in looking.through(sets):
+        shape, work, _, certain = outcomes
+        at = np.arange(len(work)) if best is None else np.flatnonzero(work < best.trade.work)
+        for i in at[np.argsort(work[at], kind="stable")]:
+            if best is not None and work[i] >= best.trade.work:
+                break
+            if room(search.reckoned(looking.fixed + int(certain[i]), int(certain[i]))) < 0:
+                continue
+            trial = looking.trial(regions, shape, int(i))
+            if trial is None:
+                break
+            if room(trial.trade) >= 0 and is_less(trial.trade):
+                best = trial
+    return best, looking.is_all
+
+
+def lowest_of_all(
+    search: Search, sets: Sequence[Sequence[Region]], best: Trial | None, most_work: int
+) -> tuple[Trial | None, bool]:
+    """Of all choices that take no more work than this one with the lowest peak, and whether all of them were looked at.
+
+    Args:
+      search, sets, best: see `least_of_all`.
+      most_work: FLOPs.
+    """
+    looking = _Looking(search)
+    for regions, outcomes in looking.through(sets):
+        shape, work, sizes, certain = outcomes
+        at = np.flatnonzero(work <= most_work)
+        for i in at[np.argsort(sizes[at], kind="stable")]:
+            if best is not None and looking.fixed + int(certain[i]) >= best.trade.peak_nbytes:
+                continue
+            trial = looking.trial(regions, shape, int(i))
+            if trial is None:
+                break
+            if trial.trade.work <= most_work and (best is None or by_peak(trial) < by_peak(best)):
+                best = trial
+    return best, looking.is_all
+
+
+Every = tuple[Sequence[Outcomes], np.ndarray, np.ndarray, np.ndarray]
+"""All choices for some regions: those of each part, and of each choice for all parts the work, the bytes, and those that it has to have."""
+
+
+class _Looking:
+    """A look at all choices of a small program, as far as it may take.
+
+    Args:
+      search: that measures them.
+    """
+
+    def __init__(self, search: Search):
+        self.search = search
+        flat = search.flat
+        n_equations = sum(1 for _ in flat.walk())
+        self.left = min(_TRIALS, _EQUATIONS // max(n_equations, 1))
+        self.is_all = not any(
+            of(e) is SHARD_MAP for _, e in flat.walk()
+        )  # a value takes its share of each device there
+        is_given_away = any(donated_by(flat)) or search.step is not None
+        self.fixed = 0 if is_given_away else sum(map(search.context.sizes.of, (*flat.invars, *flat.constvars)))
+        """Bytes that each choice takes beside those that it has to have."""
+
+    def through(self, sets: Sequence[Sequence[Region]]) -> Iterator[tuple[Sequence[Region], Every]]:
+        """Sets of regions with all of their choices, as long as those before could be looked through."""
+        if not self.is_all:
+            return
+        for regions in sets:
+            parts = self.search.outer_parts(regions)
+            if prod(part.n_outcomes for part in parts) > _SETS:
+                self.is_all = False
+                continue
+            outcomes = [part.every_outcome for part in parts]
+            total = lambda columns: reduce(lambda a, b: np.add.outer(a, b).ravel(), columns)
+            yield (
+                regions,
+                (
+                    outcomes,
+                    total([o.work for o in outcomes]),
+                    total([o.nbytes for o in outcomes]),
+                    total([o.certain for o in outcomes]),
+                ),
+            )
+
+    def trial(self, regions: Sequence[Region], outcomes: Sequence[Outcomes], i: int) -> Trial | None:
+        """One of the choices, measured; None where enough have been."""
+        parts = self.search.outer_parts(regions)
+        places = np.unravel_index(i, [len(o.work) for o in outcomes])
+        choices = tuple((part, o.choice(part, int(k))) for part, o, k in zip(parts, outcomes, places, strict=True))
+        form = self.search.form(regions, choices)
+        if self.search.tried(form) is None:
+            self.left -= 1
+        if self.left < 0:
+            self.is_all = False
+            return None
+        return self.search.trial(form)
+
+
+def least_bound(search: Search, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int]) -> int:
+    """What work a plan with checkpoints around some sets of regions takes at least, where it takes no less memory beside what it saves
+    than those that were measured."""
+    least: list[float | None] = []
+    for regions in sets:
+        path = search.path(regions)
+        measured = [t for form in path if (t := search.tried(form)) is not None]
+        # What a plan may save, if beside that it takes as little as any that was measured.
+        allowed = max(
+            (room(t.trade) + t.form.nbytes for t in measured), default=room(search.reckoned(search.outside(path[0]), 0))
+        )
+        parts = search.outer_parts(regions)
+        if len(parts) == len(parts[0].spots) == 1 and allowed >= path[0].nbytes:
+            found = parts[0].within(allowed)
+            least.append(None if found is None else _SOLVED_TO * found.work)
+        else:
+            least.append(_between(path, allowed))
+    return int(min((w for w in least if w is not None), default=0))
+
+
+def least_peak(search: Search, sets: Sequence[Sequence[Region]], most_work: int) -> int:
+    """What peak a plan with checkpoints around some sets of regions has at least for so much work, where it takes no less memory beside
+    what it saves than those that were measured and save about as much."""
+    least: list[float] = []
+    for regions in sets:
+        fewest = _fewest(search, regions, most_work)
+        measured = search.trials_around(regions)
+        if fewest is None or not measured:
+            continue
+        beside: dict[float, int] = {}
+        for t in measured:
+            size = t.form.nbytes
+            beside[size] = min(t.trade.peak_nbytes - size, beside.get(size, t.trade.peak_nbytes))
+        sizes = [0, *sorted(beside), inf]
+        about = [[beside[k] for k in (low, high) if k in beside] for low, high in pairwise(sizes)]
+        between = (
+            max(low, fewest) + min(b) for (low, high), b in zip(pairwise(sizes), about, strict=True) if high > fewest
+        )
+        least.append(max(min(between), search.floor(measured[0])))
+    return int(min(least, default=0))
+
+
+def _fewest(search: Search, regions: Sequence[Region], most_work: int) -> float | None:
+    """The fewest bytes that a checkpoint around some regions saves for so much work; None where none takes as little."""
+    path, parts = search.path(regions)[::-1], search.outer_parts(regions)
+    if len(parts) == len(parts[0].spots) == 1:
+        found = parts[0].lightest(most_work)
+        return None if found is None else _SOLVED_TO * found.nbytes
+    work, sizes = [form.work for form in path], [form.nbytes for form in path]
+    return None if most_work < work[0] else float(np.interp(most_work, work, sizes))
+
+
+def _between(path: Sequence[Form], allowed: int) -> float | None:
+    """The work at so many bytes, on the line between the choices that are best at some price; None where all take more bytes."""
+    sizes, work = [form.nbytes for form in path], [form.work for form in path]
+    if allowed < sizes[0]:
+        return None
+    return float(np.interp(allowed, sizes, work))

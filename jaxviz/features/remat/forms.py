@@ -1,0 +1,184 @@
+"""Plans: checkpoints around which regions, and what is saved there; and what they come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from jaxviz.derivation import Derivation
+from jaxviz.features.remat.choices import Choice, Part
+from jaxviz.features.remat.regions import Region, Spot
+from jaxviz.ir.syntax import Program, Var
+
+ON_HOST = "_on_host"
+"""How the names of what is offloaded end."""
+_SOLVED = 4
+"""Up to so many parts what fits into some bytes is looked for between the best choices, too."""
+_AT_LEAST, _TRIED = 4, 6
+"""How many plans of the same bytes are tried at least, and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """What a gradient comes to.
+
+    Args:
+      peak_nbytes: the modelled peak of its memory, arguments and results included.
+      nbytes: of all residuals, arguments and constants included.
+      flops: of forward and backward together, beyond those of the function without checkpoints; but not the rounding of what is saved,
+        which JAX adds for each.
+      offloaded: bytes of the residuals that are moved to the host, which are not counted among the others.
+      transfer: FLOPs that the device could do while they are moved.
+    """
+
+    peak_nbytes: int
+    nbytes: int
+    flops: int
+    offloaded: int = 0
+    transfer: int = 0
+
+    @property
+    def work(self) -> int:
+        """What it costs beyond the function without checkpoints, in FLOPs."""
+        return self.flops + self.transfer
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Form:
+    """Regions that get a checkpoint, and what is saved in each part of them.
+
+    Args:
+      regions: they.
+      choices: for each part.
+      chunk: of how many iterations of the scan whose body is the region there is a checkpoint as well; 1 for none.
+    """
+
+    regions: tuple[Region, ...]
+    choices: tuple[tuple[Part, Choice], ...]
+    chunk: int = 1
+
+    def exchanged(self, over: int, most_work: int) -> Iterator[Form]:
+        """Forms of no more bytes that save something else, those first that should fit.
+
+        Which values are there at the peak depends on when they are read, so that of choices with the same bytes one may fit.
+
+        Args:
+          over: the bytes by which it does not fit.
+          most_work: that they may take.
+        """
+        if len(self.choices) > _SOLVED:
+            return
+        found: list[tuple[bool, int, Form]] = []
+        for i, (part, choice) in enumerate(self.choices):
+            most = choice.work + most_work - self.work
+            for other in part.alternatives(choice, over, most):
+                is_too_much = part.peak(other) > part.peak(choice) - over
+                form = replace(self, choices=(*self.choices[:i], (part, other), *self.choices[i + 1 :]))
+                found.append((is_too_much, other.work, form))
+        found.sort(key=lambda item: item[:2])
+        yield from (
+            form for _, _, form in found[: max(sum(not too_much for too_much, *_ in found), _AT_LEAST)][:_TRIED]
+        )
+
+    @property
+    def key(self) -> Hashable:
+        """The same for forms that do the same."""
+        return self.regions, tuple((tuple(part.spots), choice) for part, choice in self.choices), self.chunk
+
+    @property
+    def nbytes(self) -> int:
+        """That the backward pass is given for the regions."""
+        return sum(choice.nbytes for _, choice in self.choices)
+
+    @property
+    def work(self) -> int:
+        """What is recomputed, and what is moved to the host, in FLOPs."""
+        return sum(choice.work for _, choice in self.choices)
+
+    @property
+    def saved(self) -> Iterator[tuple[Part, Var]]:
+        return ((part, v) for part, choice in self.choices for v in choice.saved)
+
+    def transcendentals(self) -> dict[str, int]:
+        """How often each function that XLA counts apart, such as `tanh`, is recomputed; the most first."""
+        found: Counter[str] = Counter()
+        for part, choice in self.choices:
+            for primitive, n in part.graph.transcendentals(part.names_of(choice)).items():
+                found[primitive] += part.times * n
+        return dict(found.most_common())
+
+    def within(self, spare: int) -> Form | None:
+        """The form with choices of less work, of so many bytes more at most; None where there are none."""
+        return self._exchanged_for(Part.more, attrgetter("work"), attrgetter("nbytes"), spare)
+
+    def leaner(self, spare: int) -> Form | None:
+        """The form with choices of fewer bytes, of so much more work at most; None where there are none."""
+        return self._exchanged_for(Part.less, attrgetter("nbytes"), attrgetter("work"), spare)
+
+    def _exchanged_for(
+        self, better: Callable[[Part, Choice, int, bool], list[tuple[Part, Choice]] | None],
+        gained: Callable[[Choice], int], spent: Callable[[Choice], int], spare: int,
+    ) -> Form | None:  # fmt: skip
+        """The form with one choice after the other exchanged for what gains most, as long as there is something to spend."""
+        choices = list(self.choices)
+        total = lambda of, some: sum(of(c) for _, c in some)
+        while True:
+            steps = [
+                (i, found)
+                for i, (part, choice) in enumerate(choices)
+                if (found := better(part, choice, spare, len(choices) <= _SOLVED)) is not None
+            ]
+            if not steps:
+                break
+            i, found = max(steps, key=lambda step: gained(choices[step[0]][1]) - total(gained, step[1]))
+            spare -= total(spent, found) - spent(choices[i][1])
+            choices[i : i + 1] = found
+        return replace(self, choices=tuple(choices)) if tuple(choices) != self.choices else None
+
+    def names(self, name_of: Callable[[Part, Var], str]) -> dict[Var, str]:
+        """A name for each value that is saved: one for those that are the same in all spots."""
+        names: dict[Var, str] = {}
+        for part, choice in self.choices:
+            for v in choice.saved:
+                name = name_of(part, v) + (ON_HOST if v in choice.offloaded else "")
+                names.update((same, name) for same in part.everywhere(v))
+        return names
+
+    def entering(self, name_of: Callable[[Part, Var], str]) -> dict[tuple[Spot, int], str]:
+        """The same for inputs that are offloaded."""
+        return {
+            (spot, k): name_of(part, part.body.invars[k]) + ON_HOST
+            for part, choice in self.choices
+            for k in part.inputs_moved(choice)
+            for spot in part.spots
+        }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Trial:
+    """A form, measured."""
+
+    form: Form
+    names: Mapping[Var, str]
+    program: Program
+    derivation: Derivation
+    trade: Trade
+
+
+def by_work(trial: Trial) -> tuple[int, int]:
+    return trial.trade.work, trial.trade.peak_nbytes
+
+
+def by_peak(trial: Trial) -> tuple[int, int]:
+    return trial.trade.peak_nbytes, trial.trade.work
+
+
+def lowest_peaks(trades: Iterable[Trade]) -> tuple[Trade, ...]:
+    """Those of which none is better in peak and in FLOPs, the lowest peak first."""
+    best: list[Trade] = []
+    for t in sorted(trades, key=lambda t: (t.peak_nbytes, t.work)):
+        if not best or t.work < best[-1].work:
+            best.append(t)
+    return tuple(best)

@@ -1,0 +1,139 @@
+"""Modules of libraries, checkpointed as their library does it."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+from typing import Any
+
+from jaxviz.features.remat.edits import Edit, Way, around
+from jaxviz.features.remat.regions import Frame
+from jaxviz.features.remat.source import alias_of, end_of, function_of, last_name, start_of, tree_of
+
+_LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
+"""Libraries that have checkpoints of their own for their modules."""
+_AROUND_CALLS = ("BoundMethod.__call__",)
+"""Calls that are no module's, though their class is one."""
+_CHECKPOINTED = "gradient_checkpointing.Checkpointed"
+_PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_checkpointing"),)
+
+
+def _class_of(code: Any) -> Any:
+    """The class that a method is of; None for a function."""
+    path = str(code.co_qualname).split(".")[:-1]
+    function = function_of(code) if path else None
+    found: Any = SimpleNamespace(**function.__globals__) if function is not None else None
+    for name in path:
+        found = getattr(found, name, None)
+    return found
+
+
+def library_of(code: Any) -> str:
+    """The library whose module a method is of; '' for a function, and for a method of any other class."""
+    bases = getattr(_class_of(code), "__mro__", ())
+    return next((lib for c in bases for lib in _LIBRARIES if f"{c.__module__}.".startswith(f"{lib}.")), "")
+
+
+def is_module(code: Any) -> bool:
+    """Whether it is a call of a library's module, which calls others, and not what a library does at each call of one."""
+    return code.co_name == "__call__" and code.co_qualname not in _AROUND_CALLS and bool(library_of(code))
+
+
+def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
+    """A call of a module that the user's own line makes."""
+    file = frame[0].co_filename
+    wrapped = lambda node, head, note="": Way(
+        file, frame[0], tuple(around(file, start_of(node), end_of(node), head, "{policy})")), note=note, call=call
+    )
+    if code.co_name != "__call__":
+        return None
+    if library == "penzai":
+        return Way(
+            file, frame[0], tuple(around(file, start_of(call.func), end_of(call.func), f"{_CHECKPOINTED}(", "{policy})")),
+            imports=_PENZAIS, call=call,
+        )  # fmt: skip
+    alias = alias_of(file, library)
+    if alias is None:
+        return None
+    if library == "equinox":
+        return wrapped(call.func, f"{alias}.filter_checkpoint(")
+    if library == "haiku":
+        return wrapped(call.func, f"{alias}.remat(")
+    if library == "flax.nnx":
+        first = call.args[0] if call.args else None
+        if first is None or call.keywords or isinstance(first, ast.Starred):
+            return None
+        names = "x" if len(call.args) == 1 else ", ".join(f"x{i}" for i in range(len(call.args)))
+        head = f"{alias}.remat(lambda module, {names}: module({names}){{policy}})("
+        start, end = start_of(call.func), end_of(call.func)
+        return Way(
+            file, frame[0], (Edit(file, start, start, head, end), Edit(file, end, start_of(first), ", ", start)), call=call
+        )  # fmt: skip
+    name = code.co_qualname.split(".")[-2]
+    made = call.func
+    if not (isinstance(made, ast.Call) and last_name(made.func) == name):
+        everywhere = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.Call) and last_name(n.func) == name]
+        if len(everywhere) != 1:
+            return None
+        return wrapped(everywhere[0].func, f"{alias}.remat(", _renamed(everywhere[0], name))
+    return wrapped(made.func, f"{alias}.remat(", _renamed(made, name))
+
+
+def _renamed(made: ast.Call, name: str) -> str:
+    if any(k.arg == "name" for k in made.keywords):
+        return ""
+    return f"Where Flax makes up the names of layers, they are called Checkpoint{name}_0 and so on then; name= keeps {name}_0."
+
+
+def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
+    """A module that a library's code calls, in a model that the user's line calls: penzai's, which are exchanged in the model."""
+    found = _class_of(code)
+    if library != "penzai" or code.co_name != "__call__" or found is None:
+        return None
+    file = frame[0].co_filename
+    pz = alias_of(file, "penzai.pz") or "pz"
+    name = alias_of(file, f"{found.__module__}.{found.__name__}") or found.__name__
+    imports = ((name, f"from {found.__module__} import {found.__name__}"), ("pz", "from penzai import pz"), *_PENZAIS)
+    head, tail = f"{pz}.select(", f").at_instances_of({name}).apply("
+    start, end = start_of(call.func), end_of(call.func)
+    with_policy = around(file, start, end, head, f"{tail}lambda layer: {_CHECKPOINTED}(layer{{policy}}))")
+    without = around(file, start, end, head, f"{tail}{_CHECKPOINTED})")
+    return Way(file, frame[0], tuple(with_policy), tuple(without), imports=imports, call=call)
+
+
+def scanned_module(frame: Frame, call: ast.Call) -> Way | None:
+    """The module that Flax's scan goes over."""
+    file = frame[0].co_filename
+    for library in ("flax.linen", "flax.nnx"):
+        alias = alias_of(file, library)
+        scan = _scan_made_by(file, call, alias) if alias else None
+        if scan is None:
+            continue
+        target = scan.args[0]
+        changes = around(file, start_of(target), end_of(target), f"{alias}.remat(", ", prevent_cse=False{policy})")
+        name = last_name(target)
+        is_named = any(k.arg == "name" for n in ast.walk(call) if isinstance(n, ast.Call) for k in n.keywords)
+        note = f"Flax calls the layers ScanCheckpoint{name}_0 then; name= keeps what they are called now, Scan{name}_0."
+        return Way(file, frame[0], tuple(changes), note="" if is_named or library == "flax.nnx" else note, call=call)
+    return None
+
+
+def _scan_made_by(file: str, call: ast.Call, alias: str) -> ast.Call | None:
+    """The call of a library's scan that what is called was made by, there or under a name."""
+    node: ast.expr = call
+    while isinstance(node, ast.Call):
+        is_scan = (
+            isinstance(node.func, ast.Attribute) and node.func.attr == "scan" and last_name(node.func.value) == alias
+        )
+        if is_scan and node.args:
+            return node
+        node = node.func
+    if not isinstance(node, ast.Name):
+        return None
+    values = [
+        n.value
+        for n in ast.walk(tree_of(file))
+        if isinstance(n, ast.Assign) and any(last_name(t) == node.id for t in n.targets)
+    ]
+    made = values[0] if len(values) == 1 else None
+    return _scan_made_by(file, made, alias) if isinstance(made, ast.Call) else None

@@ -1,0 +1,159 @@
+"""What a value that is saved is called in a policy: words of the user's source, as `attention_probs`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jaxviz.analysis.naming import ROOM
+from jaxviz.features.remat.choices import Part
+from jaxviz.features.remat.code import Place
+from jaxviz.features.remat.forms import Form
+from jaxviz.features.remat.graph import Saved
+from jaxviz.features.remat.regions import Frame, frames_of, place_of
+from jaxviz.features.remat.search import Search
+from jaxviz.ir import compat
+from jaxviz.ir.expressions import assigned_at, expression_at, shortened_expression
+from jaxviz.ir.origin import Location, location_at
+from jaxviz.ir.own_code import owner
+from jaxviz.ir.syntax import Equation, Program, Var
+
+_WORDS = {
+    "dot_general": "product",
+    "conv_general_dilated": "convolution",
+    "convert_element_type": "converted",
+    "broadcast_in_dim": "broadcast",
+    "integer_pow": "power",
+    "select_n": "selected",
+}
+"""What people call the result of a primitive, where that is not its name."""
+
+_AROUND = ("vmap", "jit", "checkpoint", "remat", "partial")
+"""Functions that give another one, whose name says nothing of the value."""
+
+
+class Names:
+    """Names that are given one after the other, none twice.
+
+    Args:
+      taken: those that are there.
+    """
+
+    def __init__(self, taken: Collection[str] = ()):
+        self.taken = set(taken)
+
+    def new(self, code: Any, what: str) -> str:
+        """`attention_probs`.
+
+        Args:
+          code: of the function that it is in; None where that is not known.
+          what: a word for it.
+        """
+        inside = code.co_qualname.split(".") if code is not None else []
+        function = next((part for part in reversed(inside) if part.isidentifier() and part != "__call__"), "")
+        words = [word for word in (function, what) if word.isidentifier()]
+        name = base = re.sub(r"\W+", "_", "_".join(words)).strip("_") or "saved"
+        k = 2
+        while name in self.taken:
+            name, k = f"{base}_{k}", k + 1
+        self.taken.add(name)
+        return name
+
+    def of_place(self, place: Place, maker: Equation) -> tuple[str, Any]:
+        """A name for an expression, and the code that it stands in.
+
+        Args:
+          place: the expression.
+          maker: an equation that makes its value.
+        """
+        found = ((c, i) for c, i in reversed(frames_of(maker.source)) if place_of(c, i) == place)
+        code, instruction = next(found, (None, 0))
+        return self.new(code, word(maker, location_at(code, instruction) if code is not None else None)), code
+
+    def of_value(self, part: Part, value: Var) -> str:
+        """A name for a value, whether an expression has it or not."""
+        maker = part.graph.makers[value]
+        is_whole = part.graph.naming.is_whole(maker, (), maker.outvars.index(value))
+        frames = frames_of(maker.source)
+        own = next((f for f in reversed(frames) if owner(f[0].co_filename) == "user"), frames[-1] if frames else None)
+        at = location_at(*own) if own is not None and is_whole else None
+        return self.new(own[0] if own is not None else None, word(maker, at))
+
+
+def word(maker: Equation, at: Location | None) -> str:
+    """A word for a value: what it is assigned to, what is called for it, or its operation, as `product`.
+
+    Args:
+      maker: what makes it.
+      at: the expression that it is the value of; None where it is that of none.
+    """
+    assigned = assigned_at(at)
+    name = str(maker.primitive.name)
+    return assigned if assigned.isidentifier() else _called(expression_at(at)) or _WORDS.get(name, name)
+
+
+def _called(expression: str) -> str:
+    """`Dense` for `nn.Dense(8)(x)`; '' for what is no call."""
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return ""
+    if not isinstance(node, ast.Call):
+        return ""
+    while isinstance(node, ast.Call):
+        node = node.func
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return "" if name.startswith("_") or name in _AROUND else name
+
+
+def names_there(program: Program) -> set[str]:
+    """The names that values of a function have already."""
+    return {e.params["name"] for _, e in program.walk() if e.primitive is compat.name_p}
+
+
+def names_of(search: Search, form: Form) -> dict[Var, str]:
+    """A name for each value that is saved, as it is called where its part stands first."""
+    names = Names(names_there(search.flat))
+    found: dict[Var, str] = {}
+    for part, choice in form.choices:
+        for candidate in part.names_of(choice):
+            values = part.graph.candidates[candidate]
+            name = next((found[v] for v in values if v in found), "") or names.of_value(part, values[0])
+            found.update(dict.fromkeys(values, name))
+        for k in part.inputs_moved(choice):
+            found[part.body.invars[k]] = names.new(_function_of(part), "input")
+    return found
+
+
+def _function_of(part: Part) -> Any:
+    """The code of what a part is a call of, as far as it is the user's."""
+    frames = frames_of(part.spots[0].equations[0].source)
+    return next((code for code, _ in reversed(frames) if owner(code.co_filename) == "user"), None)
+
+
+def saved_by(search: Search, form: Form) -> tuple[Saved, ...]:
+    """The values that are saved or offloaded, one for all spots, with their names."""
+    words = names_of(search, form)
+    found: list[Saved] = []
+    for part, choice in form.choices:
+        moved = part.moved_of(choice)
+        for candidate in part.names_of(choice):
+            value = part.graph.candidates[candidate][0]
+            saved = replace(part.described(candidate), name=words[value], offloaded=candidate in moved)
+            found.append(_on_own_line(saved, search.context.frames.get(value, ())))
+        for k in part.inputs_moved(choice):
+            found.append(replace(part.described_input(k), name=words[part.body.invars[k]]))
+    return tuple(found)
+
+
+def _on_own_line(saved: Saved, frames: Sequence[Frame]) -> Saved:
+    """A value of a library's loop with the user's line that led there."""
+    own = next((frame for frame in reversed(frames) if owner(frame[0].co_filename) == "user"), None)
+    if own is None or (saved.location is not None and owner(saved.location.file) == "user"):
+        return saved
+    at = location_at(*own)
+    text = shortened_expression(expression_at(at), ROOM)
+    return replace(saved, location=at, label=f"{saved.expression} in {text}" if text else saved.expression)

@@ -1,0 +1,157 @@
+"""What it takes to move values to the host's memory and back: how fast that goes, and what the device could compute meanwhile."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxviz.analysis.budgets import read_size
+from jaxviz.report.tables import format_bytes
+
+DEVICE, HOST = "device", "pinned_host"
+"""Kinds of memory between which values are moved."""
+_FORMS = "an amount of bytes per second, such as '50GB/s', or True to measure it; '50GB/s, 400TFLOP/s' says too how fast the device computes"
+_SPEED = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)flop(?:s|/s)", re.IGNORECASE)
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+_USUAL_SPEED = 1e14
+"""FLOP/s that are reckoned with where nothing is said: of the order of what an accelerator comes to in a product of matrices."""
+_MEASURED_NBYTES = 2**26
+_MEASURED_WIDTH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """How values are moved between a device and its host.
+
+    Args:
+      bandwidth: bytes per second, one way.
+      speed: FLOPs per second of the device, by which the time of a transfer is weighed against that of computing again.
+      is_measured: whether both were measured on the default device.
+      speed_is_given: whether somebody said how fast the device is.
+    """
+
+    bandwidth: float
+    speed: float = _USUAL_SPEED
+    is_measured: bool = False
+    speed_is_given: bool = False
+
+    @property
+    def flops_per_byte(self) -> float:
+        """That the device could do while a byte is moved there and back."""
+        return 2 * self.speed / self.bandwidth
+
+    def seconds(self, nbytes: int) -> float:
+        """That it takes to move so many bytes there and back."""
+        return 2 * nbytes / self.bandwidth
+
+    def described(self, nbytes: int) -> str:
+        """`offloads 3.0 GiB to the host's memory, 129 ms there and back at 50 GB/s`."""
+        how = "as measured here, " if self.is_measured else ""
+        return (
+            f"offloads {format_bytes(nbytes)} to the host's memory, {_time(self.seconds(nbytes))} there and back at {how}"
+            f"{self.bandwidth / 1e9:.3g} GB/s"
+        )
+
+    @property
+    def note(self) -> str:
+        """What it is reckoned with."""
+        speed = f"{self.speed / 1e12:.3g} TFLOP/s"
+        whose = (
+            f"the {speed} measured here"
+            if self.is_measured
+            else f"{speed}"
+            if self.speed_is_given
+            else f"{speed}, which offload='50GB/s, 400TFLOP/s' would say otherwise"
+        )
+        return (
+            f"Moving a byte to the host and back counts as the {_count(self.flops_per_byte)} FLOPs that the device could do meanwhile at "
+            f"{whose}. That the transfer overlaps with computation is not assumed: it was not measured."
+        )
+
+
+def read_offload(given: Any) -> Offload | None:
+    """What was given as `offload=`; None where nothing is to be offloaded.
+
+    Raises:
+      ValueError: text that is no bandwidth, or none above 0.
+      TypeError: neither a number nor text.
+    """
+    if given is None or given is False:
+        return None
+    if isinstance(given, Offload):
+        return given
+    if given is True:
+        return _measured()
+    text, comma, rest = given.partition(",") if isinstance(given, str) else (given, "", "")
+    if isinstance(text, str):
+        if not text.strip().lower().endswith("/s"):
+            raise ValueError(f"offload is {_FORMS}; got {given!r}")
+        text = text.strip()[:-2]
+    try:
+        bandwidth = read_size(text, "offload", _FORMS)
+    except ValueError:
+        raise ValueError(f"offload is {_FORMS}; got {given!r}") from None
+    if not isinstance(given, str) and bandwidth != int(bandwidth):
+        raise ValueError(f"offload is {_FORMS}, and a number of it is whole; got {given!r}")
+    if not bandwidth:
+        raise ValueError(f"offload is {_FORMS}, above 0; got {given!r}")
+    if not comma:
+        return Offload(bandwidth)
+    found = _SPEED.fullmatch(rest.strip())
+    if found is None or not float(found[1]):
+        raise ValueError(f"offload is {_FORMS}; got {given!r}")
+    return Offload(bandwidth, float(found[1]) * _PREFIXES[found[2].lower()], speed_is_given=True)
+
+
+def _measured() -> Offload:
+    """The bandwidth between the default device and its host, and how fast it multiplies matrices.
+
+    Raises:
+      ValueError: the device has no memory of its host.
+    """
+    device = jax.local_devices()[0]
+    kinds = {m.kind for m in device.addressable_memories()}
+    if HOST not in kinds:
+        raise ValueError(
+            f"the device {device} reaches no {HOST} memory: say how fast the one planned for is, such as offload='50GB/s'"
+        )
+    there, here = (
+        jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for kind in (HOST, device.default_memory().kind)
+    )
+    x = jax.device_put(jnp.zeros(_MEASURED_NBYTES // 4, jnp.float32), here)
+    host = jax.device_put(x, there)
+    out, back = _best(lambda: jax.device_put(x, there)), _best(lambda: jax.device_put(host, here))
+    n = _MEASURED_WIDTH
+    w = jax.device_put(jnp.ones((n, n), jnp.bfloat16 if device.platform != "cpu" else jnp.float32), here)
+    product = jax.jit(lambda w: w @ w)
+    return Offload(2 * _MEASURED_NBYTES / (out + back), 2 * n**3 / _best(lambda: product(w)), is_measured=True)
+
+
+def _best(act: Any) -> float:
+    """The seconds that something takes, the best of several times."""
+    least = math.inf
+    for _ in range(4):
+        start = time.perf_counter()
+        jax.block_until_ready(act())
+        least = min(least, time.perf_counter() - start)
+    return max(least, 1e-9)
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _time(seconds: float) -> str:
+    return (
+        f"{seconds:.3g} s"
+        if seconds >= 1
+        else f"{1e3 * seconds:.3g} ms"
+        if seconds >= 1e-3
+        else f"{1e6 * seconds:.3g} µs"
+    )

@@ -1,0 +1,357 @@
+"""Choosing a plan: what is asked for, which of the plans that a search finds it is, and what to say where none will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import jax
+
+from jaxviz.analysis.budgets import free_memory, least_budget, read_budget, read_share, read_size
+from jaxviz.analysis.training_step import step_of
+from jaxviz.derivation import Argnums
+from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.forms import Trade, Trial
+from jaxviz.features.remat.names import saved_by
+from jaxviz.features.remat.offload import read_offload
+from jaxviz.features.remat.plan import RematPlan
+from jaxviz.features.remat.search import Search
+from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.ir.collector import collector_paused
+from jaxviz.ir.pretty import describe_equation
+from jaxviz.ir.stack import deep_stack
+from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
+from jaxviz.report.tables import format_bytes
+from jaxviz.transforms.unopened import unopened_note
+
+
+@api_boundary
+@deep_stack
+def plan_remat(
+    f: Any,
+    *args: Any,
+    memory: float | str | None = None,
+    work: float | str | None = None,
+    residuals: float | str | None = None,
+    budget: float | str | None = None,
+    offload: float | str | bool | None = None,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    recompute_collectives: bool = False,
+    **kwargs: Any,
+) -> RematPlan:
+    """Chooses where a function's gradient has checkpoints, and what they save.
+
+    >>> plan = jaxviz.plan_remat(loss, params, x)                       # where the peak falls most for the least work
+    >>> plan = jaxviz.plan_remat(loss, params, x, memory="40GiB")       # the least work within a peak
+    >>> plan = jaxviz.plan_remat(loss, params, x, work="10%")           # the lowest peak within so much work
+    >>> gradient = jax.grad(plan.apply(loss))
+
+    Checkpoints may go around the function, around the bodies of its scans, and around the calls of the functions that it calls. No plan
+    has a higher peak than the function as it is written.
+
+    A training step can be planned as a whole: a function that takes a gradient itself, and has more than a number for its result. Then
+    the checkpoints are in the function that it differentiates, the peak is that of the step, with its optimizer's state and update, and
+    `.apply` gives the step.
+
+    Args:
+      f: a function of arrays, or pytrees of them; an argument that is not differentiated may be anything.
+      *args, **kwargs: what to call it with; arrays or ShapeDtypeStructs.
+      memory: bytes that the modelled peak of the gradient's memory (`jaxviz.memory`), arguments and results included, may take, as a
+        number or text such as '40GiB' or '1.5GB'; or 'device' for what is free on the default device and what the arguments take there
+        already.
+      work: FLOPs that may be recomputed, as a share of what the gradient takes without checkpoints, such as 0.1 or '10%';
+        more than all of it is text, such as '150%'.
+      residuals: bytes that the residuals may take as JAX holds them, arguments and constants included; or a share of what they take
+        without checkpoints, such as 0.5 or '50%'.
+      budget: the same as `residuals`.
+      offload: how fast values are moved to the memory of the host, if they may be: bytes per second one way, such as '50GB/s', or
+        '50GB/s, 400TFLOP/s' with how fast the device computes (100 TFLOP/s where that is not said); or True to measure both on the
+        default device. What could be computed during a transfer counts as work; that the two overlap is not assumed.
+      argnums: the positional arguments to differentiate in.
+      has_aux: whether the function gives a pair, of which only the first is differentiated, as for `jax.grad`.
+      recompute_collectives: whether values that devices exchange may be exchanged again in the backward pass.
+
+    Raises:
+      ValueError: the bound cannot be met; the message says what can. Or more than one bound is given. Or an equation has an effect that
+        JAX does not let a checkpoint repeat; the message names it. Or Python branches on a value. Or a bound is text that says no amount.
+      TypeError: a bound or a bandwidth is neither a number nor text.
+    """
+    given = {"memory": memory, "work": work, "residuals": residuals, "budget": budget}
+    bounds = {name: value for name, value in given.items() if value is not None}
+    if len(bounds) > 1:
+        raise ValueError(
+            f"a plan has one bound; got {' and '.join(f'{name}=' for name in bounds)}. An argument of that name of the function can be "
+            "fixed with functools.partial."
+        )
+    limit = residuals if budget is None else budget
+    room = _room(memory) if memory not in (None, "device") else None
+    share = read_share(work, "work") if work is not None else 0.0
+    asked = "residuals" if budget is None else "budget"
+    if limit is not None:
+        read_budget(limit, 0, "a budget" if asked == "budget" else "the argument residuals")
+    transfers = read_offload(offload)
+    with counting("planning"), collector_paused():
+        call, derivation = Call.traced(_aside(f) if has_aux else f, args, kwargs, argnums)
+        step = step_of(f, args, kwargs, derivation, argnums) if not has_aux else None
+        if step is not None:
+            call, derivation = replace(call, name=step.gradient.primal.name, out_tree=step.out_tree), step.gradient
+        planning = Planning(Search(derivation, recompute_collectives, transfers, step), call)
+        if memory is not None:
+            free = lambda: free_memory([*call.arrays, *derivation.primal.consts])
+            return planning.within_memory(free() if room is None else room)
+        if work is not None:
+            return planning.within_work(share)
+        if limit is not None:
+            return planning.within_residuals(read_budget(limit, planning.search.opened.nbytes), asked)
+        return planning.of_all()
+
+
+_WORTH = 0.01
+"""The share by which a plan has to lower the peak or, where nobody asked for so much, the work to be worth a change of the source."""
+
+Found = Trial | Trade
+"""A plan, or the function as it is."""
+
+
+class Planning:
+    """Chooses among what a search finds."""
+
+    def __init__(self, search: Search, call: Call):
+        self.search = search
+        self.call = call
+
+    def plan(self, bound: str, found: Found, *notes: str, budget: int | None = None) -> RematPlan:
+        search = self.search
+        trial = found if isinstance(found, Trial) else None
+        after = search.finally_measured(found) if isinstance(found, Trial) else found
+        effects = repeated_effects(search.flat) if trial is not None else ()
+        moves = (search.offload.note,) if search.offload is not None and after.offloaded else ()
+        about = (*moves, *no_gradient_note(search.plain), *unopened_note(search.plain.unopened), *notes, *effects)
+        saved = saved_by(search, trial.form) if trial is not None else None
+        return RematPlan(
+            self.call.name, bound, saved, search.written, after, search.opened, about, search, self.call, trial,
+            after.nbytes if budget is None else budget,
+        )  # fmt: skip
+
+    @property
+    def as_they_are(self) -> list[Trade]:
+        """The function without checkpoints, where that does not take more memory, and as it is written."""
+        return _as_they_are(self.search)
+
+    def within_memory(self, room: int) -> RematPlan:
+        """The plan of the least work whose peak fits."""
+        search = self.search
+        bound = f"peak within {format_bytes(room)}"
+        highest = min(room, search.written.peak_nbytes)
+        fits = lambda t: t.peak_nbytes <= highest
+        fine = [t for t in (search.opened, search.written) if fits(t)]
+        if fine and not min(fine, key=lambda t: t.work).work:
+            return self.plan(bound, min(fine, key=lambda t: t.work))
+        repeated_effects(search.flat)
+        found = search.fastest(lambda t: highest - t.peak_nbytes)
+        if found is None and not fine:
+            leanest = search.leanest()
+            least = min(t.peak_nbytes for t in (*search.measured_trades, search.written, search.opened))
+            held = search.held(leanest if leanest.trade.peak_nbytes == least else None)
+            raise ValueError(
+                f"no plan that was found for {self.call.name} fits {_exactly(room)}: the lowest modelled peak of {self.search.its} is "
+                f"{_exactly(least)}, {held}; as it is written it is {_exactly(search.written.peak_nbytes)}"
+            )
+        kept = (
+            f"It takes {format_bytes(highest)} as it is written, and no plan raises that: for one that takes all of the "
+            f"{format_bytes(room)}, plan the function without its checkpoints."
+        )
+        best: Found = found if found is not None and (not fine or found.trade.work < fine[-1].work) else fine[-1]
+        return self.plan(bound, best, *([kept] if highest < room else []), *self.how_good(best))
+
+    def how_good(self, best: Found) -> list[str]:
+        """A sentence on how much better than a plan any other could be, where that is known."""
+        bound = self.search.bound
+        return (
+            [bound.note(best.trade, self.search.plain_flops)] if isinstance(best, Trial) and bound is not None else []
+        )
+
+    def within_work(self, share: float) -> RematPlan:
+        """The plan of the lowest peak for so much work."""
+        search = self.search
+        most = int(share * search.plain_flops)
+        bound = f"work within {100 * share:g} %"
+        fine = [t for t in self.as_they_are if t.work <= most]
+        repeated_effects(search.flat)
+        found = search.lowest(most)
+        candidates: list[Found] = [*fine, *([found] if found is not None else [])]
+        best: Found | None = min(candidates, key=lambda c: _rank(c, "peak_nbytes", "work"), default=None)
+        if best is None or trade_of(best).peak_nbytes > search.written.peak_nbytes:
+            lowest = min([search.opened.peak_nbytes, *(trade_of(c).peak_nbytes for c in candidates)])
+            raise ValueError(
+                f"{bound} can only be had for {self.call.name} with a higher peak: {_exactly(lowest)}, and as it is written "
+                f"{_exactly(search.written.peak_nbytes)}, where its checkpoints recompute "
+                f"{100 * search.written.flops / max(search.plain_flops, 1):.2g} %"
+            )
+        return replace(self.worthwhile(bound, best, fine, *self.how_good(best)), most_work=most)
+
+    def within_residuals(self, limit: int, asked: str = "residuals") -> RematPlan:
+        """The plan of the least work whose residuals keep to a limit, which was asked for by an argument of this name."""
+        search, name = self.search, self.call.name
+        bound = f"residuals within {format_bytes(limit)}"
+        written, opened = search.written, search.opened
+        fits = lambda t: t.nbytes <= limit
+        fine = [t for t in self.as_they_are if fits(t)]
+        if fine and not fine[0].work:
+            return self.plan(bound, fine[0], budget=limit)
+        repeated_effects(search.flat)
+        lower = lambda t: t.peak_nbytes <= written.peak_nbytes
+        tried = filter(
+            None,
+            (
+                search.within(limit),
+                search.fastest(lambda t: min(limit - t.nbytes, written.peak_nbytes - t.peak_nbytes)),
+            ),
+        )
+        candidates: list[Found] = [*fine, *(t for t in tried if fits(t.trade))]
+        allowed = [c for c in candidates if lower(trade_of(c))]
+        if allowed:
+            fewest = min(trade_of(c).work for c in allowed)
+            close = [c for c in allowed if search.is_little(trade_of(c).work - fewest)]
+            return self.plan(bound, min(close, key=lambda c: _rank(c, "peak_nbytes", "work")), budget=limit)
+        if candidates:
+            peak = min(trade_of(c).peak_nbytes for c in candidates)
+            raise ValueError(
+                f"{bound} can only be had for {name} with a higher peak: {_exactly(peak)}, and as it is written "
+                f"{_exactly(written.peak_nbytes)}. memory= plans for the peak itself."
+            )
+        these = "a budget" if asked == "budget" else asked
+        search.leanest()
+        least = min([search.least, *(t.nbytes for t in search.measured_trades)])
+        if least >= opened.nbytes:
+            raise ValueError(
+                f"{these} of {_exactly(limit)} cannot be met for {name}: the least is {_exactly(opened.nbytes)}, which it keeps "
+                "without a plan; no plan keeps less"
+            )
+        raise ValueError(
+            f"{these} of {_exactly(limit)} cannot be met for {name}: the least is {_exactly(least)}, which its arguments and "
+            f"what may not be recomputed take; without a plan it keeps {_exactly(opened.nbytes)}. "
+            f"Write {least_budget(least, opened.nbytes, asked)}"
+        )
+
+    def of_all(self) -> RematPlan:
+        """The plan by which the peak falls most for the least work."""
+        search = self.search
+        try:
+            repeated_effects(search.flat)
+        except ValueError as error:
+            return self.plan("", search.written, str(error))
+        return self.worthwhile("", best_of_all(search), self.as_they_are)
+
+    def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:
+        """A plan, or the function as it is where that does little for its peak and its work; with what holds the peak.
+
+        Args:
+          bound: see `plan`.
+          best: the plan.
+          as_they_are: what may stand for it, the function as it is written last.
+          notes: on the plan.
+        """
+        search = self.search
+        if _lowers_the_peak(search, best):
+            return self.plan(bound, best, *notes)
+        if not _saves_work(search, best) and as_they_are:
+            best = as_they_are[-1]
+        return self.plan(bound, best, f"No plan that was tried lowers the peak by 1 % or more: {search.held()}.")
+
+
+def best_of_all(search: Search) -> Found:
+    """The plan by which the peak falls most for the least work, however little that is."""
+    candidates: list[Found] = [*_as_they_are(search), *search.samples()]
+    lowest = min(trade_of(c).peak_nbytes for c in candidates)
+    highest = search.written.peak_nbytes
+    most = max(trade_of(c).work for c in candidates)
+    fallen = lambda t: (highest - t.peak_nbytes) / max(highest - lowest, 1)
+    allowed = [c for c in candidates if trade_of(c).peak_nbytes <= highest]
+    return max(allowed, key=lambda c: fallen(trade_of(c)) - trade_of(c).work / max(most, 1))
+
+
+def is_worthwhile(search: Search, found: Found) -> bool:
+    """Whether a plan does much for the peak or for the work of a function as it is written."""
+    return _lowers_the_peak(search, found) or _saves_work(search, found)
+
+
+def _lowers_the_peak(search: Search, found: Found) -> bool:
+    peak = search.written.peak_nbytes
+    return peak - trade_of(found).peak_nbytes >= _WORTH * max(peak, 1)
+
+
+def _saves_work(search: Search, found: Found) -> bool:
+    return search.written.flops - trade_of(found).flops >= _WORTH * max(search.plain_flops, 1)
+
+
+def _as_they_are(search: Search) -> list[Trade]:
+    both = [search.opened] if search.opened.peak_nbytes <= search.written.peak_nbytes else []
+    return [*both, search.written]
+
+
+def trade_of(found: Found) -> Trade:
+    return found.trade if isinstance(found, Trial) else found
+
+
+def _rank(found: Found, *what: str) -> tuple[int, ...]:
+    return tuple(getattr(trade_of(found), w) for w in what)
+
+
+def _room(memory: Any) -> int:
+    """Bytes.
+
+    Raises:
+      ValueError, TypeError: it is no amount of bytes, or a share, of which nobody says what of.
+    """
+    size = read_size(memory, "memory")
+    if 0 < size < 1:
+        raise ValueError(
+            f"memory is a number of bytes, or a size such as '512MiB' or '1.5GB', and no share; got {memory!r}"
+        )
+    return int(size)
+
+
+def _aside(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives a pair, with the second no part of what is differentiated."""
+
+    @wraps(f)
+    def with_aux(*args: Any, **kwargs: Any) -> Any:
+        result = f(*args, **kwargs)
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            what = jax.tree.map(lambda x: jax.typeof(x).str_short(short_dtypes=True), result)
+            name = getattr(f, "__name__", "the function")
+            raise TypeError(
+                f"has_aux=True says that {name} gives a pair, of which the first is differentiated; it gives {what}"
+            )
+        out, aux = result
+        return out, jax.tree.map(jax.lax.stop_gradient, aux)
+
+    return with_aux
+
+
+def _exactly(n: int) -> str:
+    return format_bytes(n) if n < 1024 else f"{format_bytes(n)} ({n:,} B)"
+
+
+def repeated_effects(program: Program) -> tuple[str, ...]:
+    """A sentence on what runs in both passes, such as a debug callback.
+
+    Raises:
+      ValueError: an effect that JAX refuses in a checkpoint.
+    """
+    found = [(i, e) for i, e in enumerate(program.equations) if any(compat.is_real_effect(x) for x in e.effects)]
+    for i, e in found:
+        if compat.refused_in_remat(e.effects):
+            raise ValueError(
+                f"{describe_equation(e, i)} has an effect that JAX does not let a checkpoint repeat, so that nothing around it can be "
+                "planned; take it out of the function, or plan the parts before and after it."
+            )
+    named = ", ".join(describe_equation(e, i) for i, e in found)
+    return (f"In a checkpoint JAX runs in both passes: {named}.",) if found else ()

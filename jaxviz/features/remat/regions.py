@@ -1,0 +1,366 @@
+"""Where a checkpoint can be put in a function: around the bodies of its scans, and around the calls of its functions."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from jaxviz.analysis.grouping import grouped
+from jaxviz.features.remat.code import Place
+from jaxviz.higher_order import is_scan, of
+from jaxviz.higher_order.scan import SCAN
+from jaxviz.higher_order.shard_map import SHARD_MAP
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location, location_at
+from jaxviz.ir.own_code import owner
+from jaxviz.ir.sharing import cleared
+from jaxviz.ir.syntax import Equation, Program, Var
+from jaxviz.report.tables import short_location
+from jaxviz.transforms.inline import called_program
+
+BODIES = (SCAN, SHARD_MAP)
+"""Equations whose bodies are planned with all else."""
+_DEEPEST = 2
+"""Loops in each other that are looked into: each of them is a plan of its own for all that is in it."""
+_TOO_DEEP = 20
+"""Bodies in each other up to which a function is looked into at all."""
+_LEAST = 3
+"""Equations of a call that is worth a checkpoint of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a checkpoint can be put: around equations in a row of a program, or around the body of a scan.
+
+    Args:
+      program: that they stand in.
+      start, end: the first of them, and the first after them.
+      is_body: whether it is the body of the one that is meant.
+    """
+
+    program: Program
+    start: int
+    end: int
+    is_body: bool = False
+
+    @property
+    def equations(self) -> tuple[Equation, ...]:
+        """What the checkpoint holds."""
+        equations = self.program.equations[self.start : self.end]
+        return equations[0].params["jaxpr"].equations if self.is_body else equations
+
+    @property
+    def scan(self) -> Equation:
+        """The scan whose body it is."""
+        return self.program.equations[self.start]
+
+    def walk(self) -> Iterator[Equation]:
+        """The equations, with those inside of them."""
+        for e in self.equations:
+            yield e
+            yield from (inner for _, p in e.programs for _, inner in p.walk())
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Region:
+    """What one checkpoint in the source comes to: all calls of a function, or the body of a scan.
+
+    Args:
+      name: of the function.
+      code: the function's code; None for the body of a scan, and where it is not known.
+      location: where it is called.
+      alike: where it stands, those with the same equations together.
+      stacks: for each spot the frames that led there, outermost first.
+      is_written: whether it is a checkpoint that the function has.
+      others: code of functions that do nothing but call it, or that it does nothing but call.
+      defined: of a checkpoint that the function has, where the function in it is defined.
+    """
+
+    name: str
+    code: Any
+    location: Location | None
+    alike: tuple[tuple[Spot, ...], ...]
+    stacks: Mapping[Spot, tuple[Frame, ...]] = field(default_factory=dict, repr=False)
+    is_written: bool = False
+    others: tuple[Any, ...] = ()
+    defined: Location | None = None
+
+    @property
+    def is_body(self) -> bool:
+        """Whether it is the body of a scan."""
+        return self.alike[0][0].is_body
+
+    @property
+    def described(self) -> str:
+        """`32 calls of block`, `the body of the scan at model.py:27`."""
+        if self.is_body:
+            return f"the body of the scan at {short_location(self.location)}"
+        n = sum(map(len, self.alike))
+        if self.is_written:
+            return f"{f'{n} calls of ' if n > 1 else ''}{self.name}, where there is one now"
+        return self.name if self.code is None else f"the call of {self.name}" if n == 1 else f"{n} calls of {self.name}"
+
+    @property
+    def spots(self) -> Iterator[Spot]:
+        return (spot for spots in self.alike for spot in spots)
+
+    def covers(self, other: Region) -> bool:
+        """Whether the same equations stand in both."""
+        return self is other or {e for s in self.spots for e in s.equations} == {
+            e for s in other.spots for e in s.equations
+        }
+
+    def overlaps(self, other: Region) -> bool:
+        """Whether an equation, nested ones too, stands in both."""
+        return not {e for s in self.spots for e in s.walk()}.isdisjoint(e for s in other.spots for e in s.walk())
+
+    def is_inside(self, other: Region) -> bool:
+        """Whether all that stands in this one stands in another one that holds more."""
+        return {e for s in self.spots for e in s.walk()} < {e for s in other.spots for e in s.walk()}
+
+
+def bound_in(spot: Spot) -> tuple[Var, ...]:
+    """The values that are made in a spot, in loops in it too, in the order of its equations: alike spots have them alike."""
+    return tuple(v for e in spot.walk() for v in e.outvars)
+
+
+Frame = tuple[Any, int]
+"""Code, and the instruction that it was at."""
+Stacks = Mapping[int, Sequence[tuple[Frame, ...]]]
+"""For each program, by identity, the frames of its equations, outermost first."""
+
+
+def find_regions(program: Program, stacks: Stacks) -> list[Region]:
+    """The regions of a function whose calls are opened, bodies of scans first, and functions before those that they call.
+
+    Args:
+      program: the function.
+      stacks: see `stacks_of`.
+    """
+    scans: dict[Spot, tuple[Frame, ...]] = {}
+    calls: dict[Any, dict[Spot, tuple[Frame, ...]]] = {}
+    seen: set[int] = set()
+
+    def look(p: Program, depth: int, loops: int = 0) -> None:
+        if id(p) in seen or loops > _DEEPEST:  # a body that two loops share, or one that nobody would look into
+            return
+        seen.add(id(p))
+        found = stacks[id(p)]
+        _find_calls(p, [stack[depth:] for stack in found], [stack[:depth] for stack in found], calls)
+        for i, e in enumerate(p.equations):
+            if is_scan(e):
+                scans[Spot(p, i, i + 1, True)] = found[i]
+            if of(e) in BODIES:
+                look(e.params["jaxpr"], len(found[i]), loops + 1)
+
+    if max((depth for depth, _ in program.walk()), default=0) <= _TOO_DEEP:
+        look(program, 0)
+    regions = [
+        Region(spot.scan.params["jaxpr"].name, None, spot.scan.location, ((spot,),), {spot: stack})
+        for spot, stack in scans.items()
+        if sum(1 for _ in spot.walk()) >= _LEAST
+    ]
+    covering: dict[frozenset[tuple[int, int, int]], list[Any]] = {}
+    for code, spots in calls.items():
+        covering.setdefault(frozenset((id(s.program), s.start, s.end) for s in spots), []).append(code)
+    for codes in covering.values():
+        # Of a function and what it does nothing but call the user's own is meant, and of a library's what is wrapped.
+        own = [code for code in codes if owner(code.co_filename) == "user"]
+        code = own[0] if own else codes[-1]
+        at = _called_at(code, *next(iter(calls[code].items())))
+        others = tuple(c for c in codes if c is not code)
+        regions.append(
+            Region(str(code.co_qualname), code, at, alike_spots(list(calls[code])), calls[code], others=others)
+        )
+    return regions
+
+
+def _called_at(code: Any, spot: Spot, stack: Sequence[Frame]) -> Location | None:
+    """The line of the user's that calls a function, or of what calls it in turn; where there is none that of its first equation."""
+    level = next((i for i, (c, _) in enumerate(stack) if c is code), 0)
+    callers = [frame for frame in stack[:level] if owner(frame[0].co_filename) == "user"]
+    return location_at(*callers[-1]) if callers else spot.equations[0].location
+
+
+def stacks_of(program: Program, opened: Program, is_opened: Callable[[Equation], bool]) -> Stacks:
+    """The frames that led to each equation.
+
+    What a jitted function does is traced once, and has the frames of its first call: those of the very call stand before what is its own.
+
+    Args:
+      program: a function.
+      opened: the same with its calls opened.
+      is_opened: which of them are.
+    """
+    found: dict[int, list[tuple[Frame, ...]]] = {}
+
+    def walk(p: Program, call: tuple[Frame, ...]) -> Iterator[tuple[Equation, tuple[Frame, ...]]]:
+        for e in p.equations:
+            stack = _called(call, frames_of(e.source))
+            if is_opened(e):
+                yield from walk(called_program(e.operation), stack)
+            else:
+                yield e, stack
+
+    def note(p: Program, now: Program, call: tuple[Frame, ...]) -> None:
+        if id(now) in found:
+            return
+        of_program = list(walk(p, call))
+        found[id(now)] = [stack for _, stack in of_program]
+        for (e, stack), opened_equation in zip(of_program, now.equations, strict=True):
+            if of(e) in BODIES:
+                note(e.params["jaxpr"], opened_equation.params["jaxpr"], stack)
+
+    note(program, opened, ())
+    return found
+
+
+def _called(call: tuple[Frame, ...], own: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of what is done in a call, whose own may be those of another one, or begin with the body of a loop."""
+    if call and own and own[0][0] is not call[0][0]:
+        return (*call, *own)
+    same = len(own) >= len(call) and all(a is b for (a, _), (b, _) in zip(call, own, strict=False))
+    return (*call, *own[len(call) :]) if same else call
+
+
+def alike_spots(spots: Sequence[Spot]) -> tuple[tuple[Spot, ...], ...]:
+    """Those with the same equations together."""
+    return tuple(grouped(spots, lambda s: tuple(map(_kind, s.equations))))
+
+
+def _find_calls(
+    program: Program, stacks: Sequence[tuple[Frame, ...]], outer: Sequence[tuple[Frame, ...]],
+    calls: dict[Any, dict[Spot, tuple[Frame, ...]]],
+) -> None:  # fmt: skip
+    """Notes the calls of each function in the equations of one program, outer ones before those that they make."""
+    equations = program.equations
+
+    def look(start: int, end: int, level: int, inside: frozenset[Any]) -> None:
+        i = start
+        while i < end:
+            code = stacks[i][level][0] if level < len(stacks[i]) else None
+            if code is None:
+                i += 1
+                continue
+            stop = i
+            while stop < end and level < len(stacks[stop]) and stacks[stop][level][0] is code:
+                stop += 1
+            in_a_row = _calls_in_a_row(stacks, equations, i, stop, level)
+            for first, last in in_a_row:
+                is_whole = first == 0 and last == len(equations)
+                if last - first >= _LEAST and not is_whole and code not in inside:
+                    calls.setdefault(code, {})[Spot(program, first, last)] = outer[first] + stacks[first]
+            for first, last in in_a_row or [(i, stop)]:
+                at = first
+                while at < last:  # calls that differ in the line that makes them
+                    same = at
+                    while same < last and stacks[same][level] == stacks[at][level]:
+                        same += 1
+                    look(at, same, level + 1, inside | {code})
+                    at = same
+            i = stop
+
+    look(0, len(equations), 0, frozenset())
+
+
+def _calls_in_a_row(
+    stacks: Sequence[Sequence[Frame]], equations: Sequence[Equation], start: int, end: int, level: int
+) -> list[tuple[int, int]]:
+    """Calls of one function one after the other, told apart by where its Python goes back, or by what they repeat.
+
+    None where that may as well be a loop in it.
+    """
+    new = [i for i in range(start + 1, end) if _is_called_anew(stacks[i - 1], stacks[i], level)]
+    if new:
+        return list(zip([start, *new], [*new, end], strict=True))
+    key = [(stacks[i][level], _kind(equations[i])) for i in range(start, end)]
+    n = len(key)
+    for k in range(1, n // 2 + 1):
+        if n % k == 0 and key[k] == key[0] and key[k:] == key[:-k]:
+            if not _loops_inside(stacks[start : start + k], level):
+                return [(start + at, start + at + k) for at in range(0, n, k)]
+            is_called_in_loop = any(_is_in_loop(code, at, at) for code, at in stacks[start][:level])
+            return [] if is_called_in_loop else [(start, end)]
+    return [(start, end)]
+
+
+def _is_called_anew(before: Sequence[Frame], after: Sequence[Frame], level: int) -> bool:
+    """Whether the function at a level of the stack was called once more between two equations, as far as its instructions tell."""
+    differs = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), None)
+    if differs is None or differs < level:
+        return False
+    (code, was), (same, now) = before[differs], after[differs]
+    went_back = code is same and now < was and not _is_in_loop(code, now, was)
+    return went_back and not any(_is_in_loop(outer, at, at) for outer, at in before[level:differs])
+
+
+def _loops_inside(stacks: Sequence[Sequence[Frame]], level: int) -> bool:
+    """Whether a loop in a function, or in what it calls, holds all that some equations have frames for."""
+    while all(level < len(stack) and stack[level][0] is stacks[0][level][0] for stack in stacks):
+        at = {stack[level][1] for stack in stacks}
+        if _is_in_loop(stacks[0][level][0], min(at), max(at)):
+            return True
+        if len(at) > 1:
+            return False
+        level += 1
+    return False
+
+
+def is_called_in_loop(frame: Frame) -> bool:
+    """Whether what a frame does stands in a loop of its code."""
+    return _is_in_loop(frame[0], frame[1], frame[1])
+
+
+def _is_in_loop(code: Any, first: int, last: int) -> bool:
+    """Whether a loop of some code holds these instructions."""
+    return any(start <= first and last <= end for start, end in _loops(code))
+
+
+@lru_cache(maxsize=4096)
+def _loops(code: Any) -> tuple[tuple[int, int], ...]:
+    """The first and the last instruction of each loop."""
+    back = (i for i in dis.get_instructions(code) if i.opname.startswith("JUMP_BACKWARD"))
+    return tuple((int(i.argval), i.offset) for i in back)
+
+
+@cleared
+@lru_cache(maxsize=65536)
+def _frames_of(traceback: Any) -> tuple[tuple[Any, int], ...]:
+    frames: list[tuple[Any, int]] = []
+    for code, instruction in zip(*traceback.raw_frames(), strict=True):
+        whose = owner(code.co_filename)
+        if whose == "jaxviz":
+            break
+        if whose in ("user", "library"):
+            frames.append((code, instruction))
+    return tuple(reversed(frames))
+
+
+def frames_of(source: Any) -> tuple[tuple[Any, int], ...]:
+    """The frames of the user's code and of libraries' that led to an equation, outermost first."""
+    traceback = source.traceback if source is not None else None
+    return () if traceback is None else _frames_of(traceback)
+
+
+def place_of(code: Any, instruction: int) -> Place:
+    """The expression that a frame was evaluating."""
+    at = compat.frame_at(code, instruction)
+    return Place(at.file_name, at.start_line, at.start_column, at.end_line, at.end_column)
+
+
+@cleared
+@lru_cache(maxsize=65536)
+def type_of(aval: Any) -> str:
+    return str(aval.str_short(short_dtypes=True))
+
+
+def _kind(equation: Equation) -> Hashable:
+    """What is the same of equations that do the same."""
+    operation = equation.operation
+    if not operation.programs:
+        return operation if not operation.has_user_data else (equation.primitive, *map(type_of, operation.out_avals))
+    inside = tuple(_kind(e) for _, p in operation.programs for e in p.equations)
+    return (equation.primitive, inside, *map(type_of, operation.out_avals))

@@ -1,0 +1,563 @@
+"""The search for a plan: checkpoints around which regions, saving what, for which peak, residuals and work.
+
+Estimates say which plans are worth a trial. What a plan comes to is measured: the planned function is derived, and its memory modelled as
+`jaxviz.memory` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+from jaxviz.analysis.budgets import evenly
+from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
+from jaxviz.analysis.training_step import Passes, TrainingStep
+from jaxviz.derivation import Derivation
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import flops_of
+from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.timeline import floor_of, memory, memory_of_step, peak_of, peak_of_step
+from jaxviz.features.remat.checkpointing import checkpointed
+from jaxviz.features.remat.choices import Choice, Part
+from jaxviz.features.remat.chunks import lengths_of_chunks
+from jaxviz.features.remat.context import Context
+from jaxviz.features.remat.exhaustive import Bound, least_bound, least_of_all, least_peak, lowest_of_all
+from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
+from jaxviz.features.remat.graph import Graph, derive_like, distinct
+from jaxviz.features.remat.offload import Offload
+from jaxviz.features.remat.regions import Region, Spot, find_regions
+from jaxviz.features.remat.sizes import Sizes
+from jaxviz.higher_order import is_scan, of
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Program, Var
+from jaxviz.progress import each
+from jaxviz.report.tables import format_bytes, short_location
+
+_WORTH = 0.02
+"""The share of the residuals that a checkpoint around a region has to take away to be tried."""
+_FORMS = 3
+"""Sets of regions that are tried, beside the function itself and the checkpoints that it has."""
+_LITTLE = 0.005
+"""The share of a gradient's FLOPs that nobody would put up with a higher peak for."""
+_SAMPLES = 7
+"""Plans of each that are measured where the whole trade is asked for."""
+_FILLS = 6
+"""How often a plan is tried that makes use of the bytes that the last one leaves."""
+_NEARLY = 0.1
+"""The share of its peak that such a plan may take too much."""
+_EXCHANGED = 4
+"""How many plans that all but fit are tried with other values of the same bytes."""
+_LOWER = 4
+"""How often a lower peak is tried for a bound on work."""
+_NEAR = 0.02
+"""The share of a peak that it is worth looking for."""
+_IN_CHUNKS = 4
+"""How many plans with a scan over chunks are measured for a bound on work."""
+_LOWERED = 3_000
+"""For plans of so many equations together, and for 30 at most, XLA's layouts are found anew; then they are those without checkpoints, until a
+plan is chosen."""
+_ROUGHLY = 0.02
+"""By how much what is kept may be less than it is reckoned to be."""
+
+
+class Search:
+    """Plans for one function, measured when they are asked for.
+
+    Args:
+      derivation: of the function as it is written.
+      recompute_collectives: whether values that devices exchange may be exchanged again.
+      offload: how values are moved to the host; None where none is.
+      step: the training step that takes the gradient, where the peak is to be that of all of it.
+    """
+
+    def __init__(
+        self,
+        derivation: Derivation,
+        recompute_collectives: bool,
+        offload: Offload | None = None,
+        step: TrainingStep | None = None,
+    ):
+        self.offload = offload
+        self.derivation = derivation
+        self.step = step
+        self.context = Context(derivation, self._layouts)
+        self.flat = self.context.flat
+        self.plain = derive_like(self.flat, derivation) if self.context.written else derivation
+        self.plain_flops = all_flops(self.plain)
+        self.recompute_collectives = recompute_collectives
+        self.bound: Bound | None = None
+        """On the work of the plan that was found last, or on its peak where its work was bounded."""
+        self._trials: dict[Hashable, Trial] = {}
+        self._lowered = 0
+        """Equations of the plans for which layouts were found."""
+        self._parts: dict[Region, list[Part] | None] = {}
+
+    @cached_property
+    def written(self) -> Trade:
+        """The function as it is."""
+        return self.measured(self.derivation, is_final=True)
+
+    @cached_property
+    def opened(self) -> Trade:
+        """The function without its checkpoints."""
+        return self.measured(self.plain, is_final=True) if self.context.written else self.written
+
+    @property
+    def graph(self) -> Graph:
+        """What could be saved of the whole function."""
+        (part,) = self.whole_parts
+        return part.graph
+
+    @cached_property
+    def whole_parts(self) -> list[Part]:
+        return [self.context.part(self.whole.alike[0], self.recompute_collectives, self.offload)]
+
+    @property
+    def measured_trades(self) -> list[Trade]:
+        """What has been measured so far."""
+        return [t.trade for t in self._trials.values()]
+
+    @property
+    def least(self) -> int:
+        """The fewest bytes of residuals of one checkpoint around the function."""
+        return self.graph.least
+
+    def within(self, limit: int) -> Trial | None:
+        """One checkpoint around the function, of the fewest FLOPs within a limit of bytes."""
+        (part,) = self.whole_parts
+        if limit < self.least:
+            return None
+        names = [s.name for s in self.graph.solve(limit).saved]
+        return self.trial(Form((self.whole,), ((part, part.choice(names)),)))
+
+    def held(self, trial: Trial | None = None) -> str:
+        """What the peak is made of: `of it 12.5 GiB arguments, 12.5 GiB results and 1.0 GiB for one value, exp (model.py:12)`.
+
+        Args:
+          trial: a plan; None for the function as it is written.
+        """
+        derivation = self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed)
+        timeline = memory(derivation) if self.step is None else memory_of_step(self.step, derivation)
+        if not timeline.steps:
+            return "nothing is computed"
+        by_kind = dict(zip(KINDS, timeline.steps[timeline.peak].nbytes, strict=True))
+        parts = [
+            f"{format_bytes(n)} are {kind}s" for kind, n in by_kind.items() if kind in ("argument", "result") and n
+        ]
+        largest = next((a for a in timeline.alive if a.kind not in ("argument", "result")), None)
+        if largest is not None:
+            at = f" ({short_location(largest.location)})" if largest.location is not None else ""
+            parts.append(f"the largest other value is {largest.what}{at}, {format_bytes(largest.nbytes)}")
+        return ", ".join(parts)
+
+    def measured(self, derivation: Derivation, is_final: bool = False) -> Trade:
+        """What a derivation comes to.
+
+        Args:
+          derivation: of the function, with checkpoints or without.
+          is_final: whether XLA's layouts are found for it, however large it is.
+        """
+        residuals = distinct(derivation.linearized.residuals)
+        sizes = self.context.sizes
+        if sizes.is_per_device and (is_final or self._lowered <= _LOWERED):
+            self._lowered += max(sum(1 for _ in derivation.primal.walk()), _LOWERED // 30)
+            found = self._layouts(derivation)
+            sizes = Sizes(found[0], dict(zip(derivation.primal.invars, found[1], strict=True))) if found else sizes
+        layouts, sizes_of = sizes.layouts, sizes.residuals(derivation)
+        moved = sum(sizes_of[a] for a in residuals if compat.is_on_host(a.aval))
+        kept = sum(sizes_of[a] for a in residuals) - moved
+        transfer = int(self.offload.flops_per_byte * moved) if self.offload is not None else 0
+        peak = peak_of(derivation, layouts) if self.step is None else peak_of_step(self.step, derivation, layouts)
+        return Trade(peak, kept, all_flops(derivation) - self.plain_flops, moved, transfer)
+
+    def _layouts(self, opened: Derivation) -> tuple[Layouts, Sequence[int]] | None:
+        """How the gradient is laid out over devices, in the step that takes it; and over how many each input of the function is divided."""
+        if self.step is None:
+            layouts = find_layouts(opened)
+            return None if layouts is None else (layouts, layouts.arguments)
+        step = self.step.opened(Passes(opened.forward, opened.backward))
+        layouts = layouts_of_step(step.program, self.step.placed)
+        (call,) = step.forward
+        return None if layouts is None else (layouts, [layouts.values.get(a, 1) for a in call.invars])
+
+    def finally_measured(self, trial: Trial) -> Trade:
+        """What a plan that is chosen comes to."""
+        return self.measured(trial.derivation, is_final=True) if self.context.sizes.is_per_device else trial.trade
+
+    @property
+    def its(self) -> str:
+        """Of what a peak is one."""
+        return "its gradient" if self.step is None else f"the training step `{self.step.traced.name}`"
+
+    @property
+    def about(self) -> str:
+        """What the plan is for: "gradient of `loss` in `params`", or the training step that takes it."""
+        return self.plain.gradient if self.step is None else self.step.about
+
+    def trial(self, form: Form, groups: Mapping[Var, Sequence[Var]] | None = None) -> Trial:
+        """A form, derived and measured.
+
+        Args:
+          form: what is tried.
+          groups: for a value all that get its name in the source.
+        """
+        key: Hashable = form.key
+        names: dict[Var, str] = {}
+        if groups is not None:
+            names = form.names(self.name)
+            names |= {same: name for v, name in names.items() for same in groups[v]}
+            key = key, frozenset(names.items())
+        if key not in self._trials:
+            names = names or form.names(self.name)
+            program = self.planned(form, self.name, names)
+            derivation = derive_like(program, self.plain)
+            self._trials[key] = Trial(form, names, program, derivation, self.measured(derivation))
+        return self._trials[key]
+
+    def planned(
+        self, form: Form, name_of: Callable[[Part, Var], str], names: Mapping[Var, str] | None = None
+    ) -> Program:
+        """The function with the checkpoints of a form, and what it saves under the names that are given to it."""
+        names = form.names(name_of) if names is None else names
+        entering = form.entering(name_of)
+        on_host = [name for name in [*names.values(), *entering.values()] if self.is_offloaded(name)]
+        return checkpointed(self.flat, form.regions, names, entering, frozenset(on_host), form.chunk)
+
+    def tried(self, form: Form) -> Trial | None:
+        """What was found of a form, if it was tried."""
+        return self._trials.get(form.key)
+
+    def trials_around(self, regions: Sequence[Region]) -> list[Trial]:
+        """What has been measured of forms around some regions, without chunks."""
+        return [t for t in self._trials.values() if t.form.regions == tuple(regions) and t.form.chunk == 1]
+
+    def floor(self, trial: Trial) -> int:
+        """Bytes of the peak that are there whatever a plan saves: arguments, results and cotangents."""
+        if self.step is not None or any(of(e).kind == "devices" for _, e in self.flat.walk()):
+            return 0
+        return floor_of(trial.derivation, self.context.sizes.layouts)
+
+    @staticmethod
+    def is_offloaded(name: str) -> bool:
+        """Whether what has a name in a trial is moved to the host."""
+        return name.endswith(ON_HOST)
+
+    @staticmethod
+    def name(part: Part, value: Var) -> str:
+        return f"saved_{id(part.body)}_{id(value)}"
+
+    # --- which regions ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def whole(self) -> Region:
+        spot = Spot(self.flat, 0, len(self.flat.equations))
+        return Region(self.flat.name, None, None, ((spot,),))
+
+    @cached_property
+    def regions(self) -> list[Region]:
+        """Those that a checkpoint would take a share of the residuals away of, the best first."""
+        found = [
+            r
+            for r in find_regions(self.flat, self.context.stacks)
+            if self.parts(r) and self._taken_away(r) > _WORTH * self.opened.nbytes
+        ]
+        return sorted(found, key=lambda r: self.estimate((r,)))
+
+    def times(self, region: Region) -> int:
+        """How often a region is run in all."""
+        return sum(part.times for part in self.parts(region) or ())
+
+    def parts(self, region: Region) -> list[Part] | None:
+        """The parts of a region; None where JAX or we cannot put a checkpoint around it."""
+        if region is self.whole:
+            return self.whole_parts
+        if region not in self._parts:
+            try:
+                self._parts[region] = [
+                    self.context.part(spots, self.recompute_collectives, self.offload) for spots in region.alike
+                ]
+            except Exception:
+                # An axis is bound outside, an effect may not be repeated, or a custom rule refuses what a tangent does not reach in fact.
+                self._parts[region] = None
+        return self._parts[region]
+
+    def _taken_away(self, region: Region) -> int:
+        return sum(part.opened_nbytes - part.choices[0].nbytes for part in self.parts(region) or ())
+
+    def estimate(self, regions: Sequence[Region]) -> int:
+        """Of the peak with checkpoints around some regions that save nothing: what is kept, and the largest region opened up."""
+        transient = max(
+            (part.opened_nbytes // part.times_here for r in regions for part in self.parts(r) or ()), default=0
+        )
+        return self.opened.nbytes - sum(map(self._taken_away, regions)) + transient
+
+    @cached_property
+    def sets(self) -> list[tuple[Region, ...]]:
+        """Sets of regions to try, the most promising first."""
+        sets = self.sets_of(self.regions)
+        if self.context.written and all(self.parts(r) for r in self.context.written):
+            sets.append(tuple(self.context.written))
+        # One checkpoint around all that the function does has all of it recomputed at once, unless XLA puts it off.
+        return sets or [(self.whole,)]
+
+    def sets_of(self, regions: Sequence[Region]) -> list[tuple[Region, ...]]:
+        """Sets of some regions."""
+        found: dict[frozenset[Region], tuple[Region, ...]] = {}
+        for first in regions[:_FORMS]:
+            chosen: tuple[Region, ...] = (first,)
+            for other in regions:
+                if any(other.overlaps(r) for r in chosen):
+                    continue
+                if self.estimate((*chosen, other)) < (1 - _WORTH) * self.estimate(chosen):
+                    chosen = (*chosen, other)
+            found.setdefault(frozenset(chosen), chosen)
+        return sorted(found.values(), key=self.estimate)
+
+    @cached_property
+    def nested(self) -> list[tuple[Region, ...]]:
+        """Sets with a checkpoint around a region and around what is in it, which then saves nothing more than the outer one does."""
+        pairs: list[tuple[Region, ...]] = [
+            (outer, inner) for outer in self.regions for inner in self.regions if inner.is_inside(outer)
+        ]
+        return sorted(pairs, key=lambda pair: self.estimate(pair[:1]))[:_FORMS]
+
+    # --- what they save --------------------------------------------------------------------------------------------
+
+    def path(self, regions: Sequence[Region], candidates: Mapping[str, Sequence[Var]] | None = None) -> list[Form]:
+        """What a checkpoint around these could save, from the fewest bytes to the fewest FLOPs: the steps that are worth most first.
+
+        Args:
+          regions: they.
+          candidates: by name the values that are saved together; by default each by itself.
+        """
+        parts = self.outer_parts(regions)
+        if candidates is not None:
+            parts = [part.restricted(candidates) for part in parts]
+        at = dict.fromkeys(range(len(parts)), 0)
+        steps = sorted(
+            ((less.work - more.work) / max(more.nbytes - less.nbytes, 1), -k, i)
+            for i, part in enumerate(parts)
+            for k, (less, more) in enumerate(zip(part.choices, part.choices[1:], strict=False))
+        )
+        form = lambda: Form(tuple(regions), tuple((part, part.choices[at[i]]) for i, part in enumerate(parts)))
+        forms = [form()]
+        for _, _, i in reversed(steps):
+            at[i] += 1
+            forms.append(form())
+        return forms
+
+    def outer_parts(self, regions: Sequence[Region]) -> list[Part]:
+        """The parts of some regions, but for those in others: these save nothing more."""
+        outer = [r for r in regions if not any(r.is_inside(other) for other in regions)]
+        return [part for r in outer for part in self.parts(r) or ()]
+
+    @staticmethod
+    def form(regions: Sequence[Region], choices: Iterable[tuple[Part, Choice]]) -> Form:
+        return Form(tuple(regions), tuple(choices))
+
+    @staticmethod
+    def reckoned(peak: int, kept: int) -> Trade:
+        """A peak and residuals that a plan has at least."""
+        return Trade(peak, kept, 0)
+
+    def outside(self, form: Form) -> int:
+        """Bytes that are kept beside what a checkpoint around some regions is given, as far as that is known."""
+        return self.opened.nbytes - sum(part.opened_nbytes for part, _ in form.choices)
+
+    def samples(self) -> list[Trial]:
+        """Plans all over the trade."""
+        forms: list[Form] = []
+        for regions in self.sets:
+            path = self.path(regions)
+            forms += [path[i] for i in evenly(0, len(path) - 1, min(_SAMPLES, len(path)))]
+            forms += [replace(form, chunk=n) for n in self.chunks_of(regions)[:1] for form in (path[0], path[-1])]
+        return each(self.trial, forms, "plans")
+
+    def leanest(self) -> Trial:
+        """The plan of the lowest peak of those that save as little as they can."""
+        forms = [self.path(regions)[0] for regions in (*self.sets, *self.nested)]
+        forms += [replace(f, chunk=n) for f in forms for n in self.chunks_of(f.regions)[:1]]
+        return min(each(self.trial, forms, "plans"), key=by_peak)
+
+    def fastest(self, room: Callable[[Trade], int]) -> Trial | None:
+        """The plan of the fewest FLOPs that fits; None where none was found.
+
+        Args:
+          room: the bytes that a plan leaves; fewer than none where it does not fit.
+        """
+        for sets in (self.sets, self.nested):
+            best = self._fastest_of(sets, room)
+            if sets is self.sets or best is not None:
+                best, is_proved = least_of_all(self, sets, best, room)
+                if best is not None:
+                    self.bound = Bound(best.trade.work if is_proved else least_bound(self, sets, room), is_proved)
+                in_chunks = self._fastest_in_chunks(sets, room, best)
+                if in_chunks is not best:
+                    self.bound, best = None, in_chunks
+                if best is not None:
+                    return best
+        return None
+
+    def _fastest_of(self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int]) -> Trial | None:
+        """The same of plans around some sets of regions, without chunks."""
+        best: Trial | None = None
+        for regions in sets:
+            found = self._fastest_around(regions, room, best)
+            if found is not None and (best is None or by_work(found) < by_work(best)):
+                best = found
+        return best
+
+    def _fastest_in_chunks(
+        self, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int], best: Trial | None
+    ) -> Trial | None:
+        """A plan with a scan over chunks of another one, where that takes less work than what was found or nothing was."""
+        for regions in sets:
+            for k, chunk in enumerate(self.chunks_of(regions)):
+                last = replace(self.path(regions)[-1], chunk=chunk)
+                if best is not None and (k or self.trial(last).trade.work >= best.trade.work):
+                    break  # that of the length which lowers the peak most would have to be better
+                found = self._fastest_around(regions, room, best, chunk)
+                if found is not None and (best is None or by_work(found) < by_work(best)):
+                    best = found
+        return best
+
+    def chunks_of(self, regions: Sequence[Region]) -> list[int]:
+        """How many iterations a chunk may have, where the body of one scan is among some regions and its carries take enough to matter."""
+        inside = [r for r in regions if r.is_body]
+        if len(inside) != 1 or len(list(inside[0].spots)) != 1:
+            return []
+        kept = sum(part.choices[0].nbytes for part in self.parts(inside[0]) or ())
+        scan = next(iter(inside[0].spots)).scan
+        return lengths_of_chunks(scan) if is_scan(scan) and kept > _WORTH * self.opened.peak_nbytes else []
+
+    def _fastest_around(
+        self, regions: Sequence[Region], room: Callable[[Trade], int], best: Trial | None, chunk: int = 1
+    ) -> Trial | None:
+        """The same of plans around some regions, as far as they may take less work than another one."""
+        path = [replace(form, chunk=chunk) for form in self.path(regions)]
+        if best is not None:
+            # One that takes as much is where those between two choices are looked for.
+            first = next((i for i, form in enumerate(path) if form.work < best.trade.work), None)
+            path = path[max(first - 1, 0) :] if first is not None else []
+        outside = self.outside(path[0]) if path else 0
+
+        def fits(i: int) -> bool:
+            kept = max(int((1 - _ROUGHLY) * (outside + path[i].nbytes)), 0)  # is there when the backward pass begins
+            return (chunk > 1 or room(self.reckoned(kept, kept)) >= 0) and room(self.trial(path[i]).trade) >= 0
+
+        # What saves less may have the higher peak: all that it recomputes of one region is there at once.
+        start = (
+            next((i for i in (0, *evenly(1, len(path) - 1, min(_SAMPLES, len(path) - 1))) if fits(i)), None)
+            if path
+            else None
+        )
+        if start is None:
+            return None
+        low, high = start, len(path)  # the one fits, what is from the other on does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        over = [t for form in path[start + 1 :] if (t := self.tried(form)) is not None and room(t.trade) < 0]
+        return self._filled(self.trial(path[low]), over, room)
+
+    def _filled(self, best: Trial, failed: list[Trial], room: Callable[[Trade], int]) -> Trial:
+        """A plan with the bytes that it leaves made use of.
+
+        Args:
+          best: a plan that fits.
+          failed: those of fewer FLOPs that do not, the fewest bytes first.
+        """
+        over = failed[0] if failed else None
+        for _ in range(_FILLS):
+            spare = room(best.trade)
+            if over is not None:
+                more = over.form.nbytes - best.form.nbytes
+                closer = more + room(over.trade)  # as if each byte that is saved were one of the peak
+                spare = closer if spare < closer < more else max(spare, more // 2)
+            form = best.form.within(min(spare, more - 1) if over is not None else spare)
+            if form is None:
+                break
+            trial = self.trial(form)
+            if room(trial.trade) >= 0 and trial.trade.work < best.trade.work:
+                best = trial
+            else:
+                over = trial
+                failed.append(trial)
+        nearly = [t for t in failed if -room(t.trade) < _NEARLY * t.trade.peak_nbytes]
+        for trial in sorted(nearly, key=lambda t: t.trade.work)[:_EXCHANGED]:
+            for form in trial.form.exchanged(-room(trial.trade), best.trade.work):
+                other = self.trial(form)
+                if room(other.trade) >= 0 and other.trade.work < best.trade.work:
+                    best = other
+                    break
+        return best
+
+    def is_little(self, flops: int) -> bool:
+        """Whether it is not worth another checkpoint to save so much work."""
+        return flops <= _LITTLE * self.plain_flops
+
+    def lowest(self, most_work: int) -> Trial | None:
+        """The plan of the lowest peak that takes no more work than this, in FLOPs; None where none was found."""
+        found = [t for regions in self.sets for t in self._lowest_around(regions, most_work)]
+        best = min(found, key=by_peak, default=None)
+        if best is None:
+            return None
+        best = self._improved(best, most_work)
+        best, is_proved = lowest_of_all(self, self.sets, best, most_work)
+        assert best is not None
+        if best.form.chunk == 1:
+            least = best.trade.peak_nbytes if is_proved else least_peak(self, self.sets, most_work)
+            self.bound = Bound(least, is_proved, of_peak=True)
+        return best
+
+    def _lowest_around(self, regions: Sequence[Region], most_work: int) -> list[Trial]:
+        """Plans around some regions that take no more work than this, and are likely to have a low peak."""
+        path = self.path(regions)
+        first = next((i for i, form in enumerate(path) if form.work <= most_work), None)
+        if first is None:
+            return []
+        # What saves less may have the higher peak: all that it recomputes of one region is there at once.
+        some = {
+            *range(first, min(first + 3, len(path))),
+            *evenly(first, len(path) - 1, min(_SAMPLES, len(path) - first)),
+        }
+        forms = [path[i] for i in sorted(some)]
+        for chunk in self.chunks_of(regions)[:1]:
+            forms += [replace(path[i], chunk=chunk) for i in evenly(0, len(path) - 1, min(_IN_CHUNKS, len(path)))]
+        return [t for t in map(self.trial, forms) if t.trade.work <= most_work]
+
+    def _improved(self, best: Trial, most_work: int) -> Trial:
+        """A plan with the work that it leaves made use of."""
+        for _ in range(_FILLS):
+            leaner = best.form.leaner(most_work - best.trade.work)
+            trial = self.trial(leaner) if leaner is not None else best
+            if trial.trade.work > most_work or by_peak(trial) >= by_peak(best):
+                break
+            best = trial
+        # What takes the least work within a lower peak is looked for more closely, further down as long as there is something.
+        low, step = least_peak(self, self.sets, most_work), _NEAR
+        for _ in range(_LOWER):
+            target = int((1 - step) * best.trade.peak_nbytes)
+            if target < low:
+                break
+            found = self._fastest_of((*self.sets, *self.nested), partial(_below, target))
+            if found is None or found.trade.work > most_work:
+                break
+            best, step = found, 2 * step
+        return best
+
+
+def _below(peak: int, trade: Trade) -> int:
+    """The bytes by which a plan keeps below a peak."""
+    return peak - trade.peak_nbytes
+
+
+def all_flops(derivation: Derivation) -> int:
+    """Of forward and backward, but for the rounding of what a checkpoint saves."""
+    known: dict[int, Cost] = {}
+    return sum(
+        flops_of(e, known, free=compat.reduce_precision_p)
+        for program in (derivation.forward, derivation.backward)
+        for e in program.equations
+    )

@@ -1,0 +1,143 @@
+"""What stands in the user's source: calls, definitions, checkpoints and loops, as syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import linecache
+import types
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from jaxviz.features.remat.code import Place
+from jaxviz.ir.expressions import span_at
+
+_CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
+"""What the functions are called that put a checkpoint around another one, in JAX and in libraries."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def tree_of(file: str) -> ast.Module:
+    """A file as it was imported; an empty one where it is no Python, or not there."""
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def source_line(file: str, line: int) -> str:
+    """A line of a file, from 1."""
+    return linecache.getline(file, line)
+
+
+def start_of(node: Any) -> tuple[int, int]:
+    """Where an expression or a statement starts."""
+    return node.lineno, node.col_offset
+
+
+def end_of(node: Any) -> tuple[int, int]:
+    """Where it ends."""
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def call_at(place: Place) -> ast.Call | None:
+    """The call at a place of a file."""
+    span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
+    if span is None:
+        return None
+    return _calls(tree_of(place.file)).get((span.line, span.column, span.end_line, span.end_column))
+
+
+@lru_cache(maxsize=16)
+def _calls(tree: ast.Module) -> dict[tuple[int, ...], ast.Call]:
+    """The calls of a file by where they stand; of `f(x)(y)` both have a place."""
+    return {(*start_of(n), *end_of(n)): n for n in ast.walk(tree) if isinstance(n, ast.Call)}
+
+
+def last_name(node: ast.AST) -> str:
+    """`scan` of `jax.lax.scan`; '' for what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def is_checkpoint(node: ast.AST) -> bool:
+    """Whether an expression is a call such as `jax.checkpoint(f, policy=p)`."""
+    return isinstance(node, ast.Call) and last_name(node.func) in _CHECKPOINTS and bool(node.args)
+
+
+def without_checkpoint(node: ast.expr) -> ast.expr:
+    """What a checkpoint is put around, or the expression itself."""
+    while isinstance(node, ast.Call) and is_checkpoint(node):
+        node = node.args[0]
+    return node
+
+
+def checkpoint_decorator(node: ast.expr) -> bool:
+    """Whether a decorator is `jax.checkpoint` or `partial(jax.checkpoint, policy=p)`."""
+    if isinstance(node, ast.Call):
+        is_partial = last_name(node.func) == "partial" and len(node.args) == 1
+        return last_name(node.args[0] if is_partial else node.func) in _CHECKPOINTS
+    return last_name(node) in _CHECKPOINTS
+
+
+def definition_of(file: str, line: int, name: str) -> Function | ast.Lambda | None:
+    """The function or the lambda that begins on a line, with its decorators; None where there is none, or more than one."""
+    found = [
+        node
+        for node in ast.walk(tree_of(file))
+        if (isinstance(node, Function) and node.name == name and line == first_line(node))
+        or (isinstance(node, ast.Lambda) and name == "<lambda>" and node.lineno == line)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def first_line(function: Function) -> int:
+    """The line that a function begins on, with its decorators."""
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
+def assigned_to(file: str, node: ast.AST) -> str:
+    """The last name of what an expression is assigned to as a whole; '' where it is not."""
+    holder = next(holders_of(file, node), None)
+    if isinstance(holder, ast.Assign) and len(holder.targets) == 1:
+        return last_name(holder.targets[0])
+    return last_name(holder.target) if isinstance(holder, ast.AnnAssign | ast.NamedExpr) else ""
+
+
+def parents_of(file: str) -> dict[ast.AST, ast.AST]:
+    """For each node of a file the one that holds it."""
+    return {child: node for node in ast.walk(tree_of(file)) for child in ast.iter_child_nodes(node)}
+
+
+def holders_of(file: str, node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that hold a node, innermost first."""
+    parents = parents_of(file)
+    while node in parents:
+        node = parents[node]
+        yield node
+
+
+def alias_of(file: str, module: str) -> str | None:
+    """What a file calls a module."""
+    for node in ast.walk(tree_of(file)):
+        match node:
+            case ast.Import(names=names):
+                for a in names:
+                    if a.name == module:
+                        return a.asname or a.name
+            case ast.ImportFrom(module=str(package), names=names):
+                for a in names:
+                    if f"{package}.{a.name}" == module:
+                        return a.asname or a.name
+    return None
+
+
+def function_of(code: Any) -> types.FunctionType | None:
+    """A function that has some code: code does not know its module, and a notebook's is in no file."""
+    return next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)

@@ -1,0 +1,222 @@
+"""The compiler's word on a plan: memory and FLOPs of the gradient as XLA compiles it, with the plan and without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.analysis.devices import types_to_lower
+from jaxviz.analysis.training_step import TrainingStep, step_function
+from jaxviz.derivation import Derivation
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.memory.timeline import donated_by
+from jaxviz.features.remat.forms import Trade
+from jaxviz.ir.emit import as_function
+from jaxviz.ir.stack import usual_stack
+from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
+from jaxviz.report.pictures import bars
+from jaxviz.report.report import Report, Table, attributes
+from jaxviz.report.tables import format_bytes
+
+_UNDONE = 0.95
+"""A plan is undone where XLA's temporaries do not fall below this share of what they were, though the model says that they do."""
+_MOST = 0.25
+"""And most of it is where they fall by less than this share of what the model says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What XLA says of a compiled gradient, on one device.
+
+    Args:
+      peak_nbytes: arguments, results and temporaries together, as far as they do not share memory.
+      temporaries: bytes.
+      flops: as XLA counts them: the body of a loop once.
+      on_host: bytes of temporaries in the memory of the host.
+      moves: whether the compiled program has values in the memory of the host at all.
+    """
+
+    peak_nbytes: int
+    temporaries: int
+    flops: int
+    on_host: int = 0
+    moves: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Verification(Report):
+    """A plan as the compiler has it. See `RematPlan.verify`.
+
+    Args:
+      function: its name.
+      backend: such as 'cpu'.
+      before, after: of the compiled gradient as it is written, and with the plan.
+      modelled: the same as modelled.
+      is_unrolled: whether the plan's checkpoints are around calls outside of any loop.
+      in_branches: where XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; else None.
+    """
+
+    function: str
+    backend: str
+    before: Compiled
+    after: Compiled
+    modelled: tuple[Trade, Trade]
+    is_unrolled: bool = False
+    in_branches: Compiled | None = None
+
+    @property
+    def offloads(self) -> bool:
+        """Whether what the plan moves to the host is there in the compiled program, too; so it is where the plan moves nothing."""
+        return self.after.moves or not self.modelled[1].offloaded
+
+    @property
+    def happened(self) -> bool:
+        """Whether the temporaries fall as the model says; where the model sees no lower peak, whether they do not grow."""
+        if not self.offloads:
+            return False
+        falls = self.modelled[1].peak_nbytes < _UNDONE * self.modelled[0].peak_nbytes
+        return self._falls_enough(self.after) if falls else self.after.temporaries <= self.before.temporaries
+
+    def _falls_enough(self, after: Compiled) -> bool:
+        """Whether the temporaries of a compiled gradient with checkpoints are about as much less as the model says."""
+        share = 1 - self.modelled[1].peak_nbytes / max(self.modelled[0].peak_nbytes, 1)
+        fallen = self.before.temporaries - after.temporaries
+        return fallen >= max((1 - _UNDONE) * self.before.temporaries, _MOST * share * self.before.peak_nbytes)
+
+    @property
+    def summary(self) -> str:
+        """XLA on cpu does what the plan for `loss` says: temporaries 87.9 GiB → 28.6 GiB, peak …."""
+        before, after = self.before, self.after
+        figures = (
+            f"temporaries {format_bytes(before.temporaries)} → {format_bytes(after.temporaries)}, peak "
+            f"{format_bytes(before.peak_nbytes)} → {format_bytes(after.peak_nbytes)}"
+        )
+        if self.after.on_host:
+            figures += f", {format_bytes(self.after.on_host)} in the host's memory"
+        if not self.offloads:
+            return (
+                f"Nothing was offloaded: XLA on {self.backend} leaves on the device the {format_bytes(self.modelled[1].offloaded)} that "
+                f"the plan for `{self.function}` moves to the host: {figures}"
+            )
+        if self.happened:
+            return f"XLA on {self.backend} does what the plan for `{self.function}` says: {figures}"
+        if after.temporaries > before.temporaries / _UNDONE:
+            return f"With the plan for `{self.function}` XLA on {self.backend} takes more memory: {figures}"
+        if after.temporaries <= _UNDONE * before.temporaries:
+            return f"Little happened: XLA on {self.backend} undoes most of the plan for `{self.function}`: {figures}"
+        return f"Nothing happened: XLA on {self.backend} undoes the plan for `{self.function}`: {figures}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self.happened or not self.offloads:
+            return ()
+        more = self.modelled[1].flops - self.modelled[0].flops
+        if more < 0.02 * self.before.flops:
+            why = "So little is recomputed that its FLOPs do not tell whether it merges that with what was computed before."
+        elif 2 * (self.after.flops - self.before.flops) < more:
+            why = "It merges what is recomputed with what was computed before."
+        else:
+            why = "It recomputes what the plan says, and holds as much meanwhile."
+        if not self.is_unrolled:
+            return (why,)
+        loop = "A checkpoint in the body of a jax.lax.scan over the layers is not undone."
+        held = self.in_branches
+        if held is None or not self._falls_enough(held):
+            return (f"{why} {loop}",)
+        instead = (
+            f"plan.apply(f, in_branches=True), and plan.code(in_branches=True) for your source, put each checkpoint into a branch of a "
+            f"jax.lax.cond that is always taken, which XLA does not undo: temporaries {format_bytes(self.before.temporaries)} → "
+            f"{format_bytes(held.temporaries)}."
+        )
+        return (f"{why} {instead} {loop}",)
+
+    def _picture(self) -> str:
+        rows = [("temporaries", self.before.temporaries, "before"), ("temporaries", self.after.temporaries, "after")]
+        return bars(rows, f"the gradient of {self.function} as XLA on {self.backend} has it", beside=True)
+
+    def _parts(self) -> Iterator[str | Table]:
+        model = self.modelled
+        rows = [
+            ("peak", *map(format_bytes, (self.before.peak_nbytes, self.after.peak_nbytes)),
+             *(format_bytes(t.peak_nbytes) for t in model)),
+            ("temporaries", *map(format_bytes, (self.before.temporaries, self.after.temporaries)), "", ""),
+            ("FLOPs", *map(format_flops, (self.before.flops, self.after.flops)), "",
+             f"{format_flops(model[1].flops - model[0].flops)} more"),
+        ]  # fmt: skip
+        yield Table(("", "XLA, as written", "with the plan", "model, as written", "with the plan"), rows, "<>>>>")
+        yield "XLA counts the body of a loop once." if self.before.flops else "This backend counts no FLOPs."
+        yield from self.notes
+
+    def to_dict(self) -> dict[str, Any]:
+        what = lambda c: attributes(c, ("peak_nbytes", "temporaries", "flops", "on_host"))
+        return {
+            **attributes(self, ("function", "backend", "happened", "offloads", "notes")), "before": what(self.before), "after": what(self.after),
+            "in_branches": None if self.in_branches is None else what(self.in_branches),
+        }  # fmt: skip
+
+
+@usual_stack
+def compiled_step(step: TrainingStep, program: Program) -> Compiled:
+    """A training step, compiled for the default backend.
+
+    Args:
+      step: the step.
+      program: what it differentiates.
+
+    Raises:
+      what compiling raises.
+    """
+    donated = tuple(i for i, d in enumerate(donated_by(step.traced)) if d)
+    return _compiled(step_function(step, program), step.types, donated)
+
+
+@usual_stack
+def compiled_gradient(derivation: Derivation, program: Program) -> Compiled:
+    """A function's value and gradient, compiled for the default backend.
+
+    Args:
+      derivation: says what it is differentiated in, and where its arguments lie.
+      program: the function.
+
+    Raises:
+      what compiling raises.
+    """
+    nonzeros, fun = derivation.nonzeros, as_function(program)
+
+    def gradient(*inputs: Any) -> Any:
+        def of_active(*active: Any) -> Sequence[Any]:
+            given = iter(active)
+            return fun(*(next(given) if nz else x for x, nz in zip(inputs, nonzeros, strict=True)))
+
+        results, pull = jax.vjp(of_active, *(x for x, nz in zip(inputs, nonzeros, strict=True) if nz))
+        return results, pull(jax.tree.map(_seed, results))
+
+    return _compiled(gradient, types_to_lower(program, derivation.placed))
+
+
+def _compiled(function: Callable[..., Any], types: Sequence[Any], donated: tuple[int, ...] = ()) -> Compiled:
+    with counting("compiling"):
+        made = jax.jit(function, donate_argnums=donated).lower(*types).compile()
+    memory = made.memory_analysis()
+    cost = made.cost_analysis() or {}
+    taken = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]
+    on_host = int(memory.host_temp_size_in_bytes)
+    # Layouts in the memory of the host are of memory space 5, whatever the backend.
+    moves = bool(on_host) or bool(re.search(r"\bS\(5\)", made.as_text() or ""))
+    return Compiled(
+        int(sum(taken) - memory.alias_size_in_bytes), int(memory.temp_size_in_bytes), int(cost.get("flops", 0)), on_host, moves,
+    )  # fmt: skip
+
+
+def _seed(x: Any) -> Any:
+    """The cotangent of a result: one, or none for an integer."""
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return jnp.ones_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)

@@ -1,0 +1,111 @@
+"""The module of a neural network that an equation stands in, by what libraries leave: named scopes, or the calls of methods."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from jaxviz.ir import compat
+from jaxviz.ir.expressions import expression_at, shows_source
+from jaxviz.ir.origin import ancestors, path_of_calls
+from jaxviz.ir.sharing import cleared
+from jaxviz.ir.syntax import Equation
+
+_SCOPED_BY_MODULE = tuple(f"{os.sep}{folder}{os.sep}" for folder in (f"flax{os.sep}linen", "haiku", "penzai"))
+"""Libraries that leave the path of each module as named scopes."""
+
+_INSIDES = (f"{os.sep}equinox{os.sep}_", f"{os.sep}flax{os.sep}nnx{os.sep}")
+"""Where libraries call modules, and have none; those of nnx are in `flax/nnx/nn`."""
+
+_OF_EQUINOX = "eqx."
+"""What the scopes begin with that equinox leaves for the layers of its own, and for nothing around them."""
+
+
+def scopes_of(equation: Equation, within: Sequence[Equation] = ()) -> Iterator[str]:
+    """The named scopes of an equation, after those of the equations that hold it."""
+    for e in (*within, equation):
+        yield from compat.scopes(e.source)
+
+
+def module_of(equation: Equation, within: Sequence[Equation] = ()) -> str:
+    """`Transformer/blocks_0/LayerNorm_0`: the path of the module that an equation stands in; '' where there is none.
+
+    flax linen, haiku and penzai leave it as named scopes. Elsewhere it is the methods that led to the equation, each called as it was: `Net/head` for
+    `self.head(x)`, `Net/Block` for `block(x)` of a class `Block`; and then the named scopes.
+    """
+    # einsum names a scope too, by its formula, which is a module of nobody's.
+    scopes = [name for name in scopes_of(equation, within) if "," not in name and "->" not in name]
+    tracebacks = filter(None, map(_traceback, _held(equation, within)))
+    if scopes and any(map(_leaves_scopes, filter(None, map(_traceback, _held(equation, within))))):
+        return "/".join(scopes)
+    called = next(filter(None, (_modules_on(t, shows_source()) for t in tracebacks)), ())
+    return "/".join((*called, *(name for name in scopes if not name.startswith(_OF_EQUINOX))))
+
+
+def _held(equation: Equation, within: Sequence[Equation]) -> Iterator[Equation]:
+    for e in (equation, *reversed(within)):
+        yield e
+        yield from ancestors(e)
+
+
+def _traceback(equation: Equation) -> Any:
+    return equation.source.traceback if equation.source is not None else None
+
+
+@cleared
+@lru_cache(maxsize=65536)
+def _leaves_scopes(traceback: Any) -> bool:
+    """Whether a library that leaves paths as scopes led to an equation."""
+    return any(library in frame.file_name for frame in traceback.frames for library in _SCOPED_BY_MODULE)
+
+
+@cleared
+@lru_cache(maxsize=65536)
+def _modules_on(traceback: Any, with_source: bool) -> tuple[str, ...]:
+    """The methods on the way to an equation, outermost first, by what each was called as."""
+    frames = [frame for frame in path_of_calls(traceback) if not _is_inside(frame.file)]  # innermost first
+    path: list[str] = []
+    for i, frame in enumerate(frames):
+        called = _method(frame.function)
+        outer = frames[i + 1 :]
+        if not called or (not frame.function.endswith(called) and any(_method(f.function) == called for f in outer)):
+            continue  # no method, or a function in one that is on the way too
+        owner, _, method = called.partition(".")
+        name = _called_as(expression_at(outer[0])) if outer else ""
+        if name != method:  # else it is a method of the module that calls it
+            path.append((name or owner) + ("" if method == "__call__" else f".{method}"))
+    return tuple(reversed(path))
+
+
+def _is_inside(file: str) -> bool:
+    """Whether a file is of what a library does around the modules."""
+    return any(inside in file for inside in _INSIDES) and f"{os.sep}nn{os.sep}" not in file
+
+
+def _method(qualified_name: str) -> str:
+    """`Block.__call__` of `make.<locals>.Block.__call__.<locals>.<lambda>`; '' for a function that is not a method, or a private one."""
+    for part in reversed(qualified_name.split(".<locals>.")):
+        names = part.split(".")[-2:]
+        if len(names) == 2 and names[0][:1].isupper() and (names[1].startswith("__") or not names[1].startswith("_")):
+            return ".".join(names)
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _called_as(expression: str) -> str:
+    """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`; '' where it is no one part of the object."""
+    try:
+        call = ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return ""
+    if not isinstance(call, ast.Call):
+        return ""
+    parts = [
+        node.attr
+        for node in ast.walk(call.func)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    ]
+    return parts[0] if len(parts) == 1 else ""

@@ -1,0 +1,98 @@
+"""Shardy, the pass by which XLA decides how values are laid out over a mesh: run on a lowered program, with nothing compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxviz.ir.compat.private import _mlir, _passmanager, _sdy
+
+
+@dataclass(frozen=True, slots=True)
+class Propagated:
+    """How an instruction's results, or a program's arguments, are laid out.
+
+    Args:
+      path: its scopes and its name, as `jit(f)/while/body/sin`; '' for the arguments.
+      shapes: of each result the shape, whole or, in a `shard_map`, as one device has it.
+      parts: over how many devices each of these is divided.
+    """
+
+    path: str
+    shapes: tuple[tuple[int, ...], ...]
+    parts: tuple[int, ...]
+
+
+def propagated(lowered: Any) -> tuple[Propagated, list[Propagated]]:
+    """The arguments of a lowered program, and its instructions one by one, as Shardy lays them out.
+
+    Args:
+      lowered: what `jax.jit(f).lower(...)` gives; it is changed in place.
+
+    Raises:
+      RuntimeError: Shardy failed.
+    """
+    module = lowered.compiler_ir("stablehlo")
+    with module.context:
+        _passmanager.PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
+        reader = _Reader(module)
+        module.operation.walk(reader.visit)
+        return reader.arguments, reader.found
+
+
+class _Reader:
+    def __init__(self, module: Any):
+        self.sizes: dict[str, dict[str, int]] = {}
+        """By mesh, the size of each axis."""
+        self.read: dict[Any, tuple[int, ...]] = {}
+        self.found: list[Propagated] = []
+        for op in module.body.operations:
+            attributes = op.operation.attributes
+            if op.operation.name == "sdy.mesh":
+                axes = map(_sdy.MeshAxisAttr, _sdy.MeshAttr(attributes["mesh"]).axes)
+                self.sizes[str(attributes["sym_name"]).strip('"')] = {a.name: a.size for a in axes}
+        (main,) = (op for op in module.body.operations if str(op.operation.attributes["sym_name"]) == '"main"')
+        given = main.arg_attrs if "arg_attrs" in main.attributes else [{} for _ in main.arguments]
+        parts = [self.parts([a["sdy.sharding"]])[0] if "sdy.sharding" in a else 1 for a in given]
+        self.arguments = Propagated("", tuple(tuple(a.type.shape) for a in main.arguments), tuple(parts))
+
+    def visit(self, op: Any) -> Any:
+        shapes = tuple(tuple(r.type.shape) if isinstance(r.type, _mlir.RankedTensorType) else () for r in op.results)
+        if shapes:
+            attributes = op.attributes
+            given = next((attributes[key] for key in _LAYOUTS if key in attributes), None)
+            parts = (1,) * len(shapes) if given is None else self.of_results(given)
+            self.found.append(Propagated(_name(op.location), shapes, parts))
+        return _mlir.WalkResult.ADVANCE
+
+    def of_results(self, given: Any) -> tuple[int, ...]:
+        if given not in self.read:
+            one = _sdy.TensorShardingAttr.isinstance(given)
+            shardings = [given] if one else _sdy.TensorShardingPerValueAttr(given).shardings
+            self.read[given] = self.parts(shardings)
+        return self.read[given]
+
+    def parts(self, shardings: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(
+            math.prod(
+                self.size(str(sharding.mesh_or_ref), _sdy.AxisRefAttr(axis))
+                for dimension in sharding.dimension_shardings
+                for axis in _sdy.DimensionShardingAttr(dimension).axes
+            )
+            for sharding in map(_sdy.TensorShardingAttr, shardings)
+        )
+
+    def size(self, mesh: str, axis: Any) -> int:
+        part = axis.sub_axis_info
+        return int(_sdy.SubAxisInfoAttr(part).size if part is not None else self.sizes[mesh.strip('@"')][axis.name])
+
+
+_LAYOUTS = ("sdy.sharding", "sharding", "out_shardings")
+"""The attributes that say how results are laid out: of instructions, of what asks for a layout, and of a `shard_map`."""
+
+
+def _name(location: Any) -> str:
+    parts = str(location).split('"', 2)
+    return parts[1] if len(parts) == 3 else ""

@@ -1,0 +1,290 @@
+"""The very text that was written for an equation: a traceback has the lines and columns of the expression that was being evaluated."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import linecache
+import tokenize
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from jaxviz.ir.origin import Location
+
+_SHOWN: ContextVar[bool] = ContextVar("jaxviz_source", default=True)
+
+
+def shows_source() -> bool:
+    """Whether names of values may be made of the user's source."""
+    return _SHOWN.get()
+
+
+@contextmanager
+def source_shown(shown: bool) -> Iterator[None]:
+    """Meanwhile names of values are made of the user's source, or are not: a page that is given away without it has none of it in names either."""
+    before = _SHOWN.set(shown and _SHOWN.get())
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+@contextmanager
+def source_shown_as(shown: bool) -> Iterator[None]:
+    """Meanwhile it is as it was when something was made that is named only now."""
+    before = _SHOWN.set(shown)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An expression or a statement in a file, by lines from 1 and columns in bytes of UTF-8 from 0.
+
+    Args:
+      line, column, end_line, end_column: where it starts and ends.
+      assigned: what its value is assigned to, such as `x` or `q, k, v`; '' where it is part of a larger expression.
+      target: for a statement such as `x += y`, its variable; else ''.
+      can_be_called: whether it is an expression that can be put into a call where it stands.
+    """
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    assigned: str = ""
+    target: str = ""
+    can_be_called: bool = True
+
+
+def span_at(file: str, line: int, column: int, end_line: int, end_column: int) -> Span | None:
+    """The expression that Python recorded at a place; None where the source is not there, or is not what was run."""
+    return _source(file).spans.get((line, column, end_line, end_column))
+
+
+def expression_at(location: Location | None) -> str:
+    """`jnp.tanh(x @ w + b)`: the expression at a location, on one line; '' where there is none to be found."""
+    if location is None or not _SHOWN.get():
+        return ""
+    return _source(location.file).text(_key(location))
+
+
+def assigned_at(location: Location | None) -> str:
+    """`x`: what the value of the expression at a location is assigned to; '' where it is part of a larger expression."""
+    found = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None
+    return found.assigned if found is not None else ""
+
+
+def unpacked_name(function: Location, path: str) -> str:
+    """`h` for `carry[0]` in a function that begins with `h, c = carry`; the path itself where it has no name of its own.
+
+    Args:
+      function: where it is defined.
+      path: of an argument.
+    """
+    return _source(function.file).unpacked.get((function.line, path), path) if _SHOWN.get() else path
+
+
+def _key(location: Location) -> tuple[int, int, int, int]:
+    return location.line, location.column, location.end_line, location.end_column
+
+
+class _Source:
+    """What is known of a file."""
+
+    def __init__(self, lines: list[str]):
+        self.lines = lines
+        self.texts: dict[tuple[int, int, int, int], str] = {}
+
+    @cached_property
+    def spans(self) -> dict[tuple[int, int, int, int], Span]:
+        """Its expressions, by the places that Python records for evaluating them."""
+        return _spans(self.lines)
+
+    @cached_property
+    def unpacked(self) -> dict[tuple[int, str], str]:
+        return _unpacked(self.lines)
+
+    def text(self, key: tuple[int, int, int, int]) -> str:
+        """The expression at a place, on one line."""
+        if key not in self.texts:
+            self.texts[key] = self._text(key)
+        return self.texts[key]
+
+    def _text(self, key: tuple[int, int, int, int]) -> str:
+        span = self.spans.get(key)
+        if span is None:
+            return ""
+        rows = [line.encode() for line in self.lines[span.line - 1 : span.end_line]]
+        rows[-1] = rows[-1][: span.end_column]
+        rows[0] = rows[0][span.column :]
+        return _on_one_line(b"".join(rows).decode())
+
+
+_SOURCES: dict[str, _Source] = {}
+
+
+def _source(file: str) -> _Source:
+    """What is known of a file as it is now: a cell of that name may have been run again."""
+    lines, known = linecache.getlines(file), _SOURCES.get(file)
+    if known is None or (known.lines is not lines and known.lines != lines):
+        known = _SOURCES[file] = _Source(lines)
+    return known
+
+
+def _on_one_line(text: str) -> str:
+    """A text of several lines as one would write it on one, without comments."""
+    if "\n" not in text:
+        return text
+    made = ""
+    end, row = 0, 1
+    for token in _tokens(text):
+        if token.type in (tokenize.NL, tokenize.COMMENT):
+            continue
+        (start_row, start), opens = token.start, made.endswith(("(", "[", "{"))
+        if start_row != row:
+            closes = token.string in (")", "]", "}")
+            if closes and made.endswith(","):
+                made = made[:-1]
+            made += "" if not made or opens or closes or token.string == "." else " "
+        elif start > end:
+            made += " "
+        made += token.string
+        row, end = token.end
+    return made
+
+
+def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    """The tokens of an expression, which in brackets may go over several lines."""
+    tokens = tokenize.generate_tokens(io.StringIO(f"({text})").readline)
+    inner = [t for t in tokens if t.type not in (tokenize.NEWLINE, tokenize.ENDMARKER)][1:-1]
+    for t in inner:
+        shift = lambda at: (at[0], at[1] - 1) if at[0] == 1 else at
+        yield t._replace(start=shift(t.start), end=shift(t.end))
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+@lru_cache(maxsize=4096)
+def shortened_expression(text: str, room: int) -> str:
+    """An expression in about so many characters, cut after a whole token, with the brackets closed that are open there.
+
+    >>> shortened_expression("jax.nn.softmax(scores * scale + mask, axis=-1)", 30)
+    'jax.nn.softmax(scores *…)'
+    """
+    if len(text) <= room:
+        return text
+    try:
+        ends = [(t.end[1], t.string) for t in _tokens(text)]
+    except (tokenize.TokenError, SyntaxError):
+        return text[: room - 1] + "…"
+    open_brackets: list[str] = []
+    shown, closing = text[: ends[0][0]], ""
+    for end, token in ends:
+        if token in _CLOSING:
+            open_brackets.append(_CLOSING[token])
+        elif open_brackets and token == open_brackets[-1]:
+            open_brackets.pop()
+        if end + 1 + len(open_brackets) > room:
+            break
+        if token != ",":
+            shown, closing = text[:end], "".join(reversed(open_brackets))
+    return f"{shown}…{closing}"
+
+
+_WRITTEN = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.Attribute, ast.Name)
+
+
+def _tree(lines: Sequence[str]) -> ast.Module:
+    """A file, parsed; nothing where it is no Python."""
+    try:
+        return ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def _spans(lines: Sequence[str]) -> dict[tuple[int, int, int, int], Span]:
+    tree = _tree(lines)
+    assigned = dict(_assignments(tree))
+    nodes = list(ast.walk(tree))
+    iterated = {id(n.iter) for n in nodes if isinstance(n, (ast.For, ast.comprehension))}
+    quoted = {id(n) for text in nodes if isinstance(text, ast.JoinedStr) for n in ast.walk(text)}
+    found: dict[tuple[int, int, int, int], Span] = {}
+    for node in nodes:
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            at = (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
+            alone = _stands_alone(node, lines)
+            found[at] = Span(*at, node.target.id, node.target.id if alone else "", alone)
+        if not isinstance(node, _WRITTEN):
+            continue
+        start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+        read = isinstance(getattr(node, "ctx", None), (ast.Load, type(None))) and not isinstance(node, ast.Name)
+        free = read and id(node) not in iterated and id(node) not in quoted
+        span = Span(*start, *end, assigned.get(id(node), ""), "", free)
+        found.setdefault((*start, *end), span)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            # Where a method is called on another line than its object starts on, Python records the name of the method as the start.
+            line, column = node.func.end_lineno or 0, (node.func.end_col_offset or 0) - len(node.func.attr.encode())
+            found.setdefault((line, column, *end), span)
+    return found
+
+
+def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Expressions that are assigned as a whole, by identity, with what to."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[target], value=value):
+                if (
+                    isinstance(target, ast.Tuple)
+                    and isinstance(value, ast.Tuple)
+                    and len(target.elts) == len(value.elts)
+                ):
+                    yield from ((id(v), _plain(t)) for t, v in zip(target.elts, value.elts, strict=True))
+                else:
+                    yield id(value), _plain(target)
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+                yield id(value), _plain(target)
+
+
+def _unpacked(lines: Sequence[str]) -> dict[tuple[int, str], str]:
+    """What the functions of a file call the parts of their arguments, by the line that a function begins on and the part's path."""
+    found: dict[tuple[int, str], str] = {}
+    for function in ast.walk(_tree(lines)):
+        if isinstance(function, ast.FunctionDef):
+            start = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+            parameters = {a.arg for a in (*function.args.posonlyargs, *function.args.args)}
+            for statement in function.body:
+                match statement:
+                    case ast.Assign(targets=[ast.Tuple() as target], value=ast.Name(id=name)) if name in parameters:
+                        for path, part in _parts(target, name):
+                            found.setdefault((start, path), part)
+    return found
+
+
+def _parts(target: ast.expr, path: str) -> Iterator[tuple[str, str]]:
+    """The paths of what a tuple is unpacked into, with the names: `carry[0]` and `h`; none after a starred one."""
+    if isinstance(target, ast.Name):
+        yield path, target.id
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for i, part in enumerate(itertools.takewhile(lambda t: not isinstance(t, ast.Starred), target.elts)):
+            yield from _parts(part, f"{path}[{i}]")
+
+
+def _plain(target: ast.expr) -> str:
+    """What is assigned to, as it is written, without the brackets of a tuple."""
+    text = ast.unparse(target)
+    return text.removeprefix("(").removesuffix(")") if isinstance(target, ast.Tuple) else text
+
+
+def _stands_alone(node: ast.stmt, lines: Sequence[str]) -> bool:
+    """Whether a statement has its lines to itself, so that another can follow it."""
+    before = lines[node.lineno - 1].encode()[: node.col_offset]
+    after = lines[(node.end_lineno or 0) - 1].encode()[node.end_col_offset :].decode().strip()
+    return not before.strip() and (not after or after.startswith("#"))

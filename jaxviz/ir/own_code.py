@@ -1,0 +1,124 @@
+"""Which code is the user's own: what is neither installed nor part of Python, JAX or jaxviz, unless `own_code` says otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal as OneOf
+
+import jax
+
+from jaxviz.ir import compat
+from jaxviz.ir.sharing import clear_shared, cleared
+
+ENVIRONMENT = "JAXVIZ_OWN_CODE"
+"""The environment variable that says what `own_code` says: `my_lib,-common`."""
+
+_JAXVIZ = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PASSES_ON = os.path.join(_JAXVIZ, "ir", "compat") + os.sep
+_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+
+_MADE_UP = ("<frozen ", "<magic>")
+
+Owner = OneOf["user", "library", "jax", "python", "jaxviz"]
+
+
+def own_code(include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
+    """Sets whose lines reports name first, from now on.
+
+    The user's line of an equation is the innermost one outside of installed packages, the standard library and IPython. The author of a
+    library can include it, though it is installed; others can exclude a module of helpers whose lines say little.
+
+    >>> jaxviz.own_code(include=["my_lib"], exclude=["my_lib.common"])
+
+    Without arguments it restores the setting of the environment variable `JAXVIZ_OWN_CODE`, such as `my_lib,-my_lib.common`.
+
+    Args:
+      include: modules, by dotted name, or folders and files, by path, that count as the user's code though they are installed.
+      exclude: modules, folders and files that do not, even inside one that `include` names.
+
+    Raises:
+      TypeError: an argument is a string.
+    """
+    for name, given in (("include", include), ("exclude", exclude)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} is a list of modules or paths: write {name}=[{given!r}]")
+    included, excluded = tuple(include), tuple(exclude)
+    if not included and not excluded:
+        included, excluded = _from_environment()
+    _settings[:] = included, excluded
+    clear_shared()
+
+
+def _from_environment() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names = [name.strip() for name in os.environ.get(ENVIRONMENT, "").split(",") if name.strip()]
+    return tuple(n for n in names if n[0] != "-"), tuple(n[1:] for n in names if n[0] == "-")
+
+
+_settings: list[tuple[str, ...]] = list(_from_environment())
+
+
+@cleared
+@lru_cache(maxsize=4096)
+def owner(file: str) -> Owner:
+    """Whose a source file is."""
+    if is_of_jaxviz(file):
+        return "jax" if file.startswith(_PASSES_ON) else "jaxviz"
+    included, excluded = _settings
+    if _is_among(file, excluded):
+        return "library"
+    if _is_among(file, included):
+        return "user"
+    if file.startswith(_JAX):
+        return "jax"
+    if any(folder in file for folder in _INSTALLED):
+        return "library"
+    return "user" if compat.is_user_file(file) and not file.startswith(_MADE_UP) else "python"
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is the user's own."""
+    return owner(file) == "user"
+
+
+def is_of_program(file: str) -> bool:
+    """Whether a source file is the user's own or a library's: neither Python's, nor JAX's, nor jaxviz's."""
+    return owner(file) in ("user", "library")
+
+
+def is_of_jaxviz(file: str) -> bool:
+    """Whether a source file is jaxviz's, that part of it included which hands on to JAX."""
+    return file.startswith(_JAXVIZ)
+
+
+def _is_among(file: str, names: tuple[str, ...]) -> bool:
+    if not names:
+        return False
+    module = _module(file)
+    for name in names:
+        if os.sep in name:
+            path = os.path.abspath(os.path.expanduser(name))
+            if file == path or file.startswith(path + os.sep):
+                return True
+        elif module == name or module.startswith(name + "."):
+            return True
+    return False
+
+
+def _module(file: str) -> str:
+    """`my_lib.layers` of a file below one of the folders that Python imports from."""
+    folders = (os.path.abspath(folder) + os.sep for folder in sys.path)
+    folder = max((f for f in folders if file.startswith(f)), key=len, default="")
+    return file.removeprefix(folder).removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
+
+
+def package(file: str) -> str:
+    """`flax` of a file of an installed package; '' of another."""
+    for folder in _INSTALLED:
+        _, found, inside = file.rpartition(folder)
+        if found:
+            return inside.split(os.sep)[0].removesuffix(".py")
+    return ""

@@ -1,0 +1,419 @@
+"""The drawings that reports open with in a notebook: inline SVG that fits light and dark pages, without a script, an id or a file beside it.
+
+Text is in the page's own ink and in a font of one width, so that what is written can be held against its room.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from jaxviz.report.tables import counted, format_bytes, format_seconds, printable, repeated
+
+COLOURS = {
+    "argument": "#7f8894", "constant": "#7f889480", "literal": "#7f889450",
+    "residual": "#cc7722", "intermediate": "#cc7722", "dummy": "#d1495b",
+    "temporary": "#4a86d8", "cotangent": "#249b82", "result": "#8c68cf",
+    "forward": "#4a86d8", "backward": "#249b82", "before": "#7f8894", "after": "#4a86d8",
+    "saved": "#cc7722", "offloaded": "#8c68cf", "recomputed": "#4a86d8", "already an input": "#7f8894",
+    "spared": "#249b82", "copied": "#cc7722", "for nothing": "#d1495b", "could be donated": "#7f889480",
+    "at stake": "#cc7722", "trace": "#7f8894", "lower": "#4a86d8", "compile": "#cc7722",
+    "no checkpoints": "#7f8894", "policy": "#cc7722", "plan": "#4a86d8", "infinity": "#cc7722", "NaN": "#d1495b", "passed": "#7f8894",
+    "merged": "#d1495b", "carried": "#9a7a30", "copy": "#d1495b", "layout": "#d9667a", "padding": "#b5708a", "double buffer": "#c0506a",
+    "fusion": "#b5586f", "scratch": "#9a6a75", "unused": "#7f889450", "not attributed": "#7f889480",
+}  # fmt: skip
+"""What something is -> its colour: the explorer's, in the tone that stands out from a white and from a dark page."""
+
+WIDTH = 480
+"""Of a drawing, in its own units."""
+
+_FONT = 12
+_COLUMN = 7.25
+"""The width of a character of the usual monospaced fonts at that size."""
+_LINE = 19
+_NARROWEST, _WIDEST = 442, 520
+"""Pixels: its text is then of 11 to 13. Where there is less room, it scrolls."""
+
+_SHOWN = "<style>.jaxviz-picture[hidden]{display:block!important}</style>"
+"""A page that strips styles, as JupyterLab does with a notebook that is not trusted, strips drawings too, but not the text in them: there
+it stays hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A place that something passes through, see `chain`.
+
+    Args:
+      place: such as `model.py:12`.
+      text: the line of source there; '' where it is not at hand.
+      what: the operations, and the value.
+      kind: of `COLOURS`.
+    """
+
+    place: str
+    text: str
+    what: str
+    kind: str
+
+
+def bars(
+    rows: Iterable[tuple[str, float, str]],
+    caption: str,
+    written: Callable[[int], str] = format_bytes,
+    beside: bool = False,
+    most: int = 8,
+) -> str:
+    """Bars with their amounts, the longest first; '' where there is nothing to draw.
+
+    Args:
+      rows: label, amount and kind. Those of one label lie in one bar, part after part.
+      caption: what the amounts are, such as `bytes kept for the backward pass, by line`.
+      written: an amount as text.
+      beside: whether the parts of a label lie below each other instead, to compare them.
+      most: how many labels are shown; what is left out is summed up.
+    """
+    parts: dict[str, dict[str, float]] = {}
+    for label, amount, kind in rows:
+        of_label = parts.setdefault(label, {})
+        of_label[kind] = of_label.get(kind, 0) + amount
+    length: Callable[[dict[str, float]], float] = lambda p: max(p.values()) if beside else sum(p.values())
+    ordered = sorted(parts.items(), key=lambda item: -length(item[1]))
+    ordered = [(label, p) for label, p in ordered if length(p) > 0]
+    if not ordered:
+        return ""
+    shown, rest = ordered[:most], ordered[most:]
+    labels = [fitted(label, 30) for label, _ in shown]
+    amounts = [[written(int(n)) for n in (p.values() if beside else (sum(p.values()),))] for _, p in shown]
+    left = _COLUMN * max(map(columns, labels)) + 8
+    room = WIDTH - left - _COLUMN * max(len(a) for texts in amounts for a in texts) - 8
+    scale = room / length(shown[0][1])
+    totals = {kind: sum(p.get(kind, 0) for _, p in ordered) for _, p in ordered for kind in p}
+    drawn, y = _legend([(f"{kind} {written(int(n))}", kind) for kind, n in totals.items() if n], 24)
+    for label, (_, p), texts in zip(labels, shown, amounts, strict=True):
+        drawn.append(_text(0, y + (len(texts) - 1) * 7 + 13, label))
+        x = left
+        for i, (kind, n) in enumerate(p.items()):
+            top, thick = (y + 2 + 15 * i, 12) if beside else (y + 3, 13)
+            drawn.append(_box(left if beside else x, top, scale * n, thick, kind))
+            x += scale * n
+            if beside:
+                drawn.append(_text(left + scale * n + 5, top + 10, texts[i], dim=True))
+        if not beside:
+            drawn.append(_text(x + 5, y + 13, texts[0], dim=True))
+        y += 15 * len(texts) + 6 if beside else _LINE
+    if rest:
+        n = sum(sum(p.values()) for _, p in rest)
+        more = f"and {len(rest):,} more" + ("" if beside else f", {written(int(n))}")
+        drawn.append(_text(left, y + 13, more, dim=True))
+        y += _LINE
+    first = f"{printable(shown[0][0])} {' and '.join(amounts[0])}"
+    return _svg(caption, f": the longest of {len(ordered):,} is {first}", y + 4, drawn)
+
+
+def curve(
+    steps: Sequence[Sequence[float]],
+    kinds: Sequence[str],
+    turn: int,
+    caption: str,
+    peak: str,
+    notes: Sequence[str] = (),
+) -> str:
+    """Bytes over the steps of a forward and a backward pass, stacked by kind, the highest step marked; '' where there is none.
+
+    Args:
+      steps: for each the bytes of each kind.
+      kinds: their names.
+      turn: the first step of the backward pass.
+      caption: what is shown.
+      peak: what is said of the highest step.
+      notes: lines below the legend, which has the bytes of each kind at the peak.
+    """
+    totals = [sum(s) for s in steps]
+    if not totals or not max(totals):
+        return ""
+    top = max(totals)
+    highest = totals.index(top)
+    # Of steps that share a column of pixels the highest is drawn, so that the peak is among them.
+    n = min(len(steps), 320)
+    spans = [(i * len(steps) // n, (i + 1) * len(steps) // n) for i in range(n)]
+    picked = [max(range(*span), key=totals.__getitem__) for span in spans]
+    at = next(i for i, span in enumerate(spans) if span[0] <= highest < span[1])
+    y0, tall, wide = 44.0, 110.0, WIDTH - 1.0
+    x_of = lambda i: wide * i / n
+    y_of = lambda value: y0 + tall * (1 - value / top)
+    drawn = []
+    below = [0.0] * n
+    for k, kind in enumerate(kinds):
+        if not any(steps[i][k] for i in picked):
+            continue
+        above = [b + steps[i][k] for b, i in zip(below, picked, strict=True)]
+        over = [f"{x_of(i + d):.1f} {y_of(above[i]):.1f}" for i in range(n) for d in (0, 1)]
+        under = [f"{x_of(i + d):.1f} {y_of(below[i]):.1f}" for i in reversed(range(n)) for d in (1, 0)]
+        drawn.append(f'<path d="M{"L".join(over + under)}Z" fill="{COLOURS[kind]}"/>')
+        below = above
+    drawn.append(_line(0, y0 + tall, wide, y0 + tall))
+    middle = x_of(next((i for i, span in enumerate(spans) if span[0] >= turn), n))
+    y = y0 + tall + 15
+    passes = [(0.0, middle, "forward"), (middle, wide, "backward")]
+    for start, end, name in passes:
+        if end - start > 0:
+            fits = end - start > _COLUMN * len(name) + 4
+            drawn += [_text((start + end) / 2, y, name, "middle", dim=True)] if fits else []
+    if 0 < middle < wide:
+        drawn.append(_line(middle, y0 - 4, middle, y + 3, dashed=True))
+    x = x_of(at + 0.5)
+    said = fitted(peak, int(WIDTH / _COLUMN))
+    half = _COLUMN * columns(said) / 2
+    drawn += [
+        _text(min(max(x, half), WIDTH - half), 33, said, "middle"),
+        f'<circle cx="{x:.1f}" cy="{y0:.1f}" r="3.5" fill="currentColor"/>',
+        _line(x, 37, x, y0),
+    ]
+    alive = [(f"{k} {format_bytes(int(v))}", k) for v, k in zip(steps[highest], kinds, strict=True) if v]
+    keys, y = _legend(sorted(alive, key=lambda a: -steps[highest][kinds.index(a[1])]), y + 10)
+    drawn += keys
+    for note in notes:
+        drawn.append(_text(0, y + 13, fitted(note, int(WIDTH / _COLUMN)), dim=True))
+        y += _LINE
+    there = ", ".join(text for text, _ in alive)
+    return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, of it {there}", y + 4, drawn)
+
+
+def timeline(rows: Sequence[tuple[str, float, Sequence[tuple[str, float]]]], caption: str, most: int = 8) -> str:
+    """What took how long and when, a lane for each name; '' where there is nothing to draw.
+
+    Args:
+      rows: a name, when it began in seconds, and its phases in their order, each with its seconds.
+      caption: what is shown.
+      most: how many lanes there are, those that took longest; the others share the last.
+    """
+    rows = [(name, start, phases) for name, start, phases in rows if any(s for _, s in phases)]
+    if not rows:
+        return ""
+    taken: dict[str, float] = {}
+    count: dict[str, int] = {}
+    sums: dict[str, float] = {}
+    for name, _, phases in rows:
+        taken[name] = taken.get(name, 0.0) + sum(s for _, s in phases)
+        count[name] = count.get(name, 0) + 1
+        for kind, s in phases:
+            sums[kind] = sums.get(kind, 0.0) + s
+    lanes = sorted(taken, key=lambda name: -taken[name])
+    shown, rest = (lanes, []) if len(lanes) <= most else (lanes[: most - 1], lanes[most - 1 :])
+    shown.sort(key=list(taken).index)  # in the order in which they began
+    lanes = [*shown, *rest]
+    said = lambda n, seconds: repeated(n, format_seconds(seconds))
+    texts = [(fitted(name, 24), said(count[name], taken[name])) for name in shown]
+    if rest:
+        n, seconds = sum(count[name] for name in rest), sum(taken[name] for name in rest)
+        texts.append((f"{len(rest):,} others", said(n, seconds)))
+    lane = {name: min(i, len(texts) - 1) for i, name in enumerate(lanes)}
+    first = min(start for _, start, _ in rows)
+    whole = max(start + sum(s for _, s in phases) for _, start, phases in rows) - first
+    left = _COLUMN * max(columns(name) for name, _ in texts) + 8
+    room = WIDTH - left - _COLUMN * max(len(text) for _, text in texts) - 8
+    drawn, y0 = _legend([(f"{kind} {format_seconds(s)}", kind) for kind, s in sums.items() if s], 24)
+    for i, (name, text) in enumerate(texts):
+        drawn += [
+            _text(0, y0 + _LINE * i + 13, name),
+            _line(left, y0 + _LINE * (i + 1) - 2, left + room, y0 + _LINE * (i + 1) - 2),
+            _text(WIDTH, y0 + _LINE * i + 13, text, "end", dim=True),
+        ]
+    for name, start, phases in rows:
+        x = left + room * (start - first) / whole
+        for kind, s in phases:
+            wide = room * s / whole
+            drawn.append(_box(min(x, left + room - 1), y0 + _LINE * lane[name] + 3, max(wide, 1), 13, kind))
+            x += wide
+    y = y0 + _LINE * len(texts)
+    drawn += [_text(left, y + 13, "0 s", dim=True), _text(left + room, y + 13, format_seconds(whole), "end", dim=True)]
+    longest = max(taken, key=lambda name: taken[name])
+    head = f": {len(rows):,} in {format_seconds(whole)}, in {counted(len(lanes), 'lane')}"
+    return _svg(caption, f"{head}; {longest} took longest, {format_seconds(taken[longest])}", y + _LINE + 2, drawn)
+
+
+def front(
+    marks: Sequence[tuple[float, float, str, str]], line: Sequence[tuple[float, float]], caption: str,
+    axes: tuple[str, str], written: tuple[Callable[[int], str], Callable[[int], str]], note: str = "",
+) -> str:  # fmt: skip
+    """Points that trade one amount for another, numbered, with their names below, and the best trades as a line; '' without a point.
+
+    Args:
+      marks: x, y, a name and a kind for each.
+      line: the best trades, the least x first; none for no line.
+      caption: what is shown.
+      axes: what x and y are.
+      written: an amount of each as text.
+      note: what the line is.
+    """
+    if not marks:
+        return ""
+    top_x, top_y = (max([*(m[i] for m in marks), *(p[i] for p in line), 1]) for i in (0, 1))
+    y0, tall, inset = 42.0, 130.0, 14.0
+    x_of = lambda v: inset + (WIDTH - 2 * inset) * v / top_x
+    y_of = lambda v: y0 + 18 + (tall - 18 - 8) * (1 - v / top_y)
+    base = y0 + tall
+    drawn = [
+        _text(0, 33, f"↑ {axes[1]}", dim=True),
+        _text(WIDTH, base + 15, f"{axes[0]} →", "end", dim=True),
+        _line(0.5, y0 - 2, 0.5, base),
+        _line(0, base, WIDTH, base),
+    ]
+    if line:
+        steps = "".join(f"H{x_of(x):.1f}V{y_of(y):.1f}" for x, y in line[1:])
+        path = f"M{x_of(line[0][0]):.1f} {y_of(line[0][1]):.1f}{steps}"
+        drawn.append(f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity="0.5" stroke-width="1.5"/>')
+    # Marks that would cover each other are one, with all their numbers.
+    placed: list[tuple[float, float, str, list[int]]] = []
+    for number, (x, y, _, kind) in enumerate(marks, 1):
+        near = next((p for p in placed if abs(p[0] - x_of(x)) < 40 and abs(p[1] - y_of(y)) < 18), None)
+        if near is None:
+            placed.append((x_of(x), y_of(y), kind, [number]))
+        else:
+            near[3].append(number)
+    for x, y, kind, numbers in placed:
+        said = ",".join(map(str, numbers))
+        half = _COLUMN * len(said) / 2
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{COLOURS[kind]}"/>')
+        drawn.append(_text(min(max(x, half + 4), WIDTH - half), y - 8, said, "middle"))
+    y = base + 22
+    texts = [f"{written[0](int(x))}, {written[1](int(y))}" for x, y, _, _ in marks]
+    room = int((WIDTH - 36) / _COLUMN) - max(map(columns, texts)) - 1
+    for number, ((_, _, name, kind), text) in enumerate(zip(marks, texts, strict=True), 1):
+        drawn += [
+            _text(14, y + 13, str(number), "end"),
+            f'<circle cx="25" cy="{y + 9:.1f}" r="5" fill="{COLOURS[kind]}"/>',
+            _text(36, y + 13, fitted(name, room)),
+            _text(WIDTH, y + 13, text, "end", dim=True),
+        ]
+        y += _LINE
+    if line and note:
+        drawn.append(_text(0, y + 13, f"─ {note}", dim=True))
+        y += _LINE
+    said = "; ".join(f"{name} {text}" for (_, _, name, _), text in zip(marks, texts, strict=True))
+    return _svg(caption, f", {axes[0]} against {axes[1]}: {said}", y + 4, drawn)
+
+
+def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
+    """Places that something passes through, from above to below; '' where there are none.
+
+    Args:
+      stops: the places.
+      caption: what passes.
+      most: how many are shown; of more the first and the last.
+    """
+    if not stops:
+        return ""
+    shown: list[Stop | int] = list(stops)
+    if len(stops) > most:
+        shown[most // 2 : len(stops) - (most - most // 2)] = [len(stops) - most]
+    drawn: list[str] = []
+    y = 20
+    places: list[float] = []
+    for stop in shown:
+        if isinstance(stop, int):
+            drawn.append(_text(24, y + 13, f"… {stop:,} more …", dim=True))
+            y += _LINE
+            continue
+        room = int((WIDTH - 24) / _COLUMN)
+        place = fitted(stop.place, 30, from_left=True)
+        text = fitted(stop.text, room - columns(place) - 2) if stop.text else ""
+        drawn += [
+            f'<circle cx="8" cy="{y + 9}" r="5" fill="{COLOURS[stop.kind]}"/>',
+            _text(24, y + 13, place, dim=True),
+            _text(24 + _COLUMN * (columns(place) + 2), y + 13, text),
+            _text(24, y + 29, fitted(stop.what, room)),
+        ]
+        places.append(y + 9)
+        y += 2 * _LINE + 3
+    drawn += [_line(8, a + 6, 8, b - 6) for a, b in itertools.pairwise(places)]
+    way = ", then ".join(f"{s.place} {s.what}" for s in (stops if len(stops) < 4 else (stops[0], stops[-1])))
+    return _svg(caption, f", in {counted(len(stops), 'step')}: {way}", y + 2, drawn)
+
+
+def columns(text: str) -> int:
+    """How many columns a text takes in a font of one width; some characters take two, and accents none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # where it is needed: the first report as text imports nothing that JAX has not
+
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+_TOKENS = re.compile(r"[^\W_]+|\W|_")
+
+
+def fitted(text: str, room: int, from_left: bool = False) -> str:
+    """A text in so many columns: of a longer one what fits, up to the end of a word or a sign.
+
+    >>> fitted("jax.nn.softmax(scores)", 15)
+    'jax.nn.softmax…'
+    """
+    text = printable(text)
+    if columns(text) <= room:
+        return text
+    tokens = _TOKENS.findall(text)
+    kept = _within(reversed(tokens) if from_left else tokens, room - 1)
+    kept = kept or _within(reversed(text) if from_left else text, room - 1)  # one long word
+    return "…" + "".join(reversed(kept)).lstrip() if from_left else "".join(kept).rstrip() + "…"
+
+
+def _within(tokens: Iterable[str], room: int) -> list[str]:
+    kept: list[str] = []
+    for token in tokens:
+        room -= columns(token)
+        if room < 0:
+            break
+        kept.append(token)
+    return kept
+
+
+# --- elements ---------------------------------------------------------------------------------------------------------
+
+
+def _svg(caption: str, says: str, height: float, drawn: Iterable[str]) -> str:
+    """A drawing below its caption, which begins the sentence on what it shows."""
+    said = html.escape(printable(f"{caption[:1].upper()}{caption[1:]}{says}."))
+    above = _text(0, 13, fitted(caption, int(WIDTH / _COLUMN)), dim=True)
+    style = f"display:block;max-width:{_WIDEST}px;min-width:{_NARROWEST}px;font-family:{_FAMILY};font-size:{_FONT}px"
+    svg = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" width="100%" role="img" aria-label="{said}" style="{style}">'
+    return in_page(f"{svg}<title>{said}</title>{above}{''.join(drawn)}</svg>")
+
+
+def in_page(svg: str) -> str:
+    """A drawing in the cell of a notebook; where there is less room, it scrolls."""
+    return f'{_SHOWN}<div class="jaxviz-picture" hidden="hidden" style="overflow-x:auto;margin:4px 0 8px">{svg}</div>'
+
+
+_FAMILY = "var(--jp-code-font-family, ui-monospace, &quot;DejaVu Sans Mono&quot;, Menlo, Consolas, monospace)"
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", dim: bool = False) -> str:
+    placed = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    opacity = ' fill-opacity="0.75"' if dim else ""
+    written = html.escape(printable(text))
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="currentColor"{placed}{opacity}>{written}</text>'
+
+
+def _box(x: float, y: float, wide: float, tall: float, kind: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{tall}" fill="{COLOURS[kind]}"/>'
+
+
+def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False) -> str:
+    dashes = ' stroke-dasharray="3 3"' if dashed else ""
+    return f'<path d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}" stroke="currentColor" stroke-opacity="0.5"{dashes}/>'
+
+
+def _legend(keys: Sequence[tuple[str, str]], y: float) -> tuple[list[str], float]:
+    """What the colours are, in as many lines as that takes; and where these end."""
+    drawn, x = [], 0.0
+    for text, kind in keys:
+        wide = 16 + _COLUMN * columns(text)
+        if x and x + wide > WIDTH:
+            x, y = 0.0, y + _LINE
+        drawn += [_box(x, y + 3, 11, 11, kind), _text(x + 16, y + 13, text)]
+        x += wide + 16
+    return drawn, y + _LINE + 5 if keys else y

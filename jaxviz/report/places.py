@@ -1,0 +1,96 @@
+"""The places in the user's source that a report names: as links, in a notebook and on a terminal that has them, and the text that stands there."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from jaxviz.ir.origin import Location
+
+Places = dict[str, "Location | None"]
+"""A place as it is written -> where it is; None where two files have the same."""
+
+_NAMED: ContextVar[Places | None] = ContextVar("jaxviz_places", default=None)
+
+
+@contextmanager
+def noting_places() -> Iterator[Places]:
+    """Notes the places that are written meanwhile, for what links them."""
+    places: Places = {}
+    before = _NAMED.set(places)
+    try:
+        yield places
+    finally:
+        _NAMED.reset(before)
+
+
+def noted(text: str, location: Location) -> str:
+    """A place as it is written, which is noted."""
+    places = _NAMED.get()
+    if places is not None:
+        for written in (text, str(location)):
+            known = places.setdefault(written, location)
+            if known is not None and known.file != location.file:
+                places[written] = None
+    return text
+
+
+def linked(text: str, link: Callable[[Location, str], str], spelt: Callable[[str], str] = str) -> str:
+    """A text with the places in it that were noted as links.
+
+    Args:
+      text: of a report.
+      link: from a place and its text to that of a link.
+      spelt: how a place reads in this text, such as escaped.
+    """
+    places = {spelt(written): at for written, at in (_NAMED.get() or {}).items() if at is not None}
+    if not places:
+        return text
+    names = "|".join(map(re.escape, sorted(places, key=len, reverse=True)))
+    return re.sub(rf"(?<![\w./\\-])(?:{names})(?!\d)", lambda found: link(places[found[0]], found[0]), text)
+
+
+def href(location: Location) -> str:
+    """Where a notebook's page finds a line: a file in the notebook's folder, or below it, or a cell as the notebook was last saved; else ''."""
+    # Not with the module: `jaxviz doctor` makes its tables where the engine cannot run.
+    from jaxviz.ir.origin import is_cell
+
+    if is_cell(location.file):
+        return _cell_anchor("".join(linecache.getlines(location.file)))
+    path = os.path.relpath(os.path.realpath(location.file), os.path.realpath(os.getcwd()))
+    if path.startswith(os.pardir + os.sep) or os.path.isabs(path) or not os.path.isfile(location.file):
+        return ""
+    return f"{quote(path.replace(os.sep, '/'))}#line={location.line - 1}"
+
+
+def _cell_anchor(text: str) -> str:
+    """JupyterLab scrolls to a cell by its id, which the kernel is not told: the notebook's file has it."""
+    try:
+        cells = json.loads(Path(os.environ["JPY_SESSION_NAME"]).read_text(encoding="utf-8"))["cells"]
+        of_text = [cell["id"] for cell in cells if "".join(cell["source"]).rstrip() == text.rstrip()]
+    except (OSError, ValueError, LookupError, TypeError):  # no notebook, or none that was saved
+        return ""
+    return f"#cell-id={quote(of_text[0])}" if len(of_text) == 1 and text.strip() else ""
+
+
+def terminal_link(location: Location, text: str) -> str:
+    """A text that a terminal opens the file for, https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda."""
+    path = os.path.abspath(location.file)
+    if not os.path.isfile(path):
+        return text
+    return f"\x1b]8;;file://{socket.gethostname()}{quote(path)}\x1b\\{text}\x1b]8;;\x1b\\"
+
+
+def source_line(location: Location | None) -> str:
+    """The text of a line, of a notebook's cell too; '' where it is not at hand."""
+    return "" if location is None else linecache.getline(location.file, location.line).strip()

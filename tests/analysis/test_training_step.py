@@ -1,0 +1,182 @@
+"""Training steps: with the passes of their gradients as equations they give what JAX gives, whatever stands in the place of these."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from device_programs import LINE
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from jaxviz.analysis.training_step import step_function, trace_training_step
+from jaxviz.features.remat.graph import derive_like
+from jaxviz.ir.emit import as_function
+
+W = [0.3 * jnp.eye(4) + 0.1 * i for i in range(3)]
+BATCH = {"x": jnp.linspace(-1.0, 1.0, 32).reshape(8, 4), "y": jnp.linspace(0.0, 1.0, 32).reshape(8, 4)}
+
+
+def predict(params, x):
+    for w in params:
+        x = x + jnp.tanh(x @ w)
+    return x
+
+
+def loss(params, batch):
+    return jnp.mean((predict(params, batch["x"]) - batch["y"]) ** 2)
+
+
+def with_aux(params, batch):
+    out = predict(params, batch["x"])
+    return jnp.mean((out - batch["y"]) ** 2), {"mean": jnp.mean(out), "n": 3}
+
+
+def updated(params, momentum, gradient):
+    momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradient)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, momentum), momentum
+
+
+def plain(params, momentum, batch):
+    return updated(params, momentum, jax.grad(loss)(params, batch))
+
+
+def aux(params, momentum, batch):
+    (value, more), gradient = jax.value_and_grad(with_aux, has_aux=True)(params, batch)
+    return *updated(params, momentum, gradient), value, more["mean"]
+
+
+def closed_over(params, momentum, batch):
+    value, gradient = jax.value_and_grad(lambda p: loss(p, batch))(params)
+    return *updated(params, momentum, gradient), value
+
+
+@jax.jit
+def gradients(params, batch):
+    return jax.value_and_grad(loss)(params, batch)
+
+
+@partial(jax.jit, donate_argnums=(0, 1))
+def jitted(params, momentum, batch):
+    value, gradient = gradients(params, batch)
+    return *updated(params, momentum, gradient), value
+
+
+def two_arguments(params, momentum, batch):
+    of_params, of_x = jax.grad(lambda p, x: loss(p, {**batch, "x": x}), argnums=(0, 1))(params, batch["x"])
+    return *updated(params, momentum, of_params), of_x
+
+
+def by_vjp(params, momentum, batch):
+    value, pull = jax.vjp(lambda p: loss(p, batch), params)
+    (gradient,) = pull(2.0 * jnp.ones_like(value))
+    return *updated(params, momentum, gradient), value
+
+
+def accumulated(params, momentum, batch):
+    parts = jax.tree.map(lambda a: a.reshape(4, 2, *a.shape[1:]), batch)
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(params, part)), None
+
+    gradient, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
+    return updated(params, momentum, gradient)
+
+
+def two_gradients(params, momentum, batch):
+    small = jax.grad(lambda p: jnp.sum(p[0] ** 2))(params)
+    return updated(params, momentum, jax.tree.map(jnp.add, small, jax.grad(loss)(params, batch)))
+
+
+def penalized(params, momentum, batch):
+    """A gradient is taken of a function that takes one."""
+    steep = lambda p: loss(p, batch) + jnp.sum(jax.grad(lambda x: loss(p, {**batch, "x": x}))(batch["x"]) ** 2)
+    return updated(params, momentum, jax.grad(steep)(params))
+
+
+def on_devices(params, momentum, batch):
+    def each(params, batch):
+        return jax.tree.map(lambda g: lax.pmean(g, "i"), jax.grad(loss)(params, batch))
+
+    mapped = jax.shard_map(each, mesh=LINE, in_specs=(P(), P("i")), out_specs=P())
+    return updated(params, momentum, mapped(params, batch))
+
+
+def exchanging(params, momentum, batch):
+    def each(params, batch):
+        return jax.grad(lambda p: lax.pmean(loss(p, batch), "i"))(params)
+
+    mapped = jax.shard_map(each, mesh=LINE, in_specs=(P(), P("i")), out_specs=P())
+    return updated(params, momentum, mapped(params, batch))
+
+
+def unread(params, momentum, batch):
+    """A parameter that the loss does not read has a gradient of zeros."""
+    return updated(params, momentum, jax.grad(lambda p: loss(p[:2], batch))(params))
+
+
+STEPS = (
+    plain, aux, closed_over, jitted, two_arguments, by_vjp, accumulated, two_gradients, penalized, on_devices,
+    exchanging, unread,
+)  # fmt: skip
+
+
+def agrees(step, function):
+    want = jax.tree.leaves(jax.jit(getattr(step, "__wrapped__", step))(W, W, BATCH))
+    got = jax.jit(function)(*jax.tree.leaves((W, W, BATCH)))
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
+def test_a_step_with_its_passes_as_equations_gives_what_jax_gives(step):
+    found = trace_training_step(step, (W, W, BATCH), {})
+    opened = found.opened()
+    assert len(opened.forward) == len(opened.backward) == 1
+    agrees(step, as_function(opened.program))
+    agrees(step, step_function(found))
+
+
+@pytest.mark.parametrize("step", [plain, aux, jitted, accumulated], ids=lambda f: f.__name__)
+def test_another_function_may_take_the_place_of_the_one_that_is_differentiated(step):
+    found = trace_training_step(step, (W, W, BATCH), {})
+    types = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in found.gradient.primal.in_avals)
+    checkpointed = jaxviz.trace(jax.checkpoint(as_function(found.gradient.primal)))(*types)
+    agrees(step, step_function(found, checkpointed))
+    assert derive_like(checkpointed, found.gradient).n_results == found.gradient.n_results
+
+
+def test_the_function_and_its_arguments_have_the_names_of_the_source():
+    found = trace_training_step(plain, (W, W, BATCH), {})
+    assert found.about == "training step `plain`, which takes the gradient of `loss` in `params`"
+    (of_two,) = trace_training_step(two_arguments, (W, W, BATCH), {}).gradients
+    assert of_two.differentiated == ("p", "x")
+
+
+def test_what_was_traced_before_is_traced_again():
+    jitted(jax.tree.map(jnp.copy, W), jax.tree.map(jnp.copy, W), BATCH)
+    assert trace_training_step(jitted, (W, W, BATCH), {}) is not None
+
+
+def test_afterwards_jax_is_as_it_was():
+    vjp = jax.vjp
+    trace_training_step(plain, (W, W, BATCH), {})
+    with pytest.raises(ZeroDivisionError):
+        trace_training_step(lambda p: (jax.grad(loss)(p, BATCH), 1 / 0), (W,), {})
+    assert jax.vjp is vjp
+    assert not any("gradient_pass" in str(e.primitive) for _, e in jaxviz.trace(plain)(W, W, BATCH).walk())
+
+
+def test_what_is_no_step():
+    assert trace_training_step(loss, (W, BATCH), {}) is None
+    mapped = lambda params, batch: jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
+    assert trace_training_step(mapped, (W, BATCH), {}) is None
+    assert "gradient of `mapped` in" not in jaxviz.memory(loss, W, BATCH).summary
+    assert jaxviz.memory(mapped, W, BATCH).step is None
+
+
+def test_a_loss_that_takes_a_gradient_is_differentiated_itself():
+    penalty = lambda p: jnp.sum(jax.grad(lambda x: loss(p, {**BATCH, "x": x}))(BATCH["x"]) ** 2)
+    assert jaxviz.memory(penalty, W).step is None

@@ -1,0 +1,72 @@
+"""The overview that an explorer opens with: in the first notebook, and in a saved page, by the eye of axe and at three widths."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from test_accessibility import violations
+
+import jaxviz
+from benchmarks.models import transformer
+from jaxviz.report.tables import format_bytes
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    f, args = transformer(6)
+    explorer = jaxviz.explore(f, *args)
+    explorer.overview = True
+    return explorer, explorer.save_html(tmp_path_factory.mktemp("page") / "overview.html")
+
+
+@pytest.fixture
+def tab(same_tab):
+    return same_tab
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize("width", [1280, 900, 600])
+def test_it_says_what_is_kept_where_and_what_would_help(tab, shown, width):
+    explorer, path = shown
+    tab.page.set_viewport_size({"width": width, "height": 800})
+    tab.page.goto(path.as_uri())
+    page = tab.page.get_by_test_id("explorer")
+    residuals, memory = explorer.derivation.residuals, jaxviz.memory(explorer.derivation)
+    expect(page.get_by_test_id("headline")).to_contain_text(f"keeps {format_bytes(residuals.nbytes_without_arguments)}")
+    expect(page.get_by_test_id("headline")).to_contain_text(f"peak {format_bytes(memory.peak_nbytes)}")
+    expect(page.get_by_test_id("advice")).to_contain_text(re.compile("more work would bring the peak to"))
+    expect(page.get_by_test_id("scope").filter(has_text="layer × 6")).to_have_count(2)
+    expect(page.get_by_test_id("card")).to_have_count(3)
+    expect(page.get_by_test_id("card").first).to_contain_text("jax.nn.gelu(")
+    tab.page.wait_for_timeout(200)
+    tab.screenshot(f"overview-{width}")
+    wide = tab.page.evaluate("() => document.scrollingElement.scrollWidth <= innerWidth")
+    assert wide
+    assert violations(tab.page) == ""
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
+    _, path = shown
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    tab.page.goto(path.as_uri())
+    page = tab.page.get_by_test_id("explorer")
+    row = page.get_by_test_id("kept-row").first
+    row.hover()
+    expect(page.get_by_test_id("source").locator("mark.jv-aimed")).to_contain_text("jax.nn.gelu(")
+    expect(page.get_by_test_id("overview-said")).to_contain_text("In memory from step")
+    row.click()
+    for side, stage in (("left", "forward"), ("right", "backward")):
+        expect(page.get_by_test_id(f"code-{side}")).to_have_attribute("data-stage", stage)
+    expect(page.get_by_test_id("inspector")).to_contain_text("jax.nn.gelu(")
+    tab.page.keyboard.press("h")
+    expect(page.get_by_test_id("overview")).to_be_visible()
+    expect(page.locator(".jv-ov-row.is-lit")).to_have_count(1)
+    # By keys alone: from scope to scope, and into its equations.
+    tab.page.get_by_test_id("scope").first.focus()
+    for key in ("ArrowRight", "ArrowDown", "Enter"):
+        tab.page.keyboard.press(key)
+    expect(page.get_by_test_id("code-left")).to_be_visible()
+    expect(page.locator(".cm-line.is-selected").first).to_be_visible()

@@ -1,0 +1,148 @@
+"""The switches of checkpoints, with a kernel that works out what they come to, and in a page without one."""
+
+import pytest
+from jupyter_lab import ask_kernel
+from playwright.sync_api import expect
+from test_front_ends import run_in_lab
+
+import jaxviz
+from benchmarks.models import transformer
+from jaxviz.features.cost.report import format_flops
+from jaxviz.features.explorer.whatif import Switches
+from jaxviz.report.tables import format_bytes
+
+pytestmark = pytest.mark.browser
+light = pytest.mark.parametrize("theme", ["light"], indirect=True)
+
+CELL = """
+import jaxviz
+from benchmarks.models import transformer
+f, args = transformer(3)
+e = jaxviz.explore(f, *args)
+e
+"""
+
+# What is known, or that it is being worked out, is there before the click is over.
+CLICK = """(row) => {
+    const shown = () => document.querySelector("[data-testid=what-if-peak]").textContent;
+    row.querySelector("[role=switch]").click();
+    return { peak: shown(), isBusy: document.querySelector(".jv-board").classList.contains("is-busy") };
+}"""
+
+
+@pytest.fixture
+def tab(same_tab):
+    return same_tab
+
+
+def region(page, name):
+    return page.get_by_test_id("what-if-region").filter(has_text=name)
+
+
+def show(page, key):
+    """Shows a pane, if it is not there beside the tables."""
+    tab = page.locator(f"[data-testid=show-{key}]:visible")
+    if tab.count():
+        tab.first.click()
+
+
+def is_on(row):
+    return row.get_by_role("switch", checked=True)
+
+
+@light
+def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
+    f, args = transformer(3)
+    switches = Switches(jaxviz.derive(f, *args))
+    page = run_in_lab(in_lab, CELL)
+    page.get_by_test_id("explorer").scroll_into_view_if_needed()
+    page.get_by_test_id("show-what-if").first.click()
+    around = next(i for i, r in enumerate(switches.regions) if r.name == "layer")
+    written, alone = switches.trade(""), switches.trade(f"{around}||")
+    row = region(page, "3 calls of layer")
+    expect(row).to_contain_text(f"−{format_bytes(written.peak_nbytes - alone.peak_nbytes)}")
+    expect(row).to_contain_text(f"−{format_bytes(written.nbytes - alone.nbytes)}")
+    expect(page.get_by_test_id("what-if-row")).to_have_count(0)
+
+    at_once = row.evaluate(CLICK)
+    assert at_once == {"peak": format_bytes(alone.peak_nbytes), "isBusy": False}
+    expect(is_on(row)).to_have_count(1)
+    expect(page.get_by_test_id("what-if-flops")).to_contain_text(format_flops(alone.flops))
+    show(page, "memory")
+    expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {format_bytes(alone.peak_nbytes)}")
+    expect(page.get_by_test_id("memory")).to_contain_text("peak before")
+    assert page.locator(".jv-reference").count() == 1
+    show(page, "what-if")
+
+    # Each group has its own difference, which it comes to when it is switched, or says that it is being worked out.
+    rows = page.get_by_test_id("what-if-row")
+    expect(rows.first).not_to_contain_text("…", timeout=30_000)
+    told = rows.first.evaluate(CLICK)
+    assert told["isBusy"] or told["peak"] != "…"
+    expect(is_on(rows.first)).to_have_count(1)
+    expect(page.locator(".jv-board.is-busy")).to_have_count(0, timeout=30_000)
+    before = f"{around}||"
+    keys = (ask_kernel(page, "e.switches").strip("'") for _ in range(20))  # the page's setting is on its way
+    key = next(k for k in keys if k != before)
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(
+        format_bytes(switches.trade(key).peak_nbytes), timeout=30_000
+    )
+    in_lab.screenshot("what-if")
+
+    page.get_by_test_id("what-if-code").click()
+    sheet = page.get_by_test_id("what-if-sheet")
+    expect(sheet).to_contain_text("+        x = jax.checkpoint(layer, policy=SAVED)(p, x)", timeout=30_000)
+    page.keyboard.press("Escape")
+    page.get_by_test_id("what-if-undo").click()
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(alone.peak_nbytes))
+    page.get_by_test_id("what-if-plan").click()
+    expect(page.get_by_test_id("what-if-said")).to_contain_text("All switches as the plan has them", timeout=60_000)
+    plan = jaxviz.plan_remat(f, *args)
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(plan.peak_nbytes))
+    page.get_by_test_id("what-if-reset").click()
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(written.peak_nbytes))
+
+    # A residual is recomputed in a checkpoint, and it is said around what.
+    page.get_by_test_id("what-if").get_by_test_id("show-residuals").click()
+    page.get_by_test_id("residual-switch").first.click()
+    expect(page.get_by_test_id("residual-said")).to_contain_text("Switched on with it: a checkpoint around")
+    in_lab.screenshot("what-if-residual")
+    page.get_by_test_id("residual-reset").click()
+    expect(page.get_by_test_id("residual-said")).to_have_text("")
+
+
+@light
+def test_a_page_has_what_was_worked_out_and_says_that_there_is_no_kernel(tab, tmp_path):
+    f, args = transformer(2)
+    explorer = jaxviz.explore(f, *args)
+    switches = explorer._switches
+    around = next(i for i, r in enumerate(switches.regions) if r.name == "layer")
+    explorer.switches = f"{around}||"
+    page = tab.page
+    page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
+    page.set_viewport_size({"width": 1600, "height": 1100})
+    alone, written = switches.trade(f"{around}||"), switches.trade("")
+    expect(page.get_by_test_id("timeline")).to_contain_text(f"peak {format_bytes(alone.peak_nbytes)}")
+    page.get_by_test_id("residuals").get_by_test_id("show-what-if").click()
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(alone.peak_nbytes))
+    expect(page.get_by_test_id("what-if-said")).to_contain_text("No kernel: what was worked out before is shown")
+    page.get_by_test_id("what-if-code").click()
+    expect(page.get_by_test_id("what-if-sheet")).to_contain_text("jax.checkpoint(layer)")
+    page.keyboard.press("Escape")
+    row = region(page, "2 calls of layer")
+    row.get_by_role("switch").click()
+    expect(is_on(row)).to_have_count(0)
+    expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(written.peak_nbytes))
+    expect(page.get_by_test_id("memory-head")).to_contain_text(
+        "as written, since with the switches as set it is not known"
+    )
+    row.get_by_role("switch").click()
+    # What nobody has worked out cannot be switched.
+    rows = page.get_by_test_id("what-if-row")
+    rows.first.get_by_role("switch").click()
+    dead = rows.locator("[aria-disabled=true]")
+    expect(dead.first).to_be_visible()
+    before = page.get_by_test_id("what-if-peak").text_content()
+    dead.first.click(force=True)
+    assert page.get_by_test_id("what-if-peak").text_content() == before
+    tab.screenshot("what-if-saved")

@@ -1,0 +1,93 @@
+"""What would lower the peak, in words: each figure is what the switches measure."""
+
+import re
+
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from benchmarks.models import mlp, scan_transformer, transformer
+from jaxviz.derivation import derive
+from jaxviz.features.explorer.advice import advice_of
+from jaxviz.features.explorer.overview import kept_expressions
+from jaxviz.features.explorer.whatif import Switches
+from jaxviz.report.tables import format_bytes
+
+
+@pytest.fixture(scope="module")
+def switches():
+    f, args = transformer(3)
+    return Switches(derive(f, *args))
+
+
+@pytest.fixture(scope="module")
+def advice(switches):
+    return advice_of(switches.derivation.residuals, switches)
+
+
+def test_the_sentence_is_the_plan(switches, advice):
+    assert advice["setting"] == switches.plan()
+    assert advice["sentence"].endswith(
+        f"would bring the peak to {format_bytes(switches.trade(advice['setting']).peak_nbytes)}"
+    )
+
+
+def test_a_card_for_each_of_the_largest(switches, advice):
+    assert len(advice["cards"]) == 3
+    peaks = {format_bytes(t.peak_nbytes) for t in switches.tried.values() if not isinstance(t, str)}
+    written = format_bytes(jaxviz.memory(switches.derivation).peak_nbytes)
+    for card in advice["cards"]:
+        before, after = re.search(r"brings the peak from ([\d.,]+ \w+) to ([\d.,]+ \w+), for .* work\.$", card).groups()
+        assert before == written
+        assert after in peaks
+        assert after != before
+
+
+def test_a_card_recomputes_what_it_is_of(switches, advice):
+    """With a checkpoint that saves all else that it could, the values of the expression are kept no more."""
+    residuals = switches.derivation.residuals
+    groups = kept_expressions(residuals)[0]
+    named = re.search(r"around `(\w+)`", advice["cards"][0]).group(1)
+    assert named in {"layer", "transformer_loss"}
+    line = groups[0].location.line
+    tried = [
+        k
+        for k, t in switches.tried.items()
+        if not isinstance(t, str) and format_bytes(t.peak_nbytes) in advice["cards"][0]
+    ]
+    kept = lambda d: sum(r.nbytes for r in d.residuals if r.location.line == line and r.kind == "intermediate")
+    assert any(kept(switches.derived(key)) < kept(switches.derivation) for key in tried)
+
+
+def test_of_a_loop_the_body_is_named():
+    f, args = scan_transformer(3)
+    derivation = derive(f, *args)
+    cards = advice_of(derivation.residuals, Switches(derivation))["cards"]
+    assert any("the body of the scan at models.py:" in card for card in cards)
+
+
+def test_where_nothing_helps_it_says_so():
+    f, args = mlp(3)
+    derivation = derive(f, *args)
+    advice = advice_of(derivation.residuals, Switches(derivation))
+    assert (advice["sentence"], advice["setting"]) == ("no checkpoint lowers the peak by much", "")
+    assert set(advice["cards"]) == {"No checkpoint around it alone lowers the peak."}
+
+
+def test_python_leads_away_from_the_overview_and_the_page_does_not():
+    explorer = jaxviz.explore(lambda x: jnp.sum(jnp.sin(x)), jnp.ones(3))
+    assert explorer.overview
+    explorer.set_state({"selected": "backward:0", "stage": "forward"})
+    assert explorer.overview
+    explorer.selected = ""
+    assert explorer.overview
+    explorer.stage = "jvp"
+    assert not explorer.overview
+    explorer.overview = True
+    explorer.selected = "forward:0"
+    assert not explorer.overview
+
+
+def test_two_versions_are_shown_side_by_side():
+    compared = jaxviz.compare(jnp.sin, jnp.cos, 1.0)
+    assert not jaxviz.explore(compared).overview

@@ -1,0 +1,165 @@
+"""What the explorer shows first: its figures are those of the reports, and what repeats is one box."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxviz
+from benchmarks.models import lstm, mlp, remat_transformer, scan_transformer, transformer
+from jaxviz.derivation import derive
+from jaxviz.features.explorer.columns import view_of
+from jaxviz.page.schema import SCOPES
+from jaxviz.report.tables import format_bytes
+
+W = jnp.ones((4, 4))
+
+
+def first(w, x):
+    return jnp.tanh(x @ w)
+
+
+def second(w, x):
+    return jnp.sin(x @ w) + x
+
+
+def alternating(ws, x):
+    for w in ws:
+        x = first(w, x)
+        x = second(w, x)
+    return x.sum()
+
+
+def choosing(w, x):
+    def step(x, i):
+        return jax.lax.cond(i > 1, lambda x: jnp.sin(x @ w @ w), lambda x: jnp.cos(x), x), None
+
+    return jax.lax.scan(step, x, jnp.arange(5))[0].sum()
+
+
+PROGRAMS = {
+    "mlp": mlp(3), "transformer": transformer(3), "scanned": scan_transformer(3), "checkpointed": remat_transformer(2), "lstm": lstm(2),
+    "alternating": (alternating, ([W] * 4, jnp.ones((2, 4)))), "choosing": (choosing, (W, jnp.ones((2, 4)))),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def shown(request):
+    f, args = PROGRAMS[request.param]
+    derivation = derive(f, *args)
+    return derivation, view_of(derivation)
+
+
+def texts(view, column):
+    return [view.strings[i] for i in view.columns[column]]
+
+
+def named(view, is_backward=0):
+    """The names and the counts of the scopes of a pass, by their paths."""
+    c, names, paths, found = view.columns, texts(view, "scope_name"), {-1: ()}, {}
+    for i, (name, parent) in enumerate(zip(names, c["scope_parent"].tolist(), strict=True)):
+        paths[i] = (*paths[parent], name)
+        if c["scope_backward"][i] == is_backward and SCOPES[c["scope_kind"][i]] in ("scope", "loop", "repeated"):
+            found.setdefault("/".join(paths[i]), int(c["scope_count"][i]))
+    return found
+
+
+def test_the_kept_expressions_are_the_residuals_without_arguments(shown):
+    derivation, view = shown
+    residuals, c = derivation.residuals, view.columns
+    assert c["kept_nbytes"].sum() == residuals.nbytes_without_arguments
+    assert sorted(c["kept_nbytes"].tolist(), reverse=True) == c["kept_nbytes"].tolist()
+    by_place = {}
+    for r, kept in zip(residuals, c["residual_kept"].tolist(), strict=True):
+        assert (kept < 0) == (r.kind == "argument")
+        if kept >= 0:
+            by_place.setdefault(kept, []).append(r)
+    for kept, of_it in by_place.items():
+        assert c["kept_nbytes"][kept] == sum(r.nbytes for r in of_it)
+        assert {r.location.line for r in of_it} == {c["location_line"][c["kept_location"][kept]]}
+
+
+def test_the_scopes_are_the_cost_of_both_passes(shown):
+    derivation, view = shown
+    cost, c = jaxviz.cost(derivation), view.columns
+    for is_backward, of_pass in enumerate((cost.forward, cost.backward)):
+        top = (c["scope_parent"] < 0) & (c["scope_backward"] == is_backward)
+        assert c["scope_flops"][top].sum() == of_pass.flops
+    assert c["equation_flops"][c["step_row"]].sum() == cost.total.flops
+    assert c["step_equations"].sum() == c["scope_equations"][c["scope_parent"] < 0].sum()
+
+
+def test_what_is_in_a_scope_is_not_more_than_it(shown):
+    _, view = shown
+    c = view.columns
+    for column in ("scope_flops", "scope_equations"):
+        inside = np.zeros(len(c["scope_parent"]))
+        for i, parent in enumerate(c["scope_parent"].tolist()):
+            if parent >= 0:
+                inside[parent] += c[column][i]
+        assert (inside <= c[column]).all()
+
+
+def test_each_equation_is_in_one_scope(shown):
+    _, view = shown
+    rows = view.columns["row_of_scope"].tolist()
+    assert len(rows) == len(set(rows))
+    assert view.columns["scope_rows"].tolist()[-1] == len(rows)
+
+
+def test_the_headline_says_what_the_reports_say(shown):
+    derivation, view = shown
+    residuals, memory = derivation.residuals, jaxviz.memory(derivation)
+    assert format_bytes(residuals.nbytes_without_arguments) in view.headline.keeps
+    assert format_bytes(residuals.nbytes - residuals.nbytes_without_arguments) in view.headline.keeps
+    assert view.headline.peak.startswith(f"peak {format_bytes(memory.peak_nbytes)} in the ")
+
+
+def test_layers_are_one_box():
+    f, args = transformer(12)
+    view = view_of(derive(f, *args))
+    forward, backward = named(view), named(view, 1)
+    assert forward["layer"] == backward["layer"] == 12
+    assert forward["layer/attention"] == backward["layer/attention"] == 1
+    assert forward["layer/layer_norm"] == backward["layer/layer_norm"] == 2
+    assert forward["prediction_loss"] == 1
+    f, args = scan_transformer(12)
+    scanned = named(view_of(derive(f, *args)))
+    assert scanned["layer/layer_norm"] == 1
+    assert max(n for path, n in scanned.items() if path == "layer") in (1, 12)
+
+
+def test_what_a_loop_calls_one_after_the_other_is_one_box():
+    f, args = PROGRAMS["alternating"]
+    forward = named(view_of(derive(f, *args)))
+    assert forward == {"": 4, "/first": 1, "/second": 1}
+
+
+def test_of_a_cond_the_branch_that_takes_most():
+    f, args = PROGRAMS["choosing"]
+    view = view_of(derive(f, *args))
+    assert max(named(view).values()) == 5
+
+
+def test_a_value_of_several_layers_is_named_once():
+    f, args = transformer(12)
+    view = view_of(derive(f, *args))
+    assert texts(view, "kept_label")[0].startswith("jax.nn.gelu(")
+    n = int((view.columns["residual_kept"] == 0).sum())
+    assert (view.columns["kept_times"][0], view.columns["kept_values"][0]) == (12, n // 12)
+    # Of tanh JAX 0.12 keeps its result alone, and before what its derivative multiplies by.
+    reason = texts(view, "kept_reason")[0]
+    assert "'s derivative multiplies the tangent by it (" in reason
+    assert "the rest is kept for the derivatives of " in reason
+
+
+def test_without_source_no_expression_is_in_it():
+    view = view_of(derive(*[mlp(2)[0]], *mlp(2)[1]), source=False)
+    assert not any("jnp." in text for text in view.strings)
+    assert "jnp." not in str(view.headline)
+
+
+def test_what_has_no_reverse_mode_says_nothing():
+    view = view_of(derive(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0))
+    assert view.headline.peak == ""
+    assert len(view.columns["scope_parent"]) == 0

@@ -1,0 +1,109 @@
+"""Advice stands at a line that has what the advice names, in models that nobody wrote for lint."""
+
+import gc
+import linecache
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from benchmarks.models import scan_transformer, transformer
+
+pytest.importorskip("flax", reason="the engine's tests with the newest JAX go without the libraries")
+import flax.linen as nn  # as a user imports it: advice is written by the names of this file
+
+X = jnp.ones((2, 64, 32))
+
+
+@pytest.fixture(autouse=True)
+def _unfrozen():
+    """What a test run has frozen is found by no referrer, as the functions of a module that is a method's."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = nn.LayerNorm()(x)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=4)(h, h)
+        h = nn.gelu(nn.Dense(128)(nn.LayerNorm()(x)))
+        return x + nn.Dense(32)(h)
+
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for _ in range(4):
+            x = Block()(x)
+        return jnp.mean(x**2)
+
+
+class Step(nn.Module):
+    @nn.compact
+    def __call__(self, x, _):
+        return Block()(x), None
+
+
+class Scanned(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x, _ = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True}, length=4)()(x, None)
+        return jnp.mean(x**2)
+
+
+def of_flax(model):
+    params = jax.eval_shape(model.init, jax.random.key(0), X)
+    return lambda p, x: model.apply(p, x), (params, X)
+
+
+PROGRAMS = {
+    "transformer": lambda: transformer(12),
+    "scanned transformer": lambda: scan_transformer(12),
+    "flax": lambda: of_flax(Model()),
+    "scanned flax": lambda: of_flax(Scanned()),
+}
+
+
+def line_of(advice):
+    return linecache.getline(advice.location.file, advice.location.line)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_line_has_what_is_named(name):
+    f, args = PROGRAMS[name]()
+    found = list(jaxviz.lint(f, *args))
+    assert {"layer-checkpoint", "cheap-recompute"} <= {a.rule for a in found}
+    for advice in found:
+        named = re.findall(r"`([^`]+)`", re.sub("write `[^`]+` for", "", advice.fix))
+        for expression in named:
+            assert expression in line_of(advice), str(advice)
+        function = re.search(r"wrap (\w+) in", advice.fix)
+        if function:
+            assert advice.location.function == function[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "new"),
+    [
+        ("transformer", "x = layer(p, x)", "`jax.checkpoint(layer)` for `layer`"),
+        ("scanned transformer", "jax.lax.scan(lambda x, p:", "`jax.checkpoint(lambda x, p: (layer(p, x), None), prevent_cse=False)`"),
+        ("flax", "x = Block()(x)", "`nn.remat(Block)` for `Block`"),
+        ("scanned flax", "nn.scan(Step,", "`nn.remat(Step, prevent_cse=False)` for `Step`"),
+    ],
+)  # fmt: skip
+def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):
+    f, args = PROGRAMS[name]()
+    (advice,) = (a for a in jaxviz.lint(f, *args) if a.rule == "layer-checkpoint")
+    assert line in line_of(advice)
+    assert new in advice.fix
+
+
+def test_what_a_library_computes_for_an_expression_is_wrapped_as_a_whole():
+    f, args = PROGRAMS["flax"]()
+    fixes = {line_of(a).strip(): a.fix for a in jaxviz.lint(f, *args) if a.rule == "cheap-recompute"}
+    assert "`nn.LayerNorm()(x)`" in fixes["h = nn.LayerNorm()(x)"]
+    assert "flax.linen.remat" in fixes["h = nn.LayerNorm()(x)"]

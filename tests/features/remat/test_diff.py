@@ -1,0 +1,389 @@
+"""Plans around calls and bodies of scans: pasted as the diff says, JAX does what was promised."""
+
+import importlib.util
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from test_remat_plan import held_by_jax
+
+import jaxviz
+from jaxviz.derivation import derive
+from jaxviz.features.remat.search import Search
+
+_NUMBERS = itertools.count()
+HEAD = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+"""
+BLOCK = """
+def attention(p, x):
+    q, k, v = x @ p["q"], x @ p["k"], x @ p["v"]
+    probs = jax.nn.softmax(q @ k.swapaxes(-1, -2), -1)
+    return probs @ v
+
+def block(p, x):
+    x = x + attention(p, x)
+    h = jnp.tanh(x @ p["w1"])
+    return x + jnp.sin(h * h) @ p["w2"]
+"""
+PROGRAMS = {
+    "scanned": HEAD
+    + BLOCK
+    + """
+def loss(params, x):
+    def step(x, p):
+        return block(p, x), None
+    x, _ = lax.scan(step, x, params)
+    return jnp.mean(x**2)
+""",
+    "unrolled": HEAD
+    + BLOCK
+    + """
+def loss(params, x):
+    for i in range(6):
+        p = jax.tree.map(lambda w: w[i], params)
+        x = block(p, x)
+    return jnp.mean(x**2)
+""",
+    "two_calls_in_a_line": HEAD
+    + BLOCK
+    + """
+def loss(params, x):
+    at = lambda i: jax.tree.map(lambda w: w[i], params)
+    x = block(at(1), block(at(0), x)) + block(at(2), x); é = x
+    return jnp.mean(é**2)
+""",
+    "no_import_of_jax": """
+from jax import lax, nn
+import jax.numpy as jnp
+
+def loss(params, x):
+    w = params["w1"][0] @ params["w2"][0]
+    def body(i, x):
+        h = nn.gelu(x @ w)
+        return x + jnp.sin(h) * h
+    return jnp.mean(lax.fori_loop(0, 6, body, x) ** 2)
+""",
+    "methods": HEAD
+    + BLOCK
+    + """
+class Layer:
+    def __init__(self, p):
+        self.p = p
+    def mix(self, x):
+        h = jnp.tanh(x @ self.p["w1"])
+        return x + jnp.sin(h * h) @ self.p["w2"]
+
+def loss(params, x):
+    for i in range(6):
+        layer = Layer(jax.tree.map(lambda w: w[i], params))
+        x = layer.mix(
+            x
+        )
+    return jnp.mean(x**2)
+""",
+}
+
+
+PROGRAMS["no end of the last line"] = PROGRAMS["scanned"].rstrip("\n")
+
+
+def arguments(width=16, hidden=64, rows=32, layers=6):
+    shapes = {
+        "q": (width, width),
+        "k": (width, width),
+        "v": (width, width),
+        "w1": (width, hidden),
+        "w2": (hidden, width),
+    }
+    key = jax.random.key(0)
+    params = {name: jax.random.normal(key, (layers, *s)) * 0.1 for name, s in shapes.items()}
+    return params, jax.random.normal(key, (rows, width))
+
+
+@pytest.fixture
+def module(tmp_path):
+    """From source to a module that is in a file of its own."""
+
+    def write(source):
+        path = tmp_path / f"model_{next(_NUMBERS)}.py"
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        return made
+
+    return write
+
+
+def applied(diff, folder):
+    """The files after `git apply`, which takes the diff as it stands."""
+    subprocess.run(["git", "apply", "--check", "-"], input=diff + "\n", text=True, cwd=folder, check=True)
+    subprocess.run(["git", "apply", "-"], input=diff + "\n", text=True, cwd=folder, check=True)
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("bound", [{"work": "100%"}, {"work": "5%"}, {}])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = module(PROGRAMS[name])
+    args = arguments()
+    plan = jaxviz.plan_remat(own.loss, *args, **bound)
+    assert plan.regions
+    assert plan.peak_nbytes < plan.before.peak_nbytes
+    want = jax.jit(jax.grad(own.loss))(*args)
+    assert held_by_jax(plan.apply(own.loss), *args) == plan.nbytes
+    got = jax.jit(jax.grad(plan.apply(own.loss)))(*args)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    promised = plan.written.trade
+    applied(plan.code().partition("---")[1] + plan.code().partition("---")[2], tmp_path)
+    edited = module(Path(own.__file__).read_text())
+    found = Search(derive(edited.loss, *args), False)
+    assert found.written.nbytes == promised.nbytes
+    assert found.written.flops == promised.flops
+    assert found.written.peak_nbytes == pytest.approx(promised.peak_nbytes, rel=1e-3)
+    for a, b in zip(jax.tree.leaves(jax.jit(jax.grad(edited.loss))(*args)), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("name", ["unrolled", "methods"])
+def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypatch):
+    """Applied and pasted it keeps what the plan does, and the six numbers that say which branch is taken."""
+    monkeypatch.chdir(tmp_path)
+    own = module(PROGRAMS[name])
+    args = arguments(rows=256)
+    plan = jaxviz.plan_remat(own.loss, *args, work="100%")
+    want = jax.grad(own.loss)(*args)
+    code, promised = plan.code(in_branches=True), plan.written.trade
+    applied(code.partition("---")[1] + code.partition("---")[2], tmp_path)
+    pasted = module(Path(own.__file__).read_text()).loss
+    compiled = lambda f: jax.jit(jax.grad(f)).lower(*args).compile()
+    written = compiled(own.loss).memory_analysis().temp_size_in_bytes
+    for f, nbytes in ((plan.apply(own.loss, in_branches=True), plan.nbytes), (pasted, promised.nbytes)):
+        if jax.__version_info__ < (0, 12):  # that keeps what goes into a branch twice, and undoes no checkpoint
+            assert held_by_jax(f, *args) == nbytes + 6 * 4
+        made = compiled(f)
+        assert made.memory_analysis().temp_size_in_bytes < 0.6 * written
+        for a, b in zip(jax.tree.leaves(made(*args)), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_names_are_words(module):
+    plan = jaxviz.plan_remat(module(PROGRAMS["scanned"]).loss, *arguments(), work="5%")
+    names = re.findall(r'checkpoint_name\(.*, "(\w+)"\)', plan.code())
+    assert "attention_probs" in names or "block_h" in names or "block_x" in names
+    assert not any(n.startswith("jaxviz") for n in names)
+
+
+def test_a_file_that_has_changed_is_not_edited(module):
+    own = module(PROGRAMS["scanned"])
+    plan = jaxviz.plan_remat(own.loss, *arguments(), work="5%")
+    with open(own.__file__, "a") as f:
+        f.write("# one more line\n")
+    assert re.fullmatch(
+        r"# .*model_\d+\.py has changed since it was imported: import it again, and plan again\.", plan.code()
+    )
+
+
+def test_what_stands_in_a_library_is_said(module):
+    own = module(PROGRAMS["scanned"])
+    with LibrarysFile(own.__file__):
+        plan = jaxviz.plan_remat(own.loss, *arguments(), work="5%")
+        assert "stands where your source cannot put a checkpoint around it" in plan.code()
+
+
+class LibrarysFile:
+    """Meanwhile a file is a library's."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __enter__(self):
+        jaxviz.own_code(exclude=[self.file])
+
+    def __exit__(self, *_):
+        jaxviz.own_code()
+
+
+LIBRARIES = {
+    "linen": """
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+class Block(nn.Module):
+    hidden: int
+    @nn.compact
+    def __call__(self, x):
+        h = nn.tanh(nn.Dense(self.hidden)(nn.LayerNorm()(x)))
+        return x + nn.Dense(x.shape[-1])(jnp.sin(h) * h)
+
+class Model(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for i in range(6):
+            x = Block(64, name=f"layer_{i}")(x)
+        return x
+
+MODEL = Model()
+X = jnp.ones((32, 16))
+PARAMS = MODEL.init(jax.random.key(0), X)
+def loss(params, x):
+    return jnp.mean(MODEL.apply(params, x) ** 2)
+""",
+    "nnx": """
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+class Block(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.LayerNorm(16, rngs=rngs)
+        self.up, self.down = nnx.Linear(16, 64, rngs=rngs), nnx.Linear(64, 16, rngs=rngs)
+    def __call__(self, x):
+        h = nnx.tanh(self.up(self.norm(x)))
+        return x + self.down(jnp.sin(h) * h)
+
+rngs = nnx.Rngs(0)
+GRAPH, PARAMS = nnx.split([Block(rngs) for _ in range(6)])
+X = jnp.ones((32, 16))
+def loss(params, x):
+    for layer in nnx.merge(GRAPH, params):
+        x = layer(x)
+    return jnp.mean(x ** 2)
+""",
+    "equinox": """
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+class Block(eqx.Module):
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+    def __init__(self, key):
+        self.up, self.down = eqx.nn.Linear(16, 64, key=key), eqx.nn.Linear(64, 16, key=key)
+    def __call__(self, x):
+        h = jnp.tanh(jax.vmap(self.up)(x))
+        return x + jax.vmap(self.down)(jnp.sin(h) * h)
+
+PARAMS = [Block(key) for key in jax.random.split(jax.random.key(0), 6)]
+X = jnp.ones((32, 16))
+def loss(params, x):
+    for layer in params:
+        x = layer(x)
+    return jnp.mean(x ** 2)
+""",
+    "haiku": """
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+class Block(hk.Module):
+    def __call__(self, x):
+        h = jnp.tanh(hk.Linear(64)(x))
+        return x + hk.Linear(16)(jnp.sin(h) * h)
+
+def forward(x):
+    for _ in range(6):
+        block = Block()
+        x = block(x)
+    return x
+
+MODEL = hk.without_apply_rng(hk.transform(forward))
+X = jnp.ones((32, 16))
+PARAMS = MODEL.init(jax.random.key(0), X)
+def loss(params, x):
+    return jnp.mean(MODEL.apply(params, x) ** 2)
+""",
+}
+LIBRARIES["linen_setup"] = LIBRARIES["linen"].replace(
+    """    @nn.compact
+    def __call__(self, x):
+        for i in range(6):
+            x = Block(64, name=f"layer_{i}")(x)
+""",
+    """    def setup(self):
+        self.layers = [Block(64) for _ in range(6)]
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+""",
+)
+LIBRARIES["linen_scan"] = (
+    LIBRARIES["linen"]
+    .replace("def __call__(self, x):\n        h", "def __call__(self, x, _):\n        h")
+    .replace("(jnp.sin(h) * h)", "(jnp.sin(h) * h), None")
+    .replace(
+        """        for i in range(6):
+            x = Block(64, name=f"layer_{i}")(x)
+""",
+        """        Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=6)
+        x, _ = Layers(64, name="layers")(x, None)
+""",
+    )
+)
+_PENZAI = """
+import jax
+import jax.numpy as jnp
+from penzai import pz
+
+@pz.pytree_dataclass
+class Block(pz.nn.Layer):
+    up: jax.Array
+    down: jax.Array
+    def __call__(self, x, **_):
+        h = jnp.tanh(x @ self.up)
+        return x + (jnp.sin(h) * h) @ self.down
+
+KEYS = jax.random.split(jax.random.key(0), 6)
+PARAMS = [Block(jax.random.normal(k, (16, 64)), jax.random.normal(k, (64, 16))) for k in KEYS]
+X = jnp.ones((32, 16))
+def loss(params, x):
+    {call}
+    return jnp.mean(x ** 2)
+"""
+LIBRARIES["penzai"] = _PENZAI.format(call="for layer in params:\n        x = layer(x)")
+LIBRARIES["penzai_model"] = _PENZAI.format(call="model = pz.nn.Sequential(params)\n    x = model(x)")
+WAYS = {
+    "linen_setup": "[nn.remat(Block{})(64) for _ in range(6)]",
+    "linen_scan": "nn.scan(nn.remat(Block, prevent_cse=False{}), variable_axes",
+    "penzai": "gradient_checkpointing.Checkpointed(layer{})(x)",
+    "penzai_model": "x = pz.select(model).at_instances_of(Block).apply(",
+    "linen": "nn.remat(Block{})(64,", "nnx": "nnx.remat(lambda module, x: module(x){})(layer, x)",
+    "equinox": "eqx.filter_checkpoint(layer{})(x)", "haiku": "hk.remat(block{})(x)",
+}  # fmt: skip
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("work", ["30%", "2%"])
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_modules_are_checkpointed_as_their_library_does_it(module, name, work, tmp_path, monkeypatch):
+    pytest.importorskip(
+        {"linen": "flax", "nnx": "flax"}.get(name.partition("_")[0], name.partition("_")[0])
+    )  # the newest JAX is tested without libraries
+    monkeypatch.chdir(tmp_path)
+    own = module(LIBRARIES[name])
+    args = own.PARAMS, own.X
+    plan = jaxviz.plan_remat(own.loss, *args, work=work)
+    assert plan.regions
+    code = plan.code()
+    assert WAYS[name].format(", policy=SAVED" if "SAVED = " in code else "") in code
+    assert "site-packages" not in code
+    applied("---" + code.partition("---")[2], tmp_path)
+    edited = module(Path(own.__file__).read_text())
+    found = Search(derive(edited.loss, edited.PARAMS, edited.X), False).written
+    promised = plan.written.trade
+    assert (found.nbytes, found.flops) == (promised.nbytes, promised.flops)
+    assert found.peak_nbytes < plan.before.peak_nbytes
+    got, want = jax.jit(jax.grad(edited.loss))(*args), jax.jit(jax.grad(own.loss))(*args)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,257 @@
+"""Plans for a peak against all choices there are for checkpoints at the same places, and the bound on large ones."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxviz
+from benchmarks.remat_programs import llama
+from jaxviz.derivation import derive
+from jaxviz.features.remat import exhaustive
+from jaxviz.features.remat.forms import Form
+from jaxviz.features.remat.offload import read_offload
+from jaxviz.features.remat.search import Search
+
+
+def chain(ws, x):
+    for i in range(4):
+        x = jnp.sin(x @ ws[i]) * (i + 2.0)
+    return jnp.sum(x)
+
+
+def branching(ws, x):
+    a = jnp.tanh(x @ ws[0])
+    b = jnp.sin(a) @ ws[1]
+    c = jnp.cos(a * b)
+    return jnp.sum(c @ ws[2] * b)
+
+
+def step(x, w):
+    h = jnp.tanh(x @ w)
+    return x + jnp.sin(h @ w) * h
+
+
+def scanned(ws, x):
+    return jnp.sum(lax.scan(lambda x, w: (step(x, w), None), x, ws)[0])
+
+
+def unrolled(ws, x):
+    for i in range(4):
+        x = step(x, ws[i])
+    return jnp.sum(x)
+
+
+def random_program(seed, n):
+    """Values each of which is made of one or two of those before, in ways that cost and take much or little."""
+
+    def f(ws, x):
+        draw = np.random.default_rng(seed)
+        values = [x]
+        for _ in range(n):
+            a, b = (values[i] for i in draw.integers(0, len(values), 2))
+            kind = draw.integers(0, 5)
+            if kind == 0:
+                a = a @ ws[draw.integers(0, 3)]
+            elif kind == 1:
+                a = jnp.sin(a) * b
+            elif kind == 2:
+                a = jnp.exp(-a) + jnp.tile(b.mean(1, keepdims=True), (1, a.shape[1]))
+            elif kind == 3:
+                a = a @ (b.T @ a)
+            else:
+                a = jnp.tanh(a @ ws[draw.integers(0, 3)])
+            values.append(a)
+        return jnp.sum(values[-1] * values[-2])
+
+    return f
+
+
+HAND_MADE = {"chain": chain, "branching": branching, "scanned": scanned, "unrolled": unrolled}
+RANDOM = {f"random {n} {seed}": random_program(seed, n) for n in (3, 4, 5, 6) for seed in range(12)}
+PROGRAMS = HAND_MADE | RANDOM
+UP_TO_10_VALUES = [
+    *HAND_MADE,
+    "random 3 0",
+    "random 3 1",
+    "random 3 2",
+    "random 4 2",
+    "random 4 3",
+    "random 5 3",
+    "random 6 11",
+]
+UP_TO_6_VALUES = ["branching", "scanned", "unrolled", "random 3 0", "random 3 3", "random 4 0", "random 3 5"]
+X = jnp.linspace(0.0, 1.0, 48 * 16).reshape(48, 16)
+
+
+def inputs(f):
+    ws = jnp.ones((4, 16, 16)) / 16
+    return (ws if f is scanned else list(ws)), X
+
+
+def every_trade(search, regions):
+    """What each choice for checkpoints around some regions comes to, each derived and measured."""
+    ways = []
+    for part in search.outer_parts(regions):
+        names = list(part.graph.candidates)
+        movable = list(part._movable)
+        choices = {
+            part.choice(held, moved)
+            for k in range(len(names) + 1)
+            for held in itertools.combinations(names, k)
+            for n in range(len(movable) + 1)
+            for moved in itertools.combinations(movable, n)
+            if all(m in held for m in moved if isinstance(m, str))
+        }
+        ways.append([(part, c) for c in choices])
+    return [search.trial(Form(tuple(regions), choices)).trade for choices in itertools.product(*ways)]
+
+
+def held_against_all(f, offload, shares):
+    search = Search(derive(f, *inputs(f)), False, read_offload(offload))
+    trades = [t for regions in search.sets for t in every_trade(search, regions)]
+    lowest, highest = min(t.peak_nbytes for t in trades), search.opened.peak_nbytes
+    for share in shares:
+        room = int(lowest + share * (highest - lowest))
+        fitting = [t.work for t in trades if t.peak_nbytes <= room]
+        found = Search(derive(f, *inputs(f)), False, read_offload(offload))
+        best = found.fastest(lambda t, room=room: room - t.peak_nbytes)
+        assert best.trade.peak_nbytes <= room
+        assert found.bound.is_proved
+        assert best.trade.work <= min(fitting)
+        assert found.bound.least == best.trade.work
+
+
+@pytest.mark.parametrize("name", UP_TO_10_VALUES)
+def test_no_choice_takes_less_work(name):
+    held_against_all(PROGRAMS[name], None, (0.0, 0.2, 0.4, 0.6, 0.8))
+
+
+@pytest.mark.parametrize("name", UP_TO_6_VALUES)
+def test_no_choice_with_offloading_takes_less_work(name):
+    held_against_all(PROGRAMS[name], "1GB/s, 0.005TFLOP/s", (0.0, 0.3, 0.6))
+
+
+@pytest.mark.parametrize("offload", [None, "1GB/s, 0.005TFLOP/s"])
+def test_no_choice_has_a_lower_peak_for_its_work(offload, monkeypatch):
+    monkeypatch.setattr(exhaustive, "_TRIALS", 150)
+    for name in UP_TO_10_VALUES if offload is None else UP_TO_6_VALUES:
+        f = PROGRAMS[name]
+        search = Search(derive(f, *inputs(f)), False, read_offload(offload))
+        trades = [t for regions in search.sets for t in every_trade(search, regions)]
+        for share in (0.0, 0.6):
+            most = int(share * max(t.work for t in trades))
+            found = Search(derive(f, *inputs(f)), False, read_offload(offload))
+            best = found.lowest(most)
+            assert (best is None) == (not any(t.work <= most for t in trades))
+            if best is not None:
+                assert best.trade.work <= most
+                assert best.trade.peak_nbytes <= min(t.peak_nbytes for t in trades if t.work <= most)
+                assert found.bound.least == best.trade.peak_nbytes
+                assert found.bound.is_proved
+
+
+def test_a_bound_on_the_peak_is_no_higher_than_the_lowest():
+    """Where all choices are looked at, the bound that is used for more of them is held against the lowest peak there is."""
+    for name in ["scanned", "unrolled", *UP_TO_10_VALUES[4:]]:
+        f = PROGRAMS[name]
+        search = Search(derive(f, *inputs(f)), False)
+        trades = [t for regions in search.sets for t in every_trade(search, regions)]
+        for work in sorted({t.work for t in trades})[::5]:
+            lowest = min(t.peak_nbytes for t in trades if t.work <= work)
+            assert exhaustive.least_peak(search, search.sets, work) <= lowest
+
+
+def test_the_gap_to_the_lowest_peak_is_said(monkeypatch):
+    monkeypatch.setattr(exhaustive, "_SETS", 0)
+    case = llama(8, True)
+    for work in ("5%", "20%"):
+        plan = jaxviz.plan_remat(case.plain, *case.args, work=work)
+        bound = plan._search.bound
+        assert not bound.is_proved
+        assert 0 < bound.least < plan.peak_nbytes <= 1.05 * bound.least
+        said = bound.note(plan.after, 1)
+        assert said in plan.notes
+        assert said.startswith("The peak is at most ")
+        assert said.endswith("% higher than with any plan with checkpoints at the places that were tried.")
+
+
+def test_outcomes_are_those_of_each_choice():
+    for f, offload in ((branching, None), (scanned, "1GB/s"), (unrolled, "1GB/s")):
+        search = Search(derive(f, *inputs(f)), False, read_offload(offload))
+        for part in search.outer_parts(search.sets[0]):
+            every = part.every_outcome
+            assert len(every.sets) <= part.n_outcomes
+            for i in range(0, len(every.sets), 7):
+                choice = every.choice(part, i)
+                assert (choice.nbytes, choice.work) == (every.nbytes[i], every.work[i])
+                assert every.certain[i] <= choice.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "offload", "share", "n_values"),
+    [
+        ("random 6 10", None, 0.5, 18),
+        ("random 5 10", None, 0.3, 17),
+        ("random 6 1", None, 0.7, 17),
+        ("random 4 4", "1GB/s, 0.005TFLOP/s", 0.3, 10),
+        ("random 6 11", "1GB/s, 0.005TFLOP/s", 0.6, 10),
+    ],
+)
+def test_as_many_values_as_are_looked_through(name, offload, share, n_values, monkeypatch):
+    """Of 262,144 choices, or 59,049 with offloading, a few hundred of those that take less work than the plan are derived: none fits."""
+    monkeypatch.setattr(exhaustive, "_TRIALS", 600)
+    monkeypatch.setattr(exhaustive, "_EQUATIONS", 20_000)
+    f = PROGRAMS[name]
+    search = Search(derive(f, *inputs(f)), False, read_offload(offload))
+    (part,) = search.whole_parts
+    assert len(part.graph.candidates) == n_values
+    draw = np.random.default_rng(0)
+    outcomes = part.every_outcome
+    trial = lambda i: search.trial(Form((search.whole,), ((part, outcomes.choice(part, int(i))),)))
+    lowest = min(trial(i).trade.peak_nbytes for i in draw.choice(len(outcomes.work), 100))
+    room = int(lowest + share * (search.opened.peak_nbytes - lowest))
+    best = search.fastest(lambda t: room - t.peak_nbytes)
+    assert search.bound.is_proved
+    less = np.flatnonzero(outcomes.work < best.trade.work)
+    for i in draw.choice(less, size=min(len(less), 200), replace=False):
+        assert trial(i).trade.peak_nbytes > room
+
+
+def test_what_was_not_looked_at_is_bounded(monkeypatch):
+    monkeypatch.setattr(exhaustive, "_SETS", 0)
+    case = llama(8, True)
+    search = Search(derive(case.plain, *case.args), False)
+    written = search.opened.peak_nbytes
+    lowest = search.lowest(10**30).trade.peak_nbytes
+    for share in (0.1, 0.3, 0.6):
+        best = search.fastest(lambda t, share=share: int(lowest + share * (written - lowest)) - t.peak_nbytes)
+        assert not search.bound.is_proved
+        assert search.bound.least <= best.trade.work
+        assert search.bound.gap(best.trade, search.plain_flops) <= 0.05
+        if best.trade.work > search.bound.least:
+            assert (
+                "% more FLOPs than with any plan with checkpoints at the places that were tried."
+                in search.bound.note(best.trade, search.plain_flops)
+            )
+
+
+def test_the_bound_is_said():
+    plan = jaxviz.plan_remat(
+        scanned, *inputs(scanned), memory=int(0.7 * jaxviz.memory(scanned, *inputs(scanned)).peak_nbytes)
+    )
+    assert "each choice was looked at." in " ".join(str(plan).split())
+
+
+@pytest.mark.parametrize("n_spots", [1, 4])
+def test_bounds_are_no_higher_than_the_best(n_spots, monkeypatch):
+    """Where all choices are looked at, the bound that is used for more of them is held against the least work there is."""
+    f = scanned if n_spots == 1 else unrolled
+    search = Search(derive(f, *inputs(f)), False)
+    trades = [t for regions in search.sets for t in every_trade(search, regions)]
+    for room in sorted({t.peak_nbytes for t in trades})[::7]:
+        least = min(t.work for t in trades if t.peak_nbytes <= room)
+        bound = exhaustive.least_bound(search, search.sets, lambda t, room=room: room - t.peak_nbytes)
+        assert bound <= least

@@ -1,0 +1,84 @@
+"""Plans that save more in some layers of a loop than in others, as a policy that depends on the index."""
+
+import pytest
+from test_diff import BLOCK, HEAD, arguments, module  # noqa: F401
+from test_written_checkpoints import holds
+
+import jaxviz
+from jaxviz.derivation import derive
+from jaxviz.features.remat.search import Search
+
+LOOPS = {
+    "range": ("for i in range(12):\n        x = block(at(params, i), x)", "for i in range(12):", "i"),
+    "enumerate": (
+        "for k, n in enumerate(range(12)):\n        x = block(at(params, n), x)",
+        "for k, n in enumerate(range(12)):",
+        "k",
+    ),
+    "pairs": (
+        "for m, n in zip(range(12), range(12)):\n        x = block(at(params, m), x)",
+        "for i, (m, n) in enumerate(zip(range(12), range(12))):",
+        "i",
+    ),
+    "one": ("for n in list(range(12)):\n        x = block(at(params, n), x)", "for i, n in enumerate(list(range(12))):", "i"),
+}  # fmt: skip
+LOOPS["changed"] = (
+    "for i in range(12):\n        x = block(at(params, i), x)\n        i = 0",
+    "for layer_index, i in enumerate(range(12)):",
+    "layer_index",
+)
+OTHERS = {
+    "conditional": "for i in range(24):\n        if i % 2:\n            x = block(at(params, i // 2), x)",
+    "nested": "for i in range(3):\n        for k in range(4):\n            x = block(at(params, 4 * i + k), x)",
+    "breaks": "for i in range(24):\n        if i == 12:\n            break\n        x = block(at(params, i), x)",
+}
+SOURCE = """
+def at(params, n):
+    return jax.tree.map(lambda w: w[n], params)
+
+def loss(params, x):
+    {loop}
+    return jnp.mean(x**2)
+"""
+
+
+def planned(own):
+    """With a fifth of the peak that checkpoints can take away given back."""
+    args = arguments(layers=12)
+    search = Search(derive(own.loss, *args), False)
+    least, most = min(t.trade.peak_nbytes for t in search.samples()), search.opened.peak_nbytes
+    return jaxviz.plan_remat(own.loss, *args, memory=least + (most - least) // 5), args
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    source, loop, index = LOOPS[name]
+    own = module(HEAD + BLOCK + SOURCE.format(loop=source))
+    plan, args = planned(own)
+    code = holds(own, plan, args, module, tmp_path)
+    assert loop in code
+    assert f"jax.checkpoint(block, policy=SAVED if {index} < " in code
+    assert " else SAVED_2)(at(params, " in code
+    assert plan.written.trade.peak_nbytes <= plan.peak_nbytes * 1.02
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("name", OTHERS)
+def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    own = module(HEAD + BLOCK + SOURCE.format(loop=OTHERS[name]))
+    plan, args = planned(own)
+    code = holds(own, plan, args, module, tmp_path)
+    assert "jax.checkpoint(block, policy=SAVED)(" in code
+    assert "# plan.apply, which can also save what no name in your source stands for" in code
+
+
+def test_a_function_that_is_called_twice_has_no_index(module):  # noqa: F811
+    own = module(
+        HEAD + BLOCK + SOURCE.format(loop=LOOPS["range"][0]).replace("loss(", "half(").replace("jnp.mean(x**2)", "x").replace("12", "6")
+        + "\ndef loss(params, x):\n    for _ in range(2):\n        x = half(params, x)\n    return jnp.mean(x**2)\n"
+    )  # fmt: skip
+    plan, _ = planned(own)
+    assert " if i < " not in plan.code()

@@ -1,0 +1,260 @@
+"""Plans that move values to the host: what JAX then holds and where, what XLA makes of it, and what is said of the transfer."""
+
+import importlib.util
+import itertools
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from test_diff import PROGRAMS, applied, arguments
+
+import jaxviz
+from jaxviz.derivation import derive
+from jaxviz.features.remat.offload import Offload, read_offload
+from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.verify import Compiled
+
+FAST = "900GB/s, 0.001TFLOP/s"
+"""A transfer that costs next to nothing beside computing."""
+_NUMBERS = itertools.count()
+
+
+def layer(x, w):
+    h = jnp.tanh(x @ w)
+    return x + jnp.sin(h) * h
+
+
+def scanned(ws, x):
+    return jnp.sum(lax.scan(lambda x, w: (layer(x, w), None), x, ws)[0])
+
+
+def unrolled(ws, x):
+    for i in range(6):
+        x = layer(x, ws[i])
+    return jnp.sum(x)
+
+
+def whole(ws, x):
+    """Nothing in it is repeated."""
+    x = jnp.tanh(x @ ws[0])
+    x = jnp.sin(x @ ws[1]) * 2.0
+    x = jnp.cos(x @ ws[2]) + jnp.sin(x)
+    x = jnp.exp(x @ ws[3] * 0.1)
+    return jnp.sum(jnp.cos(x @ ws[4]))
+
+
+PROGRAM = {"scanned": scanned, "unrolled": unrolled, "whole": whole}
+
+
+def inputs(dtype=jnp.float32):
+    return jnp.ones((6, 64, 64), dtype) / 64, jnp.linspace(0.0, 1.0, 256 * 64, dtype=dtype).reshape(256, 64)
+
+
+def held_by_jax(f, *args):
+    """Bytes of what `jax.vjp`'s function keeps, by the kind of memory that they are in."""
+    _, pull = jax.vjp(lambda p: f(p, *args[1:]), args[0])
+    found = {"device": 0, "pinned_host": 0}
+    for x in {id(x): x for x in jax.tree.leaves(pull)}.values():
+        found[x.sharding.memory_kind] += x.nbytes
+    return found
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("bound", [{"work": "30%"}, {"memory": 0.0}, {"memory": 0.2}])
+@pytest.mark.parametrize("name", PROGRAM)
+def test_jax_holds_on_the_host_what_was_planned(name, bound):
+    f = PROGRAM[name]
+    with jax.enable_x64(True):
+        args = inputs(jnp.float64)
+        if "memory" in bound:
+            lowest = jaxviz.plan_remat(f, *args, work="300%", offload=FAST).peak_nbytes
+            written = jaxviz.memory(f, *args).peak_nbytes
+            bound = {"memory": int(lowest + bound["memory"] * (written - lowest))}
+        plan = jaxviz.plan_remat(f, *args, offload=FAST, **bound)
+        g = plan.apply(f)
+        assert plan.offloaded > 0
+        assert held_by_jax(g, *args) == {"device": plan.nbytes, "pinned_host": plan.offloaded}
+        assert jaxviz.derive(g, *args).check().agrees
+        assert jaxviz.memory(g, *args).peak_nbytes == plan.peak_nbytes
+        want = jax.grad(f)(*args)
+        for gradient in (jax.grad(g), jax.jit(jax.grad(g))):
+            np.testing.assert_allclose(gradient(*args), want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PROGRAM)
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+def test_it_takes_no_more_work_than_without(name, share):
+    f, args = PROGRAM[name], inputs()
+    lowest = jaxviz.plan_remat(f, *args, work="300%").peak_nbytes
+    room = int(lowest + share * (jaxviz.memory(f, *args).peak_nbytes - lowest))
+    plan = lambda **offload: jaxviz.plan_remat(f, *args, memory=room, **offload)
+    for offload in (FAST, "50GB/s"):
+        with_it = plan(offload=offload)
+        assert with_it.peak_nbytes <= room
+        assert with_it.after.work == with_it.flops + int(read_offload(offload).flops_per_byte * with_it.offloaded)
+        assert with_it.after.work <= plan().after.work
+
+
+def test_what_a_loop_carries_is_offloaded_too():
+    plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload=FAST)
+    carries = 6 * 256 * 64 * 4
+    assert plan.nbytes < carries <= plan.offloaded
+    assert any(s.offloaded and s.expression == "an input" and s.nbytes == carries for s in plan.saved)
+
+
+def test_a_slow_transfer_is_not_worth_it():
+    plan = jaxviz.plan_remat(scanned, *inputs(), work="50%", offload="1MB/s")
+    assert not plan.offloaded
+    assert not plan.transfer_seconds
+    assert "offloads" not in plan.summary
+    without = jaxviz.plan_remat(scanned, *inputs(), work="50%")
+    assert (plan.peak_nbytes, plan.flops) == (without.peak_nbytes, without.flops)
+
+
+def test_what_is_moved_and_for_how_long_is_said():
+    plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload="2MB/s, 1MFLOP/s")
+    seconds = 2 * plan.offloaded / 2e6
+    assert plan.transfer_seconds == pytest.approx(seconds)
+    assert f"to the host's memory, {1e3 * seconds:.3g} ms there and back at 0.002 GB/s" in plan.summary
+    text = " ".join(str(plan).split())
+    assert "That the transfer overlaps with computation is not assumed: it was not measured." in text
+    assert "counts as the 1 FLOPs that the device could do meanwhile at 1e-06 TFLOP/s." in text
+    assert plan.to_dict()["offloaded"] == plan.offloaded
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("name", PROGRAM)
+def test_the_compiler_that_offloads_nothing_is_told_on(name):
+    plan = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%", offload=FAST)
+    found = plan.verify()
+    assert not found.happened
+    assert found.summary.startswith("Nothing was offloaded: XLA on cpu leaves on the device the ")
+    assert str(found).startswith("Nothing was offloaded")
+    without = jaxviz.plan_remat(PROGRAM[name], *inputs(), work="200%").verify()
+    assert "offloaded" not in without.summary
+
+
+def test_what_the_compiler_offloads_is_read_from_what_it_made():
+    plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload=FAST)
+    found = plan.verify()
+    assert not found.after.moves
+    there = Compiled(found.after.peak_nbytes, found.before.temporaries // 2, found.after.flops, 4096, True)
+    happened = type(found)(found.function, "cpu", found.before, there, found.modelled)
+    assert happened.happened
+    assert happened.summary.endswith(", 4.0 KiB in the host's memory")
+
+
+@pytest.mark.parametrize("name", ["scanned", "unrolled"])
+def test_an_accelerator_is_told_to_move_as_much_as_by_jaxs_policy(name):
+    """What is lowered for one has JAX's annotation for each value that is moved there, and for each that is brought back."""
+    f, args = PROGRAM[name], inputs()
+    plan = jaxviz.plan_remat(f, *args, work="100%", offload=FAST)
+    lowered = jax.jit(jax.grad(plan.apply(f))).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+    each = sum(s.offloaded for s in plan.saved) * (1 if name == "scanned" else 6)
+    for kind in ("pinned_host", "device"):
+        assert lowered.count(f'_xla_buffer_placement = "{kind}"') >= each
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("name", ["scanned", "unrolled", "no_import_of_jax"])
+def test_the_code_keeps_what_it_promised(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def imported():
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
+        return made
+
+    path = Path(tmp_path / f"offloading_{next(_NUMBERS)}.py")
+    path.write_text(PROGRAMS[name])
+    own = imported()
+    args = arguments()
+    plan = jaxviz.plan_remat(own.loss, *args, work="1%", offload=FAST)
+    assert plan.offloaded
+    code = plan.code()
+    assert "save_and_offload_only_these_names(" in code
+    want = jax.jit(jax.grad(own.loss))(*args)
+    applied("".join(code.partition("---")[1:]), tmp_path)
+    edited = imported()
+    promised = plan.written.trade
+    found = Search(derive(edited.loss, *args), False, read_offload(FAST)).written
+    assert (found.nbytes, found.offloaded, found.flops) == (promised.nbytes, promised.offloaded, promised.flops)
+    assert held_by_jax(edited.loss, *args) == {"device": found.nbytes, "pinned_host": found.offloaded}
+    for a, b in zip(jax.tree.leaves(jax.jit(jax.grad(edited.loss))(*args)), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.values
+def test_the_code_for_one_checkpoint_offloads_too():
+    plan = jaxviz.plan_remat(whole, *inputs(), work="2%", offload=FAST)
+    code = plan.code()
+    assert 'offload_dst="pinned_host"' in code
+    assert "there and back at 900 GB/s\n" in code
+    edited = {}
+    exec(compile(plan.written.files[__file__], __file__, "exec"), edited)
+    promised = plan.written.trade
+    assert held_by_jax(edited["whole"], *inputs()) == {"device": promised.nbytes, "pinned_host": promised.offloaded}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("fast", ValueError),
+        ("50", ValueError),
+        ("50GB", ValueError),
+        ("50 Gib/h", ValueError),
+        ("-50GB/s", ValueError),
+        ("0GB/s", ValueError),
+        (0, ValueError),
+        (-1.0, ValueError),
+        ("50GB/s, fast", ValueError),
+        ("50GB/s, 0TFLOP/s", ValueError),
+        ("50GB/s,", ValueError),
+        (float("nan"), ValueError),
+        ([50], TypeError),
+        (1j, TypeError),
+    ],
+)
+def test_what_is_no_bandwidth_is_named(given, error):
+    with pytest.raises(error, match=r"offload is an amount of bytes per second, such as '50GB/s', or True"):
+        jaxviz.plan_remat(scanned, *inputs(), offload=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "bandwidth", "speed"),
+    [
+        ("50GB/s", 5e10, 1e14),
+        (2e9, 2e9, 1e14),
+        ("1.5 GiB/s, 300 TFLOPs", 1.5 * 2**30, 3e14),
+        ("1TB/s,2PFLOP/s", 1e12, 2e15),
+    ],
+)
+def test_bandwidths(given, bandwidth, speed):
+    assert read_offload(given) == Offload(bandwidth, speed, speed_is_given="," in str(given))
+
+
+@pytest.mark.values
+def test_what_the_device_does_is_measured():
+    found = read_offload(True)
+    assert found.is_measured
+    assert 1e7 < found.bandwidth < 1e14
+    assert 1e7 < found.speed < 1e17
+    assert "measured here" in found.described(10**9)
+    assert "TFLOP/s measured here" in found.note
+
+
+def test_what_devices_hold_apart_is_not_offloaded():
+    from device_programs import LINE
+    from jax.sharding import PartitionSpec as P
+
+    @partial(jax.shard_map, mesh=LINE, in_specs=(P(), P("i")), out_specs=P())
+    def f(w, x):
+        return lax.psum(jnp.sum(jnp.sin(jnp.tanh(x @ w) @ w)), "i")
+
+    plan = jaxviz.plan_remat(f, jnp.eye(8), jnp.ones((64, 8)), work="200%", offload=FAST)
+    assert not plan.offloaded

@@ -1,0 +1,71 @@
+/** A line of a program as text, in the notation of jaxprs, with the parts of it that are coloured. */
+
+export type TokenKind =
+  | "variable"
+  | "type"
+  | "primitive"
+  | "collective"
+  | "axis"
+  | "param"
+  | "donated"
+  | "literal"
+  | "keyword"
+  | "label"
+  | "peek";
+
+export interface Token {
+  from: number;
+  to: number;
+  kind: TokenKind;
+  /** The variable that it names. */
+  variable?: number;
+  /** Whether the variable is bound here: made, or an input. */
+  isBinder?: boolean;
+  /** What it stands for in short. */
+  title?: string;
+  /** A class of its own. */
+  name?: string;
+}
+
+/** Longer params are cut, so that the operands behind them stay in sight; the title has them whole. */
+const LONG_PARAMS = 28;
+
+export class LineText {
+  readonly tokens: Token[] = [];
+
+  constructor(public text = "") {}
+
+  add(text: string, kind?: TokenKind, more: Partial<Token> = {}): void {
+    const from = this.text.length;
+    this.text += text.replace(/[\n\r\u2028\u2029]/g, " ");
+    if (kind) this.tokens.push({ from, to: this.text.length, kind, ...more });
+  }
+
+  /** Params in brackets: whole, or as many as fit. The first is always there where it says along which axes. */
+  params(params: readonly string[], isFull: boolean, hasAxis = false): void {
+    if (params.length === 0) return;
+    const all = params.join(" ");
+    const isShort = isFull || all.length <= LONG_PARAMS;
+    const text = isShort ? all : shortened(params, hasAxis ? 1 : 0);
+    const more = isShort ? {} : { title: params.join("\n") };
+    const axis = hasAxis ? params[0]! : "";
+    this.add("[", "param", more);
+    if (axis) this.add(axis, "axis", more);
+    this.add(`${text.slice(axis.length)}]`, "param", more);
+  }
+
+  /** The part that stands at a column. */
+  at(column: number): Token | undefined {
+    return this.tokens.find(({ from, to }) => from <= column && column < to);
+  }
+}
+
+/** As many whole params as fit, and `…` for the rest. */
+function shortened(params: readonly string[], always: number): string {
+  let text = "";
+  for (const [i, param] of params.entries()) {
+    if (i >= always && text.length + param.length > LONG_PARAMS - 8) break;
+    text += `${param} `;
+  }
+  return `${text}…`;
+}

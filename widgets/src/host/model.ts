@@ -1,0 +1,24 @@
+/** What a notebook gives to each widget, as anywidget says; hosts leave out what is marked so. */
+
+interface Notebook {
+  /** JupyterLab's has it; null where there is none any more. */
+  kernel?: { status?: string; interrupt?(): Promise<void> } | null;
+  get_model?(id: string): Promise<Pick<WidgetModel, "get" | "comm_live"> | undefined>;
+}
+
+export interface WidgetModel {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  send?(content: unknown): void;
+  on(event: string, callback: (content: never, buffers: never) => void): void;
+  off(event: string, callback?: (content: never, buffers: never) => void): void;
+  /** Whether a kernel is behind it, where the host knows. */
+  comm_live?: boolean;
+  widget_manager?: Notebook;
+}
+
+export interface Host {
+  model: WidgetModel;
+  el: HTMLElement;
+}

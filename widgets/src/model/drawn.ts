@@ -1,0 +1,21 @@
+/** The memory over time of a setting of the switches, as Python has it. */
+
+import type { DrawnMemory } from "../wire/explorer.generated";
+import { MEMORY_KINDS } from "../wire/schema";
+import type { Timeline } from "./timeline";
+
+export function timelineOf({ turn, what, row, buffers, texts }: DrawnMemory): Timeline {
+  return {
+    steps: what.map((text, i) => ({ what: texts[text]!, row: row[i]!, isBackward: i >= turn })),
+    buffers: buffers.map(([nbytes, kind, born, last, row, name, type]) => ({
+      nbytes,
+      kind: MEMORY_KINDS[kind]!,
+      born,
+      last,
+      row,
+      name: texts[name]!,
+      type: texts[type]!,
+      residuals: [],
+    })),
+  };
+}

@@ -1,0 +1,89 @@
+/** What stands in the table of the switches: groups of values, what their switches lead to, and in which order. */
+
+import { formatRepeated } from "../ui/format";
+import { sortedBy } from "../ui/sorting";
+import type { TriedTrade } from "../wire/explorer.generated";
+import { sumOf } from "./groups";
+import type { Setting, Settings } from "./settings";
+
+/** A row of the table: a value, or those that are one expression's in repeated layers, calls and iterations. */
+export interface Row {
+  group: number;
+  /** The values that its switch is of. */
+  values: readonly number[];
+  /** How many of them are saved. */
+  saved: number;
+  what: string;
+  type: string;
+  nbytes: number;
+  row: number;
+  /** What its switch leads to. */
+  next: Setting;
+  /** Whether it is one of a group that is open. */
+  isInside: boolean;
+}
+
+/** What a switch changes; null where that is not known. */
+export type Difference = TriedTrade | null;
+
+/** The groups that the checkpoints of a setting can save. */
+export function rowsOf(settings: Settings, setting: Setting): Row[] {
+  const { groups, values } = settings.table;
+  const members = new Map<number, number[]>();
+  for (const value of settings.held(setting.regions)) {
+    const group = values.group[value]!;
+    members.set(group, [...(members.get(group) ?? []), value]);
+  }
+  return [...members].map(([group, of]) => rowOf(settings, setting, group, of, groups[group]!, false));
+}
+
+/** The same with one row for each of its values. */
+export function unfolded(settings: Settings, setting: Setting, row: Row): Row[] {
+  return row.values.map((value) =>
+    rowOf(settings, setting, row.group, [value], settings.table.groups[row.group]!, true),
+  );
+}
+
+function rowOf(
+  settings: Settings,
+  setting: Setting,
+  group: number,
+  values: readonly number[],
+  { what, type }: { what: string; type: string },
+  isInside: boolean,
+): Row {
+  const saved = values.filter((value) => setting.saved.has(value)).length;
+  return {
+    group,
+    values,
+    saved,
+    what,
+    type: formatRepeated(values.length, type),
+    nbytes: sumOf(values, (value) => settings.table.values.nbytes[value]!),
+    row: settings.table.values.row[values[0]!]!,
+    next: settings.with(setting, values, saved < values.length),
+    isInside,
+  };
+}
+
+/** What a switch changes: what it leads to, less what is set. */
+export function differenceOf(now: TriedTrade | null, next: TriedTrade | null): Difference {
+  return now && next && [next[0] - now[0], next[1] - now[1], next[2] - now[2]];
+}
+
+export type SortKey = "saved" | "what" | "type" | "nbytes" | "peak" | "kept" | "work" | "row";
+
+const ORDER: Partial<Record<SortKey, number>> = { peak: 0, kept: 1, work: 2 };
+
+/** Rows by a column, those alike in it in the order of the program; a switch that is not known comes last. */
+export function sortedRows(
+  rows: readonly Row[],
+  key: SortKey,
+  descending: boolean,
+  difference: (row: Row) => Difference,
+): Row[] {
+  const i = ORDER[key];
+  const unknown = descending ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY;
+  const cell = (r: Row) => (i === undefined ? r[key as "nbytes"] : (difference(r)?.[i] ?? unknown));
+  return sortedBy(rows, cell, (r) => r.values[0]!, descending);
+}

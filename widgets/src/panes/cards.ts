@@ -1,0 +1,59 @@
+/** The largest of what is kept, a card each: the expression, where it is, why it is kept, and what would help. */
+
+import { type Kept, overviewOf } from "../model/overview";
+import type { Change, State } from "../state/state";
+import { button, h } from "../ui/dom";
+import { formatBytes, formatCount, percent, plural } from "../ui/format";
+import { marked } from "./residuals";
+
+const CARDS = 3;
+
+export class CardsPane {
+  readonly element = h("div", { class: "jv-cards", role: "list", "aria-label": "what is kept most" });
+
+  constructor(private readonly state: State) {
+    this.fill();
+  }
+
+  update(change: Change): void {
+    if (change === "whole" || change === "advice") this.fill();
+  }
+
+  private fill(): void {
+    const { kept } = overviewOf(this.state.model);
+    const total = kept.reduce((sum, { nbytes }) => sum + nbytes, 0);
+    this.element.replaceChildren(...kept.slice(0, CARDS).map((each) => this.card(each, total)));
+  }
+
+  private card(kept: Kept, total: number): HTMLElement {
+    const { model } = this.state;
+    const share = percent((100 * kept.nbytes) / Math.max(1, total));
+    const values = plural(kept.values, "value");
+    const times = kept.times > 1 ? `${values}, ${formatCount(kept.times)} times` : values;
+    const advice = this.state.advised?.cards[kept.index] ?? "";
+    const name = button(h("code", {}, kept.label), () => this.state.openResiduals(kept.residuals), {
+      class: "jv-card-name",
+      title: `${kept.label}\nShow it in the equations, forward beside backward`,
+      "data-testid": "card-open",
+    });
+    return h(
+      "div",
+      {
+        class: "jv-card",
+        role: "listitem",
+        "data-testid": "card",
+        onpointerenter: () => this.state.pointTo(kept.place),
+        onpointerleave: () => this.state.pointTo(null),
+      },
+      name,
+      h(
+        "div",
+        { class: "jv-card-size" },
+        h("strong", {}, `${formatBytes(kept.nbytes)}, ${share}`),
+        ` of what is kept: ${times}, at ${model.placeText(kept.place)}`,
+      ),
+      h("p", {}, ...marked(kept.reason)),
+      advice && h("p", { class: "jv-card-advice" }, ...marked(advice)),
+    );
+  }
+}

@@ -1,0 +1,155 @@
+/** Written by `python tests/page/wire_types.py` from `jaxviz/features/debugger/messages.py`, which says more: not to be edited. */
+
+/** A variable where it is bound: `of` is what it is the cotangent of, `label` what an input is for; empty where it is nothing. */
+export type Variable = [name: string, type: string, of: string, label: string];
+
+/** A line of the user's source. */
+export type SourceLine = [file: number, line: number];
+
+/** A line of the user's source, and the expression there: lines from 1, or 0 where it is not known, and characters from 0. */
+export type Written = [file: number, line: number, startLine: number, start: number, endLine: number, end: number];
+
+/** A line that led to an equation, and the function that it stands in. */
+export type Call = [file: number, line: number, name: string];
+
+/** An equation: its results, primitive, params as `name=value`, operands, line and expression, and by label the programs that can be stepped into. */
+export interface Row {
+  o: Variable[];
+  p: string;
+  q?: string[];
+  i: string[];
+  a?: Written;
+  n?: Record<string, number>;
+}
+
+/** A program that the run comes to. */
+export interface StepProgram {
+  stage: string;
+  inputs: Variable[];
+  results: string[];
+  rows: Row[];
+}
+
+/** A stage, and the number of its program. */
+export interface StepStage {
+  name: string;
+  program: number;
+}
+
+/** Consecutive lines of a source file, the first of which has number `first`. */
+export interface StepExcerpt {
+  first: number;
+  lines: string[];
+}
+
+/** A source file; `stops` are the lines at which a breakpoint can be. */
+export interface StepFile {
+  label: string;
+  path: string;
+  excerpts: StepExcerpt[];
+  stops: number[];
+}
+
+/** All that is stepped through, which is sent once. */
+export interface Programs {
+  title: string;
+  stages: StepStage[];
+  programs: StepProgram[];
+  files: StepFile[];
+}
+
+/** An equation on the way to where the run is; of a loop with its iteration, and how many there are, where that is known. */
+export interface StepLevel {
+  index: number;
+  body: string;
+  iteration: number | null;
+  primitive: string;
+  length: number | null;
+  isReverse: boolean;
+  name: string;
+}
+
+/** A picture of an array, as the address of a PNG. */
+export interface Shades {
+  png: string;
+  low: number;
+  high: number;
+  of: string;
+  rows: number;
+  columns: number;
+}
+
+/** An array in a few numbers; `text` is the numbers themselves, of a small one. */
+export interface Told {
+  type: string;
+  shape: number[];
+  size: number;
+  finite: number;
+  min: number | null;
+  max: number | null;
+  mean: number | null;
+  std: number | null;
+  nan: number;
+  pos_inf: number;
+  neg_inf: number;
+  zeros: number;
+  subnormals: number;
+  histogram: number[];
+  edges: [number | null, number | null] | null;
+  first_not_finite: number[] | null;
+  note: string;
+  text: string;
+  picture?: Shades;
+}
+
+/** A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there. */
+export interface Card {
+  name: string;
+  stage: string;
+  value?: Told;
+  error?: string;
+  of?: string;
+  other?: Told | string;
+  isCotangent?: boolean;
+}
+
+/** A breakpoint, and the line or the equation that it stands at: a program and an index. */
+export interface Break {
+  text: string;
+  line?: SourceLine;
+  row?: [number, number];
+  isHit: boolean;
+}
+
+/** Where the run is, and the values there. */
+export interface Stop {
+  stage: string;
+  path: StepLevel[];
+  index: number;
+  isDone: boolean;
+  hit: string;
+  at: Call[];
+  ranAt: Call[];
+  taken: Record<string, number>;
+  results: Card[];
+  operands: Card[];
+  more: [string[], string[]];
+  looked: Card[];
+  breakpoints: Break[];
+  kept: number;
+  notes: string[];
+  said: string;
+}
+
+/** What went wrong in the last move. */
+export interface Failure {
+  kind: string;
+  message: string;
+}
+
+/** A message of the kernel: it has begun what was asked for, and whether an interrupt reaches it, or is done with it. */
+export interface Doing {
+  begun?: string;
+  can_stop?: boolean;
+  done?: string;
+}

@@ -1,0 +1,186 @@
+// @vitest-environment jsdom
+import { beforeAll, beforeEach, expect, test, vi } from "vitest";
+import explorer from "../src/main/index";
+import { Model } from "../src/model/model";
+import { aliveOf, edgesOf, mostIn, Overview, stepsOfColumns } from "../src/model/overview";
+import { OverviewPane } from "../src/panes/overview";
+import { band } from "../src/panes/overviewdraw";
+import { State } from "../src/state/state";
+import { fromJson } from "../src/wire/schema";
+import { bytes, json, model } from "./fixture";
+import { host as modelOf } from "./host";
+import { layOut, standIn } from "./layout";
+
+beforeAll(standIn);
+beforeEach(() => {
+  document.body.replaceChildren();
+  layOut(600, 90);
+});
+
+/** The shared view as one of a gradient: its first stage is the forward program. */
+function gradient(): Model {
+  const stages = json.stages.map((s, i) => (i === 0 ? { ...s, key: "forward" } : s));
+  return new Model(fromJson({ ...json, stages }));
+}
+
+const thirds = (numbers: ArrayLike<number>) => Array.from(numbers, (n) => Math.round(n * 3));
+
+test("boxes are shares of the FLOPs or of the equations, and stand where their steps do", () => {
+  const m = model();
+  const overview = new Overview(m);
+  const named = (measure: "flops" | "equations") =>
+    overview.boxes(measure).map((b) => [overview.titleOf(b.scope), b.depth, b.from, b.to]);
+  const [sin, block, line, back] = named("flops");
+  expect(sin).toEqual(["return g(jnp.sin(x))  # é ✓ </script>", 0, 0, 0]);
+  expect(block).toEqual(["block/attention × 12", 0, 0, 1 / 3]);
+  expect(line!.slice(1)).toEqual([1, 0, 1 / 3]);
+  expect(back).toEqual(["block/attention × 12", 0, 1 / 3, 1]);
+  expect(named("equations").map((b) => b.slice(2))).toEqual([
+    [0, 1 / 4],
+    [1 / 4, 1 / 2],
+    [1 / 4, 1 / 2],
+    [1 / 2, 1],
+  ]);
+  expect(thirds(edgesOf(m, m.timeline, "flops"))).toEqual([0, 0, 1, 2, 3]);
+  expect(Array.from(edgesOf(m, m.timeline, "equations"))).toEqual([0, 0.25, 0.5, 0.75, 1]);
+});
+
+test("a scope has the equations of those in it, and an equation the scopes around it", () => {
+  const overview = new Overview(model());
+  expect(overview.rowsOf(overview.scopes[1]!)).toEqual([2]);
+  expect(overview.around(2).map((s) => s.index)).toEqual([2, 1]);
+  expect(overview.around(3).map((s) => s.index)).toEqual([3]);
+  expect(overview.sum("flops")).toBe(9);
+  expect(overview.sum("equations", true)).toBe(2);
+});
+
+test("every step is seen in a column, those that take no room too", () => {
+  for (const columns of [1, 3, 7, 50]) {
+    const edges = Float64Array.of(0, 0, 0.3, 0.3, 0.3001, 0.9, 1, 1);
+    const { first, last } = stepsOfColumns(edges, columns);
+    const seen = new Set(Array.from(first, (from, c) => [from, last[c]!]).flatMap(([a, b]) => range(a!, b!)));
+    expect([...seen].sort()).toEqual([0, 1, 2, 3, 4, 5, 6]);
+    for (let c = 1; c < columns; c++) expect(first[c]).toBeGreaterThanOrEqual(first[c - 1]!);
+  }
+});
+
+const range = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
+
+test("what is kept is as thick as what of it is in memory", () => {
+  const m = model();
+  const [kept] = new Overview(m).kept;
+  const alive = aliveOf(kept!, m.timeline);
+  const held = m.timeline.buffers.filter((b) => b.residuals.some((r) => kept!.residuals.includes(r)));
+  m.timeline.steps.forEach((_, i) => {
+    const there = held.filter((b) => b.born <= i && i <= b.last);
+    expect(alive[i]).toBe(there.reduce((sum, b) => sum + b.nbytes, 0));
+  });
+  const columns = stepsOfColumns(edgesOf(m, m.timeline, "equations"), 4);
+  expect(Math.max(...mostIn(alive, columns))).toBe(Math.max(...alive));
+  const points = band(
+    Float64Array.of(0, 8),
+    { first: Int32Array.of(0, 1), last: Int32Array.of(0, 1) },
+    20,
+    8,
+  );
+  expect(points.getAttribute("points")).toBe("0,10 1,10 1,0 2,0 2,20 1,20 1,10 0,10");
+});
+
+test("a click on what is kept leads to forward beside backward with it selected", () => {
+  const state = new State(gradient());
+  state.arrange("overview");
+  expect(state.view).toBe("overview");
+  const pane = new OverviewPane(state);
+  document.body.append(pane.element);
+  const rows = pane.element.querySelectorAll<HTMLElement>("[data-testid=kept-row]");
+  expect([...rows].map((row) => row.textContent)).toEqual([
+    "sin(x)12 B · 1 value · model.py:2",
+    expect.stringContaining("2.0"),
+  ]);
+  rows[0]!.dispatchEvent(new Event("focus"));
+  expect(state.aimed).toEqual(state.model.residuals[0]!.place);
+  rows[0]!.click();
+  expect(state.view).toBe("kept");
+  expect(state.shown).toEqual({ left: [0], right: [1] });
+  expect([...state.selection.residuals]).toEqual([0]);
+  state.show({ left: [1] });
+  expect(state.view).toBe("");
+  pane.destroy();
+});
+
+test("scopes are drawn, named and reached with the arrows; a click selects their equations", () => {
+  const state = new State(gradient());
+  state.arrange("overview");
+  const pane = new OverviewPane(state);
+  document.body.append(pane.element);
+  const boxes = () => [...pane.element.querySelectorAll<HTMLElement>("[data-testid=scope]")];
+  expect(boxes().map((box) => box.textContent)).toEqual([
+    "block/attention × 12",
+    expect.any(String),
+    "block/attention × 12",
+  ]);
+  const press = (key: string) =>
+    document.activeElement!.dispatchEvent(
+      new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }),
+    );
+  boxes()[0]!.focus();
+  press("ArrowDown");
+  expect(document.activeElement).toBe(boxes()[1]);
+  press("ArrowUp");
+  press("ArrowRight");
+  expect(document.activeElement).toBe(boxes()[2]);
+  expect(boxes().filter((box) => box.tabIndex === 0)).toEqual([boxes()[2]]);
+  pane.element.querySelector<HTMLElement>("[data-testid=by-equations]")!.click();
+  expect(boxes()).toHaveLength(4);
+  boxes()[3]!.click();
+  expect([...state.selection.rows]).toEqual([3, 4]);
+  pane.destroy();
+});
+
+test("the explorer opens with it where there is a gradient, and Python is told when it is left", () => {
+  const show = (traits: Record<string, unknown>) => {
+    const widget = modelOf({ payload: bytes(), stage: "primal", beside: "", selected: "", ...traits });
+    const el = document.createElement("div");
+    document.body.append(el);
+    const stop = explorer.render({ model: widget, el });
+    return { widget, root: el.querySelector<HTMLElement>("[data-testid=explorer]")!, stop };
+  };
+  // This view has no forward program.
+  const without = show({ overview: true });
+  expect(without.root.classList).not.toContain("is-overview");
+  expect(without.root.querySelector<HTMLElement>("[data-testid=view-overview]")!.hidden).toBe(true);
+  without.root.querySelector<HTMLElement>("[data-testid=view-cost]")!.click();
+  expect(without.root.querySelector("[data-testid=view-cost]")!.getAttribute("aria-pressed")).toBe("true");
+  without.root.querySelector<HTMLElement>("[data-testid=stage-backward]")!.click();
+  expect(without.root.querySelector("[data-testid=view-cost]")!.getAttribute("aria-pressed")).toBe("false");
+  without.stop();
+});
+
+test("what would help is said when it is known", () => {
+  const listeners: (() => void)[] = [];
+  let text = "";
+  const work = {
+    read: () => text,
+    ask: vi.fn(),
+    listen: (f: () => void) => {
+      listeners.push(f);
+      return () => {};
+    },
+    progress: { state: "none" as const, since: 0, what: "", done: 0, total: 0 },
+    canStop: false,
+    cancel: () => {},
+  };
+  const state = new State(gradient(), undefined, undefined, work);
+  expect(state.advised).toBeNull();
+  text = JSON.stringify({
+    sentence: "1 % more work would halve it",
+    setting: "0||",
+    cards: ["a"],
+    error: "",
+  });
+  const heard = vi.fn();
+  state.subscribe(heard);
+  state.advise();
+  expect(heard).toHaveBeenCalledWith("advice");
+  expect(state.advised!.cards).toEqual(["a"]);
+});
