@@ -253,6 +253,22 @@ def jitted(x):
     return jax.jit(lambda y: jnp.sin(y) * 2.0)(x).sum()
 
 
+@jax.custom_jvp
+def _squared_sine(x):
+    return lax.composite(lambda x: jnp.sin(x) ** 2, name="jaxviz.squared_sine")(x)
+
+
+@_squared_sine.defjvp
+def _(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return _squared_sine(x), jnp.sin(2 * x) * t
+
+
+@case(arange(3), vmaps=False)
+def composite(x):
+    return x * _squared_sine(x)
+
+
 @case(X, X)
 def nested_jit(x, y):
     z, same, e, two = _sine_and_more(x, y)

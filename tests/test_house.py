@@ -94,6 +94,7 @@ def test_type_checkers_know_the_public_names(tmp_path):
 HOLD_PROGRAMS = (
     "jit",
     "closed_call",
+    "composite",
     "core_call",
     "custom_jvp_call",
     "custom_vjp_call",

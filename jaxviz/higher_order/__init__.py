@@ -3,6 +3,7 @@
 from jaxviz.higher_order import (
     checkpoint,
     closed_call,
+    composite,
     cond,
     custom_jvp,
     custom_vjp,

@@ -184,6 +184,7 @@ PRIVATE_NAMES: dict[str, Name] = {
     "api._jacfwd_unravel": Name("the structure of the result", _JACFWD),
     "api._jacrev_unravel": Name("the structure of the result", _JACREV),
     "api._std_basis": Name("the tangents or cotangents that give each column or row", f"{_JACFWD} or {_JACREV}"),
+    "lax.lax.composite_p": Name("the primitive of jax.lax.composite, whose program is opened"),
     "lax.lax._convert_element_type": Name("a value with another weakness of type"),
     # primitives and their params
     "debugging.debug_callback_p": Name("a debug callback under a checkpoint policy"),

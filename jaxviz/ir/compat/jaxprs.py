@@ -15,6 +15,7 @@ from jaxviz.ir.compat.private import (
     _core,
     _effects,
     _hijax,
+    _lax,
     _shard_map,
     _source,
     _state_types,
@@ -53,6 +54,7 @@ custom_lin_p: Any = primitives.custom_lin_p
 remat_opt_p: Any = jax.custom_derivatives.remat_opt_p
 closed_call_p: Any = primitives.closed_call_p
 core_call_p: Any = _core.call_p
+composite_p: Any = _lax.composite_p
 hi_primitive_p: Any = _hijax.call_hi_primitive_p
 shard_map_p: Any = _shard_map.shard_map_p
 sharding_constraint_p: Any = pjit.sharding_constraint_p

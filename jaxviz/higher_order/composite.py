@@ -1,0 +1,23 @@
+"""`composite`: a function with a name by which a compiler may know it, and put something faster in its place; else its program runs.
+
+JAX neither differentiates nor maps it: `jax.lax.composite` stands within a function that has a custom rule. Source: JAX's `lax.py`.
+"""
+
+from __future__ import annotations
+
+from jaxviz.higher_order.protocol import Body, HigherOrder
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Operation
+from jaxviz.transforms.jvp import jvp_rules
+
+
+class _Composite(HigherOrder):
+    def bodies(self, operation: Operation) -> tuple[Body, ...]:
+        ((label, program),) = operation.programs  # `jaxpr`, and `call_jaxpr` since JAX 0.12
+        return (Body(program, range(len(operation.in_avals)), label),)
+
+
+COMPOSITE = _Composite(compat.composite_p)
+
+# JAX's, which raises an error that says so: that it is registered here means that its program is opened.
+jvp_rules.register(compat.composite_p)(jvp_rules.default)
