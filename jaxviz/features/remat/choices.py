@@ -145,7 +145,7 @@ class Part:
         here = {name: tuple(v for v in values if v in self._place) for name, values in candidates.items()}
         other = copy(self)
         other.moves_inputs = False
-        for made in ("choices", "_price_of", "_products", "every_outcome", "_costs", "_problem", "_movable"):
+        for made in ("fewest", "choices", "_price_of", "_products", "every_outcome", "_costs", "_problem", "_movable"):
             other.__dict__.pop(made, None)
         here = {n: v for n, v in here.items() if v}
         try:
@@ -163,8 +163,8 @@ class Part:
         other.spots, other.times, other.opened_nbytes = spots, share(self.times), share(self.opened_nbytes)
         other.times_here = share(self.times_here)
         other.prices = {v: share(n) for v, n in self.prices.items()}
-        other.__dict__.pop("_products", None)
-        other.__dict__.pop("every_outcome", None)
+        for made in ("fewest", "_products", "every_outcome"):
+            other.__dict__.pop(made, None)
         other.choices = [self.share(c, len(spots)) for c in self.choices]
         return other
 
@@ -246,11 +246,16 @@ class Part:
         )
 
     @cached_property
+    def fewest(self) -> Choice:
+        """The choice of the fewest bytes, and of those the least work: the first of `choices`, found without the others."""
+        work, sizes = self._costs
+        return self._chosen(self._problem.least(scaled(sizes), scaled(work)))
+
+    @cached_property
     def choices(self) -> list[Choice]:
         """All that are best at some price of a byte, the fewest bytes first."""
         work, sizes = self._costs
-        first_of = lambda one, other: self._chosen(self._problem.least(one, other))
-        least, fastest = first_of(scaled(sizes), scaled(work)), first_of(scaled(work), scaled(sizes))
+        least, fastest = self.fewest, self._chosen(self._problem.least(scaled(work), scaled(sizes)))
         found = {least, fastest}
 
         def between(less: Choice, more: Choice) -> None:

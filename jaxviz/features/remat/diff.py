@@ -403,7 +403,7 @@ def _within(search: Search, form: Form, limit: int) -> Iterable[Form]:
         ((part, _),) = form.choices
         names = [s.name for s in part.graph.solve(max(limit, part.graph.least)).saved]
         yield Form(form.regions, ((part, part.choice(names)),))
-        if part.offload is not None and (moving := part.within(max(limit, part.choices[0].nbytes))) is not None:
+        if part.offload is not None and (moving := part.within(max(limit, part.fewest.nbytes))) is not None:
             yield Form(form.regions, ((part, moving),))
 
 

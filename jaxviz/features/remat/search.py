@@ -283,7 +283,7 @@ class Search:
         return self._parts[region]
 
     def _taken_away(self, region: Region) -> int:
-        return sum(part.opened_nbytes - part.choices[0].nbytes for part in self.parts(region) or ())
+        return sum(part.opened_nbytes - part.fewest.nbytes for part in self.parts(region) or ())
 
     def estimate(self, regions: Sequence[Region]) -> int:
         """Of the peak with checkpoints around some regions that save nothing: what is kept, and the largest region opened up."""
@@ -427,7 +427,7 @@ class Search:
         inside = [r for r in regions if r.is_body]
         if len(inside) != 1 or len(list(inside[0].spots)) != 1:
             return []
-        kept = sum(part.choices[0].nbytes for part in self.parts(inside[0]) or ())
+        kept = sum(part.fewest.nbytes for part in self.parts(inside[0]) or ())
         scan = next(iter(inside[0].spots)).scan
         return lengths_of_chunks(scan) if is_scan(scan) and kept > _WORTH * self.opened.peak_nbytes else []
 

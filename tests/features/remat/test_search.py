@@ -7,6 +7,7 @@ from jax import lax
 
 import jaxviz
 from jaxviz.derivation import derive
+from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.search import Search
 from jaxviz.report.tables import format_bytes
 
@@ -131,3 +132,12 @@ def test_what_is_given_aside_is_not_differentiated():
     want, same = jax.grad(loss, has_aux=True)(*args)
     assert jnp.allclose(got, want, rtol=1e-5)
     assert jax.tree.structure(aux) == jax.tree.structure(same)
+
+
+@pytest.mark.parametrize("f", [scanned, unrolled])
+@pytest.mark.parametrize("offload", [None, "1GB/s, 1TFLOP/s"])
+def test_the_fewest_bytes_are_those_of_the_first_choice(f, offload):
+    search = Search(derive(f, WEIGHTS, BIG), False, offload and read_offload(offload))
+    found = [search.whole_parts[0], *(part for r in search.regions for part in search.parts(r))]
+    assert len(found) > 1
+    assert [part.fewest for part in found] == [part.choices[0] for part in found]
