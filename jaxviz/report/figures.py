@@ -17,7 +17,7 @@ from matplotlib.text import Text
 INK = "#222222"
 """Of what is written on a coloured surface."""
 
-_ON_ANY_PAGE = "#7b8189"
+ON_ANY_PAGE = "#7b8189"
 """An ink that reads on white and on black."""
 
 _INKED: tuple[tuple[Any, str], ...] = (
@@ -66,7 +66,7 @@ def _for_any_page(figure: Figure) -> Iterator[None]:
         change(patch, "facecolor", ["white"], "none")
     for kind, name in _INKED:
         for artist in figure.findobj(kind):
-            change(artist, name, inks, _ON_ANY_PAGE)
+            change(artist, name, inks, ON_ANY_PAGE)
     try:
         yield
     finally:

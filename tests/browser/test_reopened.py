@@ -1,5 +1,6 @@
 """A notebook of many explorers, saved with the state of its widgets and opened again by a kernel that knows nothing of them, and by none."""
 
+import base64
 import gzip
 import json
 
@@ -31,6 +32,10 @@ NO_KERNEL = """async () => {
     const { sessionContext } = jupyterapp.shell.currentWidget;
     await sessionContext.shutdown();
 }"""
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 MODULES = "() => globalThis[Symbol.for('jaxviz')].size"
 SHEETS = "() => [...document.querySelectorAll('style')].filter((s) => s.textContent.includes('.jv-residuals')).length"
@@ -106,6 +111,47 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
     assert again.errors == []
     assert again.foreign == []
     page.close()
+
+
+STILL = """() => [...document.querySelectorAll(".jp-OutputArea-child")].map((child) => {
+    const is = (what) => child.querySelector(what) !== null;
+    const what = is(".jv-explorer") ? "explorer" : is(".jaxviz-still") ? "table" : is("img") ? "picture" : "other";
+    return child.checkVisibility() ? what : `hidden ${what}`;
+})"""
+
+
+def test_the_picture_and_the_table_are_seen_where_the_explorer_is_not(in_lab):
+    page, folder = in_lab.page, in_lab.lab.folder
+    picture = f"from IPython.display import Image\nImage({PNG!r}, format='png')"
+    both = "display(explorers[0])\ndisplay(Image(explorers and " + repr(PNG) + ", format='png'))\ndisplay(explorers[0])"
+    write(in_lab.lab, "live.ipynb", PROGRAM.replace("range(10)", "range(1)"), picture, both)
+    in_lab.open("live.ipynb", own_kernel=True)
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    expect(page.get_by_test_id("scope").first).to_be_visible(timeout=60_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    live = ["explorer", "hidden picture", "hidden table"]
+    page.wait_for_function(f"() => ({STILL})().length === 8", timeout=30_000)
+    # A user's own picture is seen, wherever it stands.
+    assert page.evaluate(STILL) == ["picture", *live, "picture", *live]
+    in_lab.screenshot("still-live")
+    page.evaluate(SAVE)
+    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+
+    # Sent to somebody who does not trust it, and without the widgets' state.
+    notebook = json.loads((folder / "live.ipynb").read_text())
+    del notebook["metadata"]["widgets"]
+    notebook["cells"] = notebook["cells"][2:]
+    notebook["cells"][0]["source"] += "  # sent"
+    (folder / "sent.ipynb").write_text(json.dumps(notebook))
+    in_lab.close()
+    in_lab.open("sent.ipynb", own_kernel=True)
+    page.wait_for_selector(".jaxviz-still", timeout=30_000)
+    assert page.evaluate(STILL) == ["other", "picture", "table", "picture", "other", "picture", "table"]
+    table = page.locator(".jaxviz-still").first
+    expect(table.locator("tbody tr").first).to_contain_text("jnp.tanh(x @ w)")
+    # JupyterLab has taken out nothing that aligns and names it.
+    assert table.locator("td > div").first.evaluate("(e) => getComputedStyle(e).textAlign") in ("left", "-webkit-left")
+    in_lab.screenshot("still-sent")
 
 
 LOAD = """async (part) => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import traitlets
+from IPython import get_ipython
+from IPython.display import display
 
 from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.report import Comparison
@@ -21,6 +24,7 @@ from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, view_of
 from jaxviz.features.explorer.compiled import compiled
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
+from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
 from jaxviz.features.explorer.whatif import Switches
 from jaxviz.ir.boundary import api_boundary
@@ -91,6 +95,8 @@ class Explorer(Bundled):
 
     _is_told = False
     """Whether the page is telling what it shows."""
+    _still_ids: dict[str, str] | None = None
+    """By which the outputs of the cell besides the widget are found again, by mime type."""
 
     def __init__(self, derivation: Derivation, comparison: Comparison | None = None, **traits: Any):
         self.derivation = derivation
@@ -155,6 +161,9 @@ class Explorer(Bundled):
             self.selected, self.compiled, self.failure, self.rest = selected, "", "", b""
             self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
+        if self._still_ids is not None:
+            self._work("rest", Explorer._fill_rest)
+            self._show_still(is_new=False)
 
     def save_html(self, path: str | Path, source: bool = True, compiled: bool = False, graphviz: bool = False) -> Path:
         """Writes the explorer as one HTML file that works without a kernel and fetches nothing.
@@ -239,6 +248,27 @@ class Explorer(Bundled):
             (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
+    def _ipython_display_(self, **kwargs: Any) -> None:
+        """The widget, and then, where there is a notebook to save, what stands in its place wherever it is not alive."""
+        shown = self._repr_mimebundle_(**kwargs)
+        data, metadata = shown if isinstance(shown, tuple) else (shown, {})
+        display(data, metadata=metadata, raw=True)
+        if getattr(get_ipython(), "kernel", None) is None:
+            return
+        # The browser draws the widget meanwhile, and would ask for the rest next.
+        self._work("rest", Explorer._fill_rest)
+        if self._partial is None:  # or it was stopped
+            self._show_still(is_new=True)
+
+    def _show_still(self, is_new: bool) -> None:
+        if self._still_ids is None:
+            self._still_ids = {kind: uuid.uuid4().hex for kind in ("image/png", "text/html")}
+        outputs = {kind: output for output in still_outputs(self.view) for kind in self._still_ids if kind in output[0]}
+        for kind, number in self._still_ids.items():
+            if kind in outputs or not is_new:
+                data, metadata = outputs.get(kind, ({"text/plain": ""}, {}))
+                display(data, metadata=metadata, raw=True, display_id=number, update=not is_new)
+
     def _fill(self) -> None:
         if self.payload or self.failure:
             return
@@ -255,11 +285,16 @@ class Explorer(Bundled):
             raise
 
     def complete(self) -> None:
-        """Works out what the display of a large program leaves for later: the memory, the notes and the comparison with JAX.
+        """Works out all that the display leaves for later: the memory of a large program, what would lower the peak, and the switches of *what if*.
 
-        The browser asks for it as soon as the rest is on the screen. Where none does, as when a notebook is run by a script, this has
-        them saved with the notebook.
+        The browser asks for them once what is seen first is on the screen. Where none does, as when a notebook is run by a script, this has them
+        saved with the notebook.
         """
+        self._fill_rest()
+        self._fill_advice()
+        self._fill_what_if()
+
+    def _fill_rest(self) -> None:
         self._fill()
         if self._partial is not None:
             self.rest = pack(encode(self.view, known=self._partial))
@@ -398,7 +433,7 @@ class Explorer(Bundled):
 _WORK: dict[str, Callable[[Explorer], None]] = {
     "fill": Explorer._fill,
     "advice": Explorer._fill_advice,
-    "rest": Explorer.complete,
+    "rest": Explorer._fill_rest,
     "what if": Explorer._fill_what_if,
     "compile": Explorer._fill_compiled,
 }

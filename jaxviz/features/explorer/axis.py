@@ -1,0 +1,117 @@
+"""What a view says of time, for a drawing: where each step stands, what is in memory meanwhile, and the boxes of the scopes.
+
+`widgets/src/model/overview.ts` and `timeline.ts` work out the same for the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxviz.page.schema import MEMORY_KINDS, SCOPES, View
+
+Measure = Literal["flops", "equations"]
+
+STACKED = ("argument", "constant", "residual", "result", "cotangent", "temporary")
+"""The kinds of memory as they are stacked: what stays longest is at the bottom."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A scope on the axis of time.
+
+    Args:
+      scope: its row.
+      start, end: shares of the axis.
+      depth: how many scopes are around it.
+    """
+
+    scope: int
+    start: float
+    end: float
+    depth: int
+
+
+def measure_of(view: View) -> Measure:
+    """What widths stand for: FLOPs, or where there are none equations."""
+    return "flops" if (view.columns["scope_flops"] > 0).any() else "equations"
+
+
+def boxes(view: View, measure: Measure) -> Iterator[Box]:
+    """The scopes, each as wide as its share; what is in a repeated one is one repetition of it, stretched."""
+    columns = view.columns
+    sizes = columns[f"scope_{measure}"].tolist()
+    rest = (columns["scope_kind"] == SCOPES.index("rest")).tolist()
+    children: dict[int, list[int]] = {}
+    for scope, parent in enumerate(columns["scope_parent"].tolist()):
+        children.setdefault(parent, []).append(scope)
+
+    def lay(scopes: Sequence[int], start: float, end: float, depth: int, whole: float) -> Iterator[Box]:
+        width = end - start
+        for scope in scopes:
+            after = start + width * sizes[scope] / whole if whole else start
+            if not rest[scope]:
+                yield Box(scope, start, after, depth)
+            yield from lay(children.get(scope, ()), start, after, depth + 1, sizes[scope])
+            start = after
+
+    top = children.get(-1, [])
+    return lay(top, 0.0, 1.0, 0, sum(sizes[scope] for scope in top))
+
+
+def edges(view: View, measure: Measure) -> np.ndarray:
+    """Where each step begins, and after the last where that ends: shares of the axis."""
+    rows = view.columns["step_row"]
+    if measure == "flops":
+        sizes = np.where(rows >= 0, view.columns["equation_flops"][rows], 0.0)
+    else:
+        sizes = view.columns["step_equations"].astype(float)
+    sums = np.concatenate([[0.0], np.cumsum(sizes)])
+    return sums / sums[-1] if sums[-1] > 0 else np.arange(len(sums)) / max(1, len(rows))
+
+
+def n_forward(view: View) -> int:
+    """How many steps are of the forward pass."""
+    first, end = view.stage("backward").equations
+    rows = view.columns["step_row"]
+    backward = (first <= rows) & (rows < end)
+    return int(backward.argmax()) if backward.any() else len(rows)
+
+
+def memory_by_kind(view: View) -> np.ndarray:
+    """For each of `STACKED` the bytes at each step."""
+    kind = view.columns["buffer_kind"]
+    return np.stack([alive(view, kind == MEMORY_KINDS.index(name)) for name in STACKED])
+
+
+def kept_alive(view: View, which: Any) -> np.ndarray:
+    """The bytes at each step of the kept expressions with these numbers."""
+    columns = view.columns
+    holds = np.zeros(len(columns["buffer_nbytes"]), bool)
+    buffers = columns["residual_buffer"][np.isin(columns["residual_kept"], which)]
+    holds[buffers[buffers >= 0]] = True
+    return alive(view, holds)
+
+
+def alive(view: View, which: np.ndarray) -> np.ndarray:
+    """The bytes at each step of some of the buffers."""
+    columns = view.columns
+    n = len(columns["step_row"])
+    nbytes, born, last = (columns[f"buffer_{name}"][which] for name in ("nbytes", "born", "last"))
+    change = np.zeros(n + 2)
+    np.add.at(change, np.minimum(born, n), nbytes)
+    np.add.at(change, np.minimum(last + 1, n), -nbytes)
+    sums: np.ndarray = np.cumsum(change)[:n]
+    return sums
+
+
+def most_by_column(edges: np.ndarray, totals: np.ndarray, n: int) -> np.ndarray:
+    """For each of so many columns of one width the step, of those that it shows a part of, at which the total is largest."""
+    ends = np.arange(1, n + 1) / n
+    first = np.minimum(np.searchsorted(edges[1:], ends - 1 / n), len(totals) - 1)
+    last = np.maximum(first, np.searchsorted(edges[:-1], ends) - 1)
+    last[-1] = len(totals) - 1  # what takes no room at the end of the axis is seen in its last column
+    return np.array([i + totals[i : j + 1].argmax() for i, j in zip(first, last, strict=True)])

@@ -1,0 +1,258 @@
+"""The overview as a picture: the scopes that run, how long what is kept stays, and the memory, on one axis of time."""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from jaxviz.features.explorer.axis import (
+    STACKED,
+    Box,
+    Measure,
+    boxes,
+    edges,
+    kept_alive,
+    measure_of,
+    memory_by_kind,
+    most_by_column,
+    n_forward,
+)  # fmt: skip
+from jaxviz.features.explorer.still import headline, place
+from jaxviz.page.schema import SCOPES, View
+from jaxviz.report.figures import INK, ON_ANY_PAGE, Picture
+from jaxviz.report.tables import counted, format_bytes, format_count, repeated, shortened
+
+WIDTH = 900
+"""In pixels of a page; of each there are `_SHARP` times as many in the file."""
+
+_SHARP = 2
+_DPI = 100
+_LEFT, _RIGHT = 296, WIDTH - 8
+"""Where the axis of time begins and ends, with what is written of it to the left."""
+_TEXT, _SMALL = 12.5, 11.5
+_LINE = 19
+_BOX = 19
+_BAND = 26
+_MEMORY = 112
+_ROWS = 6
+"""Kept expressions that have a band; the rest are one more."""
+_DEPTHS = 4
+
+_PASSES = (("forward", "#a9c8ea", "#d6e4f2"), ("backward", "#a6d8bb", "#d8ecdf"))
+"""For each pass the colours of its scopes, and of the lines in them."""
+_KINDS = {
+    "argument": ("arguments", "#98a4b1"),
+    "constant": ("constants", "#ccd4dc"),
+    "residual": ("kept", "#de8531"),
+    "result": ("results", "#8c68cf"),
+    "cotangent": ("cotangents", "#2ba48b"),
+    "temporary": ("temporaries", "#6aa5f5"),
+}
+
+
+def overview_png(view: View) -> bytes:
+    """The picture as a file. It has no background, and reads on a white page and on a black one.
+
+    Args:
+      view: one that is whole and has scopes.
+    """
+    canvas = FigureCanvasAgg(overview_figure(view))
+    with rc_context({"text.usetex": False}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that the font lacks
+        canvas.draw()
+    out = BytesIO()
+    # A file of 256 colours takes a third of what one of all takes, and what is drawn has a dozen.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).quantize(256, Image.Quantize.FASTOCTREE).save(out, "PNG")
+    return out.getvalue()
+
+
+def overview_figure(view: View) -> Picture:
+    """The same as a figure of matplotlib."""
+    return _Drawing(view).figure
+
+
+class _Drawing:
+    """A figure whose axes are counted in pixels of a page, from the top.
+
+    Args:
+      view: what is drawn.
+    """
+
+    def __init__(self, view: View):
+        self.view = view
+        self.measure: Measure = measure_of(view)
+        self.edges = edges(view, self.measure)
+        self.memory = memory_by_kind(view)
+        self.total = self.memory.sum(0)
+        self.columns = most_by_column(self.edges, self.total, _RIGHT - _LEFT)
+        self.turn = self.x(self.edges[n_forward(view)])
+        drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
+        self.kept = _kept_rows(view)
+        depths = 1 + max(b.depth for b in drawn)
+        said = headline(view)
+        height = len(said) * _LINE + 50 + depths * _BOX + 24 + len(self.kept) * (_BAND + 12) + 34 + _MEMORY + 8
+        self.figure = Picture(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * _SHARP, facecolor="none")
+        self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set(xlim=(0, WIDTH), ylim=(height, 0))
+        self.axes.set_axis_off()
+        y = 8.0
+        for i, text in enumerate(said):
+            self.write(8, y, text.replace("`", ""), weight="bold" if i == 0 else "normal", size=_TEXT + (i == 0))
+            y += _LINE
+        y = self.scopes(drawn, depths, y + 14)
+        top = y
+        y = self.kept_bands(y + 24)
+        y = self.memory_areas(y + 34)
+        self.axes.plot([self.turn] * 2, [top - depths * _BOX - 22, y], color=ON_ANY_PAGE, lw=0.8, ls=(0, (4, 3)))
+
+    def x(self, share: float) -> float:
+        return float(_LEFT + share * (_RIGHT - _LEFT))
+
+    def width(self, box: Box) -> float:
+        return self.x(box.end) - self.x(box.start)
+
+    def write(
+        self, x: float, y: float, text: str, *, room: float = WIDTH - 16, size: float = _TEXT, weight: str = "normal",
+        mono: bool = False, at: str = "left", color: str = ON_ANY_PAGE,
+    ) -> None:  # fmt: skip
+        """A text from a place at its top left or right, cut to the room there is for it."""
+        letter = size * (0.605 if mono else 0.6 if weight == "bold" else 0.55)
+        cut = shortened(text, max(1, int(room / letter)))
+        family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
+        self.axes.text(
+            x, y, cut, fontsize=size * 72 / _DPI, family=family, weight=weight, color=color, ha=at, va="top",
+            parse_math=False,
+        )  # fmt: skip
+
+    def scopes(self, drawn: list[Box], depths: int, y: float) -> float:
+        """What runs; gives where it ends."""
+        unit = "FLOPs" if self.measure == "flops" else "equations"
+        self.write(8, y, f"what runs, as wide as its {unit}", size=_SMALL)
+        columns = self.view.columns
+        amounts = columns[f"scope_{self.measure}"]
+        backward = columns["scope_backward"] == 1
+        top = columns["scope_parent"] < 0
+        for (name, *_), of_pass, start, end in zip(
+            _PASSES, (~backward, backward), (_LEFT, self.turn), (self.turn, _RIGHT), strict=True
+        ):
+            amount = amounts[top & of_pass].sum()
+            cost = _flops(float(amount)) if self.measure == "flops" else counted(int(amount), "equation")
+            self.write(start + (5 if start > _LEFT else 1), y, f"{name}, {cost}", room=end - start - 8, size=_SMALL)
+        y += 18
+        rectangles, colours = [], []
+        for box in drawn:
+            left, above = self.x(box.start), y + box.depth * _BOX
+            right, below = max(left + 1, self.x(box.end) - 1), above + _BOX - 1
+            is_line = columns["scope_kind"][box.scope] == SCOPES.index("line")
+            rectangles.append([(left, above), (right, above), (right, below), (left, below)])
+            colours.append(_PASSES[int(backward[box.scope])][2 if is_line else 1])
+            room = right - left - 8
+            if room > 14:
+                title = self.title(box.scope)
+                self.write(left + 4, above + 3, title, room=room, size=10.5, mono=bool(is_line), color=INK)
+        self.axes.add_collection(PolyCollection(rectangles, facecolors=colours, linewidths=0))
+        return y + depths * _BOX
+
+    def title(self, scope: int) -> str:
+        """What a box is called: its name; of a line its text."""
+        columns = self.view.columns
+        name = self.view.strings[int(columns["scope_name"][scope])]
+        if not name and columns["scope_kind"][scope] == SCOPES.index("repeated"):
+            inner = [
+                int(i)
+                for i in np.flatnonzero(columns["scope_parent"] == scope)
+                if columns["scope_kind"][i] != SCOPES.index("rest")
+            ]
+            name = ", ".join(map(self.title, inner[:3])) + ", …" * (len(inner) > 3)
+        name = name or _line(self.view, int(columns["scope_location"][scope]))
+        times = int(columns["scope_count"][scope])
+        return f"{name} × {times:,}" if times > 1 else name
+
+    def kept_bands(self, y: float) -> float:
+        """What is kept, each as thick as what of it is in memory; gives where it ends."""
+        self.write(8, y - 18, "kept for the backward pass", size=_SMALL)
+        alive = [kept_alive(self.view, which)[self.columns] for which, *_ in self.kept]
+        most = max((float(a.max()) for a in alive), default=0.0) or 1.0
+        x = np.arange(_LEFT, _RIGHT + 1)
+        for (_, label, about, is_code), nbytes in zip(self.kept, alive, strict=True):
+            self.write(8, y, label, room=_LEFT - 20, mono=is_code, size=_SMALL)
+            self.write(8, y + 16, about, room=_LEFT - 20, size=10.5)
+            half = np.where(nbytes > 0, np.maximum(1, nbytes * _BAND / 2 / most), 0)
+            half = np.append(half, half[-1])
+            middle = y + 15
+            self.axes.fill_between(
+                x, middle - half, middle + half, where=half > 0, step="post", color=_KINDS["residual"][1], lw=0
+            )
+            y += _BAND + 12
+        return y
+
+    def memory_areas(self, y: float) -> float:
+        """The memory by kind, with its peak named; gives where it ends."""
+        bottom = y + _MEMORY
+        peak = int(self.total.argmax()) if self.total.size else 0
+        most = float(self.total[peak]) or 1.0
+        x = np.arange(_LEFT, _RIGHT + 1)
+        level = np.zeros(len(self.columns))
+        self.write(8, y, "memory at the peak", size=_SMALL)
+        self.write(_LEFT - 16, y, format_bytes(int(most)), size=_SMALL, weight="bold", at="right")
+        present = [kind for kind, bytes in zip(STACKED, self.memory, strict=True) if bytes.any()]
+        for kind, bytes in zip(STACKED, self.memory, strict=True):
+            if kind not in present:
+                continue
+            name, colour = _KINDS[kind]
+            upper = level + bytes[self.columns]
+            below, above = (bottom - _MEMORY * np.append(v, v[-1]) / most for v in (level, upper))
+            self.axes.fill_between(x, below, above, step="post", color=colour, lw=0)
+            level = upper
+            line = y + 18 * (len(present) - present.index(kind))
+            self.axes.add_patch(Rectangle((9, line + 2), 9, 9, color=colour, lw=0))
+            self.write(24, line, name, size=_SMALL)
+            self.write(_LEFT - 16, line, format_bytes(int(bytes[peak])), size=_SMALL, at="right")
+        at = self.x((self.edges[peak] + self.edges[peak + 1]) / 2)
+        self.axes.plot([at], [y], "o", ms=4.5, color=ON_ANY_PAGE, clip_on=False)
+        side, aside = ("right", -7) if at > (_LEFT + _RIGHT) / 2 else ("left", 7)
+        self.write(at + aside, y - 17, f"peak {format_bytes(int(most))}", weight="bold", size=_SMALL, at=side)
+        return bottom
+
+
+def _kept_rows(view: View) -> list[tuple[list[int], str, str, bool]]:
+    """The kept expressions of a band, what is written beside it, and whether that is code."""
+    columns = view.columns
+    sizes = columns["kept_nbytes"].tolist()
+    n = _ROWS - 1 if len(sizes) > _ROWS else len(sizes)
+    rows: list[tuple[list[int], str, str, bool]] = []
+    for i in range(n):
+        values = repeated(int(columns["kept_times"][i]), counted(int(columns["kept_values"][i]), "value"))
+        about = [format_bytes(int(sizes[i])), values, place(view, int(columns["kept_location"][i]))]
+        rows.append(([i], view.strings[columns["kept_label"][i]], " · ".join(filter(None, about)), True))
+    rest = sizes[n:]
+    if rest:
+        which = list(range(n, len(sizes)))
+        rows.append((which, counted(len(rest), "other expression"), format_bytes(int(sum(rest))), False))
+    return rows
+
+
+def _flops(n: float) -> str:
+    """`12 FLOP`, `3.4 MFLOP`."""
+    text = format_count(n)
+    return f"{text}{' ' * text[-1].isdigit()}FLOP"
+
+
+def _line(view: View, location: int) -> str:
+    """The text of a line, or which it is where its source is not there."""
+    if location < 0:
+        return ""
+    columns = view.columns
+    number = int(columns["location_line"][location])
+    for excerpt in view.files[int(columns["location_file"][location])].excerpts:
+        if excerpt.first <= number < excerpt.first + len(excerpt.lines):
+            return excerpt.lines[number - excerpt.first].strip()
+    return place(view, location)

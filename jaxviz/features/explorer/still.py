@@ -1,0 +1,107 @@
+"""The overview as it stands where no widget does, on GitHub, in a mail, on paper: a picture of it, and a table of what is kept most."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import Any
+
+from jaxviz.features.explorer.text import summary
+from jaxviz.page.schema import View
+from jaxviz.page.texts import first_line
+from jaxviz.report.tables import code_html, counted, format_bytes, text_table
+
+Output = tuple[dict[str, Any], dict[str, Any]]
+"""An output of a cell: its data by mime type, and its metadata."""
+
+MARK = "jaxviz-still"
+"""The class by which the widget's style sheet (`widgets/src/styles/frame.css`) knows the table, and the picture before it, to hide both."""
+
+_ROWS = 10
+
+
+def still_outputs(view: View) -> Iterator[Output]:
+    """The further outputs of a cell that shows an explorer: the picture where there is something to draw, then always the table.
+
+    They have neither scripts nor styles, nor images or drawings within HTML, since JupyterLab and GitHub take these out of what they do not trust.
+
+    Args:
+      view: a whole one.
+    """
+    note = ""
+    if len(view.columns["scope_parent"]):
+        try:
+            # Not with the module: matplotlib takes half a second.
+            from jaxviz.features.explorer.picture import WIDTH, overview_png
+
+            alt = ". ".join(headline(view)).replace("`", "")
+            yield {"image/png": overview_png(view), "text/plain": alt}, {"image/png": {"width": WIDTH, "alt": alt}}
+        except Exception as error:  # whoever has the widget does not see this output, and should not see its error
+            note = f"There is no picture: {first_line(error)}"
+    yield {"text/html": table_html(view, note), "text/plain": table_text(view)}, {}
+
+
+def headline(view: View) -> list[str]:
+    """What it is of, what the gradient keeps, most of that, and its peak."""
+    said = view.headline
+    return [view.title[:1].upper() + view.title[1:], *filter(None, (said.keeps, said.largest, said.peak))]
+
+
+def table_html(view: View, note: str = "") -> str:
+    """The largest of what is kept; of a function that keeps nothing, what the explorer says of it.
+
+    Args:
+      view: a whole one.
+      note: a sentence below.
+    """
+    rows, rest = _rows(view)
+    if rows:
+        above = f"<p>{code_html(headline(view)[0])}: what is kept most for the backward pass</p>"
+        # JupyterLab aligns cells to the right, but not what is in them.
+        cell = lambda text, tag: f'<{tag}><div align="left">{code_html(text)}</div></{tag}>'
+        head, *body = (
+            "".join(cell(text, tag) for text in row) for row, tag in [(_HEADS, "th"), *((r, "td") for r in rows)]
+        )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{r}</tr>' for r in body)}</tbody></table>"
+    else:
+        above, table = "", f"<pre>{html.escape(summary(view))}</pre>"
+    below = "".join(f"<p>{code_html(text)}</p>" for text in (rest, note) if text)
+    return f'<div class="{MARK}">{above}{table}{below}</div>'
+
+
+def table_text(view: View) -> str:
+    """The same as text."""
+    rows, rest = _rows(view)
+    if not rows:
+        return summary(view)
+    table = text_table(_HEADS, [[cell.replace("`", "") for cell in row] for row in rows], "<><<")
+    return "\n\n".join(filter(None, (table, rest)))
+
+
+_HEADS = ("kept of", "bytes", "line", "why")
+
+
+def _rows(view: View) -> tuple[list[tuple[str, str, str, str]], str]:
+    """A row for each of the expressions of which most is kept, and what is left out."""
+    columns, strings = view.columns, view.strings
+    sizes = columns["kept_nbytes"].tolist()
+    rows = [
+        (
+            f"`{strings[columns['kept_label'][i]]}`",
+            format_bytes(int(sizes[i])).replace(" ", "\u00a0"),
+            place(view, int(columns["kept_location"][i])),
+            strings[columns["kept_reason"][i]],
+        )
+        for i in range(min(_ROWS, len(sizes)))
+    ]
+    left = sizes[_ROWS:]
+    rest = f"and {counted(len(left), 'other expression')}, {format_bytes(int(sum(left)))}" if left else ""
+    return rows, rest
+
+
+def place(view: View, location: int) -> str:
+    """`model.py:12`; '' where there is none."""
+    if location < 0:
+        return ""
+    columns = view.columns
+    return f"{view.files[int(columns['location_file'][location])].label}:{int(columns['location_line'][location])}"

@@ -1,0 +1,197 @@
+"""What a cell has of an explorer for places without widgets: which outputs, in which order, and that they are right and plain."""
+
+import html
+import io
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from explorer_programs import layers, layers_args
+from PIL import Image
+
+import jaxviz
+from jaxviz.features.explorer import axis, picture, still
+from jaxviz.features.explorer import widget as module
+from jaxviz.report.tables import format_bytes
+
+
+@pytest.fixture
+def explorer():
+    return jaxviz.explore(layers, *layers_args)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed, as in a notebook."""
+    found = []
+    monkeypatch.setattr(module, "get_ipython", lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setattr(module, "display", lambda data, **how: found.append((data, how)))
+    return found
+
+
+def test_the_widget_comes_first_then_a_picture_and_a_table(explorer, shown):
+    explorer._ipython_display_()
+    (widget, _), (drawn, how), (table, _) = shown
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    assert how["metadata"]["image/png"]["alt"].startswith("Gradient of layers in params. keeps ")
+    with Image.open(io.BytesIO(drawn["image/png"])) as made:
+        assert made.width == 2 * how["metadata"]["image/png"]["width"]
+        assert made.convert("RGBA").getpixel((0, 0))[3] == 0  # a page's own background, light or dark
+    assert set(table) == {"text/html", "text/plain"}
+
+
+def test_a_terminal_has_the_text_alone(explorer, shown, monkeypatch):
+    monkeypatch.setattr(module, "get_ipython", lambda: SimpleNamespace())
+    explorer._ipython_display_()
+    assert len(shown) == 1
+
+
+def test_the_outputs_of_a_large_program_have_all_of_it(explorer, shown, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    explorer._ipython_display_()
+    assert [next(iter(data)) for data, _ in shown[1:]] == ["image/png", "text/html"]
+    assert explorer.rest
+
+
+def test_work_that_is_stopped_leaves_the_widget_alone(explorer, shown, monkeypatch):
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+
+    def stops(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Explorer, "_fill_rest", stops)
+    explorer._ipython_display_()
+    assert len(shown) == 1
+
+
+def test_another_version_takes_the_place_of_the_outputs(explorer, shown):
+    explorer._ipython_display_()
+    explorer.update(lambda x: jnp.sum(jnp.cos(x)), jnp.ones(4))
+    first, second = shown[1:3], shown[3:]
+    assert [how["display_id"] for _, how in first] == [how["display_id"] for _, how in second]
+    assert [how["update"] for _, how in second] == [True, True]
+    assert "jnp.cos(x)" in second[1][0]["text/html"]
+    # One without a gradient has no picture, and the one before does not stay.
+    explorer.update(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
+    assert shown[5][0] == {"text/plain": ""}
+    assert "<pre>Explorer of" in shown[6][0]["text/html"]
+
+
+class _Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes = set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+
+def test_the_table_is_plain_html_and_says_what_the_reports_say(explorer):
+    made = still.table_html(explorer.view)
+    read = _Tags(made)
+    assert read.tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert read.attributes <= {"class", "align"}
+    residuals = jaxviz.residuals(layers, *layers_args, argnums=0)
+    largest = max((g for g in residuals.groups if g.kind != "argument"), key=lambda g: g.nbytes)
+    first = re.search("<tbody><tr>(.*?)</tr>", made)[1]
+    assert f"<code>{html.escape(largest.label)}</code>" in first
+    assert f"{largest.location}".rsplit("/", 1)[-1] in first
+    assert html.escape(largest.residuals[0].why.partition(" (and ")[0]) in first
+
+
+def test_code_in_the_table_is_escaped(explorer):
+    kept = explorer.view.columns["kept_label"][0]
+    strings = list(explorer.view.strings)
+    strings[kept] = "<script>alert(1)</script>"
+    made = still.table_html(module.replace(explorer.view, strings=tuple(strings)))
+    assert "<code>&lt;script&gt;alert(1)&lt;/script&gt;</code>" in made
+
+
+def test_what_is_left_out_of_the_table_is_said():
+    def many(x):
+        for f in (jnp.sin, jnp.tanh, jnp.exp, jnp.cos):
+            x = f(x)
+        a = jnp.sin(x) * jnp.cos(x)
+        b = jnp.exp(a) * jnp.tanh(a)
+        c = jnp.sin(b) * jnp.cos(b)
+        d = jnp.exp(c) * jnp.tanh(c)
+        return jnp.sum(jnp.sin(d) * jnp.exp(d))
+
+    view = jaxviz.explore(many, jnp.ones(8)).view
+    n = len(view.columns["kept_nbytes"])
+    assert n > 10
+    made = still.table_html(view)
+    assert made.count("<tr>") == 11
+    left = format_bytes(int(view.columns["kept_nbytes"][10:].sum()))
+    assert re.search(rf"and {n - 10} other expressions?, {left}", made)
+
+
+def test_a_picture_that_fails_is_said_below_the_table(explorer, monkeypatch):
+    def fails(view):
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr(picture, "overview_png", fails)
+    ((data, _),) = still.still_outputs(explorer.view)
+    assert "There is no picture: RuntimeError: no fonts" in data["text/html"]
+
+
+def test_the_picture_has_the_headline_the_expressions_and_the_peak(explorer):
+    view = explorer.view
+    figure = picture.overview_figure(view)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    for said in still.headline(view):
+        assert said.replace("`", "") in texts
+    peak = jaxviz.memory(layers, *layers_args).peak_nbytes
+    assert f"peak {format_bytes(peak)}" in texts
+    for label in view.columns["kept_label"][:5]:
+        assert view.strings[label] in texts
+    assert any(text.startswith("block × 3") for text in texts)
+
+
+def test_names_with_dollars_and_other_scripts_are_drawn_as_they_are(recwarn):
+    def costs(x):
+        return jnp.sum(jnp.sin(x))  # 漢字 $x$ \frac
+
+    costs.__name__ = "漢字 $\\frac"
+    view = jaxviz.explore(costs, jnp.ones(3)).view
+    assert picture.overview_png(view).startswith(b"\x89PNG")
+    assert not recwarn.list
+
+
+def test_the_memory_on_the_axis_is_that_of_the_report(explorer):
+    timeline = jaxviz.memory(layers, *layers_args)
+    by_kind = axis.memory_by_kind(explorer.view)
+    np.testing.assert_array_equal(by_kind.sum(0), [step.total for step in timeline.steps])
+    kept = axis.kept_alive(explorer.view, range(len(explorer.view.columns["kept_nbytes"])))
+    assert (kept <= by_kind[axis.STACKED.index("residual")]).all()
+    assert kept.max() > 0
+    assert axis.n_forward(explorer.view) == sum(not step.is_backward for step in timeline.steps)
+
+
+def test_the_boxes_of_a_level_are_beside_each_other_and_in_those_around(explorer):
+    view = explorer.view
+    for measure in ("flops", "equations"):
+        found = {box.scope: box for box in axis.boxes(view, measure)}
+        parents = view.columns["scope_parent"].tolist()
+        tops = [box for box in found.values() if parents[box.scope] < 0]
+        assert tops[-1].end == pytest.approx(1)
+        for box in found.values():
+            around = found.get(parents[box.scope])
+            if around is not None:
+                assert around.start - 1e-9 <= box.start <= box.end <= around.end + 1e-9
+                assert box.depth == around.depth + 1
+        share = view.columns[f"scope_{measure}"][tops[0].scope] / sum(
+            view.columns[f"scope_{measure}"][b.scope] for b in tops
+        )
+        assert tops[0].end - tops[0].start == pytest.approx(share)
+
+
+def test_a_column_shows_the_most_of_its_steps():
+    edges = np.array([0, 0.1, 0.5, 0.5, 1.0])
+    assert axis.most_by_column(edges, np.array([1.0, 2.0, 9.0, 3.0]), 4).tolist() == [1, 1, 2, 3]
