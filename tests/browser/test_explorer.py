@@ -50,9 +50,10 @@ def explorer_of(page):
 
 
 def test_the_first_notebook_shows_the_explorer(in_lab):
-    in_lab.open("00_first_look.ipynb")
+    # In that of the other tests an explorer does not open with the overview.
+    in_lab.open("00_first_look.ipynb", own_kernel=True)
     in_lab.page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
-    in_lab.page.wait_for_selector("[data-testid=explorer] [data-testid=scope]", state="attached", timeout=180_000)
+    in_lab.page.wait_for_selector("[data-testid=explorer] [data-testid=scope]", state="attached", timeout=90_000)
     in_lab.page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     explorer = explorer_of(in_lab.page)
     expect(explorer.get_by_test_id("card").first).to_contain_text("x = jnp.tanh(x @ w + b)")
