@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 15
+VERSION = 16
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -79,6 +79,7 @@ COLUMNS: Mapping[str, str] = {
     "equation_decision": "string: what a checkpoint policy decided of its results, or empty",
     "equation_scope": "string: the functions called on the way to it, outermost first, and its named scopes, joined by '/', or empty",
     "equation_flops": "FLOPs of it with the programs that it holds; of a while loop, of one iteration",
+    "equation_work": "FLOPs of it alone, all the times that it runs together; 0 where those of the programs that it holds are counted",
     "equation_group": "a number that those have in common which one expression led to in repeated layers, calls and iterations",
     "equation_twin": "the first row that shows the same equation, or -1 if this is the first",
     # What few equations have: those that name an axis, shard_maps, and jits with donated arguments.
@@ -114,6 +115,13 @@ COLUMNS: Mapping[str, str] = {
     "location_start": "where on that line, in code units of UTF-16 from 0",
     "location_end_line": "line on which it ends",
     "location_end": "where on that one",
+    # A line that a location is on.
+    "line_file": "file",
+    "line_number": "line, from 1",
+    "line_kept": "bytes that the gradient keeps of it, without arguments",
+    "line_forward": "FLOPs of the forward program",
+    "line_backward": "FLOPs of the backward program",
+    "line_recomputed": "FLOPs of these that compute again what the forward program did",
     # A residual: a value that the forward program hands to the backward one.
     "residual_name": "string: its variable's name in the listing of the forward program",
     "residual_label": "string: what it is called, the user's expression for it where one is found",
@@ -170,6 +178,11 @@ COLUMNS: Mapping[str, str] = {
 _SIZES = frozenset(
     {
         "equation_flops",
+        "equation_work",
+        "line_kept",
+        "line_forward",
+        "line_backward",
+        "line_recomputed",
         "type_nbytes",
         "type_per_device",
         "residual_nbytes",

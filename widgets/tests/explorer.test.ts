@@ -84,6 +84,64 @@ test("the source has the expression of what is selected marked, and of what is p
   expect(pointedPlaces(state)).toEqual([state.model.place(0)]);
 });
 
+test("each line has what the gradient does there in columns, with their sums above", () => {
+  const { find, el } = show();
+  const [line] = find("source-line").filter((l) => l.dataset.line === "2");
+  const cells = [...line!.querySelectorAll(".jv-amount")].map((cell) => cell.textContent!.trim());
+  expect(cells).toEqual(["12 B", "", "6"]);
+  expect(line!.title).toBe("12 B kept, 6 FLOP backward");
+  expect(find("figure-heads")[0]!.textContent).toBe("kept16 Bforward3 FLOPbackward6 FLOP");
+  const [choice] = find("line-figure") as HTMLSelectElement[];
+  choice!.value = "backward";
+  choice!.dispatchEvent(new Event("change"));
+  expect(el.querySelector<HTMLElement>(".jv-source")!.dataset["figure"]).toBe("backward");
+});
+
+test("line by line, a click unfolds the equations of a line below it, and folds them again", () => {
+  const { find, el } = show();
+  const [line] = find("source-line").filter((l) => l.dataset.line === "2");
+  line!.click();
+  expect(find("under")).toEqual([]);
+  find("view-lines")[0]!.click();
+  expect(find("explorer")[0]!.classList.contains("is-lines")).toBe(true);
+  line!.click();
+  expect(line!.ariaExpanded).toBe("true");
+  expect(find("under-row").map((row) => row.querySelector("code")!.textContent)).toEqual([
+    "e:f32[3] = mul b d",
+  ]);
+  find("under-row")[0]!.click();
+  expect(find("inspected")[0]!.textContent).toBe("mul");
+  expect(find("under-row")[0]!.classList.contains("is-selected")).toBe(true);
+  expect([...el.querySelectorAll("mark")].map((m) => m.textContent)).toEqual(["jnp.sin(x)"]);
+  line!.click();
+  expect(find("under")).toEqual([]);
+  expect(line!.ariaExpanded).toBe("false");
+});
+
+test("in each view an arrow unfolds a line, and the keys go on through what is below it", () => {
+  const { find } = show();
+  const [empty, line] = find("source-line");
+  const press = (element: HTMLElement, key: string) =>
+    element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  expect(empty!.ariaExpanded).toBe(null);
+  press(empty!, "ArrowRight");
+  expect(find("under")).toEqual([]);
+  line!.querySelector<HTMLElement>(".jv-unfold")!.click();
+  expect(line!.classList.contains("is-selected")).toBe(false);
+  expect(find("under")).toHaveLength(1);
+  press(line!, "ArrowLeft");
+  expect(find("under")).toEqual([]);
+  press(line!, "ArrowRight");
+  press(line!, "ArrowDown");
+  const [row] = find("under-row");
+  expect(document.activeElement).toBe(row);
+  press(row!, "Enter");
+  expect(find("inspected")[0]!.textContent).toBe("mul");
+  press(row!, "ArrowLeft");
+  expect(document.activeElement).toBe(line);
+  expect(find("under")).toEqual([]);
+});
+
 test("residuals of one expression are selected together", () => {
   const state = new State(model({ residual_group: [0, 0], residual_producer: [0, 2] }));
   state.selectResiduals([0, 1]);

@@ -34,16 +34,6 @@ test("Python's names of equations go both ways", () => {
   ]);
 });
 
-test("bytes of a line leave arguments out", () => {
-  expect(model().bytesOfLine.get(0)).toEqual(
-    new Map([
-      [2, 12],
-      [300, 4],
-    ]),
-  );
-  expect(model({ residual_kind: [0, 2] }).bytesOfLine.get(0)).toEqual(new Map([[300, 4]]));
-});
-
 test("a selected equation lights what came from it, and the residual it makes", () => {
   const state = new State(model());
   state.selectRow(0);

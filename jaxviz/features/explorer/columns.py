@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +15,7 @@ import numpy as np
 from jaxviz.analysis.checkpoints import report_checkpoints
 from jaxviz.analysis.devices import placement_of
 from jaxviz.derivation import STAGES, Derivation
+from jaxviz.features.explorer.lines import add_lines
 from jaxviz.features.explorer.numbers import Numbers
 from jaxviz.features.explorer.overview import add_kept, add_scopes, said_of_peak
 from jaxviz.features.explorer.rows import Rows
@@ -114,7 +115,7 @@ class ViewMaker:
     def _first(self) -> View:
         stages = tuple(self.add_stage(i, key) for i, key in enumerate(STAGES))
         self.rows.finish(_decisions(self.derivation))
-        headline = self.add_residuals()
+        headline = self.add_residuals(stages)
         branches = tuple(
             BranchPoint(self.numbers.sources.number(b.location), b.location.line, b.kind, str(b.value))
             for b in self.derivation.primal.branches
@@ -198,8 +199,8 @@ class ViewMaker:
 
     # --- residuals and memory -----------------------------------------------------------------------------------------
 
-    def add_residuals(self) -> Headline:
-        """The residuals, and by expression; in words what they come to."""
+    def add_residuals(self, stages: Sequence[Stage]) -> Headline:
+        """The residuals, by expression too, and by line with the work that is done there; in words what they come to."""
         try:
             found: ResidualSet | None = self.derivation.residuals
         except Exception:  # `notes` says why
@@ -231,6 +232,7 @@ class ViewMaker:
             residual_consumers=[0, *accumulate(map(len, consumers))],
             consumer_rows=[row for rows in consumers for row in rows],
         )
+        add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
         return Headline() if found is None else add_kept(self.columns, self.numbers, found)
 
     def add_memory(self) -> tuple[str, str]:

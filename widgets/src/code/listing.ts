@@ -46,6 +46,11 @@ export function listing(model: Model, stages: readonly number[], fullParams = fa
   return lines;
 }
 
+/** One equation, without the programs that it holds. */
+export function equationLine(model: Model, row: number): Line {
+  return new Writer(model, null, [], false).head(row, 0);
+}
+
 /** Primitives named in what is said of a folded program. */
 const NAMED = 3;
 
@@ -172,6 +177,23 @@ class Writer {
 
   private equation(row: number, depth: number): void {
     const { model } = this;
+    const head = this.head(row, depth);
+    const nested = model.nested(row);
+    const box = this.tree?.ofRow[row] ?? -1;
+    for (const [i, p] of nested.entries()) {
+      if (nested.length > 1) {
+        const label = this.start("label", -1, depth + 1);
+        label.add(model.programLabel(p), "label");
+        label.end();
+      }
+      this.program(p, depth + 1, row, nested.length > 1 ? this.tree?.children[box]?.[i] : box);
+    }
+    if (nested.length > 0) head.foldTo = this.lines.length - 1;
+  }
+
+  /** The equation by itself, without the programs that it holds. */
+  head(row: number, depth: number): Line {
+    const { model } = this;
     const line = this.start("equation", row, depth, model.program(row));
     model.outputs(row).forEach((v, i) => {
       if (i > 0) line.add(" ");
@@ -185,18 +207,7 @@ class Writer {
       line.add(" ");
       line.atom(a);
     }
-    const head = line.end();
-    const nested = model.nested(row);
-    const box = this.tree?.ofRow[row] ?? -1;
-    for (const [i, p] of nested.entries()) {
-      if (nested.length > 1) {
-        const label = this.start("label", -1, depth + 1);
-        label.add(model.programLabel(p), "label");
-        label.end();
-      }
-      this.program(p, depth + 1, row, nested.length > 1 ? this.tree?.children[box]?.[i] : box);
-    }
-    if (nested.length > 0) head.foldTo = this.lines.length - 1;
+    return line.end();
   }
 
   private start(kind: LineKind, row: number, depth: number, program = -1): Part {

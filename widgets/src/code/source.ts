@@ -1,26 +1,39 @@
-/** The user's source, with a gutter of the bytes that each line makes the gradient keep. */
+/** The user's source, with what the gradient does on each line in columns, and below a line the equations that it came to. */
 
+import {
+  ABOUT,
+  alignedFigure,
+  type Figure,
+  type Figures,
+  formatFigure,
+  linesWithEquations,
+} from "../model/figures";
 import { type Change, litLines, pointedPlaces, type State, selectedPlaces } from "../state/state";
 import { h } from "../ui/dom";
-import { formatBytes } from "../ui/format";
 import type { BranchPoint } from "../wire/schema";
 import { SourceView } from "./sourceview";
+import { UnderLine } from "./under";
 
 export class SourcePane {
   readonly element: HTMLElement;
   private readonly source: SourceView;
+  private readonly under = new Map<string, UnderLine>();
 
   constructor(private readonly state: State) {
     const { view } = state.model;
+    const withEquations = linesWithEquations(state.model);
     this.source = new SourceView({
       id: "source",
       files: view.files,
-      about: "bytes saved per line",
+      about: this.about(),
+      heads: this.figures.length > 0 ? this.heads() : undefined,
       none: "No source of yours: the equations come from a library, or the source was left out.",
       line: (file, line) => this.line(file, line),
-      choose: (file, line) => state.selectLine(file, line),
+      choose: (file, line, part) => this.choose(file, line, part),
+      under: (file, line) => (withEquations.has(`${file}:${line}`) ? () => this.equations(file, line) : null),
     });
     this.element = this.source.element;
+    this.element.dataset["figure"] = this.figures[0] ?? "";
     if (view.stages.some((s) => s.is_path))
       this.source.scroller.prepend(
         h(
@@ -35,31 +48,107 @@ export class SourcePane {
     if (change === "selection") {
       const lit = litLines(this.state);
       this.source.light((key) => lit.get(key) ?? "", ["is-selected"]);
+      for (const each of this.under.values()) each.light();
     } else if (change !== "hover" && change !== "variable") return;
-    const expressions = {
+    this.source.mark({
       "jv-chosen": selectedPlaces(this.state),
       "jv-aimed": pointedPlaces(this.state),
-    };
+    });
     const { aimed } = this.state;
-    this.source.mark(expressions, change === "selection" ? "jv-chosen" : "");
     this.source.point(aimed && `${aimed.file}:${aimed.line}`);
   }
 
-  private line(file: number, line: number) {
-    const { model } = this.state;
-    const bytes = model.bytesOfLine.get(file)?.get(line) ?? 0;
-    const share =
-      bytes && model.maxLineBytes ? Math.max(4, Math.round((100 * bytes) / model.maxLineBytes)) : 0;
-    const marks = model.view.branches.filter((b) => b.file === file && b.line === line);
-    const gutter = h(
-      "span",
-      { class: "jv-bytes" },
-      h("span", { class: "jv-bar", style: `width:${share}%` }),
-      h("span", { class: "jv-bytes-text" }, bytes ? formatBytes(bytes) : ""),
-    );
-    const title = bytes ? `${formatBytes(bytes)} saved by this line` : "";
-    return { gutter, title, behind: branchMarks(marks) };
+  /** The columns that there are. */
+  private get figures(): readonly Figure[] {
+    return this.state.model.lines.there;
   }
+
+  /** A click selects a line, and where the source has the room unfolds it too, or folds it again; beside it is what does that alone. */
+  private choose(file: number, line: number, part: Element): void {
+    const isArrow = part.closest(".jv-unfold") !== null;
+    if (!isArrow) this.state.selectLine(file, line);
+    if (isArrow || this.state.view === "lines") this.source.unfold(file, line);
+  }
+
+  private equations(file: number, line: number): HTMLElement {
+    const { most } = this.state.model.lines;
+    const made = new UnderLine(
+      this.state,
+      file,
+      line,
+      (figures) => cells(this.figures, figures, most),
+      (event, choose) => this.source.onUnderKey(event, file, line, choose),
+    );
+    this.under.set(`${file}:${line}`, made);
+    return made.element;
+  }
+
+  /** What the columns are; where there is room for one of them, which that is. */
+  private about(): HTMLElement {
+    const isCounted = this.figures.some((figure) => figure !== "kept");
+    const text = `bytes kept for the backward pass${isCounted ? ", and FLOPs" : ""}; click a line for its equations`;
+    const choose = (event: Event) => {
+      this.element.dataset["figure"] = (event.target as HTMLSelectElement).value;
+    };
+    const word = (figure: Figure) => (figure === "kept" ? "bytes kept" : `FLOPs ${figure}`);
+    return h(
+      "span",
+      { class: "jv-source-about" },
+      h("span", { class: "jv-dim jv-cut" }, text),
+      this.figures.length > 0 &&
+        h(
+          "select",
+          { "aria-label": "what stands beside a line", onchange: choose, "data-testid": "line-figure" },
+          ...this.figures.map((figure) => h("option", { value: figure }, word(figure))),
+        ),
+    );
+  }
+
+  /** The names of the columns, with their sums. */
+  private heads(): HTMLElement {
+    const { total } = this.state.model.lines;
+    const head = (figure: Figure) =>
+      h(
+        "span",
+        {
+          class: `jv-amount is-${figure}`,
+          title: `${formatFigure(figure, total[figure])}: ${ABOUT[figure]}`,
+        },
+        figure,
+        h("strong", {}, formatFigure(figure, total[figure])),
+      );
+    return h(
+      "div",
+      { class: "jv-amount-heads", "data-testid": "figure-heads" },
+      h("span", { class: "jv-amounts" }, ...this.figures.map(head)),
+    );
+  }
+
+  private line(file: number, line: number) {
+    const { lines, view } = this.state.model;
+    const figures = lines.of(file, line);
+    const marks = view.branches.filter((b) => b.file === file && b.line === line);
+    return {
+      gutter: cells(this.figures, figures, lines.most),
+      title: lines.said(figures),
+      behind: branchMarks(marks),
+    };
+  }
+}
+
+/** The cells of the columns, each with a bar as long as its share of the most that a line has. */
+function cells(shown: readonly Figure[], figures: Figures, most: Figures): HTMLElement {
+  const cell = (figure: Figure) => {
+    const n = figures[figure];
+    const share = Math.max(4, Math.round((100 * n) / most[figure]));
+    return h(
+      "span",
+      { class: `jv-amount is-${figure}` },
+      n > 0 && h("span", { class: "jv-bar", style: `width:${share}%` }),
+      n > 0 && h("span", { class: "jv-amount-text" }, alignedFigure(figure, n)),
+    );
+  };
+  return h("span", { class: "jv-amounts" }, ...shown.map(cell));
 }
 
 /** What Python was told each time it looked at a value on a line: `was True`, `was True ×3`. */

@@ -2,7 +2,7 @@
 
 import { push } from "../model/groups";
 import type { Span } from "../model/records";
-import { h, onRowKey, reveal, revealAside, section } from "../ui/dom";
+import { h, onRowKey, reveal, section } from "../ui/dom";
 import type { Excerpt } from "../wire/schema";
 import { coloured } from "./python";
 
@@ -22,17 +22,23 @@ interface Part {
 export interface SourceOptions {
   id: string;
   files: readonly File[];
-  /** What stands beside the title. */
-  about: string;
+  /** What stands beside the title, and what above the lines. */
+  about: HTMLElement | string;
+  heads?: HTMLElement | undefined;
   /** What is said where there are no lines. */
   none: string;
   /** What stands before a line and behind it. */
   line(file: number, line: number): { gutter: HTMLElement; title?: string; behind?: HTMLElement[] };
+  /** What is under a line; null where nothing is. */
+  under?: ((file: number, line: number) => (() => HTMLElement) | null) | undefined;
   /** A click on a part of a line, or Enter. */
   choose(file: number, line: number, part: Element): void;
   /** What other keys do; says whether it does anything. */
   press?(event: KeyboardEvent, file: number, line: number): boolean;
 }
+
+/** What the keys go through: lines, and what is unfolded below them. */
+const ROWS = ".jv-src, .jv-under-row";
 
 export class SourceView {
   readonly element: HTMLElement;
@@ -41,6 +47,8 @@ export class SourceView {
   private readonly lines = new Map<string, HTMLElement>();
   /** What stands in each line, and the element that has it. */
   private readonly texts = new Map<string, { text: string; code: HTMLElement }>();
+  /** What is unfolded below lines, by the same. */
+  private readonly unfolded = new Map<string, HTMLElement>();
   private aimed: HTMLElement | undefined;
   /** The lines with a part that is marked. */
   private marked = new Map<string, Part[]>();
@@ -51,6 +59,7 @@ export class SourceView {
       .map((file, i) => ({ file, i }))
       .filter(({ file }) => file.excerpts.length > 0);
     const isOne = files.length === 1;
+    if (options.heads && files.length > 0) this.scroller.append(options.heads);
     for (const { file, i } of files) {
       if (!isOne) this.scroller.append(h("div", { class: "jv-file", title: file.path }, file.label));
       file.excerpts.forEach(({ first, lines }, n) => {
@@ -63,7 +72,7 @@ export class SourceView {
       { class: "jv-pane jv-source", "aria-label": "source", "data-testid": id },
       [
         h("strong", { title: isOne ? files[0]!.file.path : "" }, isOne ? files[0]!.file.label : "source"),
-        h("span", { class: "jv-dim jv-cut" }, about),
+        typeof about === "string" ? h("span", { class: "jv-dim jv-cut" }, about) : about,
       ],
       this.scroller,
     );
@@ -72,7 +81,7 @@ export class SourceView {
   /** Gives each line the classes that are told of it, and brings the first with one of some into sight: of the first, failing that the second. */
   light(how: (key: string) => string, inSight: readonly string[]): void {
     for (const [key, element] of this.lines) {
-      element.className = `jv-src ${how(key)}`;
+      element.className = `jv-src ${how(key)}${this.unfolded.has(key) ? " is-unfolded" : ""}`;
       element.ariaCurrent = element.classList.contains("is-next") ? "step" : null;
     }
     for (const name of inSight) {
@@ -93,8 +102,26 @@ export class SourceView {
     if (line) reveal(this.scroller, line);
   }
 
-  /** Marks expressions, by the class that each gets, and no others; and scrolls to the side for the first of a class. */
-  mark(expressions: Record<string, readonly Span[]>, inSight = ""): void {
+  /** Unfolds what is under a line, or folds it again; says whether there is anything. */
+  unfold(file: number, line: number, isOpen = !this.unfolded.has(`${file}:${line}`)): boolean {
+    const key = `${file}:${line}`;
+    const make = this.options.under?.(file, line);
+    const element = this.lines.get(key);
+    if (!make || !element) return false;
+    this.unfolded.get(key)?.remove();
+    this.unfolded.delete(key);
+    if (isOpen) {
+      const under = make();
+      this.unfolded.set(key, under);
+      element.after(under);
+    }
+    element.classList.toggle("is-unfolded", isOpen);
+    element.ariaExpanded = String(isOpen);
+    return true;
+  }
+
+  /** Marks expressions, by the class that each gets, and no others. */
+  mark(expressions: Record<string, readonly Span[]>): void {
     const parts = new Map<string, Part[]>();
     for (const [name, spans] of Object.entries(expressions))
       for (const { file, startLine, start, endLine, end } of spans)
@@ -110,33 +137,60 @@ export class SourceView {
       code.replaceChildren(...withMarks(text, parts.get(key) ?? []));
     }
     this.marked = parts;
-    const first = inSight && this.scroller.querySelector(`mark.${inSight}`);
-    if (first) revealAside(this.scroller, first);
+  }
+
+  /** The keys of a row below a line: those of lines; and Left goes back up to its own, and folds. */
+  onUnderKey(event: KeyboardEvent, file: number, line: number, choose: () => void): void {
+    if (event.key === "ArrowLeft") {
+      event.preventDefault();
+      event.stopPropagation();
+      const element = this.lines.get(`${file}:${line}`)!;
+      this.unfold(file, line, false);
+      for (const row of this.scroller.querySelectorAll<HTMLElement>(ROWS)) row.tabIndex = -1;
+      element.tabIndex = 0;
+      element.focus();
+    } else onRowKey(event, this.scroller, ROWS, choose);
+  }
+
+  /** Left and Right fold and unfold a line. */
+  private folds(event: KeyboardEvent, file: number, line: number): boolean {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return false;
+    const isOpen = event.key === "ArrowRight";
+    return (isOpen || event.key === "ArrowLeft") && this.unfold(file, line, isOpen);
   }
 
   private line(file: number, line: number, text: string): HTMLElement {
     const { gutter, title = "", behind = [] } = this.options.line(file, line);
     const choose = (part: Element) => this.options.choose(file, line, part);
     const code = h("code", {}, ...coloured(text || " "));
+    const hasUnder = this.options.under?.(file, line) != null;
     const element = h(
       "div",
       {
         class: "jv-src",
         role: "button",
         tabindex: this.lines.size === 0 ? 0 : -1,
+        style: `--indent:${Math.min(MOST_INDENTED, text.length - text.trimStart().length) + 2}ch`,
         "data-line": line,
         "data-testid": `${this.options.id}-line`,
+        "aria-expanded": hasUnder ? "false" : undefined,
         title,
         onclick: (event: MouseEvent) => choose(event.target as Element),
         onkeydown: (event: KeyboardEvent) => {
-          if (this.options.press?.(event, file, line)) {
+          if (this.options.press?.(event, file, line) || this.folds(event, file, line)) {
             event.preventDefault();
             event.stopPropagation();
-          } else onRowKey(event, this.scroller, ".jv-src", () => choose(element));
+          } else onRowKey(event, this.scroller, ROWS, () => choose(element));
         },
       },
       gutter,
       h("span", { class: "jv-number" }, String(line)),
+      this.options.under &&
+        h(
+          "span",
+          { class: `jv-unfold${hasUnder ? "" : " is-none"}`, "aria-hidden": true },
+          hasUnder ? "▸" : "",
+        ),
       code,
       ...behind,
     );
@@ -145,6 +199,9 @@ export class SourceView {
     return element;
   }
 }
+
+/** Characters by which the rest of a line that is wrapped is indented at most. */
+const MOST_INDENTED = 8;
 
 /** A line of Python with some of its parts marked, which may overlap. */
 function withMarks(text: string, parts: readonly Part[]): (Node | string)[] {

@@ -163,7 +163,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     state.rest.listen(() => rail.update("whole")),
     state.advice.listen(() => state.advise()),
   ];
-  const showView = () => root.classList.toggle("is-overview", state.view === "overview");
+  const showView = () => {
+    for (const view of ["overview", "lines"]) root.classList.toggle(`is-${view}`, state.view === view);
+  };
   showView();
   showCodes();
   const unsubscribe = state.subscribe((change) => {

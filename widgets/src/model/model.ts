@@ -2,6 +2,7 @@
 
 import { formatBytes, formatParts } from "../ui/format";
 import { type Column, type ColumnName, HANDED, ROLES, type View } from "../wire/schema";
+import { LineFigures } from "./figures";
 import { push } from "./groups";
 import { Hues } from "./hues";
 import {
@@ -38,9 +39,6 @@ export class Model {
   readonly residuals: Residual[];
   /** For each residual's producer row, and each consumer row, the residuals concerned. */
   readonly residualsOfRow = new Map<number, number[]>();
-  /** file → line → bytes that the line makes the gradient keep. */
-  readonly bytesOfLine = new Map<number, Map<number, number>>();
-  readonly maxLineBytes: number;
   /** The equations that name axes, and whether the places along them exchange values. */
   readonly axes: ReadonlyMap<number, boolean>;
   readonly layouts: ReadonlyMap<number, Layout>;
@@ -56,6 +54,7 @@ export class Model {
   private returners: Map<number, number[]> | null = null;
   private bindings: Int32Array | null = null;
   private modelled: Timeline | null = null;
+  private summed: LineFigures | null = null;
   private coloured: Hues | null = null;
   private programRows: number[][] | null = null;
   private readonly twins = new Map<number, number[]>();
@@ -79,20 +78,16 @@ export class Model {
     for (const r of this.residuals)
       for (const row of new Set([r.producer, ...r.consumers]))
         if (row >= 0) push(this.residualsOfRow, row, r.index);
-    let max = 0;
-    for (const r of this.residuals) {
-      if (r.place === null || r.kind === "argument") continue;
-      const lines = this.bytesOfLine.get(r.place.file) ?? new Map<number, number>();
-      this.bytesOfLine.set(r.place.file, lines);
-      const total = (lines.get(r.place.line) ?? 0) + r.nbytes;
-      lines.set(r.place.line, total);
-      max = Math.max(max, total);
-    }
-    this.maxLineBytes = max;
   }
 
   get view(): View {
     return this.shown;
+  }
+
+  /** What the gradient does on each line. */
+  get lines(): LineFigures {
+    this.summed ??= new LineFigures(this);
+    return this.summed;
   }
 
   /** Takes the same view with what was left out of it. */
@@ -167,6 +162,10 @@ export class Model {
   /** FLOPs of it and of what it holds. */
   flops(row: number): number {
     return this.column("equation_flops")[row]!;
+  }
+  /** FLOPs of it alone, all the times that it runs together. */
+  work(row: number): number {
+    return this.column("equation_work")[row]!;
   }
   /** Bytes that one value of an atom takes. */
   bytes(atom: number): number {

@@ -4,7 +4,7 @@ import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
 import type { Change, Lit, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
-import { formatBytes, formatCount, formatParts, plural } from "../ui/format";
+import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../ui/format";
 import { marked } from "./residuals";
 
 /** Links of one kind shown before the rest is only counted. */
@@ -89,7 +89,8 @@ export class InspectorPane {
   private sourceLine(file: number, line: number): HTMLElement {
     const { model } = this.state;
     const rows = model.rowsOfLine(file, line);
-    const bytes = model.bytesOfLine.get(file)?.get(line) ?? 0;
+    const { forward, backward, recomputed, kept } = model.lines.of(file, line);
+    const again = recomputed > 0 ? `, of which ${formatFlops(recomputed)} are recomputed` : "";
     const perStage = model.view.stages.flatMap((stage, i) => {
       const n = rows.filter((row) => model.stage(row) === i).length;
       return n ? [`${formatCount(n)} in ${stage.label}`] : [];
@@ -108,8 +109,10 @@ export class InspectorPane {
       h(
         "p",
         {},
-        bytes ? `It makes the gradient keep ${formatBytes(bytes)}.` : "It makes the gradient keep nothing.",
+        kept ? `It makes the gradient keep ${formatBytes(kept)}.` : "It makes the gradient keep nothing.",
       ),
+      forward + backward > 0 &&
+        h("p", {}, `It costs ${formatFlops(forward)} forward and ${formatFlops(backward)} backward${again}.`),
     );
   }
 

@@ -22,6 +22,15 @@ export const MEANINGS: readonly Meanings[] = [
     ],
   ],
   [
+    "Line by line",
+    [
+      ["kept", "bytes that are kept for the backward pass, without the arguments"],
+      ["forward", "FLOPs of the forward pass, all iterations and layers together"],
+      ["backward", "the same of the backward pass"],
+      ["recomputed", "of these what computes again what the forward pass did"],
+    ],
+  ],
+  [
     "Stages",
     [
       ["f", "the function itself, as JAX traces it"],

@@ -15,7 +15,7 @@ export const KEYS: [string, string][] = [
   ["L", "JVP beside linearize"],
   ["R", "play a transform, equation by equation; ← → step, Space plays, Home, End"],
   ["↑ ↓", "previous, next equation"],
-  ["← →", "fold, unfold the program it holds"],
+  ["← →", "fold, unfold the program it holds; of a line of the source, its equations"],
   ["- +", "fold, unfold all of them"],
   ["Shift + ← →", "previous, next variable of the equation"],
   ["Enter, F12", "where the variable is made"],
@@ -51,6 +51,11 @@ const COMPILED = {
 /** What the panes can be arranged for. */
 const VIEWS: [View, string, string][] = [
   ["overview", "Overview", "The gradient on one axis: what runs, what is kept for how long, the memory (H)"],
+  [
+    "lines",
+    "Line by line",
+    "Your code, with what the gradient keeps and does on each line; a click unfolds its equations",
+  ],
   ["kept", "Why is it kept", "Forward beside backward, and the kept values with their reasons"],
   ["derived", "How was it derived", "The function beside what linearize makes of it; ▶ steps plays it"],
   ["cost", "What does it cost", "Forward beside backward, and the memory over time"],

@@ -71,7 +71,7 @@ export interface Other {
 }
 
 /** What the panes are arranged for: a question, or nothing in particular. */
-export type View = "overview" | "kept" | "derived" | "cost" | "what-if" | "";
+export type View = "overview" | "lines" | "kept" | "derived" | "cost" | "what-if" | "";
 
 export type Change =
   | "view"
@@ -220,8 +220,8 @@ export class State {
 
   /** Arranges the panes for a question. */
   arrange(view: View): void {
-    if (view === "overview") {
-      if (this.hasOverview) this.look(view);
+    if (view === "overview" || view === "lines") {
+      if (view === "lines" || this.hasOverview) this.look(view);
       return;
     }
     const at = (...keys: string[]) =>

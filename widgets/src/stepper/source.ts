@@ -57,7 +57,7 @@ export class Source {
     );
     const chosen = spansOf(program.rows[selected]);
     const expressions = { "jv-chosen": chosen, "jv-following": spansOf(following) };
-    this.source.mark(expressions, chosen.length > 0 ? "jv-chosen" : "jv-following");
+    this.source.mark(expressions);
   }
 
   private gutter(file: number, line: number, canStop: boolean): HTMLElement {

@@ -85,14 +85,6 @@ export function reveal(scroller: HTMLElement, child: HTMLElement): void {
   else if (inner.bottom > outer.bottom - margin) scroller.scrollTop += inner.bottom - outer.bottom + margin;
 }
 
-/** The same to the side, no farther than it has to be; of what is wide the start. */
-export function revealAside(scroller: HTMLElement, child: Element): void {
-  const outer = scroller.getBoundingClientRect();
-  const inner = child.getBoundingClientRect();
-  const start = inner.left - outer.left + scroller.scrollLeft;
-  scroller.scrollLeft = Math.min(start - outer.width / 4, start + inner.width + 10 - outer.width);
-}
-
 /** A button with a text, or with parts. */
 export function button(
   content: Child | readonly Child[],

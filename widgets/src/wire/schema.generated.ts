@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 15;
+export const VERSION = 16;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -117,6 +117,8 @@ export type ColumnName =
   | "equation_scope"
   /** FLOPs of it with the programs that it holds; of a while loop, of one iteration */
   | "equation_flops"
+  /** FLOPs of it alone, all the times that it runs together; 0 where those of the programs that it holds are counted */
+  | "equation_work"
   /** a number that those have in common which one expression led to in repeated layers, calls and iterations */
   | "equation_group"
   /** the first row that shows the same equation, or -1 if this is the first */
@@ -179,6 +181,18 @@ export type ColumnName =
   | "location_end_line"
   /** where on that one */
   | "location_end"
+  /** file */
+  | "line_file"
+  /** line, from 1 */
+  | "line_number"
+  /** bytes that the gradient keeps of it, without arguments */
+  | "line_kept"
+  /** FLOPs of the forward program */
+  | "line_forward"
+  /** FLOPs of the backward program */
+  | "line_backward"
+  /** FLOPs of these that compute again what the forward program did */
+  | "line_recomputed"
   /** string: its variable's name in the listing of the forward program */
   | "residual_name"
   /** string: what it is called, the user's expression for it where one is found */

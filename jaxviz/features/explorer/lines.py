@@ -1,0 +1,97 @@
+"""What a gradient does on each of the user's lines: the bytes that it keeps there, and the FLOPs of both passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxviz.analysis.walk import defined_at
+from jaxviz.derivation import Derivation
+from jaxviz.features.cost.counts import Cost
+from jaxviz.features.cost.parts import remembered, repeats, run_by, total_of, weight
+from jaxviz.features.explorer.numbers import Numbers
+from jaxviz.features.explorer.rows import Rows
+from jaxviz.features.residuals.residual import Residual
+from jaxviz.higher_order import is_choice
+from jaxviz.ir.syntax import Equation, Program
+from jaxviz.page.schema import ROLES, Stage
+
+_RECOMPUTED = ROLES.index("recomputation")
+
+
+def add_lines(
+    columns: dict[str, Any],
+    numbers: Numbers,
+    rows: Rows,
+    stages: Sequence[Stage],
+    derivation: Derivation,
+    residuals: Sequence[Residual],
+) -> None:
+    """The work of each row, and by line: the same sums as those of `CostReport` and of `ResidualSet`, to the last FLOP and byte.
+
+    Args:
+      columns, numbers: where they are written down.
+      rows: of the equations.
+      stages: the stages that these are in.
+      derivation: the programs.
+      residuals: of the gradient.
+    """
+    work = _work(rows)
+    location, role = (np.asarray(columns[f"equation_{name}"], np.int64) for name in ("location", "role"))
+    rows_of = {stage.key: slice(*stage.equations) for stage in stages}
+    passes = [rows_of[key] for key in ("forward", "backward")]
+    # What no line of the user's led to counts for that on which the function is defined.
+    nowhere = -1
+    if any((work[here][location[here] < 0] > 0).any() for here in passes):
+        nowhere = numbers.location(defined_at(derivation.primal))
+
+    def flops(here: slice, only: np.ndarray | None = None) -> np.ndarray:
+        """By location."""
+        at = np.where(location[here] < 0, nowhere, location[here])
+        counted = (at >= 0) if only is None else (at >= 0) & only[here]
+        return np.bincount(at[counted], work[here][counted], len(columns["location_file"]))
+
+    kept = [r for r in residuals if r.kind != "argument"]
+    at = np.array([numbers.location(r.location) for r in kept], np.int64)
+    by_location = (
+        np.bincount(at, [r.nbytes for r in kept], len(columns["location_file"])),
+        *map(flops, passes),
+        flops(rows_of["backward"], role == _RECOMPUTED),
+    )
+    places = list(zip(columns["location_file"], columns["location_line"], strict=True))
+    number = {place: i for i, place in enumerate(dict.fromkeys(places))}
+    line_of = np.array([number[place] for place in places], np.int64)
+    columns["equation_work"] = work
+    columns["line_file"], columns["line_number"] = ([place[k] for place in number] for k in range(2))
+    for name, sums in zip(("kept", "forward", "backward", "recomputed"), by_location, strict=True):
+        columns[f"line_{name}"] = np.bincount(line_of, sums, len(number))
+
+
+def _work(rows: Rows) -> np.ndarray:
+    """The FLOPs of each row, all the times that it runs together; 0 where those of the programs that it holds are counted, and in a branch
+    that is not the most expensive one."""
+    costs: dict[int, Cost] = {}
+    held: dict[int, list[int]] = {}
+    for program, owner in enumerate(rows.owners):
+        held.setdefault(owner, []).append(program)
+    times = [int(owner < 0) for owner in rows.owners]
+    work = np.zeros(len(rows.equations))
+    # The programs that a row holds come behind it.
+    for row, equation in enumerate(rows.equations):
+        n = times[rows.program_of[row]]
+        inside = [p for p in held.get(row, ()) if any(rows.programs[p] is run for run in _counted(equation, costs))]
+        if not inside:
+            work[row] = n * remembered(equation, costs).flops
+        for program in inside:
+            times[program] = n * repeats(equation)[0]
+    return work
+
+
+def _counted(equation: Equation, costs: dict[int, Cost]) -> list[Program]:
+    """The programs whose work is that of an equation: all that it runs, or of a choice the most expensive."""
+    programs = run_by(equation)
+    if not is_choice(equation) or not programs:
+        return programs
+    return [max(programs, key=lambda p: weight(total_of(remembered(e, costs) for e in p.equations)))]

@@ -1,0 +1,92 @@
+"""What the source pane says of each line: the sums of the reports on cost and on residuals."""
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+from programs import CASES
+
+import jaxviz
+from jaxviz.features.explorer.columns import view_of
+
+FIGURES = ("kept", "forward", "backward", "recomputed")
+
+
+def lines_of(view):
+    columns = view.columns
+    return {
+        (view.files[file].label, int(line)): {name: int(columns[f"line_{name}"][i]) for name in FIGURES}
+        for i, (file, line) in enumerate(zip(columns["line_file"], columns["line_number"], strict=True))
+    }
+
+
+def label_of(location):
+    return location.file.rpartition("/")[2], location.line
+
+
+def reported(derivation):
+    """The same from the reports, without what comes to nothing."""
+    found = Counter()
+    for r in jaxviz.cost(derivation).rows:
+        recomputes = r.stage == "backward" and r.equation.origin and r.equation.origin.role == "recomputation"
+        for name in (r.stage, *["recomputed"] * bool(recomputes)):
+            found[(*label_of(r.location), name)] += r.cost.flops
+    for r in derivation.residuals:
+        if r.kind != "argument":
+            found[(*label_of(r.location), "kept")] += r.nbytes
+    return {key: n for key, n in found.items() if n}
+
+
+def shown(view):
+    return {(*line, name): n for line, names in lines_of(view).items() for name, n in names.items() if n}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_line_has_the_sums_of_the_reports(case):
+    derivation = jaxviz.derive(case.fun, *case.args, argnums=tuple(range(len(case.args))))
+    assert shown(view_of(derivation)) == reported(derivation)
+
+
+def test_a_checkpoint_is_recomputed_on_the_lines_that_it_is_of():
+    w, x = jnp.ones((4, 4)), jnp.ones((8, 4))
+    block = jax.checkpoint(lambda w, x: jnp.sin(jnp.tanh(x @ w)))
+    view = view_of(jaxviz.derive(lambda w, x: jnp.sum(block(w, block(w, x))), w, x))
+    (line,) = (figures for figures in lines_of(view).values() if figures["recomputed"])
+    assert 0 < line["recomputed"] < line["backward"]
+
+
+def test_a_loop_does_its_work_as_often_as_it_runs():
+    def loss(w, x):
+        return jnp.sum(jax.lax.scan(lambda h, _: (jnp.sin(h @ w), None), x, None, length=7)[0])
+
+    derivation = jaxviz.derive(loss, jnp.ones((4, 4)), jnp.ones((2, 4)))
+    view = view_of(derivation)
+    first, last = view.stage("forward").equations
+    work, names = view.columns["equation_work"], view.columns["equation_primitive"]
+    product = [i for i in range(first, last) if view.strings[names[i]] == "dot_general"]
+    assert [work[i] for i in product] == [7 * 2 * 2 * 4 * 4]
+    assert work[first:last].sum() == jaxviz.cost(derivation).forward.flops
+
+
+def test_only_the_most_expensive_branch_counts():
+    def loss(x):
+        return jax.lax.cond(x[0] > 0, lambda x: jnp.sum(jnp.outer(x, x)), lambda x: jnp.sum(x), x)
+
+    view = view_of(jaxviz.derive(loss, jnp.ones(6)))
+    first, last = view.stage("primal").equations
+    programs = view.columns["equation_program"][first:last]
+    labels = [view.strings[view.columns["program_label"][p]] for p in programs]
+    counted = {label for label, n in zip(labels, view.columns["equation_work"][first:last], strict=True) if n}
+    assert counted - {""} == {"branches[1]"}
+
+
+def test_without_a_gradient_there_is_the_work_of_the_forward_program():
+    def length(x):
+        return jnp.sum(jax.lax.while_loop(lambda x: x[0] < 9.0, lambda x: x * 2.0, x))
+
+    derivation = jaxviz.derive(length, jnp.ones(3))
+    sums = Counter()
+    for figures in lines_of(view_of(derivation)).values():
+        sums.update(figures)
+    assert (sums["forward"], sums["backward"]) == (jaxviz.cost(derivation).forward.flops, 0)

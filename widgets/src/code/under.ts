@@ -1,0 +1,129 @@
+/** What a line of the source came to: its equations in the forward and the backward program, in rows below it. */
+
+import { equationsOfLine, type Figures, type LineEquations, NONE } from "../model/figures";
+import { litAs, type State } from "../state/state";
+import { button, h } from "../ui/dom";
+import { formatCount, plural } from "../ui/format";
+import { ROLE_LETTERS } from "./head";
+import { equationLine, type Line } from "./listing";
+import { hueClass } from "./variable";
+
+/** So many rows are shown at first, and with each press of a button more. */
+const SHOWN = 60;
+
+/** Which rows of a block stand for which equations. */
+type Row = { element: HTMLElement; rows: readonly number[] };
+
+export class UnderLine {
+  readonly element = h("div", { class: "jv-under", "data-testid": "under" });
+  private readonly rows: Row[] = [];
+
+  /**
+   * @param cells makes what stands in the columns of figures.
+   * @param press is told of keys, with what choosing the row does.
+   */
+  constructor(
+    private readonly state: State,
+    file: number,
+    line: number,
+    private readonly cells: (figures: Figures) => HTMLElement,
+    private readonly press: (event: KeyboardEvent, choose: () => void) => void,
+  ) {
+    const found = equationsOfLine(state.model, file, line);
+    for (const stage of new Set(found.map((each) => each.stage)))
+      this.pass(
+        stage,
+        found.filter((each) => each.stage === stage),
+      );
+    this.light();
+  }
+
+  /** Lights what is selected, and what is related to it. */
+  light(): void {
+    const { selection } = this.state;
+    // All of it came from a line that is selected.
+    const isWhole = selection.line >= 0;
+    for (const { element, rows } of this.rows) {
+      const lit = isWhole ? "" : (rows.map((row) => litAs(selection, row)).find((how) => how !== "") ?? "");
+      element.className = `jv-under-row ${lit}`;
+      element.ariaCurrent = lit === "is-selected" ? "true" : null;
+    }
+  }
+
+  private pass(stage: number, equations: readonly LineEquations[]): void {
+    const { key, label } = this.state.model.view.stages[stage]!;
+    const n = equations.reduce((sum, { rows }) => sum + rows.length, 0);
+    const list = h("div", { class: `jv-under-pass is-${key}`, role: "group", "aria-label": label });
+    this.element.append(
+      h(
+        "div",
+        { class: "jv-under-head" },
+        this.cells(NONE),
+        h("strong", {}, label),
+        h("span", { class: "jv-dim" }, plural(n, "equation")),
+      ),
+      list,
+    );
+    const add = (from: number) => {
+      for (const each of equations.slice(from, from + SHOWN)) list.append(this.row(each));
+      const rest = equations.length - from - SHOWN;
+      if (rest <= 0) return;
+      const more = button(`${formatCount(rest)} more`, () => {
+        more.remove();
+        add(from + SHOWN);
+        this.light();
+      });
+      list.append(more);
+    };
+    add(0);
+  }
+
+  private row({ rows, depth, figures }: LineEquations): HTMLElement {
+    const { model } = this.state;
+    const [first] = rows as [number];
+    const role = model.role(first);
+    const choose = () => (rows.length > 1 ? this.state.selectRows(rows) : this.state.selectRow(first));
+    const point = () => this.state.pointTo(model.place(first));
+    const leave = () => this.state.pointTo(null);
+    const times = rows.length > 1 ? `${formatCount(rows.length)} ×` : "";
+    const element = h(
+      "div",
+      {
+        class: "jv-under-row",
+        role: "button",
+        tabindex: -1,
+        style: `--depth:${depth}`,
+        title: [role, rows.length > 1 && `${plural(rows.length, "equation")}, of which the first is shown`]
+          .filter(Boolean)
+          .join("; "),
+        "data-testid": "under-row",
+        "data-row": first,
+        onclick: choose,
+        onkeydown: (event: KeyboardEvent) => this.press(event, choose),
+        onpointerenter: point,
+        onpointerleave: leave,
+        onfocus: point,
+        onblur: leave,
+      },
+      this.cells(figures),
+      h("span", { class: "jv-under-times" }, times),
+      h("span", { class: `jv-under-letter jv-role-${role}`, "aria-hidden": true }, ROLE_LETTERS[role] ?? ""),
+      h("code", {}, ...coloured(this.state, equationLine(model, first))),
+    );
+    this.rows.push({ element, rows });
+    return element;
+  }
+}
+
+/** The text of an equation, in the colours of the code panes. */
+function coloured(state: State, { text, tokens }: Line): (Node | string)[] {
+  const parts: (Node | string)[] = [];
+  let at = 0;
+  for (const { from, to, kind, variable, title } of tokens) {
+    if (from > at) parts.push(text.slice(at, from));
+    const hue = variable === undefined ? "" : hueClass(state, variable);
+    parts.push(h("span", { class: `jv-${kind} ${hue}`, title }, text.slice(from, to)));
+    at = to;
+  }
+  return [...parts, text.slice(at)];
+}

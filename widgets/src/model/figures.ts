@@ -1,0 +1,126 @@
+/** What a gradient does on each line of the source: the bytes that it keeps, and its FLOPs. The sums are Python's. */
+
+import { formatBytes, formatFlops } from "../ui/format";
+import { push } from "./groups";
+import type { Model } from "./model";
+import type { Residual } from "./records";
+
+export const FIGURES = ["kept", "forward", "backward", "recomputed"] as const;
+export type Figure = (typeof FIGURES)[number];
+export type Figures = Readonly<Record<Figure, number>>;
+
+/** What a figure is of, in a sentence that names no line. */
+export const ABOUT: Readonly<Record<Figure, string>> = {
+  kept: "bytes that are kept for the backward pass, without arguments",
+  forward: "FLOPs of the forward pass, all iterations together",
+  backward: "FLOPs of the backward pass, all iterations together",
+  recomputed: "FLOPs of the backward pass that compute again what the forward pass did",
+};
+
+/** `48.0 KiB`, or `1.2 MFLOP`. */
+export function formatFigure(figure: Figure, n: number): string {
+  return figure === "kept" ? formatBytes(n) : formatFlops(n);
+}
+
+/** The same in a column whose head names FLOPs, with the units below each other: `48.0 KiB`, `1.2 M`, `147  `. */
+export function alignedFigure(figure: Figure, n: number): string {
+  const [number, unit = ""] = formatFigure(figure, n).split(" ");
+  return figure === "kept"
+    ? `${number} ${unit.padEnd(3)}`
+    : `${number} ${unit.replace("FLOP", "").padEnd(1)}`;
+}
+
+export class LineFigures {
+  /** Of all lines together, and the most of one. */
+  readonly total: Figures;
+  readonly most: Figures;
+  /** Those that any line has. */
+  readonly there: readonly Figure[];
+  private readonly ofLine = new Map<string, Figures>();
+
+  constructor(model: Model) {
+    const columns = FIGURES.map((figure) => Array.from(model.column(`line_${figure}`)));
+    const lines = model.column("line_number");
+    model.column("line_file").forEach((file, i) => {
+      this.ofLine.set(
+        `${file}:${lines[i]}`,
+        record((_, k) => columns[k]![i]!),
+      );
+    });
+    this.total = record((_, k) => columns[k]!.reduce((sum, n) => sum + n, 0));
+    this.most = record((_, k) => columns[k]!.reduce((most, n) => Math.max(most, n), 0));
+    this.there = FIGURES.filter((figure) => this.total[figure] > 0);
+  }
+
+  of(file: number, line: number): Figures {
+    return this.ofLine.get(`${file}:${line}`) ?? NONE;
+  }
+
+  /** `48.0 KiB kept, 1.2 MFLOP forward`, or empty. */
+  said(figures: Figures): string {
+    const has = this.there.filter((figure) => figures[figure] > 0);
+    return has.map((figure) => `${formatFigure(figure, figures[figure])} ${figure}`).join(", ");
+  }
+}
+
+/** Equations of one pass that one expression led to in repeated layers, calls and iterations, and that do the same, as one. */
+export interface LineEquations {
+  stage: number;
+  rows: readonly number[];
+  /** How many of those listed hold the program that it stands in. */
+  depth: number;
+  figures: Figures;
+}
+
+/** What stands on a line: the equations of the forward and of the backward program, or where there is neither those of the function. */
+export function equationsOfLine(model: Model, file: number, line: number): LineEquations[] {
+  const rows = model.rowsOfLine(file, line);
+  const keys = model.view.stages.map(({ key }) => key);
+  const passes = ["forward", "backward"].map((key) => keys.indexOf(key));
+  const ofPasses = rows.filter((row) => passes.includes(model.stage(row)));
+  const shown = ofPasses.length > 0 ? ofPasses : rows.filter((row) => keys[model.stage(row)] === "primal");
+  const here = new Set(shown);
+  const depthOf = (row: number) => {
+    let depth = 0;
+    for (let owner = model.owner(row); owner >= 0; owner = model.owner(owner))
+      depth += Number(here.has(owner));
+    return depth;
+  };
+  /** What it keeps that counts for this line: what a scan keeps counts for those of its body. */
+  const keptOf = (row: number) => {
+    const made = (model.residualsOfRow.get(row) ?? []).map((index) => model.residuals[index]!);
+    const isOfLine = (r: Residual) => r.place?.file === file && r.place.line === line;
+    const counted = made.filter((r) => r.producer === row && r.kind !== "argument" && isOfLine(r));
+    return counted.reduce((sum, r) => sum + r.nbytes, 0);
+  };
+  const groups = new Map<string, number[]>();
+  for (const row of shown) {
+    const types = model.outputs(row).map((v) => model.column("variable_type")[v]);
+    const key = [model.stage(row), model.role(row), model.group(row), model.primitive(row), ...types];
+    push(groups, key.join(), row);
+  }
+  return [...groups.values()].map((same) => {
+    const [first] = same as [number];
+    const isBackward = keys[model.stage(first)] === "backward";
+    const work = same.reduce((sum, row) => sum + model.work(row), 0);
+    const kept = isBackward ? 0 : same.reduce((sum, row) => sum + keptOf(row), 0);
+    const recomputed = model.role(first) === "recomputation" ? work : 0;
+    const figures = { kept, forward: isBackward ? 0 : work, backward: isBackward ? work : 0, recomputed };
+    return { stage: model.stage(first), rows: same, depth: depthOf(first), figures };
+  });
+}
+
+/** The lines that have equations to show, as `file:line`. */
+export function linesWithEquations(model: Model): Set<string> {
+  const [files, lines] = [model.column("location_file"), model.column("location_line")];
+  const found = new Set<string>();
+  for (const at of new Set(model.column("equation_location")))
+    if (at >= 0) found.add(`${files[at]}:${lines[at]}`);
+  return found;
+}
+
+const record = (of: (figure: Figure, i: number) => number): Figures =>
+  Object.fromEntries(FIGURES.map((figure, i) => [figure, of(figure, i)])) as unknown as Figures;
+
+/** Of a line on which nothing is done. */
+export const NONE: Figures = record(() => 0);

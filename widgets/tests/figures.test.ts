@@ -1,0 +1,48 @@
+import { expect, test } from "vitest";
+import { alignedFigure, equationsOfLine, LineFigures, linesWithEquations, NONE } from "../src/model/figures";
+import { model } from "./fixture";
+
+test("the figures of a line are those that Python sends, and a column is there where any line has one", () => {
+  const lines = new LineFigures(model());
+  expect(lines.of(0, 2)).toEqual({ kept: 12, forward: 0, backward: 6, recomputed: 0 });
+  expect(lines.of(0, 1)).toBe(NONE);
+  expect(lines.there).toEqual(["kept", "forward", "backward"]);
+  expect(lines.total).toEqual({ kept: 16, forward: 3, backward: 6, recomputed: 0 });
+  expect(lines.most.kept).toBe(12);
+  expect(lines.said(lines.of(0, 2))).toBe("12 B kept, 6 FLOP backward");
+  expect(new LineFigures(model({ line_recomputed: [0, 2] })).there).toContain("recomputed");
+});
+
+test("the numbers of a column end in units of one width", () => {
+  const bytes = [12, 2048, 3 << 20].map((n) => alignedFigure("kept", n));
+  expect(bytes).toEqual(["12 B  ", "2.0 KiB", "3.0 MiB"]);
+  const flops = [147, 2000, 3e6].map((n) => alignedFigure("backward", n));
+  expect(flops).toEqual(["147  ", "2.0 k", "3.0 M"]);
+});
+
+test("a line has the equations of both passes, or failing these those of the function", () => {
+  expect(equationsOfLine(model(), 0, 2).map(({ rows }) => rows)).toEqual([[3]]);
+  const [jit, inner] = equationsOfLine(model(), 0, 300);
+  expect([jit!.rows, inner!.rows]).toEqual([[1], [2]]);
+  expect([jit!.depth, inner!.depth]).toEqual([0, 1]);
+  expect(linesWithEquations(model())).toEqual(new Set(["0:2", "0:300"]));
+});
+
+test("what repeats is one row, whose figures are those of all", () => {
+  const alike = { equation_location: [0, 1, 1, 0, 0], equation_group: [0, 1, 2, 3, 3] };
+  const [one, ...rest] = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 3, 3] }), 0, 2);
+  expect(rest).toEqual([]);
+  expect(one!.rows).toEqual([3, 4]);
+  expect(one!.figures).toEqual({ kept: 0, forward: 0, backward: 6, recomputed: 0 });
+  const [recomputed] = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 5, 5] }), 0, 2);
+  expect(recomputed!.figures.recomputed).toBe(6);
+  const roles = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 3, 5] }), 0, 2);
+  expect(roles.map(({ rows }) => rows)).toEqual([[3], [4]]);
+});
+
+test("what an equation keeps counts for the line that it is kept for", () => {
+  const m = model({ equation_location: [0, 1, 1, 1, -1] });
+  expect(equationsOfLine(m, 0, 2)[0]!.figures.kept).toBe(12);
+  const elsewhere = model({ equation_location: [0, 1, 1, 1, -1], residual_location: [1, 1] });
+  expect(equationsOfLine(elsewhere, 0, 2)[0]!.figures.kept).toBe(0);
+});
