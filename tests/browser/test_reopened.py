@@ -120,30 +120,59 @@ STILL = """() => [...document.querySelectorAll(".jp-OutputArea-child")].map((chi
 })"""
 
 
-def test_the_picture_and_the_table_are_seen_where_the_explorer_is_not(in_lab):
+TOGGLE = "() => jupyterapp.commands.execute('@jupyter-widgets/jupyterlab-manager:saveWidgetState')"
+SAVES = "(is) => jupyterapp.commands.isToggled('@jupyter-widgets/jupyterlab-manager:saveWidgetState') === is"
+
+
+@pytest.fixture
+def saves_no_state(open_lab):
+    """JupyterLab with the setting that it comes with."""
+    for is_on in (False, True):
+        open_lab.page.evaluate(TOGGLE)
+        open_lab.page.wait_for_function(SAVES, arg=is_on)
+        if not is_on:
+            yield
+
+
+def save(page, path):
+    page.evaluate(SAVE)
+    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+    return json.loads(path.read_text())
+
+
+# One test, since to open JupyterLab and to derive the program takes most of its time.
+def test_an_explorer_or_its_picture_is_seen_again_whatever_is_set(saves_no_state, in_lab):
     page, folder = in_lab.page, in_lab.lab.folder
-    picture = f"from IPython.display import Image\nImage({PNG!r}, format='png')"
-    both = "display(explorers[0])\ndisplay(Image(explorers and " + repr(PNG) + ", format='png'))\ndisplay(explorers[0])"
+    picture = f"from IPython.display import Image\nimport ipywidgets\ndisplay(ipywidgets.IntSlider())\nImage({PNG!r}, format='png')"
+    both = f"display(explorers[0])\ndisplay(Image({PNG!r}, format='png'))\ndisplay(explorers[0])"
     write(in_lab.lab, "live.ipynb", PROGRAM.replace("range(10)", "range(1)"), picture, both)
     in_lab.open("live.ipynb", own_kernel=True)
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     expect(page.get_by_test_id("scope").first).to_be_visible(timeout=60_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
     live = ["explorer", "hidden picture", "hidden table"]
-    page.wait_for_function(f"() => ({STILL})().length === 8", timeout=30_000)
+    page.wait_for_function(f"() => ({STILL})().length === 9", timeout=30_000)
     # A user's own picture is seen, wherever it stands.
-    assert page.evaluate(STILL) == ["picture", *live, "picture", *live]
+    assert page.evaluate(STILL) == ["other", "picture", *live, "picture", *live]
     in_lab.screenshot("still-live")
-    page.evaluate(SAVE)
-    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000)
+    # The explorer is saved, and the user's own widget is not.
+    before = widgets(save(page, folder / "live.ipynb"))
+    assert sorted(m["model_name"] for m in before.values()) == ["AnyModel", "LayoutModel", "WidgetModel"]
+    page.evaluate(NO_KERNEL)
+    in_lab.close()
 
-    # Sent to somebody who does not trust it, and without the widgets' state.
+    in_lab.open("live.ipynb", own_kernel=True)
+    expect(page.get_by_test_id("scope").first).to_be_visible(timeout=60_000)
+    page.wait_for_function(f"() => ({STILL})().filter((is) => is === 'explorer').length === 2")
+    assert page.evaluate(STILL)[1:] == ["picture", *live, "picture", *live]
+    assert widgets(save(page, folder / "live.ipynb")).keys() == before.keys()
+    in_lab.close()
+
+    # Sent to somebody who does not trust it.
     notebook = json.loads((folder / "live.ipynb").read_text())
-    del notebook["metadata"]["widgets"]
     notebook["cells"] = notebook["cells"][2:]
     notebook["cells"][0]["source"] += "  # sent"
     (folder / "sent.ipynb").write_text(json.dumps(notebook))
-    in_lab.close()
     in_lab.open("sent.ipynb", own_kernel=True)
     page.wait_for_selector(".jaxviz-still", timeout=30_000)
     assert page.evaluate(STILL) == ["other", "picture", "table", "picture", "other", "picture", "table"]

@@ -4,6 +4,7 @@ import { textView } from "../code/editor";
 import { CodePane } from "../code/pane";
 import { linkScrolling } from "../code/scrolling";
 import { SourcePane } from "../code/source";
+import { keepState } from "../host/keep";
 import type { Host, WidgetModel } from "../host/model";
 import { loadPart } from "../host/parts";
 import { addSheet } from "../host/sheet";
@@ -319,6 +320,7 @@ function actOn(
 
 /** Shows what the widget is of: an explorer, or a stepper, whose code is a part. */
 function render(host: Host): () => void {
+  keepState(host.model);
   return host.model.get("_shows") === "stepper" ? renderStepper(host) : renderExplorer(host);
 }
 

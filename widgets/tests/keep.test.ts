@@ -1,0 +1,80 @@
+import { describe, expect, it } from "vitest";
+import { keepState, merged } from "../src/host/keep";
+import type { WidgetModel } from "../src/host/model";
+
+const STATE = "application/vnd.jupyter.widget-state+json";
+const VIEW = "application/vnd.jupyter.widget-view+json";
+
+const explorer = (code: string) => ({ state: { _shows: "explorer", _code: `IPY_MODEL_${code}` } });
+const box = (...children: string[]) => ({ state: { children: children.map((id) => `IPY_MODEL_${id}`) } });
+const slider = { state: { value: 3 } };
+const code = { state: { code: "…" } };
+const saved = (state: object) => ({ version_major: 2, version_minor: 0, state }) as never;
+const ids = (made: { state: object } | null) => Object.keys(made?.state ?? {}).sort();
+
+describe("what is saved of a notebook's widgets", () => {
+  it("is the explorers that it shows, with what they refer to", () => {
+    const now = saved({ e: explorer("c"), hidden: explorer("c"), c: code, s: slider });
+    expect(ids(merged(now, undefined, ["e", "s"]))).toEqual(["c", "e"]);
+    expect(merged(now, undefined, ["e"])).toMatchObject({ version_major: 2 });
+  });
+
+  it("is what an explorer stands in, too", () => {
+    const now = saved({ b: box("e", "s"), e: explorer("c"), c: code, s: slider });
+    expect(ids(merged(now, undefined, ["b"]))).toEqual(["b", "c", "e", "s"]);
+  });
+
+  it("is what others have saved, without explorers that were shown before", () => {
+    const before = saved({ old: explorer("oldCode"), oldCode: code, s: slider, t: slider });
+    const now = saved({ e: explorer("c"), c: code, s: slider });
+    expect(ids(merged(now, before, ["e"]))).toEqual(["c", "e", "s", "t"]);
+    expect(ids(merged(saved({}), before, ["old"]))).toEqual(["old", "oldCode", "s", "t"]);
+  });
+
+  it("is nothing where nothing is shown", () => {
+    expect(merged(saved({ e: explorer("c"), c: code }), undefined, [])).toBe(null);
+  });
+});
+
+function notebook(manager: object) {
+  const metadata = new Map<string, unknown>();
+  const listeners: ((context: unknown, state: string) => void)[] = [];
+  const outputs = [{ data: { [VIEW]: { model_id: "e" } } }, {}];
+  const context = {
+    saveState: { connect: (listener: (typeof listeners)[number]) => listeners.push(listener) },
+    model: {
+      cells: [{}, { outputs: { toJSON: () => outputs } }],
+      getMetadata: (name: string) => metadata.get(name),
+      setMetadata: (name: string, value: unknown) => metadata.set(name, value),
+      deleteMetadata: (name: string) => metadata.delete(name),
+    },
+  };
+  const model = { widget_manager: { ...manager, context } } as unknown as WidgetModel;
+  return { model, metadata, outputs, listeners };
+}
+
+const manager = { get_state_sync: () => saved({ e: explorer("c"), c: code }) };
+
+describe("a notebook of JupyterLab's", () => {
+  it("has the state when it is saved, and once for all of its explorers", () => {
+    const { model, metadata, outputs, listeners } = notebook(manager);
+    keepState(model);
+    keepState(model);
+    expect(listeners.length).toBe(1);
+    listeners[0]!(null, "completed");
+    expect(metadata.size).toBe(0);
+    listeners[0]!(null, "started");
+    expect(ids((metadata.get("widgets") as Record<string, never>)[STATE]!)).toEqual(["c", "e"]);
+    outputs.length = 0;
+    listeners[0]!(null, "started");
+    expect(metadata.size).toBe(0);
+  });
+
+  it("is left alone where it is another kind of host", () => {
+    keepState({} as WidgetModel);
+    keepState({ widget_manager: {} } as WidgetModel);
+    const { model, listeners } = notebook({});
+    keepState(model);
+    expect(listeners).toEqual([]);
+  });
+});
