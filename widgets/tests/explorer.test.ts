@@ -1028,3 +1028,11 @@ test("R opens the player where there is a transform to play, and it is a key lik
   expect(find("player")).toHaveLength(0);
   expect(find("failed-player")).toHaveLength(0);
 });
+
+test("the switches of a larger function are asked for when there is advice, so that they are saved", async () => {
+  const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 501] } : stage));
+  const { model } = show({ payload: withHeader({ stages }) });
+  expect(model.sent).not.toContain("what if");
+  model.set("advice", JSON.stringify({ sentence: "", setting: "", cards: [], error: "" }));
+  expect(model.sent).toContain("what if");
+});

@@ -162,7 +162,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const unwait = [
     compilation.listen(() => {}),
     state.rest.listen(() => rail.update("whole")),
-    state.advice.listen(() => state.advise()),
+    state.advice.listen(() => {
+      state.advise();
+      if (state.advice.read() !== "") state.switches.ask();
+    }),
   ];
   const showView = () => {
     for (const view of ["overview", "lines"]) root.classList.toggle(`is-${view}`, state.view === view);
@@ -185,7 +188,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     pane.update("filter");
   }
   advise();
-  // While there is a kernel to ask, so that a notebook opened without one has them.
+  // While there is a kernel to ask, so that a notebook opened without one has them. Of a larger program they are asked for when there is
+  // advice, for which most of that work is done.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
