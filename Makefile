@@ -64,7 +64,12 @@ notebooks/%.ipynb: notebooks/%.py $(STAMPS)/install
 
 notebooks: $(NOTEBOOKS)
 
-lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks
+# A notebook that is saved has all of its widgets.
+$(VENV)/etc/jupyter/labconfig/default_setting_overrides.json: binder/lab_settings.json $(STAMPS)/venv
+	@mkdir -p $(@D)
+	cp $< $@
+
+lab: $(STAMPS)/install jaxviz/static/explorer.js notebooks $(VENV)/etc/jupyter/labconfig/default_setting_overrides.json
 	$(BIN)/jupyter lab notebooks/00_first_look.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 demo: $(STAMPS)/install jaxviz/static/explorer.js

@@ -26,7 +26,8 @@ State = Literal["ok", "note", "fault"]
 _DISTRIBUTION = "jaxviz-lab"
 _PACKAGE = Path(__file__).parents[1]
 _OLDEST_PYTHON = (3, 11)
-_WIDGETS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
+_MANAGER = "@jupyter-widgets/jupyterlab-manager"
+_WIDGETS = {"anywidget": "anywidget", _MANAGER: "jupyterlab_widgets"}
 """JupyterLab's extensions that a widget needs, and the distributions that bring them."""
 
 _FLAGS: Mapping[str, tuple[Any, str]] = {
@@ -280,19 +281,40 @@ def _stats(device: Any) -> dict[str, Any] | None:
 def _notebook() -> Iterator[Finding]:
     yield _bundle(_PACKAGE / "static", _PACKAGE.parent / "widgets" / "src")
     try:
-        from jupyter_core.paths import jupyter_path
+        from jupyter_core.paths import jupyter_config_dir, jupyter_path
         from jupyterlab_server.config import get_federated_extensions, get_page_config
+        from jupyterlab_server.settings_utils import get_settings
     except ModuleNotFoundError as error:
         yield Finding(
             "widgets in JupyterLab", "notebook", "fault", "not known", f"{error}: `pip install 'jupyterlab>=4.2'`."
         )
         return
     folders = [str(p) for p in jupyter_path("labextensions")]
-    settings = Path(sys.prefix, "share", "jupyter", "lab", "settings")
+    lab = Path(sys.prefix, "share", "jupyter", "lab")
+    settings = lab / "settings"
     disabled = get_page_config(folders, app_settings_dir=str(settings)).get("disabledExtensions", ())
     loaded = get_federated_extensions(folders)
     for name, distribution in _WIDGETS.items():
         yield _lab_extension(name, distribution, loaded.get(name), any(d.split(":")[0] == name for d in disabled))
+    if _MANAGER in loaded:
+        own = os.environ.get("JUPYTERLAB_SETTINGS_DIR") or os.path.join(jupyter_config_dir(), "lab", "user-settings")
+        set_here, _ = get_settings(
+            str(settings), str(lab / "schemas"), own, f"{_MANAGER}:plugin", labextensions_path=folders
+        )
+        is_on = set_here["settings"].get("saveState", set_here["schema"]["properties"]["saveState"]["default"])
+        yield _saved_widgets(bool(is_on))
+
+
+def _saved_widgets(is_on: bool) -> Finding:
+    """JupyterLab's setting that saves widgets with a notebook."""
+    what = "lab setting saveState"
+    if is_on:
+        return Finding(what, "notebook", "ok", "on: notebooks are saved with their widgets")
+    return Finding(
+        what, "notebook", "note", "off",
+        "Notebooks are saved with their explorers and steppers, but not with other widgets, such as live plots and exercises. "
+        "JupyterLab's menu Settings > Save Widget State Automatically turns it on.",
+    )  # fmt: skip
 
 
 def _bundle(static: Path, sources: Path) -> Finding:

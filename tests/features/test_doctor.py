@@ -3,8 +3,10 @@
 import importlib.metadata as metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -141,6 +143,26 @@ def test_the_extensions_that_jupyterlab_loads(monkeypatch, tmp_path):
 
     monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *parts: [str(tmp_path / "nowhere")])
     assert {f.what for f in jaxviz.doctor().faults} == {what, "lab extension @jupyter-widgets/jupyterlab-manager"}
+
+
+def test_the_setting_that_saves_widgets(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTERLAB_SETTINGS_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setattr("jupyter_core.paths.SYSTEM_CONFIG_PATH", [])
+    monkeypatch.setattr("jupyter_core.paths.ENV_CONFIG_PATH", [])
+    found = jaxviz.doctor()["lab setting saveState"]
+    assert (found.state, found.found) == ("note", "off")
+    assert "Save Widget State Automatically" in found.advice
+    # As `make lab` and Binder have it.
+    given = tmp_path / "config" / "labconfig" / "default_setting_overrides.json"
+    given.parent.mkdir(parents=True)
+    shutil.copy(Path(__file__).parents[2] / "binder" / "lab_settings.json", given)
+    assert jaxviz.doctor()["lab setting saveState"].state == "ok"
+    # Whoever has set it has the last word.
+    own = tmp_path / "own" / "@jupyter-widgets" / "jupyterlab-manager" / "plugin.jupyterlab-settings"
+    own.parent.mkdir(parents=True)
+    own.write_text('{"saveState": false}')
+    assert jaxviz.doctor()["lab setting saveState"].found == "off"
 
 
 @pytest.mark.process

@@ -15,6 +15,7 @@ from explorer_programs import layers, layers_args
 from PIL import Image
 
 import jaxviz
+from jaxviz.analysis.naming import written_at
 from jaxviz.features.explorer import axis, picture, still
 from jaxviz.features.explorer import widget as module
 from jaxviz.report.tables import format_bytes
@@ -104,7 +105,7 @@ def test_the_table_is_plain_html_and_says_what_the_reports_say(explorer):
         if group.kind != "argument":
             at = (str(group.location), group.location.column)
             sizes[at] += group.nbytes
-            words.setdefault(at, group.label)
+            words[at] = written_at(group.location)
     ((at, nbytes),) = sizes.most_common(1)
     first = re.search("<tbody><tr>(.*?)</tr>", made)[1]
     assert f"<code>{html.escape(words[at])}</code>" in first
