@@ -97,6 +97,33 @@ def test_axe_finds_nothing_in_the_lower_panes(tab, explorer, shown):
     assert violations(tab.page, rules=RULES[tab.theme]) == ""
 
 
+@both_themes
+def test_axe_finds_nothing_line_by_line_and_in_what_a_search_finds(tab, explorer):
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    explorer.get_by_test_id("view-lines").click()
+    line = explorer.get_by_test_id("source-line").filter(has_text="jnp.tanh")
+    line.click()
+    expect(explorer.get_by_test_id("under-row").filter(has_text="dot_general").first).to_be_visible()
+    expect(line).to_contain_text("KiB")
+    assert violations(tab.page, rules=RULES[tab.theme]) == ""
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("x")
+    tab.page.keyboard.press("ArrowDown")
+    expect(explorer.locator("[data-testid=found][aria-selected=true]")).to_have_count(1)
+    assert violations(tab.page, rules=RULES[tab.theme]) == ""
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+@pytest.mark.parametrize("width", [1280, 900, 640, 400])
+def test_the_source_is_read_without_scrolling_to_the_side(tab, explorer, width):
+    tab.page.set_viewport_size({"width": width, "height": 800})
+    explorer.get_by_test_id("view-lines").click()
+    explorer.get_by_test_id("source-line").filter(has_text="jnp.tanh").click()
+    for body in (".jv-source-body", ".jv-pane.jv-source"):
+        wide, shown = explorer.locator(body).evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert wide <= shown, body
+
+
 CLICKS = {
     "tabs": [
         "[data-testid=residuals] [data-testid=show-what-if]",

@@ -171,7 +171,7 @@ def test_residuals_are_filtered_and_the_memory_leads_to_equations(notebook):
     explorer = explorer_of(page)
     cells = page.locator(".jp-Notebook .jp-Cell").count()
     explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive").first.click()
-    page.keyboard.press("/")
+    page.keyboard.press("f")
     page.keyboard.type("tanh dd b")  # in a notebook `d d` deletes the cell and `b` puts one below
     expect(explorer.get_by_test_id("filter")).to_have_value("tanh dd b")
     expect(explorer.get_by_test_id("residuals")).to_contain_text("matches.")

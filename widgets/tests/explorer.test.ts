@@ -269,12 +269,43 @@ test("a kind is chosen, and what is selected lights rows that pass", () => {
   expect(find("residual-row")[0]!.className).toBe("is-selected");
 });
 
-test("/ goes to the filter; keys typed there are nobody else's; Esc clears it first, then leaves it", () => {
+test("one search goes through source, equations, values and scopes, by the keyboard alone", () => {
+  const { find, key, model, el } = show();
+  const box = find("search")[0] as HTMLInputElement;
+  const list = el.querySelector<HTMLElement>(".jv-found")!;
+  const press = (name: string) =>
+    document.activeElement!.dispatchEvent(
+      new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }),
+    );
+  key("/");
+  expect(document.activeElement).toBe(box);
+  type(box, "sin");
+  const groups = () => [...list.querySelectorAll("[role=group]")].map((group) => group.ariaLabel);
+  expect(groups()).toEqual(["source", "equations"]);
+  const titles = () => find("found").map((row) => row.querySelector("code")!.textContent);
+  expect(titles()).toEqual(["return g(jnp.sin(x))  # é ✓ </script>", "b = sin a"]);
+  press("ArrowDown");
+  press("ArrowDown");
+  expect(box.getAttribute("aria-activedescendant")).toBe(find("found")[1]!.id);
+  press("Enter");
+  expect(model.values["selected"]).toBe("primal:0");
+  expect([list.hidden, box.ariaExpanded]).toEqual([true, "false"]);
+  type(box, "x");
+  expect(groups()).toEqual(["source", "values"]);
+  type(box, "size>nothing");
+  expect(list.textContent).toBe("nothing is no amount; write such as size>1MiB");
+  press("Escape");
+  expect([list.hidden, box.value]).toEqual([true, "size>nothing"]);
+  press("Escape");
+  expect([box.value, document.activeElement]).toEqual(["", find("explorer")[0]]);
+});
+
+test("F goes to the filter; keys typed there are nobody else's; Esc clears it first, then leaves it", () => {
   const { find, key, model, el } = show({ selected: "primal:0" });
   const outside = vi.fn();
   el.addEventListener("keydown", outside);
   const box = find("filter")[0] as HTMLInputElement;
-  key("/");
+  key("f");
   expect(document.activeElement).toBe(box);
   const press = (name: string, code = "") => {
     const event = new KeyboardEvent("keydown", { key: name, code, bubbles: true, cancelable: true });
@@ -290,7 +321,7 @@ test("/ goes to the filter; keys typed there are nobody else's; Esc clears it fi
   expect([box.value, find("residual-row").length, model.values["selected"]]).toEqual(["", 2, "primal:0"]);
   press("Escape");
   expect(document.activeElement).toBe(find("explorer")[0]);
-  key("/");
+  key("f");
   press("ArrowDown");
   expect(document.activeElement).toBe(find("residual-row")[0]);
   expect(outside).not.toHaveBeenCalled();
@@ -301,7 +332,7 @@ test("in little room residuals and memory take turns", () => {
   const showsMemory = () => el.querySelector(".jv-lower")!.classList.contains("shows-memory");
   find("show-memory")[0]!.click();
   expect(showsMemory()).toBe(true);
-  key("/");
+  key("f");
   expect(showsMemory()).toBe(false);
   key("m");
   expect(showsMemory()).toBe(true);

@@ -98,7 +98,13 @@ export class SourcePane {
       this.figures.length > 0 &&
         h(
           "select",
-          { "aria-label": "what stands beside a line", onchange: choose, "data-testid": "line-figure" },
+          {
+            "aria-label": "what stands beside a line",
+            "data-testid": "line-figure",
+            "data-lm-suppress-shortcuts": "true",
+            onchange: choose,
+            onkeydown: (event: KeyboardEvent) => event.stopPropagation(),
+          },
           ...this.figures.map((figure) => h("option", { value: figure }, word(figure))),
         ),
     );

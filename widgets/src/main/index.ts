@@ -141,9 +141,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       return true;
     }
     // What is meant stands in the panes.
-    if (state.view === "overview" && ["/", "m", "r", "ArrowDown", "ArrowUp"].includes(event.key))
+    if (state.view === "overview" && ["f", "m", "r", "ArrowDown", "ArrowUp"].includes(event.key))
       state.show({});
-    if (event.key === "/") residuals.focus?.();
+    if (event.key === "/") rail.focus?.();
+    else if (event.key.toLowerCase() === "f") residuals.focus?.();
     else if (event.key.toLowerCase() === "m") memory.focus?.();
     else if (event.key.toLowerCase() === "r") player.toggle();
     else return actOn(event, state, keys.sheet, keys.toggle, step);

@@ -7,6 +7,7 @@ import type { Change, State, View } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import { marked } from "./residuals";
+import { SearchBox } from "./search";
 
 export const KEYS: [string, string][] = [
   ["H", "the overview, or forward beside backward; its arrows go from scope to scope"],
@@ -27,11 +28,14 @@ export const KEYS: [string, string][] = [
   ["← ↑ → ↓ Enter", "in the graph: along the edges; open or close a box"],
   ["O C", "in the graph: open, close all that is in a box, or everything"],
   ["+ − 0 Z", "in the graph: zoom, see all, zoom to the selection"],
-  ["F", "in the graph: only what leads to the selection and from it; then one of both; then all"],
+  [
+    "F",
+    "filter the residuals; in the graph: only what leads to the selection and from it; then one of both; then all",
+  ],
   ["S", "scroll two panes together, or each by itself"],
   ["C", "the version before at the left, where there is one"],
   ["P", "write parameters in full, or in short"],
-  ["/", "filter the residuals; in the graph: search"],
+  ["/", "search the source, equations, values and scopes; in the graph: its equations"],
   ["X", "in the table of residuals: keep one, or recompute it"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
@@ -74,6 +78,7 @@ export class Rail {
   private readonly play: HTMLButtonElement;
   private readonly versions: HTMLElement;
   private readonly link: HTMLButtonElement;
+  private readonly search: SearchBox;
 
   constructor(
     private readonly state: State,
@@ -128,6 +133,7 @@ export class Rail {
       "data-testid": "help",
     });
     this.badge = badge(state);
+    this.search = new SearchBox(state);
     for (const [key, word, title] of VIEWS) {
       const isThere = key !== "overview" || state.hasOverview;
       this.views.push(
@@ -163,13 +169,17 @@ export class Rail {
         "div",
         { class: "jv-views" },
         h("nav", { class: "jv-questions", "aria-label": "views" }, ...this.views),
-        h("span", { class: "jv-rail-end" }, help),
+        h("span", { class: "jv-rail-end" }, this.search.element, help),
       ),
       this.stagebar,
     );
     this.fillHeadline();
     this.update("view");
     this.update("shown");
+  }
+
+  focus(): void {
+    this.search.focus();
   }
 
   update(change: Change): void {

@@ -136,7 +136,7 @@ export class ResidualsPane {
       placeholder: "filter",
       spellcheck: false,
       autocomplete: "off",
-      title: "Words that a row must have, in any of its cells, its scopes or its function (/)",
+      title: "Words that a row must have, in any of its cells, its scopes or its function (F)",
       "aria-label": "filter the residuals",
       "data-testid": "filter",
       // Inside a notebook these keys are nobody else's, in whatever phase they are listened for.

@@ -246,6 +246,21 @@ export class State {
     this.selectResiduals(indices);
   }
 
+  /** Shows some equations in the panes of stages, and selects them. */
+  openRows(rows: readonly number[]): void {
+    const [first] = rows;
+    if (first === undefined) return;
+    this.openStages();
+    const stage = this.model.stage(first);
+    if (!this.isShown(stage)) this.showStages([stage]);
+    this.selectRows(rows);
+  }
+
+  /** Leaves what hides the panes of stages. */
+  openStages(): void {
+    if (this.view === "overview" || this.view === "lines") this.arrange(this.hasOverview ? "kept" : "");
+  }
+
   private look(view: View): void {
     if (view === this.view) return;
     this.view = view;

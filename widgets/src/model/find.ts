@@ -1,0 +1,141 @@
+/** One search through the source, the equations, the values and the scopes of a view. */
+
+import { search } from "../graph/layout/query";
+import { formatBytes, plural } from "../ui/format";
+import { alike, grouped, patternOf, push, sumOf } from "./groups";
+import type { Model } from "./model";
+
+export const KINDS_FOUND = ["source", "equations", "values", "scopes"] as const;
+export type KindFound = (typeof KINDS_FOUND)[number];
+
+/** What was found: what it is called, what is said of it, and what it stands for. */
+export interface Found {
+  title: string;
+  about: string;
+  line?: { file: number; line: number };
+  /** Equations; or the variable that is made by none of them. */
+  rows?: readonly number[];
+  variable?: number;
+  residuals?: readonly number[];
+}
+
+export type AllFound = Readonly<Record<KindFound, readonly Found[]>>;
+
+/** What a text finds. What an equation is asked for may be written as in the search of the graph; throws an Error that says what is wrong with it. */
+export function find(model: Model, text: string): AllFound {
+  const words = text.trim().replace(/\s+/g, " ");
+  if (words === "") return { source: [], equations: [], values: [], scopes: [] };
+  return {
+    source: lines(model, words.toLowerCase()),
+    equations: equations(model, words),
+    values: [...kept(model, words.toLowerCase()), ...variables(model, words)],
+    scopes: scopes(model, words.toLowerCase()),
+  };
+}
+
+function lines(model: Model, words: string): Found[] {
+  return model.view.files.flatMap(({ excerpts, label }, file) =>
+    excerpts.flatMap(({ first, lines }) =>
+      lines.flatMap((text, i) =>
+        text.toLowerCase().replace(/\s+/g, " ").includes(words)
+          ? [{ title: text.trim(), about: `${label}:${first + i}`, line: { file, line: first + i } }]
+          : [],
+      ),
+    ),
+  );
+}
+
+/** Those of one stage that one expression led to in repeated layers are one. */
+function equations(model: Model, words: string): Found[] {
+  const { stages } = model.view;
+  const rows = search(
+    model,
+    words,
+    stages.map((stage) => stage.equations),
+  );
+  const same = grouped(rows, (row) =>
+    [model.stage(row), model.group(row), model.primitive(row), model.role(row)].join(),
+  );
+  return same.map((rows) => {
+    const [first] = rows as [number];
+    const times = rows.length > 1 ? `${plural(rows.length, "equation")}` : "";
+    const parts = [stages[model.stage(first)]!.label, times, model.placeText(model.place(first))];
+    return { title: model.summary(first), about: parts.filter(Boolean).join(" · "), rows };
+  });
+}
+
+/** The residuals by what they are called, those of one expression as one. */
+function kept(model: Model, words: string): Found[] {
+  const called = model.residuals.filter(
+    (r) => r.name.toLowerCase() === words || r.label.toLowerCase().includes(words),
+  );
+  return grouped(called, (r) => r.group).map((same) => {
+    const size = formatBytes(sumOf(same, (r) => r.nbytes));
+    return {
+      title: alike(same.map((r) => r.label || r.name)),
+      about: ["kept", size, model.placeText(same[0]!.place)].filter(Boolean).join(" · "),
+      residuals: same.map((r) => r.index),
+    };
+  });
+}
+
+/** The variables of that name, and inputs and cotangents by what they are called; those that differ in numbers are one. */
+function variables(model: Model, words: string): Found[] {
+  const { strings, stages } = model.view;
+  const wanted = strings.indexOf(words);
+  const called = strings.map(
+    (text) => !text.startsWith("residual ") && text.toLowerCase().includes(words.toLowerCase()),
+  );
+  const [names, labels] = [model.column("variable_name"), model.column("variable_label")];
+  const stageOf = (v: number) => {
+    const row = model.definition(v);
+    const program = row < 0 ? model.boundBy(v) : model.program(row);
+    return program < 0 ? -1 : model.column("program_stage")[program]!;
+  };
+  const found: { v: number; stage: number; label: string }[] = [];
+  for (let v = 0; v < names.length; v++) {
+    const isNamed = wanted > 0 && names[v] === wanted;
+    if (!isNamed && !(labels[v]! > 0 && called[labels[v]!])) continue;
+    const stage = stageOf(v);
+    if (stage >= 0) found.push({ v, stage, label: strings[labels[v]!]! });
+  }
+  const same = grouped(found, ({ v, stage, label }) => `${stage} ${label === "" ? v : patternOf(label)}`);
+  return same.map((each) => {
+    const { v, stage, label } = each[0]!;
+    const { name, type } = model.variable(v);
+    const row = model.definition(v);
+    const of = row < 0 ? "" : model.placeText(model.place(row));
+    const typed = label === "" ? "" : `${name}:${type}`;
+    return {
+      title: label === "" ? `${name}:${type}` : alike(each.map((one) => one.label)),
+      about: [stages[stage]!.label, typed, of].filter(Boolean).join(" · "),
+      variable: v,
+    };
+  });
+}
+
+/** Functions, modules and named scopes, by name: what the equations of both passes in them are. */
+function scopes(model: Model, words: string): Found[] {
+  const { strings, stages } = model.view;
+  const keys = stages.map(({ key }) => key);
+  const passes = ["forward", "backward"].map((key) => keys.indexOf(key));
+  const isOfPass = keys.includes("backward") ? (stage: number) => passes.includes(stage) : () => true;
+  const column = model.column("equation_scope");
+  const namesOf = new Map<number, string[]>();
+  const rows = new Map<string, number[]>();
+  for (let row = 0; row < model.rows; row++) {
+    const path = column[row]!;
+    let names = namesOf.get(path);
+    if (names === undefined) {
+      const parts = new Set(strings[path]!.split("/").filter(Boolean));
+      names = [...parts].filter((part) => part.toLowerCase().includes(words));
+      namesOf.set(path, names);
+    }
+    if (names.length > 0 && isOfPass(model.stage(row))) for (const name of names) push(rows, name, row);
+  }
+  return [...rows].map(([title, inside]) => ({
+    title,
+    about: plural(inside.length, "equation"),
+    rows: inside,
+  }));
+}

@@ -1,0 +1,195 @@
+/** The search: a field, and below it what was found in the source, the equations, the values and the scopes. */
+
+import { type AllFound, type Found, find, KINDS_FOUND, type KindFound } from "../model/find";
+import type { State } from "../state/state";
+import { h } from "../ui/dom";
+import { formatCount, plural } from "../ui/format";
+
+/** So many of a kind are shown before the rest is asked for, and then. */
+const SHOWN = 5;
+const MOST = 300;
+
+let made = 0;
+
+export class SearchBox {
+  readonly element: HTMLElement;
+  private readonly box: HTMLInputElement;
+  private readonly list: HTMLElement;
+  private readonly note = h("p", { class: "jv-message" });
+  private readonly popup: HTMLElement;
+  private readonly said = h("span", { class: "jv-told is-quiet", role: "status" });
+  private found: AllFound | null = null;
+  private readonly opened = new Set<KindFound>();
+  /** What the arrows go through: what each option does. */
+  private options: { element: HTMLElement; choose: () => void }[] = [];
+  private at = -1;
+
+  constructor(private readonly state: State) {
+    const id = `jv-found-${++made}`;
+    this.list = h("div", { id, role: "listbox", "aria-label": "found" });
+    this.popup = h("div", { class: "jv-found", hidden: true }, this.list, this.note);
+    this.box = h("input", {
+      class: "jv-filter jv-search",
+      type: "search",
+      placeholder: "search",
+      spellcheck: false,
+      autocomplete: "off",
+      title: "Search the source, equations, values and scopes (/)",
+      role: "combobox",
+      "aria-label": "search",
+      "aria-autocomplete": "list",
+      "aria-expanded": "false",
+      "aria-controls": id,
+      "data-testid": "search",
+      "data-lm-suppress-shortcuts": "true",
+      oninput: () => this.search(),
+      onfocus: () => this.search(),
+      onkeydown: (event: KeyboardEvent) => this.onKey(event),
+    });
+    this.element = h(
+      "div",
+      { class: "jv-search-box", onfocusout: () => this.close() },
+      this.box,
+      this.popup,
+      this.said,
+    );
+    // A press on what was found takes the focus off the field, which would close the list before the click.
+    this.popup.addEventListener("pointerdown", (event) => event.preventDefault());
+  }
+
+  focus(): void {
+    this.box.focus();
+    this.box.select();
+  }
+
+  private search(): void {
+    this.opened.clear();
+    const text = this.box.value;
+    let error = "";
+    try {
+      this.found = find(this.state.model, text);
+    } catch (failure) {
+      this.found = null;
+      error = failure instanceof Error ? failure.message : String(failure);
+    }
+    this.fill(error);
+    this.open(text.trim() !== "");
+  }
+
+  private fill(error = ""): void {
+    this.options = [];
+    this.at = -1;
+    const groups: HTMLElement[] = [];
+    let n = 0;
+    let left = 0;
+    for (const kind of KINDS_FOUND) {
+      const found = this.found?.[kind] ?? [];
+      if (found.length === 0) continue;
+      n += found.length;
+      const most = this.opened.has(kind) ? MOST : SHOWN;
+      const shown = found.length <= most + 1 ? found : found.slice(0, most);
+      const options = shown.map((each) => this.option(each));
+      const rest = found.length - shown.length;
+      if (rest > 0 && !this.opened.has(kind)) options.push(this.more(kind, rest));
+      else left += rest;
+      const head = `${kind} ${formatCount(found.length)}`;
+      groups.push(h("div", { role: "group", "aria-label": kind, "data-head": head }, ...options));
+    }
+    const none = error || "Nothing of the source, the equations, the values or the scopes.";
+    this.note.textContent =
+      n === 0 ? none : left > 0 ? `${formatCount(left)} more are found by more words.` : "";
+    this.note.hidden = this.note.textContent === "";
+    this.said.textContent = error || plural(n, "result");
+    this.list.replaceChildren(...groups);
+    this.box.removeAttribute("aria-activedescendant");
+  }
+
+  private option({ title, about, ...what }: Found): HTMLElement {
+    return this.choice(
+      [h("code", { class: "jv-cut" }, title), h("span", { class: "jv-dim jv-cut" }, about)],
+      () => {
+        this.close();
+        this.go({ title, about, ...what });
+      },
+    );
+  }
+
+  private more(kind: KindFound, rest: number): HTMLElement {
+    return this.choice([h("span", { class: "jv-dim" }, `${formatCount(rest)} more`)], () => {
+      const at = this.at;
+      this.opened.add(kind);
+      this.fill();
+      this.stand(at);
+    });
+  }
+
+  private choice(parts: HTMLElement[], choose: () => void): HTMLElement {
+    const element = h(
+      "div",
+      {
+        class: "jv-found-row",
+        role: "option",
+        id: `${this.list.id}-${this.options.length}`,
+        "aria-selected": "false",
+        "data-testid": "found",
+        title: parts.map((part) => part.textContent).join("\n"),
+        onclick: choose,
+      },
+      ...parts,
+    );
+    this.options.push({ element, choose });
+    return element;
+  }
+
+  /** Shows what was found where it is. */
+  private go({ line, rows, variable, residuals }: Found): void {
+    const { state } = this;
+    if (residuals) state.openResiduals(residuals);
+    else if (line) {
+      // The overview has no room for the source on a narrow page.
+      if (state.view === "overview") state.arrange("lines");
+      state.selectLine(line.file, line.line);
+    } else if (rows) state.openRows(rows);
+    else if (variable !== undefined) {
+      state.openStages();
+      state.goToVariable(variable);
+    }
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    event.stopPropagation();
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const n = this.options.length;
+    if (event.key === "Escape" && !this.popup.hidden) this.close();
+    else if (event.key === "Escape") {
+      this.box.value = "";
+      this.box.closest<HTMLElement>(".jaxviz")?.focus({ preventScroll: true });
+    } else if (event.key === "Enter") {
+      if (this.popup.hidden) this.search();
+      else this.options[Math.max(0, this.at)]?.choose();
+    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      if (this.popup.hidden) this.search();
+      else if (n > 0) this.stand((this.at + (event.key === "ArrowDown" ? 1 : this.at < 0 ? 0 : -1) + n) % n);
+    } else return;
+    event.preventDefault();
+  }
+
+  private stand(at: number): void {
+    this.options[this.at]?.element.setAttribute("aria-selected", "false");
+    this.at = at;
+    const element = this.options[at]?.element;
+    if (!element) return;
+    element.setAttribute("aria-selected", "true");
+    this.box.setAttribute("aria-activedescendant", element.id);
+    element.scrollIntoView?.({ block: "nearest" });
+  }
+
+  private open(isOpen: boolean): void {
+    this.popup.hidden = !isOpen;
+    this.box.ariaExpanded = String(isOpen);
+  }
+
+  private close(): void {
+    this.open(false);
+  }
+}

@@ -1,0 +1,60 @@
+import { expect, test } from "vitest";
+import { find } from "../src/model/find";
+import { Model } from "../src/model/model";
+import { fromJson } from "../src/wire/schema";
+import { json, model } from "./fixture";
+
+function found(text: string, columns: Record<string, number[]> = {}) {
+  return find(model(columns), text);
+}
+
+test("lines are found by their text, whatever its spaces and capitals", () => {
+  const [line, ...rest] = found("G(JNP.sin(x))   # é").source;
+  expect(rest).toEqual([]);
+  expect(line).toEqual({
+    title: "return g(jnp.sin(x))  # é ✓ </script>",
+    about: "model.py:2",
+    line: { file: 0, line: 2 },
+  });
+});
+
+test("equations are asked for as in the graph, and those that repeat are one", () => {
+  expect(found("mul").equations.map(({ rows }) => rows)).toEqual([[2], [3], [4]]);
+  const alike = { equation_group: [0, 1, 2, 3, 3], equation_role: [0, 0, 0, 3, 3] };
+  expect(found("mul", alike).equations.map(({ rows }) => rows)).toEqual([[2], [3, 4]]);
+  expect(found("mul line:300").equations.map(({ about }) => about)).toEqual(["f · model.py:300"]);
+  expect(() => found("flops>lots")).toThrow("lots is no amount");
+});
+
+test("values are the residuals, and variables by their name or what they are called", () => {
+  const names = json.columns["variable_name"]!.map((i) => json.strings[i]);
+  const [residual, ...named] = found("b").values;
+  expect(residual).toEqual({ title: "b", about: "kept · 12 B · model.py:2", residuals: [0] });
+  expect(named.map(({ variable }) => names[variable!])).toContain("b");
+  expect(found("X").values).toEqual([{ title: "x", about: "f · a:f32[3]", variable: 0 }]);
+});
+
+test("inputs that differ in numbers are one value, and what is kept is not found twice", () => {
+  const strings = [...json.strings, "p['w'][0]", "p['w'][1]", "residual p['w'] @ x"];
+  const n = json.strings.length;
+  const labels = json.columns["variable_label"]!.map((_, v) => (v === 0 || v === 3 ? n + v / 3 : 0));
+  labels[4] = n + 2;
+  const columns = { ...json.columns, variable_label: labels };
+  const m = new Model(fromJson({ ...json, strings, columns }));
+  expect(find(m, "p['w']").values.map(({ title }) => title)).toEqual(["p['w'][0…1]"]);
+});
+
+test("scopes are found by their names, with the equations in them", () => {
+  const strings = [...json.strings, "Net/attention/attention", "Net/mlp"];
+  const [attention, mlp] = [json.strings.length, json.strings.length + 1];
+  const columns = { ...json.columns, equation_scope: [0, 0, 0, attention, mlp] };
+  const m = new Model(fromJson({ ...json, strings, columns }));
+  const scopes = (text: string) => find(m, text).scopes;
+  expect(scopes("ATTEN")).toEqual([{ title: "attention", about: "1 equation", rows: [3] }]);
+  expect(scopes("net").map(({ rows }) => rows)).toEqual([[3, 4]]);
+  expect(scopes("conv")).toEqual([]);
+});
+
+test("nothing is found of nothing", () => {
+  expect(found("  ")).toEqual({ source: [], equations: [], values: [], scopes: [] });
+});
