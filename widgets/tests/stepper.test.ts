@@ -107,6 +107,39 @@ test("a stop at the same place leaves what is looked at", () => {
 
 // --- what is shown ---
 
+test("beside a line stand the norms of what it has come to, and where a NaN was born that is said", async () => {
+  const { find, all, stopAt } = await shown(stops.start);
+  const source = () => find("step-source");
+  const cells = () =>
+    all("step-source-line").map((line) =>
+      [...line.querySelectorAll(".jv-amount")].map((cell) => cell.textContent),
+    );
+  expect(cells().flat().join("")).toBe("");
+  expect(source().classList.contains("has-norms")).toBe(false);
+  const end = copy(stops.end);
+  const [file, line] = end.lines[0]!;
+  stopAt(end);
+  const lineOf = () => all("step-source-line").find((each) => each.dataset["line"] === String(line))!;
+  expect([file, [...lineOf().querySelectorAll(".jv-amount")].map((cell) => cell.textContent)]).toEqual([
+    0,
+    ["1.642", "1.721"],
+  ]);
+  expect(lineOf().title).toBe("norm of d 1.642; norm of the cotangent of d 1.721");
+  expect([...source().classList]).toEqual(expect.arrayContaining(["has-norms", "has-cotangents"]));
+  const born = () => all("born").filter((mark) => !mark.hidden);
+  expect(born()).toEqual([]);
+  end.lines[0]!.splice(4, 5, "NaN", "d", null, "Inf", "both");
+  stopAt(end);
+  expect(born().map((mark) => mark.textContent)).toEqual(["NaN born forward and backward"]);
+  expect(lineOf().contains(born()[0]!)).toBe(true);
+  expect([...lineOf().querySelectorAll(".jv-amount.is-bad")].map((cell) => cell.textContent)).toEqual([
+    "NaN",
+    "Inf",
+  ]);
+  stopAt(stops.start);
+  expect([cells().flat().join(""), lineOf().title, born().length]).toEqual(["", "", 0]);
+});
+
 test("source, jaxpr and value stand side by side, the current line and equation marked", async () => {
   const { all, find, end } = await shown(stops["in the scan"]);
   expect(find("crumbs").textContent).toContain("scan");

@@ -18,6 +18,7 @@ from jaxviz.features.debugger.breakpoints import Breakpoint
 from jaxviz.features.debugger.messages import (
     Call,
     Card,
+    LineNorm,
     Programs,
     Row,
     SourceLine,
@@ -27,6 +28,7 @@ from jaxviz.features.debugger.messages import (
     Variable,
     Written,
 )
+from jaxviz.features.debugger.norms import Norm, Norms
 from jaxviz.features.debugger.positions import Level, Position, SteppingError, can_enter
 from jaxviz.features.debugger.programs import StaticPath, Text
 from jaxviz.features.debugger.shown import png
@@ -98,6 +100,7 @@ class StepperView:
     def __init__(self, stepper: Stepper):
         self.stepper = stepper
         self.summaries = Summaries()
+        self.norms = Norms(stepper)
         self._sources = SourceTable()
         self._numbers: dict[tuple[str, Program], int] = {}
         self._rows: dict[Equation, tuple[int, int]] = {}
@@ -247,11 +250,25 @@ class StepperView:
             "operands": cards(operands, pair=False),
             "more": (more(results), more(operands)),
             "looked": [self._looked(stage, name, pictures) for stage, name in looked],
+            "lines": self._norms(),
             "breakpoints": [self._breakpoint(b) for b in s.breakpoints],
             "kept": machine.kept.nbytes,
             "notes": [printable(note, 1000) for note in s.notes],
             "said": printable(str(s).split("\n", 1)[0], 400) if not p.path else printable(s._place(p), 400),
         }  # fmt: skip
+
+    def _norms(self) -> list[LineNorm]:
+        """What the lines that are shown have come to."""
+        none = Norm(float("nan"), "")
+        found = []
+        for at, of in self.norms.by_line().items():
+            if at.file in self._sources.numbers:
+                value, cotangent = of.value or none, of.cotangent or none
+                found.append(
+                    LineNorm(*self._line(at), of.name, _plain(value.norm), value.worst, of.of, _plain(cotangent.norm),
+                             cotangent.worst, of.born)
+                )  # fmt: skip
+        return found
 
     def _level(self, depth: int, level: Level, e: Equation) -> StepLevel:
         is_loop = level.iteration is not None

@@ -151,6 +151,21 @@ class Card(TypedDict):
     isCotangent: NotRequired[bool]
 
 
+class LineNorm(NamedTuple):
+    """What a line has come to: the names and norms of the value that it made last and of a cotangent, null where there is none; what is wrong
+    with each, such as 'NaN'; and 'value', 'cotangent' or 'both' where a NaN of these was born."""
+
+    file: int
+    line: int
+    name: str
+    value: float | None
+    valueIs: str
+    of: str
+    cotangent: float | None
+    cotangentIs: str
+    born: str
+
+
 class Break(TypedDict):
     """A breakpoint, and the line or the equation that it stands at: a program and an index."""
 
@@ -164,7 +179,7 @@ class Stop(TypedDict):
     """Where the run is, and the values there.
 
     `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that have
-    run or are next; `more` the names of the results and operands that are not told of.
+    run or are next; `more` the names of the results and operands that are not told of; `lines` what the lines have come to.
     """
 
     stage: str
@@ -179,6 +194,7 @@ class Stop(TypedDict):
     operands: list[Card]
     more: tuple[list[str], list[str]]
     looked: list[Card]
+    lines: list[LineNorm]
     breakpoints: list[Break]
     kept: int
     notes: list[str]

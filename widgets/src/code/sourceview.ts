@@ -120,6 +120,12 @@ export class SourceView {
     return true;
   }
 
+  /** Says of a line what stands beside it. */
+  describe(key: string, title: string): void {
+    const line = this.lines.get(key);
+    if (line) line.title = title;
+  }
+
   /** Marks expressions, by the class that each gets, and no others. */
   mark(expressions: Record<string, readonly Span[]>): void {
     const parts = new Map<string, Part[]>();

@@ -1,10 +1,18 @@
-/** The user's source, with the line that runs next, the calls that led to it, and a gutter for breakpoints. */
+/** The user's source, with the line that runs next, the calls that led to it, a gutter for breakpoints, and the norms of what has run. */
 
 import { SourceView } from "../code/sourceview";
 import type { Span } from "../model/records";
 import { h } from "../ui/dom";
-import type { Row } from "../wire/stepper.generated";
+import type { LineNorm, Row } from "../wire/stepper.generated";
+import { number } from "./values";
 import type { StepperState } from "./view";
+
+/** In which pass a NaN was born. */
+const BORN: Record<string, string> = {
+  value: "forward",
+  cotangent: "backward",
+  both: "forward and backward",
+};
 
 const GUTTER = ".jv-eq-gutter, .jv-number";
 
@@ -13,6 +21,8 @@ export class Source {
   private readonly source: SourceView;
   /** By `file:line`: where a breakpoint is set, and how the run stands to the line. */
   private readonly gutters = new Map<string, { place: HTMLElement; mark: HTMLElement }>();
+  /** The norms of a line, and what is said where a NaN was born. */
+  private readonly norms = new Map<string, Record<"amounts" | "value" | "cotangent" | "born", HTMLElement>>();
 
   constructor(
     private readonly state: StepperState,
@@ -23,8 +33,9 @@ export class Source {
       id: "step-source",
       files: state.programs.files,
       about: "click beside a line for a breakpoint",
+      heads: heads(),
       none: "No source of yours: the equations come from a library.",
-      line: (file, line) => ({ gutter: this.gutter(file, line, stops[file]!.has(line)) }),
+      line: (file, line) => this.line(file, line, stops[file]!.has(line)),
       choose: (file, line, part) => {
         if (part.closest(GUTTER) && stops[file]!.has(line)) toggleBreak(file, line);
         else state.selectLine(file, line);
@@ -58,6 +69,41 @@ export class Source {
     const chosen = spansOf(program.rows[selected]);
     const expressions = { "jv-chosen": chosen, "jv-following": spansOf(following) };
     this.source.mark(expressions);
+    this.updateNorms();
+  }
+
+  private updateNorms(): void {
+    const { lines } = this.state.stop;
+    const of = new Map(lines.map((norm) => [`${norm[0]}:${norm[1]}`, norm]));
+    for (const [key, { amounts, value, cotangent, born }] of this.norms) {
+      const norm = of.get(key);
+      const [, , name = "", size = null, wrong = "", ofName = "", ctSize = null, ctWrong = "", first = ""] =
+        norm ?? [];
+      fill(value, size, wrong, `norm of ${name}`);
+      fill(cotangent, ctSize, ctWrong, `norm of the cotangent of ${ofName}`);
+      born.hidden = first === "";
+      born.textContent = `NaN born ${BORN[first] ?? ""}`;
+      amounts.classList.toggle("is-none", value.textContent + cotangent.textContent === "");
+      this.source.describe(key, norm ? said(norm) : "");
+    }
+    this.element.classList.toggle(
+      "has-norms",
+      lines.some(([, , , size]) => size !== null),
+    );
+    this.element.classList.toggle(
+      "has-cotangents",
+      lines.some(([, , , , , , size]) => size !== null),
+    );
+  }
+
+  private line(file: number, line: number, canStop: boolean) {
+    const cell = (what: string) => h("span", { class: `jv-amount is-${what}` });
+    const norms = { value: cell("value"), cotangent: cell("cotangent") };
+    const born = h("span", { class: "jv-mark is-bad", hidden: true, "data-testid": "born" });
+    const amounts = h("span", { class: "jv-amounts is-none" }, norms.value, norms.cotangent);
+    this.norms.set(`${file}:${line}`, { ...norms, amounts, born });
+    const gutter = h("span", { class: "jv-step-gutter" }, this.gutter(file, line, canStop), amounts);
+    return { gutter, behind: [born] };
   }
 
   private gutter(file: number, line: number, canStop: boolean): HTMLElement {
@@ -69,6 +115,35 @@ export class Source {
     this.gutters.set(`${file}:${line}`, { place, mark });
     return h("span", { class: "jv-eq-gutter" }, place, mark);
   }
+}
+
+/** The names of the columns. */
+function heads(): HTMLElement {
+  const head = (what: string) =>
+    h("span", { class: `jv-amount is-${what}` }, "norm of", h("strong", {}, what));
+  return h(
+    "div",
+    { class: "jv-amount-heads", "data-testid": "norm-heads" },
+    h("span", { class: "jv-eq-gutter" }),
+    h("span", { class: "jv-amounts" }, head("value"), head("cotangent")),
+  );
+}
+
+function fill(cell: HTMLElement, size: number | null, wrong: string, what: string): void {
+  const text = wrong || (size === null ? "" : number(size));
+  cell.textContent = text;
+  cell.title = text && `${what}: ${text}`;
+  cell.classList.toggle("is-bad", wrong !== "");
+}
+
+/** `norm of h 10.1; norm of the cotangent of h 0.14; a NaN is born here backward`. */
+function said([, , name, value, wrong, of, cotangent, ctWrong, born]: LineNorm): string {
+  const parts = [
+    (value !== null || wrong) && `norm of ${name} ${wrong || number(value)}`,
+    (cotangent !== null || ctWrong) && `norm of the cotangent of ${of} ${ctWrong || number(cotangent)}`,
+    born !== "" && `a NaN is born here ${BORN[born]}`,
+  ];
+  return parts.filter(Boolean).join("; ");
 }
 
 function spansOf(row: Row | undefined): Span[] {

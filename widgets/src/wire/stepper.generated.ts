@@ -113,6 +113,9 @@ export interface Card {
   isCotangent?: boolean;
 }
 
+/** What a line has come to: the names and norms of the value that it made last and of a cotangent, null where there is none; what is wrong with each, such as 'NaN'; and 'value', 'cotangent' or 'both' where a NaN of these was born. */
+export type LineNorm = [file: number, line: number, name: string, value: number | null, valueIs: string, of: string, cotangent: number | null, cotangentIs: string, born: string];
+
 /** A breakpoint, and the line or the equation that it stands at: a program and an index. */
 export interface Break {
   text: string;
@@ -135,6 +138,7 @@ export interface Stop {
   operands: Card[];
   more: [string[], string[]];
   looked: Card[];
+  lines: LineNorm[];
   breakpoints: Break[];
   kept: number;
   notes: string[];

@@ -1,0 +1,188 @@
+"""The norms of what the lines of the source have come to in a run, and the lines on which a NaN was born."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.analysis.walk import location_of
+from jaxviz.features.debugger.kept import Frame
+from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.features.debugger.summaries import fingerprint
+from jaxviz.ir import compat
+from jaxviz.ir.origin import Location
+from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
+
+_FEW = 65536
+"""Numbers up to which NumPy is as fast as a compiled function, which would be compiled for each shape."""
+
+
+class Norm(NamedTuple):
+    """Of an array.
+
+    Args:
+      norm: the square root of the sum of the squares of what is finite.
+      worst: 'NaN', 'Inf', or '' where all is finite; of a value that is not kept any more, 'not finite'.
+    """
+
+    norm: float
+    worst: str
+
+
+@dataclass
+class OfLine:
+    """What a line has come to: the value that it made last, and the cotangent of the last of its values that has one; the names of both."""
+
+    value: Norm | None = None
+    name: str = ""
+    cotangent: Norm | None = None
+    of: str = ""
+    born: str = ""
+    """'value', 'cotangent' or 'both', where an equation of this line made a NaN of operands without any, forward or backward."""
+
+
+class Norms:
+    """The norms in a run. Only values that are kept are looked at, each once: nothing is run for this.
+
+    Args:
+      stepper: the run.
+    """
+
+    def __init__(self, stepper: Stepper):
+        self.stepper = stepper
+        self._found: dict[int, tuple[weakref.ref[Any], Norm | None]] = {}
+        self._lines: dict[tuple[Program, tuple[Equation, ...]], list[Location | None]] = {}
+
+    def of(self, value: Any) -> Norm | None:
+        """The norm of an array; None of what has none."""
+        if not isinstance(value, jax.Array):
+            return _measure(value)
+        key = id(value)
+        known = self._found.get(key)
+        if known is not None and known[0]() is value:
+            return known[1]
+        made = _measure(value)
+        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), made
+        return made
+
+    def by_line(self) -> dict[Location, OfLine]:
+        """By line, for those that have run: in the program that the run is in, those around it, and the stages before."""
+        found: dict[Location, OfLine] = {}
+        latest: dict[Location, int] = {}
+        for stage, frame, limit, holders in self._frames():
+            what = "cotangent" if stage == "backward" else "value"
+            names = self.stepper._texts[stage].names
+            for e, at in zip(frame.program.equations[:limit], self._located(frame.program, holders), strict=False):
+                norms = [(v, norm) for v in e.outvars if (norm := self._in(frame, v)) is not None]
+                if not norms or at is None:
+                    continue
+                if any(norm.worst == "NaN" for _, norm in norms) and not self._reads_nan(frame, e):
+                    line = found.setdefault(at, OfLine())
+                    line.born = what if line.born in ("", what) else "both"
+                own = [(v, norm) for v, norm in norms if what == "value" and v in _own(e)]
+                if own:
+                    v, norm = own[-1]
+                    line = found.setdefault(at, OfLine())
+                    line.value, line.name = norm, names.get(v, "")
+                for v, norm in norms if what == "cotangent" else ():
+                    for number, place, name in self._cotangents.get(v, ()):
+                        if latest.get(place, -1) <= number:
+                            latest[place] = number
+                            line = found.setdefault(place, OfLine())
+                            line.cotangent, line.of = norm, name
+        return found
+
+    def _located(self, program: Program, holders: Sequence[Equation]) -> list[Location | None]:
+        """The line of each equation of a program."""
+        key = (program, tuple(holders))
+        if key not in self._lines:
+            self._lines[key] = [location_of(e, holders) for e in program.equations]
+        return self._lines[key]
+
+    def _frames(self) -> Iterator[tuple[str, Frame, int, Sequence[Equation]]]:
+        """What is kept of the stages before, and of the programs that the run is in; how many equations of each count, and what holds it."""
+        machine = self.stepper.machine
+        p, frames = machine.position, machine.kept.frames
+        for stage in machine.order[: machine.order.index(p.stage)]:
+            frame = frames.get((stage, ()))
+            if frame is not None:
+                yield stage, frame, frame.reached, ()
+        holders = machine.holders(p)
+        for depth in range(len(p.path) + 1):
+            frame = frames.get((p.stage, p.path[:depth]))
+            if frame is not None:
+                limit = p.path[depth].index if depth < len(p.path) else p.index
+                yield p.stage, frame, limit, holders[:depth]
+
+    def _in(self, frame: Frame, v: Var) -> Norm | None:
+        """Of a value of a program, or of what it looked like."""
+        if v in frame.env:
+            return self.of(frame.env[v])
+        known = frame.prints.get(v)
+        if known is None or not _has_norm(v.aval):
+            return None
+        return Norm(float(known[1]), "not finite" if known[0] else "")
+
+    def _reads_nan(self, frame: Frame, e: Equation) -> bool:
+        """Whether an operand has a NaN, or may have had one."""
+        operands = [a.val if isinstance(a, Literal) else frame.env.get(a) for a in e.invars]
+        gone = [frame.prints.get(a) for a in e.invars if not isinstance(a, Literal) and a not in frame.env]
+        return any(x is not None and (norm := self.of(x)) is not None and norm.worst == "NaN" for x in operands) or any(
+            known is not None and known[0] > 0 for known in gone
+        )
+
+    @cached_property
+    def _cotangents(self) -> dict[Atom, list[tuple[int, Location, str]]]:
+        """For variables of the backward program, of which values they are the cotangents: the number of each, its line and its name."""
+        found: dict[Atom, list[tuple[int, Location, str]]] = {}
+        text = self.stepper._texts.get("forward")
+        if text is None or "backward" not in self.stepper._texts:
+            return found
+        number = 0
+        for program, path, holders in text.programs:
+            for i, e in enumerate(program.equations):
+                number += 1
+                at = location_of(e, holders)
+                for v in e.outvars if at is not None else ():
+                    for site in text.sites.get(v, ()):
+                        if site.path != path or site.index != i + 1:
+                            continue
+                        place = self.stepper._places.place(site, v)
+                        if place is not None and len(place[1]) == 1 and at is not None:
+                            found.setdefault(place[1][0], []).append((number, at, text.names.get(v, "")))
+        return found
+
+
+def _own(e: Equation) -> Sequence[Var]:
+    """The results of an equation that are the function's own, and not what a derivative needs: these come behind."""
+    if e.origin is None or e.origin.equation is None:
+        return e.outvars
+    return e.outvars[: len(e.origin.equation.outvars)] if e.origin.role == "primal" else ()
+
+
+def _has_norm(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and not compat.is_float0(aval) and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _measure(value: Any) -> Norm | None:
+    if not _has_norm(compat.aval_of(value)):
+        return None
+    if isinstance(value, jax.Array) and (value.is_deleted() or not value.is_fully_addressable):
+        return None
+    if value.size > _FEW:
+        bad, norm, _ = fingerprint(value)
+        worst = "" if not bad else "NaN" if bool(jnp.isnan(value).any()) else "Inf"
+        return Norm(float(norm), worst)
+    x = np.abs(np.asarray(value))
+    x = x.astype(np.float64)
+    finite = np.isfinite(x)
+    worst = "" if finite.all() else "NaN" if np.isnan(x).any() else "Inf"
+    return Norm(float(np.linalg.norm(x[finite])), worst)
