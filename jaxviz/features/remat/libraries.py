@@ -21,7 +21,7 @@ _PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_che
 def _class_of(code: Any) -> Any:
     """The class that a method is of; None for a function."""
     path = str(code.co_qualname).split(".")[:-1]
-    function = function_of(code) if path else None
+    function = function_of(code) if path and "<locals>" not in path else None
     found: Any = SimpleNamespace(**function.__globals__) if function is not None else None
     for name in path:
         found = getattr(found, name, None)
@@ -87,8 +87,8 @@ def _renamed(made: ast.Call, name: str) -> str:
 
 def in_librarys_call(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:
     """A module that a library's code calls, in a model that the user's line calls: penzai's, which are exchanged in the model."""
-    found = _class_of(code)
-    if library != "penzai" or code.co_name != "__call__" or found is None:
+    found = _class_of(code) if library == "penzai" and code.co_name == "__call__" else None
+    if found is None:
         return None
     file = frame[0].co_filename
     pz = alias_of(file, "penzai.pz") or "pz"

@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 from jaxviz.features.remat.code import Place
 from jaxviz.ir.expressions import span_at
@@ -17,6 +18,9 @@ _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
 """What the functions are called that put a checkpoint around another one, in JAX and in libraries."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
+"""Functions that were found for code, by its `id`."""
 
 
 def tree_of(file: str) -> ast.Module:
@@ -140,4 +144,10 @@ def alias_of(file: str, module: str) -> str | None:
 
 def function_of(code: Any) -> types.FunctionType | None:
     """A function that has some code: code does not know its module, and a notebook's is in no file."""
-    return next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
+    found = _FUNCTIONS.get(id(code))
+    if found is None or found.__code__ is not code:
+        # This goes through all objects of the process: after a large derivation that takes a second.
+        found = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
+        if found is not None:
+            _FUNCTIONS[id(code)] = found
+    return found
