@@ -108,6 +108,8 @@ def test_many_explorers_are_saved_small_and_live_without_a_kernel(lab, tab):
         expect(explorer.get_by_test_id("timeline")).to_contain_text("peak")
     assert page.evaluate(MODULES) == 1
     again.screenshot("reopened")
+    # JupyterLab itself saves no widget that no kernel is behind.
+    assert widgets(save(page, path)).keys() == saved.keys()
     assert again.errors == []
     assert again.foreign == []
     page.close()

@@ -31,6 +31,11 @@ describe("what is saved of a notebook's widgets", () => {
     expect(ids(merged(saved({}), before, ["old"]))).toEqual(["old", "oldCode", "s", "t"]);
   });
 
+  it("is what was there when the notebook was opened, though no kernel is behind it and JupyterLab has deleted it", () => {
+    const earlier = { e: explorer("c"), c: code, s: slider, old: explorer("c") };
+    expect(ids(merged(saved({}), saved({}), ["e", "s"], earlier))).toEqual(["c", "e"]);
+  });
+
   it("is nothing where nothing is shown", () => {
     expect(merged(saved({ e: explorer("c"), c: code }), undefined, [])).toBe(null);
   });
@@ -68,6 +73,17 @@ describe("a notebook of JupyterLab's", () => {
     outputs.length = 0;
     listeners[0]!(null, "started");
     expect(metadata.size).toBe(0);
+  });
+
+  it("keeps what it was opened with", () => {
+    const { model, metadata, listeners } = notebook({ get_state_sync: () => saved({}) });
+    metadata.set("widgets", { [STATE]: saved({ e: explorer("c"), c: code }) });
+    keepState(model);
+    for (let i = 0; i < 2; i++) {
+      metadata.set("widgets", { [STATE]: saved({}) });
+      listeners[0]!(null, "started");
+      expect(ids((metadata.get("widgets") as Record<string, never>)[STATE]!)).toEqual(["c", "e"]);
+    }
   });
 
   it("is left alone where it is another kind of host", () => {

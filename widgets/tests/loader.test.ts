@@ -5,7 +5,8 @@ import { host, zipped } from "./host";
 
 const SHARED = Symbol.for("jaxviz");
 const render = vi.fn(() => "clean up");
-const moduleOf = vi.fn(async () => ({ default: { render } }));
+const initialize = vi.fn();
+const moduleOf = vi.fn(async () => ({ default: { initialize, render } }));
 vi.mock("../src/host/zip", () => ({ moduleOf }));
 
 let module: typeof loader;
@@ -60,6 +61,7 @@ test("the code is waited for, and fetched before there is anything to show", asy
   module.initialize(late);
   await vi.advanceTimersByTimeAsync(200);
   expect(moduleOf).toHaveBeenCalledTimes(1);
+  expect(initialize).toHaveBeenCalledExactlyOnceWith(late.model);
   await module.render(late);
   expect(late.get_model).toHaveBeenCalledTimes(4);
 });

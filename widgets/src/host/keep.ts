@@ -2,6 +2,7 @@
  * Has JupyterLab save explorers and steppers with the notebook that shows them, whose own setting for that is off at first.
  *
  * What is written is what its widget manager would write with the setting on, but of these alone, and of what they refer to or stand in.
+ * With the setting on it writes all widgets that a kernel is behind, and so deletes what was saved before, which is then put back.
  */
 
 import type { WidgetModel } from "./model";
@@ -33,13 +34,21 @@ interface Manager {
 
 const known = new WeakSet<object>();
 
-/** From now on a save of the notebook that shows this widget has it. */
+/** From now on a save of the notebook that this widget is in has it. */
 export function keepState({ widget_manager }: WidgetModel): void {
   const manager = widget_manager as Partial<Manager> | undefined;
   if (!isOfNotebook(manager) || known.has(manager)) return;
   known.add(manager);
-  manager.context.saveState.connect((_, state) => {
-    if (state === "started") save(manager);
+  const { saveState, model } = manager.context;
+  let saved = model.getMetadata("widgets")?.[STATE]?.state;
+  saveState.connect((_, state) => {
+    if (state !== "started") return;
+    const before = model.getMetadata("widgets")?.[STATE];
+    const now = manager.get_state_sync({ drop_defaults: true });
+    const made = merged(now, before, shownIn(model.cells), saved);
+    saved = made?.state;
+    if (made !== null) model.setMetadata("widgets", { [STATE]: made });
+    else if (before) model.deleteMetadata("widgets");
   });
 }
 
@@ -48,24 +57,21 @@ function isOfNotebook(manager: Partial<Manager> | undefined): manager is Manager
   return Boolean(manager?.get_state_sync && saveState?.connect && model?.cells && model.setMetadata);
 }
 
-function save(manager: Manager): void {
-  const { model } = manager.context;
-  const before = model.getMetadata("widgets")?.[STATE];
-  const now = manager.get_state_sync({ drop_defaults: true });
-  const made = merged(now, before, shownIn(model.cells));
-  if (made !== null) model.setMetadata("widgets", { [STATE]: made });
-  else if (before) model.deleteMetadata("widgets");
-}
-
 /**
  * What a notebook is to have of its widgets: what it had, without those of ours that it shows no more, and those that it shows.
  *
- * @param now all widgets that there are.
- * @param before what the notebook had, which may be of others and by the setting.
+ * @param now all widgets that a kernel is behind.
+ * @param before what the notebook has, which may be of others and by the setting.
  * @param shown the widgets that outputs show.
+ * @param earlier what the notebook had when it was opened, or last saved.
  */
-export function merged(now: Saved, before: Saved | undefined, shown: readonly string[]): Saved | null {
-  const all = { ...before?.state, ...now.state };
+export function merged(
+  now: Saved,
+  before: Saved | undefined,
+  shown: readonly string[],
+  earlier: Saved["state"] = {},
+): Saved | null {
+  const all = { ...earlier, ...before?.state, ...now.state };
   const isOurs = (id: string) => "_shows" in (all[id]?.state ?? {});
   const withOurs = shown.map((id) => reached(all, id)).filter((ids) => [...ids].some(isOurs));
   const kept = new Set(withOurs.flatMap((ids) => [...ids]));

@@ -11,7 +11,7 @@ import type { Host, WidgetModel } from "./model";
 import { moduleOf } from "./zip";
 
 interface Main {
-  default: { render(host: Host): unknown };
+  default: { initialize(model: WidgetModel): void; render(host: Host): unknown };
 }
 
 /** The widget that holds the code may be made a moment after the first that is shown. */
@@ -50,7 +50,9 @@ function load(model: WidgetModel): Promise<unknown> {
 
 /** The code is fetched while Python is at work on what it is to show. */
 function initialize({ model }: { model: WidgetModel }): void {
-  load(model).catch(() => {});
+  load(model)
+    .then((main) => (main as Main).default.initialize(model))
+    .catch(() => {});
 }
 
 async function render(host: Host): Promise<unknown> {

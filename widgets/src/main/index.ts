@@ -325,7 +325,6 @@ function actOn(
 
 /** Shows what the widget is of: an explorer, or a stepper, whose code is a part. */
 function render(host: Host): () => void {
-  keepState(host.model);
   return host.model.get("_shows") === "stepper" ? renderStepper(host) : renderExplorer(host);
 }
 
@@ -461,4 +460,4 @@ function setBeside(state: State, model: Model | undefined, changes: Changes | nu
 
 /** What shows it, and what a page asks of it for itself. */
 export { loadPart };
-export default { render };
+export default { initialize: keepState, render };
