@@ -246,6 +246,9 @@ def test_nbconvert(executed, tab, tmp_path, of_page):
     background = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 20, 24)"}[of_page]
     assert explorer.evaluate("(e) => getComputedStyle(e).backgroundColor") == background
     works(explorer)
+    for still in (page.locator(".jp-RenderedImage img"), page.locator(".jaxviz-still")):
+        expect(still).to_have_count(1)
+        expect(still).to_be_hidden()
     explorer.get_by_test_id("stage-backward").click()
     explorer.get_by_test_id("code-left").locator(".cm-line[data-row] .jv-primitive", has_text="mul").first.click()
     expect(explorer.get_by_test_id("inspected")).to_have_text("mul")
@@ -260,4 +263,21 @@ def test_nbconvert(executed, tab, tmp_path, of_page):
         url for url in tab.foreign if not re.search("|".join(SERVED), url) and not re.search("mathjax|mermaid", url)
     ]
     assert asked == []
+    tab.foreign.clear()
+
+
+@pytest.mark.parametrize("template", ["lab", "classic"])
+def test_nbconvert_without_the_network(executed, tab, tmp_path, template):
+    html, _ = HTMLExporter(template_name=template).from_notebook_node(executed)
+    path = tmp_path / "converted.html"
+    path.write_text(html, encoding="utf-8")
+    page = tab.page
+    page.route(re.compile("^https?:"), lambda route: route.abort())
+    page.goto(path.as_uri())
+    expect(page.locator(".jaxviz-still")).to_be_visible()
+    (picture,) = page.locator("img").all()
+    expect(picture).to_be_visible()
+    assert picture.evaluate("(e) => e.complete && e.naturalWidth === 2 * e.width")
+    tab.screenshot(f"nbconvert-{template}-alone")
+    tab.errors[:] = [e for e in tab.errors if "$ is not defined" not in e]  # of the classic page, which fetches jQuery
     tab.foreign.clear()

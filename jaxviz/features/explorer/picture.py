@@ -6,7 +6,6 @@ import warnings
 from io import BytesIO
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
@@ -65,7 +64,7 @@ def overview_png(view: View) -> bytes:
       view: one that is whole and has scopes.
     """
     canvas = FigureCanvasAgg(overview_figure(view))
-    with rc_context({"text.usetex": False}), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of characters that the font lacks
         canvas.draw()
     out = BytesIO()
@@ -75,7 +74,14 @@ def overview_png(view: View) -> bytes:
 
 
 def overview_figure(view: View) -> Picture:
-    """The same as a figure of matplotlib."""
+    """The same as a figure of matplotlib.
+
+    Raises:
+      ValueError: nothing runs backward, so there is nothing to draw.
+    """
+    if not len(view.columns["scope_parent"]):
+        why = view.no_memory or next((stage.error for stage in view.stages if stage.error), "")
+        raise ValueError(f"the {view.title} has no overview{f': {why}' * bool(why)}")
     return _Drawing(view).figure
 
 
@@ -129,7 +135,7 @@ class _Drawing:
         family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
         self.axes.text(
             x, y, cut, fontsize=size * 72 / _DPI, family=family, weight=weight, color=color, ha=at, va="top",
-            parse_math=False,
+            parse_math=False, usetex=False,
         )  # fmt: skip
 
     def scopes(self, drawn: list[Box], depths: int, y: float) -> float:

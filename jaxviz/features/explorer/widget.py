@@ -230,6 +230,19 @@ class Explorer(Bundled):
         """The picture as a matplotlib figure, for papers; the arguments are those of `draw`, and the width in inches."""
         return self.draw(stage, depth).plot(width)
 
+    def plot_overview(self) -> Figure:
+        """The overview as a matplotlib figure: what runs, what is kept for how long, and the memory, with its peak.
+
+        >>> explorer.plot_overview().savefig("overview.pdf")
+
+        Raises:
+          ValueError: the function has no gradient.
+        """
+        # Not with the module: matplotlib takes half a second.
+        from jaxviz.features.explorer.picture import overview_figure
+
+        return overview_figure(self.view)
+
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
         return stage_text(self.view, stage)

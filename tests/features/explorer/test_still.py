@@ -163,6 +163,14 @@ def test_the_picture_has_the_headline_the_expressions_and_the_peak(explorer):
     assert any(text.startswith("block × 3") for text in texts)
 
 
+def test_the_picture_is_a_figure_too_and_what_has_none_says_why(explorer, tmp_path):
+    explorer.plot_overview().savefig(tmp_path / "overview.pdf")
+    assert (tmp_path / "overview.pdf").read_bytes().startswith(b"%PDF")
+    loop = jaxviz.explore(lambda x: jax.lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
+    with pytest.raises(ValueError, match="has no overview: ReverseModeError"):
+        loop.plot_overview()
+
+
 def test_names_with_dollars_and_other_scripts_are_drawn_as_they_are(recwarn):
     def costs(x):
         return jnp.sum(jnp.sin(x))  # 漢字 $x$ \frac
