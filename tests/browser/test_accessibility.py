@@ -113,6 +113,22 @@ def test_axe_finds_nothing_line_by_line_and_in_what_a_search_finds(tab, explorer
     assert violations(tab.page, rules=RULES[tab.theme]) == ""
 
 
+@both_themes
+@pytest.mark.parametrize("compared", ["source", "forward"])
+def test_axe_finds_nothing_in_two_versions_side_by_side(tab, explorer, compared):
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    explorer.get_by_test_id("view-diff").click()
+    explorer.get_by_test_id(f"diff-{compared}").click()
+    tab.page.keyboard.press("Tab")
+    lines = explorer.locator("[data-testid=diff-line][role]")
+    lines.first.focus()
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("Enter")
+    expect(explorer.locator("[data-testid=diff-line].is-selected")).not_to_have_count(0)
+    assert violations(tab.page, rules=RULES[tab.theme]) == ""
+
+
 @pytest.mark.parametrize("theme", ["light"], indirect=True)
 @pytest.mark.parametrize("width", [1280, 900, 640, 400])
 def test_the_source_is_read_without_scrolling_to_the_side(tab, explorer, width):

@@ -481,6 +481,29 @@ test("the changes are told in figures", () => {
   expect(find("code-right").length).toBe(1);
 });
 
+test("two versions are a diff: the source, and the equations of a stage, line by line", () => {
+  const { find, key } = show(versions());
+  const before = find("view-diff")[0]!;
+  expect(before.hidden).toBe(false);
+  before.click();
+  expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(true);
+  const cells = () =>
+    [...find("diff")[0]!.querySelectorAll("tbody tr")].map((tr) =>
+      [...tr.querySelectorAll("td")].map((td) => `${td.className}|${td.textContent}`),
+    );
+  const same = "|2    return g(jnp.sin(x))  # é ✓ </script>12 B";
+  expect(cells()[1]).toEqual([same, same]);
+  find("diff-primal")[0]!.click();
+  const texts = cells();
+  expect(texts.flat().filter((cell) => cell.startsWith("is-removed|−"))).toHaveLength(2);
+  expect(texts.flat().filter((cell) => cell.startsWith("is-added|+"))).toHaveLength(2);
+  const lines = find("diff-line").filter((line) => line.getAttribute("role") === "button");
+  lines[0]!.click();
+  expect(find("diff-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
+  key("c");
+  expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(false);
+});
+
 test("what only one version has is gone through in that version", () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();

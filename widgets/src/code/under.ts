@@ -4,9 +4,9 @@ import { equationsOfLine, type Figures, type LineEquations, NONE } from "../mode
 import { litAs, type State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
+import { lineParts } from "./equation";
 import { ROLE_LETTERS } from "./head";
-import { equationLine, type Line } from "./listing";
-import { hueClass } from "./variable";
+import { equationLine } from "./listing";
 
 /** So many rows are shown at first, and with each press of a button more. */
 const SHOWN = 60;
@@ -108,22 +108,9 @@ export class UnderLine {
       this.cells(figures),
       h("span", { class: "jv-under-times" }, times),
       h("span", { class: `jv-under-letter jv-role-${role}`, "aria-hidden": true }, ROLE_LETTERS[role] ?? ""),
-      h("code", {}, ...coloured(this.state, equationLine(model, first))),
+      h("code", {}, ...lineParts(this.state, equationLine(model, first))),
     );
     this.rows.push({ element, rows });
     return element;
   }
-}
-
-/** The text of an equation, in the colours of the code panes. */
-function coloured(state: State, { text, tokens }: Line): (Node | string)[] {
-  const parts: (Node | string)[] = [];
-  let at = 0;
-  for (const { from, to, kind, variable, title } of tokens) {
-    if (from > at) parts.push(text.slice(at, from));
-    const hue = variable === undefined ? "" : hueClass(state, variable);
-    parts.push(h("span", { class: `jv-${kind} ${hue}`, title }, text.slice(from, to)));
-    at = to;
-  }
-  return [...parts, text.slice(at)];
 }

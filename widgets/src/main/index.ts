@@ -28,6 +28,7 @@ import { Model } from "../model/model";
 import { transformsOf } from "../model/player";
 import { CardsPane } from "../panes/cards";
 import { ChangesPane } from "../panes/changes";
+import { DiffPane } from "../panes/diff";
 import { InspectorPane } from "../panes/inspector";
 import { lower } from "../panes/lower";
 import { MEANINGS } from "../panes/meanings";
@@ -62,6 +63,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
   const changes = state.other && changesOf(widget);
+  const diff = state.other && changes && guarded("diff", () => new DiffPane(state, state.other!, changes));
   const changed = changes && guarded("changes", () => new ChangesPane(state, changes));
   const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
@@ -121,7 +123,13 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
 
   const top = h("div", { class: "jv-row jv-top" });
-  top.append(overview.element, codes, splitter(top, "column", "--jv-side"), source.element);
+  top.append(
+    overview.element,
+    ...(diff ? [diff.element] : []),
+    codes,
+    splitter(top, "column", "--jv-side"),
+    source.element,
+  );
   const bottom = h("div", { class: "jv-row jv-bottom" });
   bottom.append(below.element, splitter(bottom, "column", "--jv-side"), inspector.element);
   root.replaceChildren(
@@ -169,7 +177,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     }),
   ];
   const showView = () => {
-    for (const view of ["overview", "lines"]) root.classList.toggle(`is-${view}`, state.view === view);
+    for (const view of ["overview", "lines", "diff"])
+      root.classList.toggle(`is-${view}`, state.view === view);
   };
   showView();
   showCodes();
@@ -178,10 +187,18 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (change === "whole" || change === "view") advise();
     if (change === "shown" || change === "params") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
-    for (const pane of [player, rail, overview, cards, ...shown, below, inspector, source])
+    const others = diff ? [diff] : [];
+    for (const pane of [player, rail, overview, ...others, cards, ...shown, below, inspector, source])
       pane.update(change);
   });
-  const unfollow = state.other ? selectInBoth(state, state.other, () => code.get("left")?.pane) : () => {};
+  const unfollow = state.other
+    ? selectInBoth(
+        state,
+        state.other,
+        () => code.get("left")?.pane,
+        () => diff,
+      )
+    : () => {};
   for (const pane of [rail, overview, below, inspector, source]) {
     pane.update("view");
     pane.update("shown");
@@ -267,7 +284,12 @@ function inTermsOf(listing: Listing, { other }: State): Listing {
 }
 
 /** What is selected in one version is selected in the other, where it has it; gives back what undoes that. */
-function selectInBoth(state: State, other: Other, left: () => Pane | undefined): () => void {
+function selectInBoth(
+  state: State,
+  other: Other,
+  left: () => Pane | undefined,
+  diff: () => Pane | null,
+): () => void {
   let isBusy = false;
   const follow = (from: State, to: State) => {
     if (isBusy) return;
@@ -286,6 +308,7 @@ function selectInBoth(state: State, other: Other, left: () => Pane | undefined):
     other.state.subscribe((change) => {
       if (!state.compared) return;
       left()?.update(change);
+      diff()?.update(change);
       if (change === "selection") follow(other.state, state);
     }),
   ];

@@ -60,6 +60,7 @@ const VIEWS: [View, string, string][] = [
     "Line by line",
     "Your code, with what the gradient keeps and does on each line; a click unfolds its equations",
   ],
+  ["diff", "What differs", "The two versions side by side, source and equations aligned line by line"],
   ["kept", "Why is it kept", "Forward beside backward, and the kept values with their reasons"],
   ["derived", "How was it derived", "The function beside what linearize makes of it; ▶ steps plays it"],
   ["cost", "What does it cost", "Forward beside backward, and the memory over time"],
@@ -135,7 +136,7 @@ export class Rail {
     this.badge = badge(state);
     this.search = new SearchBox(state);
     for (const [key, word, title] of VIEWS) {
-      const isThere = key !== "overview" || state.hasOverview;
+      const isThere = key === "overview" ? state.hasOverview : key !== "diff" || state.other !== null;
       this.views.push(
         button(word, () => state.arrange(key), {
           class: "jv-button jv-view",

@@ -71,7 +71,7 @@ export interface Other {
 }
 
 /** What the panes are arranged for: a question, or nothing in particular. */
-export type View = "overview" | "lines" | "kept" | "derived" | "cost" | "what-if" | "";
+export type View = "overview" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
 
 export type Change =
   | "view"
@@ -220,8 +220,10 @@ export class State {
 
   /** Arranges the panes for a question. */
   arrange(view: View): void {
-    if (view === "overview" || view === "lines") {
-      if (view === "lines" || this.hasOverview) this.look(view);
+    if (view === "diff") this.compare(true);
+    if (view === "overview" || view === "lines" || view === "diff") {
+      const isThere = view === "lines" || (view === "diff" ? this.compared : this.hasOverview);
+      if (isThere) this.look(view);
       return;
     }
     const at = (...keys: string[]) =>
@@ -258,7 +260,7 @@ export class State {
 
   /** Leaves what hides the panes of stages. */
   openStages(): void {
-    if (this.view === "overview" || this.view === "lines") this.arrange(this.hasOverview ? "kept" : "");
+    if (["overview", "lines", "diff"].includes(this.view)) this.arrange(this.hasOverview ? "kept" : "");
   }
 
   private look(view: View): void {
@@ -338,6 +340,7 @@ export class State {
   compare(isOn: boolean): void {
     if (this.other === null || isOn === this.compared) return;
     this.compared = isOn;
+    if (!isOn && this.view === "diff") this.leave();
     this.tell("shown");
   }
 

@@ -1,0 +1,116 @@
+/** Two lists side by side: what is in both stands in one row, and what only one of them has beside it, or beside nothing. */
+
+/** A row: the places of what stands at the left and at the right, or -1 where nothing does; and whether these are the same. */
+export interface DiffRow {
+  left: number;
+  right: number;
+  isSame: boolean;
+}
+
+/** So many rows around what differs are shown of those that do not. */
+const AROUND = 3;
+
+/** Lists of more items than this, multiplied, are compared at their ends only. */
+const MOST_COMPARED = 4_000_000;
+
+/**
+ * The rows of two lists.
+ *
+ * @param partner for each item of the first list its place in the second, or -1.
+ * @param n how many items the second has.
+ */
+export function aligned(partner: ArrayLike<number>, n: number): DiffRow[] {
+  const rows: DiffRow[] = [];
+  let [left, right] = [0, 0];
+  const upTo = (i: number, j: number) => {
+    while (left < i || right < j)
+      rows.push({ left: left < i ? left++ : -1, right: right < j ? right++ : -1, isSame: false });
+  };
+  for (const i of ascending(partner)) {
+    upTo(i, partner[i]!);
+    rows.push({ left: left++, right: right++, isSame: true });
+  }
+  upTo(partner.length, n);
+  return rows;
+}
+
+/** The most items whose partners are in the same order. */
+function ascending(partner: ArrayLike<number>): number[] {
+  // Of each length the chain that ends lowest; and before which item each stands in its chain.
+  const ends: number[] = [];
+  const before = new Int32Array(partner.length).fill(-1);
+  for (let i = 0; i < partner.length; i++) {
+    const to = partner[i]!;
+    if (to < 0) continue;
+    let [low, high] = [0, ends.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (partner[ends[middle]!]! < to) low = middle + 1;
+      else high = middle;
+    }
+    if (low > 0) before[i] = ends[low - 1]!;
+    ends[low] = i;
+  }
+  const found: number[] = [];
+  for (let i = ends.at(-1) ?? -1; i >= 0; i = before[i]!) found.push(i);
+  return found.reverse();
+}
+
+/** For each line of one text the same one of another, as many as there are in one order; or -1. */
+export function sameLines(first: readonly string[], second: readonly string[]): Int32Array {
+  const partner = new Int32Array(first.length).fill(-1);
+  let start = 0;
+  while (start < first.length && start < second.length && first[start] === second[start]) {
+    partner[start] = start;
+    start++;
+  }
+  let [end, other] = [first.length, second.length];
+  while (end > start && other > start && first[end - 1] === second[other - 1]) partner[--end] = --other;
+  const [n, m] = [end - start, other - start];
+  if (n * m === 0 || n * m > MOST_COMPARED) return partner;
+  // How long the longest common subsequence of what follows is.
+  const width = m + 1;
+  const longest = new Uint16Array((n + 1) * width);
+  for (let i = n - 1; i >= 0; i--)
+    for (let j = m - 1; j >= 0; j--)
+      longest[i * width + j] =
+        first[start + i] === second[start + j]
+          ? longest[(i + 1) * width + j + 1]! + 1
+          : Math.max(longest[(i + 1) * width + j]!, longest[i * width + j + 1]!);
+  for (let i = 0, j = 0; i < n && j < m; )
+    if (first[start + i] === second[start + j]) partner[start + i++] = start + j++;
+    else if (longest[(i + 1) * width + j]! >= longest[i * width + j + 1]!) i++;
+    else j++;
+  return partner;
+}
+
+/** Stretches of rows, by their first and the one after their last; those that are alike and far from any that is not are folded. */
+export interface Stretch {
+  from: number;
+  to: number;
+  isFolded: boolean;
+}
+
+export function stretches(n: number, isAlike: (row: number) => boolean): Stretch[] {
+  const found: Stretch[] = [];
+  const add = (from: number, to: number, isFolded: boolean) => {
+    if (to <= from) return;
+    const last = found.at(-1);
+    if (last && !last.isFolded && !isFolded) last.to = to;
+    else found.push({ from, to, isFolded });
+  };
+  for (let i = 0; i < n; ) {
+    const from = i;
+    const alike = isAlike(i);
+    while (i < n && isAlike(i) === alike) i++;
+    const [head, tail] = [from === 0 ? 0 : AROUND, i === n ? 0 : AROUND];
+    // To fold a row or two saves none.
+    if (!alike || i - from <= head + tail + 2) add(from, i, false);
+    else {
+      add(from, from + head, false);
+      add(from + head, i - tail, true);
+      add(i - tail, i, false);
+    }
+  }
+  return found;
+}
