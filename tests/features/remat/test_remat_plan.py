@@ -512,7 +512,8 @@ def test_reports():
     code = plan.code()
     assert code.startswith("# transformer_loss: peak ")
     assert "+++ b/benchmarks/models.py" in code
-    assert "jax.checkpoint(layer, policy=SAVED)(" in code
+    # Where JAX saves less by itself, one checkpoint around all of it may be the better plan.
+    assert "jax.checkpoint(layer, policy=SAVED)(" in code or "@partial(jax.checkpoint, policy=SAVED)\n" in code
     assert json.loads(json.dumps(plan.to_dict()))["nbytes"] == plan.nbytes
     assert "<table>" in plan._repr_html_()
 
