@@ -74,7 +74,7 @@ def in_python(n_layers: int, repeats: int) -> list[Row]:
         explorer = jaxviz.explore(derivation)
         explorer._repr_mimebundle_()
         shown.append(time.process_time() - start)
-        explorer.complete()
+        explorer._fill_rest()
         complete.append(time.process_time() - start)
         n, sent = equations_of(explorer.view), (explorer.payload, explorer.rest)
         # A widget is held until it is closed, and with it all that it shows.

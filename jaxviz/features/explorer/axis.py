@@ -108,10 +108,10 @@ def alive(view: View, which: np.ndarray) -> np.ndarray:
     return sums
 
 
-def most_by_column(edges: np.ndarray, totals: np.ndarray, n: int) -> np.ndarray:
-    """For each of so many columns of one width the step, of those that it shows a part of, at which the total is largest."""
+def steps_by_column(edges: np.ndarray, n: int) -> list[slice]:
+    """For each of so many columns of one width the steps that it shows a part of."""
     ends = np.arange(1, n + 1) / n
-    first = np.minimum(np.searchsorted(edges[1:], ends - 1 / n), len(totals) - 1)
-    last = np.maximum(first, np.searchsorted(edges[:-1], ends) - 1)
-    last[-1] = len(totals) - 1  # what takes no room at the end of the axis is seen in its last column
-    return np.array([i + totals[i : j + 1].argmax() for i, j in zip(first, last, strict=True)])
+    first = np.minimum(np.searchsorted(edges[1:], ends - 1 / n), len(edges) - 2)
+    after = np.maximum(first + 1, np.searchsorted(edges[:-1], ends))
+    after[-1] = len(edges) - 1  # what takes no room at the end of the axis is seen in its last column
+    return [slice(i, j) for i, j in zip(first.tolist(), after.tolist(), strict=True)]

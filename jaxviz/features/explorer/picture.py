@@ -21,9 +21,9 @@ from jaxviz.features.explorer.axis import (
     kept_alive,
     measure_of,
     memory_by_kind,
-    most_by_column,
     n_forward,
-)  # fmt: skip
+    steps_by_column,
+)
 from jaxviz.features.explorer.still import headline, place
 from jaxviz.page.schema import SCOPES, View
 from jaxviz.report.figures import INK, ON_ANY_PAGE, Picture
@@ -41,6 +41,8 @@ _LINE = 19
 _BOX = 19
 _BAND = 26
 _MEMORY = 112
+_SEEN = 3
+"""How wide a band is at least."""
 _ROWS = 6
 """Kept expressions that have a band; the rest are one more."""
 _DEPTHS = 4
@@ -98,7 +100,9 @@ class _Drawing:
         self.edges = edges(view, self.measure)
         self.memory = memory_by_kind(view)
         self.total = self.memory.sum(0)
-        self.columns = most_by_column(self.edges, self.total, _RIGHT - _LEFT)
+        self.columns = steps_by_column(self.edges, _RIGHT - _LEFT)
+        # Of the steps of a column that at which most is in memory.
+        self.largest = [steps.start + int(self.total[steps].argmax()) for steps in self.columns]
         self.turn = self.x(self.edges[n_forward(view)])
         drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
         self.kept = _kept_rows(view)
@@ -117,7 +121,9 @@ class _Drawing:
         top = y
         y = self.kept_bands(y + 24)
         y = self.memory_areas(y + 34)
-        self.axes.plot([self.turn] * 2, [top - depths * _BOX - 22, y], color=ON_ANY_PAGE, lw=0.8, ls=(0, (4, 3)))
+        self.axes.plot(
+            [self.turn] * 2, [top - depths * _BOX - 22, y], color=ON_ANY_PAGE, lw=0.8, ls=(0, (4, 3)), zorder=0
+        )
 
     def x(self, share: float) -> float:
         return float(_LEFT + share * (_RIGHT - _LEFT))
@@ -185,18 +191,20 @@ class _Drawing:
     def kept_bands(self, y: float) -> float:
         """What is kept, each as thick as what of it is in memory; gives where it ends."""
         self.write(8, y - 18, "kept for the backward pass", size=_SMALL)
-        alive = [kept_alive(self.view, which)[self.columns] for which, *_ in self.kept]
+        bytes = [kept_alive(self.view, which) for which, *_ in self.kept]
+        alive = [np.array([b[steps].max() for steps in self.columns]) for b in bytes]
         most = max((float(a.max()) for a in alive), default=0.0) or 1.0
         x = np.arange(_LEFT, _RIGHT + 1)
         for (_, label, about, is_code), nbytes in zip(self.kept, alive, strict=True):
             self.write(8, y, label, room=_LEFT - 20, mono=is_code, size=_SMALL)
             self.write(8, y + 16, about, room=_LEFT - 20, size=10.5)
             half = np.where(nbytes > 0, np.maximum(1, nbytes * _BAND / 2 / most), 0)
+            seen = np.flatnonzero(half)
+            if 0 < len(seen) < _SEEN:  # what is there but for a moment
+                half[max(0, seen[-1] + 1 - _SEEN) : seen[-1] + 1] = half.max()
             half = np.append(half, half[-1])
             middle = y + 15
-            self.axes.fill_between(
-                x, middle - half, middle + half, where=half > 0, step="post", color=_KINDS["residual"][1], lw=0
-            )
+            self.axes.fill_between(x, middle - half, middle + half, step="post", color=_KINDS["residual"][1], lw=0)
             y += _BAND + 12
         return y
 
@@ -214,7 +222,7 @@ class _Drawing:
             if kind not in present:
                 continue
             name, colour = _KINDS[kind]
-            upper = level + bytes[self.columns]
+            upper = level + bytes[self.largest]
             below, above = (bottom - _MEMORY * np.append(v, v[-1]) / most for v in (level, upper))
             self.axes.fill_between(x, below, above, step="post", color=colour, lw=0)
             level = upper

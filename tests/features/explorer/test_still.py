@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from explorer_programs import layers, layers_args
+from matplotlib.colors import to_rgba
 from PIL import Image
 
 import jaxviz
@@ -163,6 +164,15 @@ def test_the_picture_has_the_headline_the_expressions_and_the_peak(explorer):
     assert any(text.startswith("block × 3") for text in texts)
 
 
+def test_what_is_kept_but_for_a_moment_has_a_band(explorer):
+    colour = to_rgba("#de8531")
+    shapes = [c for c in picture.overview_figure(explorer.view).axes[0].collections if len(c.get_facecolor()) == 1]
+    bands = [c for c in shapes if tuple(c.get_facecolor()[0]) == colour][: len(explorer.view.columns["kept_label"])]
+    assert len(bands) == len(explorer.view.columns["kept_label"])
+    drawn = [np.ptp(band.get_paths()[0].vertices[:, 1]) for band in bands]
+    assert min(drawn) >= 2
+
+
 def test_the_picture_is_a_figure_too_and_what_has_none_says_why(explorer, tmp_path):
     explorer.plot_overview().savefig(tmp_path / "overview.pdf")
     assert (tmp_path / "overview.pdf").read_bytes().startswith(b"%PDF")
@@ -209,6 +219,8 @@ def test_the_boxes_of_a_level_are_beside_each_other_and_in_those_around(explorer
         assert tops[0].end - tops[0].start == pytest.approx(share)
 
 
-def test_a_column_shows_the_most_of_its_steps():
+def test_a_column_shows_the_steps_that_it_has_a_part_of():
     edges = np.array([0, 0.1, 0.5, 0.5, 1.0])
-    assert axis.most_by_column(edges, np.array([1.0, 2.0, 9.0, 3.0]), 4).tolist() == [1, 1, 2, 3]
+    found = [list(range(4))[steps] for steps in axis.steps_by_column(edges, 4)]
+    assert found == [[0, 1], [1], [1, 2, 3], [3]]
+    assert axis.steps_by_column(np.array([0.0, 1.0, 1.0]), 2)[-1] == slice(0, 2)
