@@ -210,7 +210,13 @@ SHOTS: Mapping[str, Shot] = {
     "what-if": Shot("transformer of 3", WHAT_IF),
     "what-if-at-a-residual": Shot("transformer of 3", click("[data-testid=residual-switch]")),
     "memory": Shot("transformer", both(keys("m", "ArrowRight", "ArrowRight", "ArrowRight"))),
+    "line-by-line": Shot(
+        "transformer",
+        both(click("[data-testid=view-lines]"), click("[data-testid=source-line]:has-text('q, k, v')")),
+    ),
+    "search": Shot("transformer", both(keys("/"), lambda page: page.keyboard.type("weights"))),
     "versions": Shot("versions"),
+    "what-differs": Shot("versions", both(click("[data-testid=view-diff]"), click("[data-testid=diff-forward]"))),
     "card": Shot("model", hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
     "keys": Shot("model", keys("?")),
     "stepper-in-a-loop": stepper("step in a loop"),

@@ -114,10 +114,20 @@ export class SourceView {
       const under = make();
       this.unfolded.set(key, under);
       element.after(under);
+      this.showUnder(element, under);
     }
     element.classList.toggle("is-unfolded", isOpen);
     element.ariaExpanded = String(isOpen);
     return true;
+  }
+
+  /** Scrolls to as much of what is under a line as there is room for, with the line itself in sight. */
+  private showUnder(line: HTMLElement, under: HTMLElement): void {
+    const { top, bottom } = this.scroller.getBoundingClientRect();
+    const heads = this.options.heads?.offsetHeight ?? 0;
+    const below = under.getBoundingClientRect().bottom - bottom;
+    const above = line.getBoundingClientRect().top - top - heads;
+    if (below > 0) this.scroller.scrollTop += Math.max(0, Math.min(below, above));
   }
 
   /** Says of a line what stands beside it. */
