@@ -24,6 +24,14 @@ describe("what is saved of a notebook's widgets", () => {
     expect(ids(merged(now, undefined, ["b"]))).toEqual(["b", "c", "e", "s"]);
   });
 
+  it("is what has an explorer among its outputs, as that of interact has", () => {
+    const output = {
+      state: { outputs: [{ output_type: "display_data", data: { [VIEW]: { model_id: "e" } } }] },
+    };
+    const now = saved({ b: box("o", "s"), o: output, e: explorer("c"), c: code, s: slider });
+    expect(ids(merged(now, undefined, ["b"]))).toEqual(["b", "c", "e", "o", "s"]);
+  });
+
   it("is what others have saved, without explorers that were shown before", () => {
     const before = saved({ old: explorer("oldCode"), oldCode: code, s: slider, t: slider });
     const now = saved({ e: explorer("c"), c: code, s: slider });

@@ -85,13 +85,14 @@ export function merged(
   return Object.keys(state).length > 0 ? { ...now, state } : null;
 }
 
-/** A widget and all that it refers to. */
+/** A widget and all that it refers to, or has among its outputs. */
 function reached(all: Saved["state"], id: string): Set<string> {
   const found = new Set<string>();
   const visit = (id: string) => {
     if (found.has(id) || !all[id]) return;
     found.add(id);
-    for (const [, other] of JSON.stringify(all[id].state).matchAll(/"IPY_MODEL_([^"]+)"/g)) visit(other!);
+    for (const [, other] of JSON.stringify(all[id].state).matchAll(/"(?:IPY_MODEL_|model_id":")([^"]+)"/g))
+      visit(other!);
   };
   visit(id);
   return found;
