@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     assert "jaxviz/static/explorer.js" in names
     for script in ("loader", "live"):
         assert f"jaxviz/static/{script}.js" in names
-    for part in ("compiled", "graph", "graphviz", "player", "stepper"):
+    for part in ("compiled", "diff", "graph", "graphviz", "player", "stepper"):
         assert f"jaxviz/static/parts/{part}.js" in names
     licenses = zipfile.ZipFile(wheel).read("jaxviz/static/LICENSES.txt").decode()
     assert "@codemirror/view" in licenses

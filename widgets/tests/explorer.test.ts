@@ -481,12 +481,13 @@ test("the changes are told in figures", () => {
   expect(find("code-right").length).toBe(1);
 });
 
-test("two versions are a diff: the source, and the equations of a stage, line by line", () => {
+test("two versions are a diff: the source, and the equations of a stage, line by line", async () => {
   const { find, key } = show(versions());
   const before = find("view-diff")[0]!;
   expect(before.hidden).toBe(false);
   before.click();
   expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(true);
+  await vi.waitFor(() => expect(find("diff-line")).not.toEqual([]));
   const cells = () =>
     [...find("diff")[0]!.querySelectorAll("tbody tr")].map((tr) =>
       [...tr.querySelectorAll("td")].map((td) => `${td.className}|${td.textContent}`),

@@ -28,7 +28,6 @@ import { Model } from "../model/model";
 import { transformsOf } from "../model/player";
 import { CardsPane } from "../panes/cards";
 import { ChangesPane } from "../panes/changes";
-import { DiffPane } from "../panes/diff";
 import { InspectorPane } from "../panes/inspector";
 import { lower } from "../panes/lower";
 import { MEANINGS } from "../panes/meanings";
@@ -63,7 +62,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
   const changes = state.other && changesOf(widget);
-  const diff = state.other && changes && guarded("diff", () => new DiffPane(state, state.other!, changes));
+  const diff = state.other && changes && diffOf(widget, state, state.other, changes);
   const changed = changes && guarded("changes", () => new ChangesPane(state, changes));
   const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
@@ -218,6 +217,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     stop();
     for (const stop of unwait) stop();
     state.switches.destroy();
+    diff?.destroy?.();
     for (const pane of [player, overview, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
@@ -261,6 +261,26 @@ function playerOf(root: HTMLElement, widget: WidgetModel, state: State): Pane & 
         element.replaceChildren(pane.element);
       }
     },
+  };
+}
+
+/** The diff of two versions, whose code is loaded when it is first shown. */
+function diffOf(widget: WidgetModel, state: State, other: Other, changes: Changes): Pane {
+  const element = h("div", { class: "jv-guard" });
+  const load = async () => {
+    const { DiffPane } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
+    return () => new DiffPane(state, other, changes);
+  };
+  let pane: Pane | null = null;
+  return {
+    element,
+    update: (change) => {
+      if (pane === null && state.view === "diff") {
+        pane = later("diff", load(), () => pane?.update("view"));
+        element.append(pane.element);
+      } else pane?.update(change);
+    },
+    destroy: () => pane?.destroy?.(),
   };
 }
 

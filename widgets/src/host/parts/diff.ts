@@ -1,0 +1,3 @@
+/** Two versions as a diff. */
+
+export { DiffPane } from "../../panes/diff";
