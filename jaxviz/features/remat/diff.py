@@ -35,6 +35,9 @@ _BY_HAND = Way("", None, ())
 """A checkpoint that no change of a file puts around the function."""
 
 
+_ONLY_APPLIED = "plan.apply does it. Your source has no names for what it saves: what can be written there has a higher peak than what is there now."
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What was asked for, beside the peak; None for no limit.
@@ -99,6 +102,9 @@ def write_plan(
     best = _writable(search, trial, sets, places, limits)
     layers = layered(search, best, trial, ways) if limits == Limits() and best.trade.work > trial.trade.work else None
     best = layers.trial if layers is not None else best
+    if best.trade.peak_nbytes > search.written.peak_nbytes:
+        lines = [_comes_to(call.name, trial.trade, search), _ONLY_APPLIED, *notes]
+        return Written("\n".join(f"# {line}" for line in lines), None)
     if not _is_as_good(best.trade, trial.trade, limits):
         notes.append(
             f"plan.apply, which can also save what no name in your source stands for, comes to a peak of "
@@ -389,9 +395,9 @@ def _writable(
     kept = [t for t in tried if limits.allow(t.trade)] or tried
     if limits.work is not None and kept is not tried:
         return min(kept, key=lambda t: (t.trade.peak_nbytes, t.trade.work))
-    low = [t for t in kept if t.trade.peak_nbytes <= _CHANGED * trial.trade.peak_nbytes] or [
-        t for t in tried if t.trade.peak_nbytes <= _CHANGED * trial.trade.peak_nbytes
-    ]
+    highest = min(int(_CHANGED * trial.trade.peak_nbytes), search.written.peak_nbytes)
+    is_low = lambda t: t.trade.peak_nbytes <= highest
+    low = [*filter(is_low, kept)] or [*filter(is_low, tried)]
     if low:
         return min(low, key=lambda t: (t.trade.work, t.trade.peak_nbytes))
     return min(tried, key=lambda t: (t.trade.peak_nbytes, t.trade.work))

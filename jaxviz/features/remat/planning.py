@@ -168,7 +168,13 @@ class Planning:
             f"{format_bytes(room)}, plan the function without its checkpoints."
         )
         best: Found = found if found is not None and (not fine or found.trade.work < fine[-1].work) else fine[-1]
+        best = self.or_as_written(best, fine)
         return self.plan(bound, best, *([kept] if highest < room else []), *self.how_good(best))
+
+    def or_as_written(self, best: Found, fine: Sequence[Trade]) -> Found:
+        """A plan, or the function as it is written where that fits and the plan does little more than to write its checkpoints anew."""
+        written = self.search.written
+        return written if written in fine and not is_worthwhile(self.search, best) else best
 
     def how_good(self, best: Found) -> list[str]:
         """A sentence on how much better than a plan any other could be, where that is known."""
@@ -219,7 +225,8 @@ class Planning:
         if allowed:
             fewest = min(trade_of(c).work for c in allowed)
             close = [c for c in allowed if search.is_little(trade_of(c).work - fewest)]
-            return self.plan(bound, min(close, key=lambda c: _rank(c, "peak_nbytes", "work")), budget=limit)
+            best = min(close, key=lambda c: _rank(c, "peak_nbytes", "work"))
+            return self.plan(bound, self.or_as_written(best, fine), budget=limit)
         if candidates:
             peak = min(trade_of(c).peak_nbytes for c in candidates)
             raise ValueError(

@@ -163,7 +163,7 @@ def test_a_budget_that_all_fits_in_needs_no_checkpoint():
     assert plan.apply(mlp) is mlp
     assert plan.saved is None
     assert plan.summary.endswith("it stays as it is")
-    assert plan.code() == "# mlp fits as it is: no checkpoint is needed"
+    assert plan.code() == "# mlp fits as it is: nothing has to change"
 
 
 def test_a_budget_that_cannot_be_met_says_the_least_that_can():

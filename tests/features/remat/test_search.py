@@ -51,6 +51,16 @@ def test_checkpoints_that_are_there_are_kept_where_nothing_is_better(f, bound):
     assert plan.peak_nbytes <= plan.before.peak_nbytes
     assert plan.before.peak_nbytes == jaxviz.memory(by_hand(f), WEIGHTS, BIG).peak_nbytes
     assert plan.flops <= plan.before.flops or plan.peak_nbytes < plan.before.peak_nbytes
+    if plan.after is plan.before:
+        assert plan.code().endswith(" fits as it is: nothing has to change")
+    else:
+        assert plan.written.trade is None or plan.written.trade.peak_nbytes <= plan.before.peak_nbytes
+
+
+def test_the_checkpoint_of_a_scans_body_stays():
+    """With the peak of one layer there is nothing that a plan could do better."""
+    plan = jaxviz.plan_remat(by_hand(scanned), WEIGHTS, BIG, residuals="400MiB")
+    assert plan.after is plan.before
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.3])
