@@ -21,6 +21,8 @@ _REGIONS = 2
 _WORTH = 0.02
 """The share of the peak below which a checkpoint does nothing for it."""
 
+_NO_MORE = "no more work"
+
 
 def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
     """Measured as the switches are: each figure is that of a derivation with these checkpoints."""
@@ -36,7 +38,9 @@ def advice_of(residuals: ResidualSet, switches: Switches) -> Advice:
     if not helps:
         return Advice(sentence="no checkpoint lowers the peak by much", setting="", cards=cards, error="")
     assert isinstance(trade, Trade)
-    sentence = f"{_more_work(switches, trade)} would bring the peak to {format_bytes(trade.peak_nbytes)}"
+    more = _more_work(switches, trade)
+    to = f"would bring the peak to {format_bytes(trade.peak_nbytes)}"
+    sentence = f"checkpoints {to} for {more}" if more == _NO_MORE else f"{more} {to}"
     return Advice(sentence=sentence, setting=key, cards=cards, error="")
 
 
@@ -88,5 +92,5 @@ def _more_work(switches: Switches, trade: Trade) -> str:
     if share <= -1:
         return f"{-share:.0f} % less work"
     if share < 0.05:
-        return "no more work"
+        return _NO_MORE
     return f"{share:.1f} % more work" if share < 10 else f"{share:.0f} % more work"

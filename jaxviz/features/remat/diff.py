@@ -35,7 +35,7 @@ _BY_HAND = Way("", None, ())
 """A checkpoint that no change of a file puts around the function."""
 
 
-_ONLY_APPLIED = "plan.apply does it. Your source has no names for what it saves: what can be written there has a higher peak than what is there now."
+_ONLY_APPLIED = "plan.apply does it: what can be written in your source has a higher peak than what is there now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +267,11 @@ def _write(
     """The comments and the diff; of a plan with a word where there is none."""
     edits: list[Edit] = []
     used: list[Way] = []
+    is_by_hand = False
     for region in search.context.written:
         away = removals_of(region)
         if away is None:
+            is_by_hand = True
             instead = "this stands in its place." if ways else "without it the peak is no higher."
             notes.append(f"Take the checkpoint of {region.name} away, {short_location(region.location)}: {instead}")
         elif not any(region.covers(r) for r in ways):
@@ -300,7 +302,7 @@ def _write(
         notes.append(_by_hand(call, policies.get(policy, ""), search.step is not None))
     lines = [_comes_to(call.name, trade, search), *notes]
     diffs = [diff for file, text in texts.items() if (diff := unified(file, text))]
-    if is_plan and not diffs and _BY_HAND not in used:
+    if is_plan and not diffs and _BY_HAND not in used and not is_by_hand:
         lines.append("That is the function as it is written: nothing that can be written comes nearer to the plan.")
     return Written("\n".join([*(f"# {line}" for line in lines), *diffs]), trade, texts)
 
@@ -359,7 +361,7 @@ def _elsewhere(region: Region) -> str:
     if region.is_written:
         return f"plan.apply changes what the checkpoint of {region.name} saves, {short_location(region.location)}."
     return (
-        f"{what} stands where your source cannot put a checkpoint around it, as in a library, under a decorator or behind another name; "
+        f"Your source cannot put a checkpoint around {what}, as in a library, under a decorator or behind another name; "
         "plan.apply puts it there."
     )
 
