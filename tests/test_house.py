@@ -27,6 +27,12 @@ def test_no_module_has_a_public_callable_s_name():
     assert {name for name in modules & set(dir(jaxviz)) if callable(getattr(jaxviz, name))} == set()
 
 
+def test_no_two_test_files_have_one_name():
+    """Pytest collects only the first of them, and the other is an error of the whole run."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
+
+
 @pytest.fixture(scope="module")
 def all_imported():
     for name in every_module():
