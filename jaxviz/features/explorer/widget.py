@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 10_000
 """Of more equations the memory, the notes and the comparison with JAX come after the rest is on the screen."""
 
+_ADVISED = 3_000
+"""Up to so many equations a page that is saved says what would lower the peak, as a live one asks for it."""
 
 _FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
 """Seconds of the processor's time: for settings of the switches that come with them, for those that the page asks for at a time, and for those
@@ -178,6 +180,9 @@ class Explorer(Bundled):
           graphviz: whether Graphviz is in it, which lays small graphs out with fewer crossings and takes 0.9 MB. Without it they are
             laid out as large ones are.
 
+        Of a function of more than 3,000 equations a page says what would lower the peak where that is known already; call `complete` first for
+        it, which looks for a plan and may take a minute.
+
         Returns:
           the path.
         """
@@ -187,7 +192,9 @@ class Explorer(Bundled):
             for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview")
         }
         state |= self._what_if_state(source)
-        self._fill_advice()
+        first, end = view.stages[0].equations
+        if end - first <= _ADVISED:
+            self._fill_advice()
         state["advice"] = self.advice if source else ""
         left_out = {STEPPER} if graphviz else {STEPPER, GRAPHVIZ}
         parts = {name: packed(name) for name in part_names() if name not in left_out}

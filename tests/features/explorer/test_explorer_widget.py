@@ -86,6 +86,14 @@ def test_a_page_holds_what_is_shown_and_what_is_selected(explorer, tmp_path):
     assert json.loads(state["what_if"])["function"] == "loss"
 
 
+def test_the_page_of_a_large_function_does_not_wait_for_advice(explorer, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxviz.features.explorer.widget._ADVISED", 1)
+    state = lambda: json.loads(packed(explorer.save_html(tmp_path / "loss.html"), "state"))
+    assert state()["advice"] == ""
+    explorer.complete()
+    assert json.loads(state()["advice"])["cards"]
+
+
 def packed(page, name):
     """What a saved page holds under a name."""
     block = re.search(rf'id="jaxviz-{name}">"([^"]*)"', page.read_text()).group(1)
