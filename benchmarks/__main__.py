@@ -2,7 +2,18 @@
 
 import sys
 
-from benchmarks import derivation, explorer, first_report, loops, nans, probes, remat, reports, watching
+from benchmarks import (
+    compiled_memory,
+    derivation,
+    explorer,
+    first_report,
+    loops,
+    nans,
+    probes,
+    remat,
+    reports,
+    watching,
+)
 
 quick = "--quick" in sys.argv
 derivation.main(quick=quick)
@@ -14,3 +25,4 @@ probes.main(quick=quick)
 watching.main(quick=quick)
 explorer.main(quick=quick)
 reports.main(quick=quick)
+compiled_memory.main(quick=quick)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from jaxviz.analysis.grouping import pattern, repetition
-from jaxviz.analysis.walk import defined_at, primal_equation
+from jaxviz.analysis.grouping import pattern
 from jaxviz.features.compiled_memory.buffers import Buffer
 from jaxviz.features.compiled_memory.module import Instruction, Module, Shape, Value
-from jaxviz.features.compiled_memory.places import Place, Places
+from jaxviz.features.compiled_memory.places import Maker, Makers
 from jaxviz.ir.origin import Location
-from jaxviz.ir.syntax import Equation
+from jaxviz.report.tables import short_location
 
 Kind = Literal[
     "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy", "layout", "padding",
@@ -41,7 +40,6 @@ class Described:
       residual: its number among the residuals, where it holds one.
       repeats: the same for what one expression makes in repeated layers, calls and iterations.
       padding: the bytes beyond those of its elements.
-      equation: what makes it.
       stands_in: whether it is another value, from which the residual is computed anew.
     """
 
@@ -53,7 +51,6 @@ class Described:
     residual: int | None = None
     repeats: Hashable = None
     padding: int = 0
-    equation: Equation | None = None
     stands_in: bool = False
 
 
@@ -96,11 +93,11 @@ class Attribution:
 
     Args:
       module: the program.
-      places: the equations that it was made from.
+      places: what its instructions were made from.
       n_devices: on how many devices it runs.
     """
 
-    def __init__(self, module: Module, places: Places, n_devices: int = 1):
+    def __init__(self, module: Module, places: Makers, n_devices: int = 1):
         self.n_devices = n_devices
         self._held: frozenset[int] = frozenset()
         self.module = module
@@ -131,8 +128,8 @@ class Attribution:
                     before += self._given_to_loop(here)
                 pending += [(v, so_far) for v in reversed(before)]
                 continue
-            numbers = self.places.named(instruction.path)
-            holds = bool(numbers) and all(self.places.found[n].equation.programs for n in numbers)
+            numbers = self.places.numbers(instruction)
+            holds = bool(numbers) and all(self.places.found[n].holds_programs for n in numbers)
             if instruction.opcode in _COPIES:
                 pending.append(((operands[0], here[1]), replace(so_far, copied=so_far.copied or instruction)))
             elif instruction.opcode == "dynamic-update-slice" and (holds or not numbers):
@@ -166,8 +163,8 @@ class Attribution:
         loop = instruction if instruction.opcode == "while" else self.module.callers[instruction.computation]
         return [(self.module.body(loop).root, index), (loop.operands[0], index)]
 
-    def serving(self, value: Value) -> Traced | None:
-        """The equations that a value is read for, where none says that it makes it."""
+    def serving(self, value: Value, with_line: bool = False) -> Traced | None:
+        """The equations that a value is read for, where none says that it makes it; if asked for, the first of which a line is known."""
         pending, seen = [value], {value}
         for here in pending:
             for other in self.module.passed_on(here):
@@ -175,8 +172,8 @@ class Attribution:
                     seen.add(other)
                     pending.append(other)
             for user, _ in self.module.users.get(here[0], ()):
-                numbers = self.places.named(user.path)
-                if numbers:
+                numbers = self.places.numbers(user)
+                if numbers and (not with_line or self._line(numbers) is not None):
                     return Traced(numbers, serves=True)
                 made = (user.id, ())
                 if user.opcode not in ("tuple", "get-tuple-element") and made not in seen:
@@ -208,22 +205,21 @@ class Attribution:
             found, key=lambda f: (f[1].computed is None, f[1].argument is None, f[1].stacked, f[1].copied is None)
         )
         if traced.argument is not None:
-            return replace(self._of_argument(traced, shape), padding=padding)
+            return replace(self._of_argument(buffer, traced, shape), padding=padding)
         return replace(self._of_equation(buffer, value, traced, shape), padding=padding)
 
     def equation_of(self, number: int) -> Described | None:
         """What an instruction computes, by the equation that it was made from; None where it does not say."""
         instruction = self.module.instructions[number]
-        numbers = self.places.named(instruction.path)
+        numbers = self.places.numbers(instruction)
         if not numbers:
             return None
-        place = self.places.found[numbers[0]]
-        return replace(self._named(place, Shape("", None)), what=place.equation.primitive.name)
+        return replace(self._named(numbers[0], Shape("", None)), what=self.places.found[numbers[0]].operation)
 
     def _shape(self, buffer: Buffer) -> Shape:
         return self.module.shape(buffer.values[-1])
 
-    def _of_argument(self, traced: Traced, shape: Shape) -> Described:
+    def _of_argument(self, buffer: Buffer, traced: Traced, shape: Shape) -> Described:
         assert traced.argument is not None
         path = self.argument_name(traced.argument[0]) or "an argument"
         kind: Kind = "copy"
@@ -235,8 +231,16 @@ class Attribution:
         why = "XLA copies it" if kind == "copy" and not traced.sliced else _WHY.get(kind, "")
         if traced.sliced:
             why = "one iteration's part"
-        at = defined_at(self.places.derivation.primal)
+        at = self.places.definition or self._line_served(buffer)
         return Described(kind, what, shape.text, at, why, repeats=("argument", pattern(what), kind))
+
+    def _line_served(self, buffer: Buffer) -> Location | None:
+        """The line that a buffer is read for."""
+        served = (t for v in buffer.values if (t := self.serving(v, with_line=True)) is not None)
+        return next((self._line(t.numbers) for t in served), None)
+
+    def _line(self, numbers: Iterable[int]) -> Location | None:
+        return next((line for n in numbers if (line := self.places.label(n)[1]) is not None), None)
 
     def argument_name(self, number: int) -> str:
         """The path of an argument, as JAX noted it on the parameter."""
@@ -260,7 +264,9 @@ class Attribution:
     def _of_equation(self, buffer: Buffer, value: Value, traced: Traced, shape: Shape) -> Described:
         number = min(traced.numbers, key=lambda n: (n not in self.places.kept, n))
         place = self.places.found[number]
-        made = self._named(place, shape)
+        made = self._named(number, shape)
+        if made.location is None:
+            made = replace(made, location=self._line_served(buffer))
         if traced.computed is not None:
             what = f"{traced.computed.opcode} of {made.what}"
             repeats = made.repeats, traced.computed.opcode
@@ -290,8 +296,7 @@ class Attribution:
             if kept is None and traced.stacked and self.places.kept.get(number):
                 return replace(made, why="one iteration's part of what is stacked")
             if kept is not None and (is_late or traced.stacked):
-                described = self._of_residual(kept, shape)
-                return self._as_copied(described, traced)
+                return self._as_copied(self._of_residual(kept, shape), traced)
             if is_late:
                 other = self._held_for(buffer, shape)
                 if other is not None:
@@ -305,7 +310,10 @@ class Attribution:
                         else ""
                     )
                     return self._as_copied(replace(of_other, why="; ".join(filter(None, [of_other.why, note]))), traced)
-                if primal_equation(place.equation) in self.places.recomputed:
+                if not self.places.knows_equations:
+                    why = f"the backward pass reads it{self._where_late(buffer)}"
+                    return self._as_copied(replace(made, kind="residual", why=why), traced)
+                if self.places.is_computed_again(number):
                     return self._as_copied(replace(made, kind="merged", why=_MERGED), traced)
             if traced.carried and not traced.stacked:
                 kind = "carried"
@@ -325,17 +333,19 @@ class Attribution:
 
     def _is_on_the_way(self, value: Value, number: int) -> bool:
         """Whether an instruction is a part of what an equation comes to in XLA, and not the one that gives the value."""
-        maker, primitive = self.module.instructions[value[0]], self.places.found[number].equation.primitive.name
+        maker, primitive = self.module.instructions[value[0]], self.places.found[number].operation
         inner = self._innermost(maker)
-        if inner.opcode == "broadcast" and number in self.places.named(inner.path) and "broadcast" not in primitive:
+        if inner.opcode == "broadcast" and number in self.places.numbers(inner) and "broadcast" not in primitive:
             return primitive not in _MADE_BY_BROADCASTS
+        if not self.places.knows_equations:
+            return False
         readers = (u for n, _ in self._shown(value) for u, _ in self.module.users.get(n, ()))
         plain = (
             u
             for u in readers
             if u.opcode not in (*_COPIES, "tuple", "get-tuple-element", "while", "call", "conditional")
         )
-        return maker.opcode not in ("while", "parameter") and any(number in self.places.named(u.path) for u in plain)
+        return maker.opcode not in ("while", "parameter") and any(number in self.places.numbers(u) for u in plain)
 
     def _as_copied(self, described: Described, traced: Traced) -> Described:
         """A value that is copied on the way: XLA's own, but for a residual of which the backward pass reads nothing but the copy."""
@@ -365,21 +375,14 @@ class Attribution:
                     return True
         return False
 
-    def _named(self, place: Place, shape: Shape) -> Described:
-        e, within = place.equation, place.within
-        names = self.places.names(place)
-        var = e.outvars[0] if e.outvars else None
-        what = names.of(e, within, var)
-        location = names.location(e, within)
-        return Described(
-            "temporary", what, shape.text, location, repeats=(pattern(what), repetition(e, within)), equation=e
-        )
+    def _named(self, number: int, shape: Shape) -> Described:
+        what, location, repeats = self.places.label(number)
+        return Described("temporary", what, shape.text, location, repeats=repeats)
 
     def _of_residual(self, k: int, shape: Shape) -> Described:
         residual = self.places.residuals[k]
         return Described(
             "residual", residual.expression, shape.text, residual.location, residual.why, k, residual.repeats,
-            equation=residual.producer,
         )  # fmt: skip
 
     def _untraced(self, buffer: Buffer, shape: Shape) -> Described:
@@ -387,8 +390,7 @@ class Attribution:
         maker = self.module.instructions[buffer.values[0][0]]
         if served is None:
             return Described("not attributed", maker.opcode, shape.text, repeats=maker.opcode)
-        place = self.places.found[served.numbers[0]]
-        made = self._named(place, shape)
+        made = self._named(served.numbers[0], shape)
         kind: Kind = "fusion" if maker.opcode == "fusion" else "copy" if maker.opcode in _COPIES else "temporary"
         if self._is_carried(buffer):
             kind = "carried"
@@ -400,12 +402,12 @@ class Attribution:
             for n, _ in buffer.values
         )
 
-    def _is_scratch(self, value: Value, place: Place, shape: Shape) -> bool:
+    def _is_scratch(self, value: Value, place: Maker, shape: Shape) -> bool:
         """Whether it is a result of a custom call that no result of its equation is: memory for it to work in."""
         maker = self.module.instructions[value[0]]
         if maker.opcode != "custom-call" or not value[1] or not shape.text.startswith(("u8", "i8")):
             return False
-        return all(getattr(v.aval, "dtype", None) != "uint8" for v in place.equation.outvars)
+        return not place.gives_bytes
 
     # --- residuals ----------------------------------------------------------------------------------------------------
 
@@ -432,6 +434,15 @@ class Attribution:
                     if self.is_backward(user):
                         yield user, place
 
+    def _where_late(self, buffer: Buffer) -> str:
+        """`, for dot_general in model.py:12`: the first reader of the backward pass that says so."""
+        for user, _ in self._late_readers(buffer):
+            for number in self.places.numbers(user)[:1]:
+                place, (_, location, _) = self.places.found[number], self.places.label(number)
+                if not place.holds_programs and place.stage == "backward":
+                    return f", for {place.operation}{f' in {short_location(location)}' if location else ''}"
+        return ""
+
     def _shown(self, value: Value) -> list[Value]:
         places, seen = [value], {value}
         for here in places:
@@ -444,10 +455,10 @@ class Attribution:
     def is_backward(self, instruction: Instruction) -> bool:
         """Whether it is part of the backward pass."""
         if instruction.id not in self._backward:
-            numbers = set(self.places.named(instruction.path))
+            numbers = set(self.places.numbers(instruction))
             for c in instruction.called if instruction.opcode == "fusion" else ():
                 for inner in self.module.computations[c].order:
-                    numbers.update(self.places.named(self.module.instructions[inner].path))
+                    numbers.update(self.places.numbers(self.module.instructions[inner]))
             self._backward[instruction.id] = any(self.places.found[n].stage == "backward" for n in numbers)
         return self._backward[instruction.id]
 
@@ -459,15 +470,14 @@ class Attribution:
         """Whether the forward pass goes on with what the backward pass is to compute again: XLA has both in one."""
         found = self.places.found
         readers = (u for v in buffer.values for n, _ in self._shown(v) for u, _ in self.module.users.get(n, ()))
-        return any(found[n].stage == "forward" for u in readers for n in self.places.named(u.path))
+        return any(found[n].stage == "forward" for u in readers for n in self.places.numbers(u))
 
     def _held_for(self, buffer: Buffer, shape: Shape) -> int | None:
         """The residual that the backward pass computes anew from a value of the forward pass, which XLA holds in its place."""
         candidates: list[int] = []
         for user, place in self._late_readers(buffer):
-            for number in self.places.named(user.path):
-                read = self.places.read_by.get(self.places.found[number].equation, ())
-                candidates += [k for k in read if self._is_all_of(k, shape, False)]
+            for number in self.places.numbers(user):
+                candidates += [k for k in self.places.read_in(number) if self._is_all_of(k, shape, False)]
             if user.opcode == "fusion":
                 candidates[:0] = self._computed_from(user, place)
         return min(candidates, key=lambda k: k in self._held, default=None)
@@ -482,7 +492,7 @@ class Attribution:
                 if user.id in seen:
                     continue
                 seen.add(user.id)
-                kept = [k for n in self.places.named(user.path) for k in self.places.kept.get(n, ())]
+                kept = [k for n in self.places.numbers(user) for k in self.places.kept.get(n, ())]
                 found += kept
                 if not kept:
                     pending.append(user.id)

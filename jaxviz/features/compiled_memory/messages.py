@@ -31,7 +31,10 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "Sequence": {"instruction_ids": (1, "int64*")},
     "Scheduled": {"key": (1, "int64"), "value": (2, "Sequence")},
     "Schedule": {"sequences": (1, "Scheduled*")},
-    "FileLocation": {"file_name_id": (1, "int32"), "function_name_id": (2, "int32"), "line": (3, "int32")},
+    "FileLocation": {
+        "file_name_id": (1, "int32"), "function_name_id": (2, "int32"), "line": (3, "int32"), "column": (4, "int32"),
+        "end_line": (5, "int32"), "end_column": (6, "int32"),
+    },
     "StackFrame": {"file_location_id": (1, "int32"), "parent_frame_id": (2, "int32")},
     "StackFrames": {
         "file_names": (1, "string*"), "function_names": (2, "string*"), "file_locations": (3, "FileLocation*"),

@@ -222,15 +222,19 @@ class Module:
         else:
             yield holder.operands[parameter.parameter], index
 
-    def location(self, instruction: Instruction) -> Location | None:
-        """The line that JAX noted for an instruction; None where it noted none."""
+    def lines(self, instruction: Instruction) -> Iterator[Location]:
+        """The lines that JAX noted for an instruction, innermost first."""
         index = self._frames
-        if 0 < instruction.frame <= len(index.stack_frames):
-            at = index.file_locations[index.stack_frames[instruction.frame - 1].file_location_id - 1]
+        frame, left = instruction.frame, len(index.stack_frames)
+        if not 0 < frame <= left and instruction.source[0]:
+            yield Location(*instruction.source, "")
+        while 0 < frame <= len(index.stack_frames) and left:
+            here = index.stack_frames[frame - 1]
+            at = index.file_locations[here.file_location_id - 1]
             function = index.function_names[at.function_name_id - 1] if at.function_name_id else ""
-            return Location(index.file_names[at.file_name_id - 1], at.line, function)
-        file, line = instruction.source
-        return Location(file, line, "") if file else None
+            file = index.file_names[at.file_name_id - 1]
+            yield Location(file, at.line, function, at.column, at.end_line, at.end_column)
+            frame, left = here.parent_frame_id, left - 1
 
 
 def _instruction(read: Any, computation: int) -> Instruction:

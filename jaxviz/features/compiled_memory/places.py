@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
+from jaxviz.analysis.grouping import pattern, repetition
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.analysis.training_step import OpenedStep
-from jaxviz.analysis.walk import Tracer, place_of, primal_equation, with_holders
+from jaxviz.analysis.walk import Tracer, defined_at, place_of, primal_equation, with_holders
 from jaxviz.derivation import Derivation
+from jaxviz.features.compiled_memory.module import Instruction
 from jaxviz.features.memory.model import is_view
 from jaxviz.features.memory.names import Names
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.higher_order import bodies, of
+from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Program
 
 Stage = Literal["forward", "backward", "outside"]
@@ -25,9 +28,71 @@ _SHOWN_OTHERWISE = ("reduce_precision", "name", "transpose")
 """Operations whose result is their operand, rounded to its own type, named, or laid out anew."""
 
 
+class Maker(Protocol):
+    """What an instruction was made from, such as an equation."""
+
+    @property
+    def stage(self) -> Stage: ...
+
+    @property
+    def operation(self) -> str:
+        """Such as 'dot_general'."""
+
+    @property
+    def holds_programs(self) -> bool:
+        """Whether it is a loop, a branch, a call, …"""
+
+    @property
+    def gives_bytes(self) -> bool:
+        """Whether one of its results is of type uint8."""
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether it computes anew, for the backward pass, what the forward pass had."""
+
+    @property
+    def is_cotangent(self) -> bool:
+        """Whether it forms a cotangent."""
+
+
+class Makers(Protocol):
+    """What the instructions of a compiled program were made from, by numbers."""
+
+    @property
+    def found(self) -> Sequence[Maker]: ...
+
+    @property
+    def definition(self) -> Location | None:
+        """Where the function is defined; None where that is not known."""
+
+    @property
+    def knows_equations(self) -> bool:
+        """Whether each number is that of one equation, of which it is known what the gradient keeps of it, and why."""
+
+    @property
+    def residuals(self) -> Sequence[Residual]:
+        """What the gradient keeps, as far as it is known."""
+
+    @property
+    def kept(self) -> Mapping[int, tuple[int, ...]]:
+        """For the numbers of what makes residuals, the places of these among the residuals."""
+
+    def numbers(self, instruction: Instruction) -> tuple[int, ...]:
+        """Those of what an instruction was made from."""
+
+    def label(self, number: int) -> tuple[str, Location | None, Hashable]:
+        """What it computes, as an expression; the user's line; and what it has in common with all that the same expression makes."""
+
+    def read_in(self, number: int) -> Sequence[int]:
+        """The residuals that it reads in the backward pass."""
+
+    def is_computed_again(self, number: int) -> bool:
+        """Whether the backward pass computes again what it makes."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """An equation where it stands.
+    """An equation where it stands, as a `Maker`.
 
     Args:
       equation: it.
@@ -40,26 +105,38 @@ class Place:
     stage: Stage
 
     @property
+    def operation(self) -> str:
+        return str(self.equation.primitive.name)
+
+    @property
+    def holds_programs(self) -> bool:
+        return bool(self.equation.programs)
+
+    @property
+    def gives_bytes(self) -> bool:
+        return any(getattr(v.aval, "dtype", None) == "uint8" for v in self.equation.outvars)
+
+    @property
     def is_recomputed(self) -> bool:
-        """Whether it computes anew, for the backward pass, what the forward pass had."""
         origin = self.equation.origin
         return self.stage == "backward" and origin is not None and origin.role == "recomputation"
 
     @property
     def is_cotangent(self) -> bool:
-        """Whether it forms a cotangent."""
         origin = self.equation.origin
         role = origin.role if origin is not None else "cotangent"
         return self.stage == "backward" and role in ("cotangent", "accumulation", "zero")
 
 
 class Places:
-    """The equations of a compiled gradient or training step, by their numbers.
+    """The equations of a compiled gradient or training step, by their numbers, as `Makers`.
 
     Args:
       lowering: of it.
       opened: of a training step.
     """
+
+    knows_equations = True
 
     def __init__(self, lowering: Lowering, opened: OpenedStep | None = None):
         self.derivation = lowering.derivation
@@ -82,9 +159,26 @@ class Places:
                 return Place(e, within[i + 1 :], "backward")
         return Place(e, within, "outside")
 
-    def named(self, path: str) -> tuple[int, ...]:
-        """The numbers that a path of scopes names."""
-        return self.tags.named(path)
+    @cached_property
+    def definition(self) -> Location:
+        return defined_at(self.derivation.primal)
+
+    def numbers(self, instruction: Instruction) -> tuple[int, ...]:
+        """The numbers that its path of scopes names."""
+        return self.tags.named(instruction.path)
+
+    def label(self, number: int) -> tuple[str, Location | None, Hashable]:
+        place = self.found[number]
+        e, within = place.equation, place.within
+        names = self._names_outside if place.stage == "outside" else self._names
+        what = names.of(e, within, e.outvars[0] if e.outvars else None)
+        return what, names.location(e, within), (pattern(what), repetition(e, within))
+
+    def read_in(self, number: int) -> Sequence[int]:
+        return self._read_by.get(self.found[number].equation, ())
+
+    def is_computed_again(self, number: int) -> bool:
+        return primal_equation(self.found[number].equation) in self._computed_again
 
     @cached_property
     def has_gradient(self) -> bool:
@@ -93,12 +187,10 @@ class Places:
 
     @cached_property
     def residuals(self) -> Sequence[Residual]:
-        """What the gradient keeps; nothing where there is none."""
         return self.derivation.residuals.items if self.has_gradient else ()
 
     @cached_property
     def kept(self) -> Mapping[int, tuple[int, ...]]:
-        """For the numbers of equations whose value is a residual, the places of these among the residuals."""
         found: dict[int, list[int]] = {}
         if self.has_gradient:
             forward = self.derivation.forward
@@ -114,7 +206,7 @@ class Places:
         return {number: tuple(ks) for number, ks in found.items()}
 
     @cached_property
-    def read_by(self) -> Mapping[Equation, tuple[int, ...]]:
+    def _read_by(self) -> Mapping[Equation, tuple[int, ...]]:
         """For the equations of the backward program that read residuals, which."""
         found: dict[Equation, list[int]] = {}
         for k, residual in enumerate(self.residuals):
@@ -123,13 +215,9 @@ class Places:
         return {e: tuple(ks) for e, ks in found.items()}
 
     @cached_property
-    def recomputed(self) -> frozenset[Equation]:
+    def _computed_again(self) -> frozenset[Equation]:
         """The equations of the function that the backward pass computes again."""
         return frozenset(primal_equation(p.equation) for p in self.found if p.is_recomputed)
-
-    def names(self, place: Place) -> Names:
-        """What gives names to what is computed there."""
-        return self._names_outside if place.stage == "outside" else self._names
 
     @cached_property
     def _names(self) -> Names:

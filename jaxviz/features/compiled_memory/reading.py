@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,16 +16,17 @@ from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
 from jaxviz.analysis.training_step import step_of
-from jaxviz.analysis.walk import defined_at
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
 from jaxviz.features.compiled_memory.messages import message
 from jaxviz.features.compiled_memory.module import Module
-from jaxviz.features.compiled_memory.places import Places
+from jaxviz.features.compiled_memory.op_names import OpNames
+from jaxviz.features.compiled_memory.places import Makers, Places
 from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment, largest_first
 from jaxviz.features.memory.timeline import donated_by
 from jaxviz.features.residuals.notes import no_gradient_note
+from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
@@ -45,15 +47,29 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
 
     For a training step, which computes a gradient itself and returns more than one number, it is the memory of the whole step.
 
+    What `jax.jit(f).lower(...)` or `.compile()` gives is read as it is, without the function: values have the names and lines that JAX noted on the
+    instructions, and a value of the forward pass that the backward pass reads counts as a residual.
+
+    >>> print(jaxviz.compiled_memory(jax.jit(train_step).lower(params, batch).compile()))
+    compiled program `train_step` on cpu: peak 1.9 MiB in the backward pass at dot_general (model.py:12): …
+
     Args:
-      f: a function; or a Derivation, Program or ClosedJaxpr, without further arguments.
+      f: a function; or a Derivation, Program, ClosedJaxpr, `jax.stages.Lowered` or `jax.stages.Compiled`, without further arguments.
       *args, **kwargs: its arguments, as for `derive`.
       argnums: the positional arguments to differentiate with respect to; `()` for the function without its gradient.
 
     Raises:
       ValueError: the backend does not report where the compiled program stores its values.
+      TypeError: a compiled program is given arguments.
       the errors of `derive` and of compiling.
     """
+    if isinstance(f, (jax.stages.Lowered, jax.stages.Compiled)):
+        if args or kwargs:
+            what = type(f).__name__
+            raise TypeError(
+                f"a jax.stages.{what} has its arguments already: write jaxviz.compiled_memory({what.lower()})"
+            )
+        return _read_stage(f)
     derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
     step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
     if step is None:
@@ -79,6 +95,28 @@ def _names(derivation: Derivation) -> list[str]:
     return [*results, *(f"the gradient in {name or 'an argument'}" for name, nz in inputs if nz)]
 
 
+def _read_stage(stage: Any) -> CompiledMemory:
+    """The memory of a program that JAX has lowered or compiled, of which the function is not at hand."""
+    if isinstance(stage, jax.stages.Lowered):
+        with counting("compiling"), compat.compiled_with_its_own_metadata():
+            stage = stage.compile()
+    program = _program(stage)
+    name = re.sub("^p?jit_", "", program.module.name)
+    shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))
+    numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
+    paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(numbered)]
+    return memory_of(
+        program, OpNames(program.module), name, f"program `{name}`", paths, max((s.num_devices for s in shardings), default=1),
+        (_WITHOUT_FUNCTION,),
+    )  # fmt: skip
+
+
+_WITHOUT_FUNCTION = (
+    "It was read without the function: names and lines are those that JAX noted on the instructions, and what the forward pass makes and "
+    "the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient keeps each, and which values are one group."
+)
+
+
 def read_memory(
     lowering: Lowering, places: Places, about: str, results: Sequence[str], n_devices: int
 ) -> CompiledMemory:
@@ -91,16 +129,59 @@ def read_memory(
       results: the names of its results.
       n_devices: on how many devices it runs.
     """
-    compiled = lowering.compiled
+    derivation = lowering.derivation
+    name = derivation.primal.name if places.opened is None else places.opened.program.name
+    notes = *no_gradient_note(derivation), *unopened_note(derivation.unopened)
+    return memory_of(_program(lowering.compiled), places, name, about, results, n_devices, notes)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledProgram:
+    """A compiled program, and where it has its values.
+
+    Args:
+      module: the program.
+      assignment: its `Assignment` message.
+      compiler: what compiled it.
+      reused_nbytes: the bytes of results in the memory of donated arguments.
+    """
+
+    module: Module
+    assignment: Any
+    compiler: Compiler
+    reused_nbytes: int
+
+
+def _program(compiled: Any) -> CompiledProgram:
     stats = compiled.memory_analysis()
     serialized = serialized_assignment(stats)
     modules = compiled.runtime_executable().hlo_modules()
     if not serialized or not modules:
         raise ValueError(f"{jax.default_backend()} does not say where a compiled program has its values")
-    module = Module(message("Module", modules[0].as_serialized_hlo_module_proto()))
-    allocations = read_allocations(message("Assignment", serialized), module)
-    derivation = lowering.derivation
-    attribution = Attribution(module, places, n_devices)
+    return CompiledProgram(
+        Module(message("Module", modules[0].as_serialized_hlo_module_proto())), message("Assignment", serialized),
+        _compiler(compiled), int(stats.alias_size_in_bytes),
+    )  # fmt: skip
+
+
+def memory_of(
+    program: CompiledProgram, makers: Makers, function: str, about: str, results: Sequence[str], n_devices: int,
+    notes: tuple[str, ...] = (),
+) -> CompiledMemory:  # fmt: skip
+    """The memory of a compiled program.
+
+    Args:
+      program: it.
+      makers: what its instructions were made from.
+      function: its name.
+      about: what it is, in words.
+      results: the names of its results.
+      n_devices: on how many devices it runs.
+      notes: remarks on the whole program.
+    """
+    module = program.module
+    allocations = read_allocations(program.assignment, module)
+    attribution = Attribution(module, makers, n_devices)
     described = attribution.described_all(b for a in allocations if a.role == "temporary" for b in a.buffers)
     timeline = _timeline(module, attribution, described)
     peak = int(np.argmax([sum(m.nbytes) for m in timeline])) if timeline else 0
@@ -108,10 +189,10 @@ def read_memory(
     running = attribution.equation_of(where)
     of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
     return CompiledMemory(
-        derivation.primal.name if places.opened is None else places.opened.program.name, about, _compiler(compiled),
-        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), int(stats.alias_size_in_bytes), timeline, at_peak,
+        function, about, program.compiler,
+        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), program.reused_nbytes, timeline, at_peak,
         running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
-        n_devices, (*no_gradient_note(derivation), *unopened_note(derivation.unopened)),
+        n_devices, notes,
     )  # fmt: skip
 
 
@@ -177,7 +258,7 @@ def _beside(
     module: Module, attribution: Attribution, allocations: Sequence[Allocation], results: Sequence[str]
 ) -> list[Held]:
     """The arguments, results and constants."""
-    at = defined_at(attribution.places.derivation.primal)
+    at = attribution.places.definition
     rows: list[Held] = []
     for a in allocations:
         buffer = max(a.buffers, key=lambda b: b.nbytes, default=None)

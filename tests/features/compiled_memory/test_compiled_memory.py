@@ -155,7 +155,7 @@ def test_as_a_report():
 
 
 def test_what_is_not_known_is_not_guessed(monkeypatch):
-    monkeypatch.setattr(Places, "named", lambda self, path: ())
+    monkeypatch.setattr(Places, "numbers", lambda self, instruction: ())
     report = jaxviz.compiled_memory(unrolled, LAYERS, X)
     assert report.attributed == 0.0
     assert {h.kind for h in report.temporaries} == {"not attributed"}

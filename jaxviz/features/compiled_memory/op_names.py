@@ -1,0 +1,154 @@
+"""What a compiled program says of itself: the names that JAX gave its instructions, and the lines that led to them.
+
+Where the function is not at hand, these stand in the place of its equations. A name such as
+`jit(loss)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/sin` says which transforms and which programs an operation is of.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jaxviz.analysis.grouping import pattern
+from jaxviz.analysis.naming import ROOM
+from jaxviz.features.compiled_memory.module import Instruction, Module
+from jaxviz.features.compiled_memory.places import Stage
+from jaxviz.features.residuals.residual import Residual
+from jaxviz.ir.expressions import expression_at, shortened_expression
+from jaxviz.ir.origin import Location
+from jaxviz.ir.own_code import owner
+
+_HOLDERS = re.compile(
+    r".*\)|while|scan|body|cond|checkpoint|remat\d*|closed_call|core_call|shard_map|pjit|custom_[jv][vj]p_call\w*|branch_\d+_fun"
+)
+"""The last part of the name of what holds programs."""
+_OF_LOOPS = re.compile(r".*/while/body/(?!closed_call)(?:[^/]*\)/)?dynamic_(?:update_)?slice")
+"""What a scan does to take an iteration's part, or to collect it."""
+_OPERATORS = {
+    ast.MatMult: "dot_general", ast.Mult: "mul", ast.Add: "add", ast.Sub: "sub",
+}  # fmt: skip
+"""Python's operators → what they come to, where no derivative of theirs comes to the same in the forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpName:
+    """The name of an operation in a compiled program, as a `Maker`.
+
+    Args:
+      path: such as `jit(loss)/jvp()/dot_general`.
+      location: the user's line; None where JAX noted none.
+    """
+
+    path: str
+    location: Location | None
+
+    gives_bytes = False
+
+    @property
+    def stage(self) -> Stage:
+        if "transpose(" in self.path:
+            return "backward"
+        return "forward" if "jvp(" in self.path else "outside"
+
+    @property
+    def operation(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def holds_programs(self) -> bool:
+        return bool(_HOLDERS.fullmatch(self.operation) or _OF_LOOPS.fullmatch(self.path))
+
+    @property
+    def is_recomputed(self) -> bool:
+        return self.stage == "backward" and "rematted_computation" in self.path
+
+    @property
+    def is_cotangent(self) -> bool:
+        return self.stage == "backward" and not self.is_recomputed
+
+
+class OpNames:
+    """The names of the operations of a compiled program, by their numbers, as `Makers`.
+
+    Args:
+      module: the program.
+    """
+
+    definition = None
+    knows_equations = False
+    residuals: Sequence[Residual] = ()
+    kept: Mapping[int, tuple[int, ...]] = {}
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.found: list[OpName] = []
+        self._numbers: dict[tuple[str, Location | None], int] = {}
+        self._of_instruction: dict[int, tuple[int, ...]] = {}
+
+    def numbers(self, instruction: Instruction) -> tuple[int, ...]:
+        if instruction.id not in self._of_instruction:
+            location = own_line_of(self.module, instruction)
+            found = (self._number(path, location) for path in paths_of(instruction))
+            self._of_instruction[instruction.id] = tuple(dict.fromkeys(found))
+        return self._of_instruction[instruction.id]
+
+    def _number(self, path: str, location: Location | None) -> int:
+        key = path, location
+        if key not in self._numbers:
+            self._numbers[key] = len(self.found)
+            self.found.append(OpName(path, location))
+        return self._numbers[key]
+
+    def label(self, number: int) -> tuple[str, Location | None, Hashable]:
+        name = self.found[number]
+        written = expression_at(name.location)
+        expression = shortened_expression(written, ROOM)
+        what = f"{name.operation} in {expression}" if expression else name.operation
+        if name.is_cotangent:
+            what = f"{name.operation} in the derivative of {expression}" if expression else f"{name.operation} backward"
+        elif name.operation in _computed_last(written):
+            what = expression
+        return what, name.location, (pattern(what), name.location, name.stage, name.is_recomputed)
+
+    def read_in(self, number: int) -> Sequence[int]:
+        return ()
+
+    def is_computed_again(self, number: int) -> bool:
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _computed_last(expression: str) -> tuple[str, ...]:
+    """The operations that give the value of an expression, as far as its text says so: tanh of `jnp.tanh(x)`."""
+    try:
+        body = ast.parse(expression, mode="eval").body if expression else None
+    except SyntaxError:
+        return ()
+    match body:
+        case ast.BinOp(op=op) if type(op) in _OPERATORS:
+            return (_OPERATORS[type(op)],)
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return (name, "dot_general") if name in ("einsum", "dot", "matmul") else (name,)
+    return ()
+
+
+def paths_of(instruction: Instruction) -> list[str]:
+    """The names that an instruction has: of one that XLA made of several, theirs; those of parameters are the names of arguments."""
+    if not instruction.path or instruction.opcode in ("parameter", "constant"):
+        return []
+    return [path for path in instruction.path.split(";") if "/" in path]
+
+
+def own_line_of(module: Module, instruction: Instruction) -> Location | None:
+    """The innermost line of the user's own code that led to an instruction; failing that, the innermost of a library's."""
+    library = None
+    for line in module.lines(instruction):
+        match owner(line.file):
+            case "user":
+                return line
+            case "library":
+                library = library or line
+    return library

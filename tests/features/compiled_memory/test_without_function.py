@@ -1,0 +1,122 @@
+"""Compiled programs read without their function: from what `jax.jit` lowered or compiled."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from compiled_programs import (
+    LAYERS,
+    PROGRAMS,
+    STACK,
+    STEPS,
+    W,
+    X,
+    divided,
+    scanned,
+    scanned_checkpoints,
+    training_step,
+    unrolled,
+)
+
+import jaxviz
+from jaxviz.features.compiled_memory.op_names import OpName
+from jaxviz.ir import compat
+
+
+def lowered(f, args=None):
+    jitted = f if f in STEPS else jax.jit(jax.value_and_grad(f))
+    return jitted.lower(*(args or PROGRAMS[f]))
+
+
+def bytes_of(report, kind):
+    return sum(h.nbytes for h in report.at_peak if h.kind == kind)
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_the_bytes_are_those_of_xla_and_have_lines(f):
+    stage = lowered(f)
+    report = jaxviz.compiled_memory(stage)
+    xla = stage.compile().memory_analysis()
+    assert report.temp_nbytes == xla.temp_size_in_bytes == sum(h.nbytes for h in report.temporaries)
+    assert report.argument_nbytes == xla.argument_size_in_bytes
+    assert report.result_nbytes == xla.output_size_in_bytes - xla.alias_size_in_bytes
+    assert report.attributed >= 0.95
+    assert report.function == f.__name__
+
+
+def test_a_compiled_program_is_read_as_it_is():
+    with compat.compiled_with_its_own_metadata():
+        compiled = lowered(unrolled).compile()
+    report, same = jaxviz.compiled_memory(compiled), jaxviz.compiled_memory(lowered(unrolled))
+    assert report.at_peak == same.at_peak
+    assert report.summary.startswith("compiled program `unrolled` on cpu: peak ")
+    assert "It was read without the function" in str(report)
+
+
+@pytest.mark.parametrize("f", [unrolled, scanned, scanned_checkpoints, training_step], ids=lambda f: f.__name__)
+def test_what_the_passes_keep_is_found_by_its_names(f):
+    """What the backward pass reads of the forward one: the residuals, and what XLA merged with what is recomputed."""
+    with_function, without = jaxviz.compiled_memory(f, *PROGRAMS[f]), jaxviz.compiled_memory(lowered(f))
+    kept = sum(bytes_of(with_function, kind) for kind in ("residual", "merged"))
+    assert bytes_of(without, "residual") == kept > 0
+    assert bytes_of(without, "recomputed") == bytes_of(with_function, "recomputed")
+
+
+def test_values_are_named_by_their_expressions_and_arguments_by_their_paths():
+    report = jaxviz.compiled_memory(lowered(unrolled, (LAYERS, X)))
+    whats = {h.kind: {g.what for g in report.at_peak if g.kind == h.kind} for h in report.at_peak}
+    assert whats["argument"] == {"ws[0…3]", "x"}
+    assert {"h @ w", "jnp.tanh(h @ w)", "jnp.sin(h)"} & whats["residual"]
+    assert "result[1][0…3]" in whats["result"]
+    assert {h.location.file for h in report.temporaries if h.location} == {unrolled.__code__.co_filename}
+
+
+def test_a_function_without_a_gradient_on_several_devices():
+    report = jaxviz.compiled_memory(jax.jit(divided).lower(*PROGRAMS[divided]))
+    assert report.n_devices == 8
+    assert not bytes_of(report, "residual")
+    assert "on each of 8 devices" in report.summary
+
+
+@pytest.mark.parametrize("stage", ["lowered", "compiled"])
+def test_arguments_are_refused(stage):
+    given = jax.jit(jnp.sin).lower(X)
+    given = given.compile() if stage == "compiled" else given
+    with pytest.raises(TypeError, match=rf"has its arguments already: write jaxviz.compiled_memory\({stage}\)"):
+        jaxviz.compiled_memory(given, X)
+
+
+def test_a_line_without_source_is_named_by_the_operation():
+    code = compile("def f(w, x):\n    return jnp.sum(jnp.sin(x @ w))\n", "/no/such/file.py", "exec")
+    exec(code, names := {"jnp": jnp})
+    report = jaxviz.compiled_memory(lowered(names["f"], (W, X)))
+    assert report.temporaries
+    assert {h.what for h in report.temporaries} <= {"dot_general", "sin", "cos"}
+    assert {str(h.location) for h in report.temporaries} == {"/no/such/file.py:2"}
+
+
+@pytest.mark.parametrize(
+    ("path", "stage", "holds", "recomputed"),
+    [
+        ("jit(f)/jvp()/while/body/closed_call/sin", "forward", False, False),
+        ("jit(f)/jvp()/while/body/jit(dynamic_update_index_in_dim)/dynamic_update_slice", "forward", True, False),
+        ("jit(f)/jvp()/while/body/dynamic_slice", "forward", True, False),
+        ("jit(f)/jvp()/while/body/closed_call/dynamic_slice", "forward", False, False),
+        ("jit(f)/transpose(jvp())/cond/branch_1_fun/mul", "backward", False, False),
+        ("jit(f)/transpose(jvp())/cond", "backward", True, False),
+        ("jit(f)/transpose(jvp(jvp()))/checkpoint/rematted_computation/cos", "backward", False, True),
+        ("jit(step)/jit(relu)", "outside", True, False),
+    ],
+)
+def test_what_the_name_of_an_operation_says(path, stage, holds, recomputed):
+    name = OpName(path, None)
+    assert (name.stage, name.holds_programs, name.is_recomputed) == (stage, holds, recomputed)
+    assert name.is_cotangent == (stage == "backward" and not recomputed)
+
+
+def test_the_stack_is_the_one_that_the_function_tells():
+    report = jaxviz.compiled_memory(lowered(scanned, (STACK, X)))
+    stacks = [h for h in report.at_peak if h.kind == "residual" and h.type == "f32[4,256,64]"]
+    of_function = jaxviz.compiled_memory(scanned, STACK, X)
+    assert sum(h.nbytes for h in stacks) == sum(
+        h.nbytes for h in of_function.at_peak if h.kind == "residual" and h.type == "f32[4,256,64]"
+    )
