@@ -2,7 +2,7 @@ import { describe, expect, it, test, vi } from "vitest";
 import fixture from "../../tests/fixtures/whatif.json";
 import { switchesOf } from "../src/host/sync";
 import { timelineOf } from "../src/model/drawn";
-import { Settings } from "../src/model/settings";
+import { NOTHING, Settings } from "../src/model/settings";
 import { Switches } from "../src/model/switches";
 import { differenceOf, rowsOf, sortedRows, unfolded } from "../src/model/switchrows";
 import { totalsOf } from "../src/model/timeline";
@@ -13,7 +13,7 @@ import { host } from "./host";
 
 interface Program {
   table: SwitchTable;
-  settings: { regions: number[]; saved: number[]; key: string }[];
+  settings: { regions: number[]; saved: number[]; offloaded: number[]; key: string }[];
   flips: [string, number, string][];
   tried: TriedSettings;
   drawn: DrawnMemory;
@@ -25,8 +25,10 @@ const programs = others as Record<string, Program>;
 describe.each(Object.entries(programs))("%s", (_name, { table, settings: cases, flips, drawn, tried }) => {
   const settings = new Settings(table);
 
-  it.each(cases)("calls a setting what Python calls it: $key", ({ regions, saved, key }) => {
-    expect(settings.key({ regions: new Set(regions), saved: new Set(saved) })).toBe(key);
+  it.each(cases)("calls a setting what Python calls it: $key", ({ regions, saved, offloaded, key }) => {
+    expect(
+      settings.key({ regions: new Set(regions), saved: new Set(saved), offloaded: new Set(offloaded) }),
+    ).toBe(key);
     expect(settings.key(settings.parse(key))).toBe(key);
   });
 
@@ -41,10 +43,10 @@ describe.each(Object.entries(programs))("%s", (_name, { table, settings: cases, 
 
   it("has a row for each group that a checkpoint holds, and opens it into one for each value", () => {
     const [first] = settings.valuesOf;
-    const rows = rowsOf(settings, { regions: new Set([0]), saved: new Set() });
+    const rows = rowsOf(settings, { ...NOTHING, regions: new Set([0]) });
     expect(rows.flatMap((row) => row.values).sort((a, b) => a - b)).toEqual(first);
     for (const row of rows) {
-      const inside = unfolded(settings, { regions: new Set([0]), saved: new Set() }, row);
+      const inside = unfolded(settings, { ...NOTHING, regions: new Set([0]) }, row);
       expect(inside.map((one) => one.values)).toEqual(row.values.map((value) => [value]));
       expect(inside.reduce((sum, one) => sum + one.nbytes, 0)).toBe(row.nbytes);
     }
@@ -53,19 +55,19 @@ describe.each(Object.entries(programs))("%s", (_name, { table, settings: cases, 
 
 test("rows that are not known yet come last, either way round", () => {
   const settings = new Settings(programs["layers"]!.table);
-  const rows = rowsOf(settings, { regions: new Set([2]), saved: new Set() });
+  const rows = rowsOf(settings, { ...NOTHING, regions: new Set([2]) });
   const [unknown] = rows;
   const peaks = new Map(rows.slice(1).map((row, i) => [row, -i]));
   for (const descending of [true, false]) {
     const sorted = sortedRows(rows, "peak", descending, (row) =>
-      row === unknown ? null : [peaks.get(row)!, 0, 0],
+      row === unknown ? null : [peaks.get(row)!, 0, 0, 0],
     );
     expect(sorted.at(-1)).toBe(unknown);
     const known = sorted.slice(0, -1).map((row) => peaks.get(row)!);
     expect(known).toEqual([...known].sort((a, b) => (descending ? b - a : a - b)));
   }
-  expect(differenceOf(null, [1, 2, 3])).toBeNull();
-  expect(differenceOf([1, 2, 3], [4, 4, 4])).toEqual([3, 2, 1]);
+  expect(differenceOf(null, [1, 2, 3, 0])).toBeNull();
+  expect(differenceOf([1, 2, 3, 0], [4, 4, 4, 5])).toEqual([3, 2, 1, 5]);
   expect([signed(-2048, formatBytes), signed(0, formatBytes), signed(3, formatBytes)]).toEqual([
     "−2.0 KiB",
     "0",
@@ -77,13 +79,13 @@ test("of regions that cross each gives way to the other, and says so", () => {
   const { table } = programs["halves"]!;
   const regions = table.regions.map((r, i) => ({ ...r, crosses: i === 0 ? [1] : i === 1 ? [0] : [] }));
   const settings = new Settings({ ...table, regions });
-  const both = settings.flipped({ regions: new Set([1]), saved: new Set() }, 0);
+  const both = settings.flipped({ ...NOTHING, regions: new Set([1]) }, 0);
   expect([[...both.setting.regions], both.gone]).toEqual([[0], [1]]);
 });
 
 test("to recompute what no checkpoint holds, one goes around it that saves all else", () => {
   const settings = new Settings(programs["layers"]!.table);
-  const none = { regions: new Set<number>(), saved: new Set<number>() };
+  const none = NOTHING;
   const [value] = settings.valuesOf[0]!;
   const found = settings.without(none, [value!])!;
   expect(found.added).toEqual([0]);
@@ -110,7 +112,7 @@ function kernel({ table, tried, drawn }: Program) {
   const answer = (plan: string | null = null) => {
     const asked = model.sent.pop() as { keys: string[]; draw?: string; code?: string; plan?: boolean };
     const keys = [...asked.keys, ...(plan === null ? [] : [plan])];
-    known = { ...known, ...Object.fromEntries(keys.map((key) => [key, tried.trades[key] ?? [9, 9, 9]])) };
+    known = { ...known, ...Object.fromEntries(keys.map((key) => [key, tried.trades[key] ?? [9, 9, 9, 0]])) };
     if (asked.draw !== undefined) model.values["drawn"] = JSON.stringify({ ...drawn, key: asked.draw });
     if (asked.code !== undefined)
       model.values["written"] = JSON.stringify({ key: asked.code, text: "# code" });
@@ -212,9 +214,12 @@ test("what is to be recomputed gets a checkpoint, and it is said which", () => {
   const { switches } = kernel(programs["layers"]!);
   const [value] = switches.settings!.valuesOf[0]!;
   expect(switches.keeps(value!)).toBe(true);
-  switches.set([value!], false);
+  switches.set([value!], "recomputed");
   expect(switches.keeps(value!)).toBe(false);
   expect(switches.said).toContain("Switched on with it: a checkpoint around 4 calls of layer");
-  switches.set([value!], true);
+  switches.set([value!], "offloaded");
+  expect([switches.keeps(value!), switches.key.split("|").length]).toEqual([true, 5]);
+  switches.set([value!], "saved");
   expect([switches.keeps(value!), switches.said]).toEqual([true, ""]);
+  expect(switches.key.split("|").length).toBe(3);
 });

@@ -96,11 +96,13 @@ class SwitchTable(TypedDict):
 
 
 class TriedTrade(NamedTuple):
-    """What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints."""
+    """What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints, and bytes of the residuals that
+    are offloaded to the host, which are not counted among the others."""
 
     peak: int
     nbytes: int
     flops: int
+    offloaded: int
 
 
 class TriedSettings(TypedDict):

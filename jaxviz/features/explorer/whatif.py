@@ -2,7 +2,8 @@
 
 Each setting is measured as a plan is: the function with these checkpoints is derived, and its memory modelled. The page shows what it is
 told, and asks for one setting after the other. A setting is written as a text, its key: `0,2|5,7|13` are the checkpoints around the regions 0
-and 2, which save all values of the groups 5 and 7, and the value 13. The key of the function as it is written is ''.
+and 2, which save all values of the groups 5 and 7, and the value 13; `0,2|5,7|13|7|` offloads those of group 7 to the host. The key of the
+function as it is written is ''.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LARGEST = 20_000
 """Equations of the function, called ones counted at each call, up to which there are switches."""
 _OFFERED = 10
 """Regions that have a switch, beside the checkpoints that the function has and the function itself."""
-_NAME = "saved"
+_NAME, _MOVED = "saved", "offloaded"
 
 Tried = Trade | str
 """What a setting comes to, or why it cannot be had."""
@@ -56,10 +57,11 @@ Tried = Trade | str
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Checkpoints around some regions, and the values that they save."""
+    """Checkpoints around some regions, and the values that they save; of these those that are offloaded to the host."""
 
     regions: tuple[int, ...]
     saved: frozenset[int]
+    offloaded: frozenset[int] = frozenset()
 
 
 class Switches:
@@ -132,14 +134,19 @@ class Switches:
 
     # --- settings --------------------------------------------------------------------------------------------------
 
-    def key(self, regions: Iterable[int], saved: Collection[int]) -> str:
-        """The text of a setting; what is in none of its regions is not saved by it."""
+    def key(self, regions: Iterable[int], saved: Collection[int], offloaded: Collection[int] = ()) -> str:
+        """The text of a setting; what is in none of its regions is not saved by it, and what is not saved is not offloaded."""
         chosen = sorted(regions)
         held = {self.number[v] for v in self._held(chosen)}
         kept = held.intersection(saved)
-        whole = {g for g in {self.group_of[i] for i in kept} if self._members(g, held) <= kept}
-        single = sorted(i for i in kept if self.group_of[i] not in whole)
-        return "|".join(",".join(map(str, some)) for some in (chosen, sorted(whole), single))
+        moved = kept.intersection(offloaded)
+        parts = [chosen, *self._by_group(kept, held), *(self._by_group(moved, held) if moved else ())]
+        return "|".join(",".join(map(str, some)) for some in parts)
+
+    def _by_group(self, some: Collection[int], held: Collection[int]) -> tuple[list[int], list[int]]:
+        """The groups of which all values that are held are among some, and what is left of these."""
+        whole = {g for g in {self.group_of[i] for i in some} if self._members(g, held) <= set(some)}
+        return sorted(whole), sorted(i for i in some if self.group_of[i] not in whole)
 
     def setting(self, key: str) -> Setting:
         """What a key says.
@@ -148,12 +155,17 @@ class Switches:
           ValueError: it is not the key of a setting.
         """
         try:
-            regions, groups, values = ([int(n) for n in part.split(",") if n] for part in key.split("|"))
+            regions, *chosen = ([int(n) for n in part.split(",") if n] for part in key.split("|"))
             held = {self.number[v] for v in self._held(regions)}
-            saved = {i for i in held if self.group_of[i] in set(groups)} | held.intersection(values)
+            if len(chosen) not in (2, 4):
+                raise ValueError
+            saved, moved = (
+                {i for i in held if self.group_of[i] in set(groups)} | held.intersection(values)
+                for groups, values in (chosen[:2], chosen[2:] or ([], []))
+            )
         except (ValueError, IndexError):
             raise ValueError(f"{key!r} is not the key of a setting") from None
-        return Setting(tuple(regions), frozenset(saved))
+        return Setting(tuple(regions), frozenset(saved), frozenset(saved & moved))
 
     def _held(self, regions: Sequence[int]) -> frozenset[Var]:
         """What the checkpoints around some regions can save: what can be of those of them that are in no other."""
@@ -192,8 +204,8 @@ class Switches:
         setting = self.setting(key)
         if not setting.regions:
             return self.search.plain
-        names = dict.fromkeys((self.values[i] for i in sorted(setting.saved)), _NAME)
-        program = checkpointed(self.search.flat, [self.regions[i] for i in setting.regions], names)
+        names = {self.values[i]: _MOVED if i in setting.offloaded else _NAME for i in sorted(setting.saved)}
+        program = checkpointed(self.search.flat, [self.regions[i] for i in setting.regions], names, offloaded=(_MOVED,))
         return derive_like(program, self.search.plain)
 
     def fill(self, keys: Iterable[str], seconds: float) -> None:
@@ -224,8 +236,9 @@ class Switches:
         """A setting with the checkpoint around one region switched; one that crosses another takes its place."""
         setting = self.setting(key)
         if region in setting.regions:
-            return self.key([i for i in setting.regions if i != region], setting.saved)
-        return self.key([*(i for i in setting.regions if i not in self._crossing[region]), region], setting.saved)
+            return self.key([i for i in setting.regions if i != region], setting.saved, setting.offloaded)
+        kept = (i for i in setting.regions if i not in self._crossing[region])
+        return self.key([*kept, region], setting.saved, setting.offloaded)
 
     @cached_property
     def present(self) -> str:
@@ -234,14 +247,16 @@ class Switches:
         if not written:
             return "||"
         copies = self.search.context.copies
-        saved = {
-            v
+        fates = {
+            v: decided.fate
             for report in report_checkpoints(self.derivation)
             for decided in report.values
-            if decided.fate == "saved" and decided.equation is not None
-            for v in decided.equation.outvars
+            if decided.equation is not None
+            # What saves a named value saves the value.
+            for v in (*decided.equation.outvars, *_given_a_name(decided.equation))
         }
-        return self.key(written, {i for i, v in enumerate(self.values) if copies.get(v, v) in saved})
+        having = lambda *some: {i for i, v in enumerate(self.values) if fates.get(copies.get(v, v)) in some}
+        return self.key(written, having("saved", "offloaded"), having("offloaded"))
 
     @cached_property
     def residuals(self) -> list[list[Var]]:
@@ -272,9 +287,9 @@ class Switches:
         found = self.trade(key)
         if isinstance(found, str):
             return f"# {found}"
-        return write_chosen(
-            self.search, [self.regions[i] for i in setting.regions], {self.values[i] for i in setting.saved}, found
-        )
+        values = lambda some: {self.values[i] for i in some}
+        regions = [self.regions[i] for i in setting.regions]
+        return write_chosen(self.search, regions, values(setting.saved), values(setting.offloaded), found)
 
     # --- for the page ----------------------------------------------------------------------------------------------
 
@@ -349,14 +364,15 @@ class Switches:
         """The row of the function as written that an equation came from; -1 where there is none."""
         copies = self.search.context.copies
         written = primal_equation(equation)
-        named = written.invars if written.primitive is compat.name_p else written.outvars
-        originals = (copies.get(v, v) if isinstance(v, Var) else v for v in named)
+        originals = (copies.get(v, v) if isinstance(v, Var) else v for v in _given_a_name(written) or written.outvars)
         return next((self._rows[v] for v in originals if v in self._rows), -1)
 
     def tried_trades(self) -> tuple[dict[str, TriedTrade], dict[str, str]]:
         """What has been worked out, and what cannot be had and why."""
         trades = {
-            k: TriedTrade(t.peak_nbytes, t.nbytes, t.flops) for k, t in self.tried.items() if not isinstance(t, str)
+            k: TriedTrade(t.peak_nbytes, t.nbytes, t.flops, t.offloaded)
+            for k, t in self.tried.items()
+            if not isinstance(t, str)
         }
         return trades, {k: t for k, t in self.tried.items() if isinstance(t, str)}
 
@@ -384,6 +400,11 @@ class Switches:
             made["texts"] = list(texts)
             fitting: DrawnMemory = fit(made)
             return fitting
+
+
+def _given_a_name(equation: Equation) -> Sequence[Atom]:
+    """What an equation gives a name; nothing where it does something else."""
+    return equation.invars if equation.primitive is compat.name_p else ()
 
 
 def crossing(regions: Sequence[Sequence[Spot]]) -> list[list[int]]:

@@ -13,11 +13,12 @@ from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.code import Place, places_of_values, policy_text
 from jaxviz.features.remat.definition import way_at_callee, way_at_definition
 from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_in, edited, unified
-from jaxviz.features.remat.forms import Form, Trade, Trial
+from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import Layers, layered
 from jaxviz.features.remat.libraries import library_of
 from jaxviz.features.remat.names import Names, names_there
+from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
@@ -140,7 +141,9 @@ def write_plan(
     return _write(search, call, best.trade, written, names, notes, layers)
 
 
-def write_chosen(search: Search, regions: Sequence[Region], saved: Collection[Var], trade: Trade) -> str:
+def write_chosen(
+    search: Search, regions: Sequence[Region], saved: Collection[Var], offloaded: Collection[Var], trade: Trade
+) -> str:
     """The code for checkpoints that somebody has chosen, and for the values that they save.
 
     A name in the source stands for all values that its expression makes: those get one of which half or more are to be saved.
@@ -149,13 +152,17 @@ def write_chosen(search: Search, regions: Sequence[Region], saved: Collection[Va
       search: of the function.
       regions: what gets a checkpoint.
       saved: the values.
+      offloaded: those of them that are moved to the host.
       trade: what that comes to.
     """
     name = search.flat.name
     every = places_of_values(search.flat)
-    places = {p: vs for p, vs in every.items() if 2 * len(set(vs).intersection(saved)) >= len(vs)}
-    named = {v: _POLICY for values in places.values() for v in values}
-    comes_to = search.measured(derive_like(checkpointed(search.flat, regions, named), search.plain))
+    mostly = lambda vs, some: 2 * len(set(vs).intersection(some)) >= len(vs)
+    places = {p: vs for p, vs in every.items() if mostly(vs, saved)}
+    moved = {p for p, vs in places.items() if mostly(vs, offloaded)}
+    named = {v: _POLICY + ON_HOST * (p in moved) for p, vs in places.items() for v in vs}
+    program = checkpointed(search.flat, regions, named, offloaded=[n for n in named.values() if search.is_offloaded(n)])
+    comes_to = search.measured(derive_like(program, search.plain))
     ways = {r: ways_of(r, search.context.written) or () for r in regions if r is not search.whole}
     notes = [f"{_elsewhere(r)} It is not in this code." for r, found in ways.items() if not found]
     if comes_to != trade:
@@ -164,10 +171,10 @@ def write_chosen(search: Search, regions: Sequence[Region], saved: Collection[Va
             f"and residuals of {format_bytes(trade.nbytes)}, and recompute {format_flops(trade.flops)}."
         )
     words, makers = Names(names_there(search.flat)), search.graph.makers
-    names = [_Name(p, *words.of_place(p, makers[vs[0]]), False, vs) for p, vs in places.items()]
+    names = [_Name(p, *words.of_place(p, makers[vs[0]]), p in moved, vs) for p, vs in places.items()]
     if search.whole in regions:
         shown = name if name.isidentifier() else "f"
-        text = policy_text("", [n.name for n in names], []).partition(" = ")[2]
+        text = policy_text("", *_by_fate(names)).partition(" = ")[2]
         policy = f", policy={' '.join(text.split())}" if names else ""
         notes.append(f"Differentiate jax.checkpoint({shown}{policy}) instead of {shown}.")
     call = Call(None, None, (), (), (), name, None)
@@ -244,6 +251,11 @@ class _Name:
     values: Sequence[Var]
 
 
+def _by_fate(names: Sequence[_Name]) -> tuple[list[str], list[str]]:
+    """Those that are saved on the device, and those that are offloaded."""
+    return [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
+
+
 def _is_moved(search: Search, trial: Trial, values: Sequence[Var]) -> bool:
     return any(search.is_offloaded(trial.names.get(v, "")) for v in values)
 
@@ -311,7 +323,7 @@ def _policy(taken: Names, names: Sequence[_Name], policies: dict[str, str]) -> s
     """A policy for some names, noted with its lines; '' for none."""
     if not names:
         return ""
-    saved, moved = [n.name for n in names if not n.is_moved], [n.name for n in names if n.is_moved]
+    saved, moved = _by_fate(names)
     same = next((name for name, lines in policies.items() if lines == policy_text(name, saved, moved)), "")
     constant = same or taken.new(None, _POLICY)
     policies[constant] = policy_text(constant, saved, moved)
@@ -349,7 +361,9 @@ def _named(place: Place, name: str) -> list[Edit]:
 
 
 def _comes_to(function: str, trade: Trade, search: Search) -> str:
-    moves = f", {search.offload.described(trade.offloaded)}" if search.offload is not None and trade.offloaded else ""
+    moves = ""
+    if trade.offloaded:
+        moves = f", {search.offload.described(trade.offloaded) if search.offload is not None else offloads(trade.offloaded)}"
     return (
         f"{function}: peak {format_bytes(search.written.peak_nbytes)} → {format_bytes(trade.peak_nbytes)} as modelled, residuals "
         f"{format_bytes(search.written.nbytes)} → {format_bytes(trade.nbytes)}, recomputes {format_flops(trade.flops)}{moves}"

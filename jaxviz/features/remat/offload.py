@@ -53,10 +53,8 @@ class Offload:
     def described(self, nbytes: int) -> str:
         """`offloads 3.0 GiB to the host's memory, 129 ms there and back at 50 GB/s`."""
         how = "as measured here, " if self.is_measured else ""
-        return (
-            f"offloads {format_bytes(nbytes)} to the host's memory, {_time(self.seconds(nbytes))} there and back at {how}"
-            f"{self.bandwidth / 1e9:.3g} GB/s"
-        )
+        there_and_back = f"{_time(self.seconds(nbytes))} there and back"
+        return f"{offloads(nbytes)}, {there_and_back} at {how}{self.bandwidth / 1e9:.3g} GB/s"
 
     @property
     def note(self) -> str:
@@ -73,6 +71,11 @@ class Offload:
             f"Moving a byte to the host and back counts as the {_count(self.flops_per_byte)} FLOPs that the device could do meanwhile at "
             f"{whose}. That the transfer overlaps with computation is not assumed: it was not measured."
         )
+
+
+def offloads(nbytes: int) -> str:
+    """`offloads 3.0 GiB to the host's memory`."""
+    return f"offloads {format_bytes(nbytes)} to the host's memory"
 
 
 def read_offload(given: Any) -> Offload | None:

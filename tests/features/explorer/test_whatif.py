@@ -9,6 +9,7 @@ import jax
 import jax.experimental
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from whatif_programs import FIXTURE, PROGRAMS, activation, cases, layers
 
 import jaxviz
@@ -87,6 +88,42 @@ def test_a_group_that_is_saved_comes_to_what_a_policy_that_saves_it_does():
     assert sum(table["values"]["nbytes"][v] for v in members) == 4 * 32 * 8 * 4
 
 
+def test_a_group_that_is_offloaded_comes_to_what_a_policy_that_offloads_it_does():
+    args = PROGRAMS["layers"][1]
+    switches = switches_of(layers, *args)
+    table = switches.table()
+    product = next(i for i, g in enumerate(table["groups"]) if g["what"] == "x @ w")
+    members = [v for v, g in enumerate(table["values"]["group"]) if g == product]
+    around = named(switches, "4 calls of layer")
+    key = switches.key([around], members, members)
+    found, saved = switches.trade(key), switches.trade(switches.key([around], members))
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["product"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def block(w, x):
+        return x + activation(checkpoint_name(x @ w, "product"))
+
+    def by_hand(ws, x):
+        for w in ws:
+            x = jax.checkpoint(block, policy=policy)(w, x)
+        return jnp.mean(jnp.sin(x) * x)
+
+    held = jaxviz.derive(by_hand, *args)
+    assert found.peak_nbytes == jaxviz.memory(held).peak_nbytes < saved.peak_nbytes
+    assert found.offloaded == 4 * 32 * 8 * 4 == saved.nbytes - found.nbytes
+    assert found.flops == saved.flops
+    written = switches_of(by_hand, *args)
+    assert written.setting(written.present).offloaded == written.setting(written.present).saved != set()
+    assert written.trade(written.present).offloaded == written.trade("").offloaded == found.offloaded
+    code = switches.code(key)
+    assert '+    names_which_can_be_offloaded=["layer_product"],' in code
+    assert "offloads 4.0 KiB to the host's memory" in code
+
+
 def test_one_layer_is_switched_by_itself():
     switches = switches_of(layers, *PROGRAMS["layers"][1])
     around = named(switches, "4 calls of layer")
@@ -104,8 +141,9 @@ def test_a_key_says_what_its_setting_is(name):
     switches = switches_of(*(lambda f, args: (f, *args))(*PROGRAMS[name]))
     for case in WRITTEN[name]["settings"]:
         setting = switches.setting(case["key"])
-        assert switches.key(setting.regions, setting.saved) == case["key"]
-        assert setting.saved <= set(case["saved"])
+        assert switches.key(setting.regions, setting.saved, setting.offloaded) == case["key"]
+        assert setting.offloaded <= setting.saved <= set(case["saved"])
+        assert setting.offloaded <= set(case["offloaded"])
 
 
 @pytest.mark.parametrize("key", ["0", "0|1|2|3", "a||", "99||", "0,1"])

@@ -76,8 +76,12 @@ def cases(f, args):
         (regions, []),
         *(([i], saved) for i in regions for saved in ([], range(n), range(0, n, 2))),
     ]
-    settings = [{"regions": list(r), "saved": list(s), "key": switches.key(r, s)} for r, s in chosen]
-    flips = [[s["key"], i, switches.flipped(s["key"], i)] for s in settings[2:6] for i in regions]
+    settings = [
+        {"regions": list(r), "saved": list(s), "offloaded": list(o), "key": switches.key(r, s, o)}
+        for r, s in chosen
+        for o in ([], list(s)[::3], s)
+    ]
+    flips = [[s["key"], i, switches.flipped(s["key"], i)] for s in settings[6:18] for i in regions]
     switches.fill([*switches.first_keys, *switches.next_keys], 60.0)
     trades, failed = switches.tried_trades()
     alone = switches.key([0], [])

@@ -3,11 +3,21 @@
 import type { SwitchTable } from "../wire/explorer.generated";
 import { grouped, push } from "./groups";
 
-/** Checkpoints around some regions, and the values that are to be saved, of which those count that the regions hold. */
+/**
+ * Checkpoints around some regions, and the values that are to be saved, of which those count that the regions hold; and those of them that are
+ * to be offloaded to the host.
+ */
 export interface Setting {
   regions: ReadonlySet<number>;
   saved: ReadonlySet<number>;
+  offloaded: ReadonlySet<number>;
 }
+
+/** No checkpoint at all. */
+export const NOTHING: Setting = { regions: new Set(), saved: new Set(), offloaded: new Set() };
+
+/** What becomes of a value in a checkpoint. */
+export type Fate = "recomputed" | "saved" | "offloaded";
 
 export class Settings {
   /** The values of each region, in their order. */
@@ -37,48 +47,56 @@ export class Settings {
   }
 
   /** The text of a setting, the same for those that do the same. */
-  key({ regions, saved }: Setting): string {
+  key({ regions, saved, offloaded }: Setting): string {
     const held = this.held(regions);
     const byGroup = grouped([...held], (value) => this.table.values.group[value]!);
-    const [whole, single]: [number[], number[]] = [[], []];
-    for (const members of byGroup) {
-      const kept = members.filter((value) => saved.has(value));
-      if (kept.length === members.length) whole.push(this.table.values.group[members[0]!]!);
-      else single.push(...kept);
-    }
     const text = (numbers: Iterable<number>) => [...numbers].sort((a, b) => a - b).join();
-    return `${text(regions)}|${text(whole)}|${text(single)}`;
+    const chosen = (has: (value: number) => boolean) => {
+      const [whole, single]: [number[], number[]] = [[], []];
+      for (const members of byGroup) {
+        const some = members.filter(has);
+        if (some.length === members.length) whole.push(this.table.values.group[members[0]!]!);
+        else single.push(...some);
+      }
+      return `${text(whole)}|${text(single)}`;
+    };
+    const key = `${text(regions)}|${chosen((value) => saved.has(value))}`;
+    const isMoved = (value: number) => saved.has(value) && offloaded.has(value);
+    return [...held].some(isMoved) ? `${key}|${chosen(isMoved)}` : key;
   }
 
   parse(key: string): Setting {
-    const [regions, groups, values] = key
-      .split("|")
-      .map((part) => (part === "" ? [] : part.split(",").map(Number)));
+    const parts = key.split("|").map((part) => (part === "" ? [] : part.split(",").map(Number)));
+    const [regions, ...lists] = parts;
     const chosen = new Set(regions);
     const held = this.held(chosen);
-    const whole = new Set(groups);
-    const saved = new Set([...held].filter((value) => whole.has(this.table.values.group[value]!)));
-    for (const value of values ?? []) saved.add(value);
-    return { regions: chosen, saved };
+    const read = (groups: readonly number[] = [], values: readonly number[] = []) => {
+      const whole = new Set(groups);
+      return new Set([...[...held].filter((value) => whole.has(this.table.values.group[value]!)), ...values]);
+    };
+    return { regions: chosen, saved: read(lists[0], lists[1]), offloaded: read(lists[2], lists[3]) };
   }
 
   /** A setting with the checkpoint around one region switched, and those that give way to it: they share a part with it. */
-  flipped({ regions, saved }: Setting, region: number): { setting: Setting; gone: number[] } {
-    const next = new Set(regions);
-    if (next.delete(region)) return { setting: { regions: next, saved }, gone: [] };
-    const gone = this.table.regions[region]!.crosses.filter((other) => next.delete(other));
-    next.add(region);
-    return { setting: { regions: next, saved }, gone };
+  flipped(setting: Setting, region: number): { setting: Setting; gone: number[] } {
+    const regions = new Set(setting.regions);
+    if (regions.delete(region)) return { setting: { ...setting, regions }, gone: [] };
+    const gone = this.table.regions[region]!.crosses.filter((other) => regions.delete(other));
+    regions.add(region);
+    return { setting: { ...setting, regions }, gone };
   }
 
-  /** A setting with some values saved, or recomputed. */
-  with({ regions, saved }: Setting, values: readonly number[], isSaved: boolean): Setting {
-    const next = new Set(saved);
+  /** A setting in which this becomes of some values. */
+  with(setting: Setting, values: readonly number[], fate: Fate): Setting {
+    const saved = new Set(setting.saved);
+    const offloaded = new Set(setting.offloaded);
     for (const value of values) {
-      if (isSaved) next.add(value);
-      else next.delete(value);
+      if (fate === "recomputed") saved.delete(value);
+      else saved.add(value);
+      if (fate === "offloaded") offloaded.add(value);
+      else offloaded.delete(value);
     }
-    return { regions, saved: next };
+    return { regions: setting.regions, saved, offloaded };
   }
 
   /**
@@ -91,7 +109,7 @@ export class Settings {
   ): { setting: Setting; added: number[]; gone: number[] } | null {
     const held = this.held(setting.regions);
     if (values.every((value) => held.has(value)))
-      return { setting: this.with(setting, values, false), added: [], gone: [] };
+      return { setting: this.with(setting, values, "recomputed"), added: [], gone: [] };
     const region = this.valuesOf.findIndex(
       (of, i) => !setting.regions.has(i) && values.every((value) => of.includes(value)),
     );
@@ -100,8 +118,8 @@ export class Settings {
     const all = this.with(
       wider,
       this.valuesOf[region]!.filter((value) => !held.has(value)),
-      true,
+      "saved",
     );
-    return { setting: this.with(all, values, false), added: [region], gone };
+    return { setting: this.with(all, values, "recomputed"), added: [region], gone };
   }
 }

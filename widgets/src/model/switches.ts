@@ -15,7 +15,7 @@ import type {
   WrittenCode,
 } from "../wire/explorer.generated";
 import { timelineOf } from "./drawn";
-import { type Setting, Settings } from "./settings";
+import { type Fate, type Setting, Settings } from "./settings";
 import type { Timeline } from "./timeline";
 
 /** Where the switches come from, and what they come to. */
@@ -202,11 +202,11 @@ export class Switches {
     this.choose(setting, gone.length > 0 ? `Switched off with it, since they share a part: ${names}.` : "");
   }
 
-  /** Saves some values, or has them recomputed. */
-  set(values: readonly number[], isSaved: boolean): void {
+  /** Saves some values, on the device or on the host, or has them recomputed. */
+  set(values: readonly number[], fate: Fate): void {
     const settings = this.settings!;
-    if (isSaved) {
-      this.choose(settings.with(this.setting, values, true));
+    if (fate !== "recomputed") {
+      this.choose(settings.with(this.setting, values, fate));
       return;
     }
     const found = settings.without(this.setting, values);

@@ -11,14 +11,16 @@ export interface Row {
   group: number;
   /** The values that its switch is of. */
   values: readonly number[];
-  /** How many of them are saved. */
+  /** How many of them are saved, and how many of these are offloaded to the host. */
   saved: number;
+  offloaded: number;
   what: string;
   type: string;
   nbytes: number;
   row: number;
-  /** What its switch leads to. */
+  /** What its switch leads to, and the one by which it is offloaded, or no longer so. */
   next: Setting;
+  nextOnHost: Setting;
   /** Whether it is one of a group that is open. */
   isInside: boolean;
 }
@@ -52,23 +54,26 @@ function rowOf(
   { what, type }: { what: string; type: string },
   isInside: boolean,
 ): Row {
-  const saved = values.filter((value) => setting.saved.has(value)).length;
+  const kept = values.filter((value) => setting.saved.has(value));
+  const [saved, offloaded] = [kept.length, kept.filter((value) => setting.offloaded.has(value)).length];
   return {
     group,
     values,
     saved,
+    offloaded,
     what,
     type: formatRepeated(values.length, type),
     nbytes: sumOf(values, (value) => settings.table.values.nbytes[value]!),
     row: settings.table.values.row[values[0]!]!,
-    next: settings.with(setting, values, saved < values.length),
+    next: settings.with(setting, values, saved < values.length ? "saved" : "recomputed"),
+    nextOnHost: settings.with(setting, values, offloaded < values.length ? "offloaded" : "saved"),
     isInside,
   };
 }
 
 /** What a switch changes: what it leads to, less what is set. */
 export function differenceOf(now: TriedTrade | null, next: TriedTrade | null): Difference {
-  return now && next && [next[0] - now[0], next[1] - now[1], next[2] - now[2]];
+  return now && next && [next[0] - now[0], next[1] - now[1], next[2] - now[2], next[3] - now[3]];
 }
 
 export type SortKey = "saved" | "what" | "type" | "nbytes" | "peak" | "kept" | "work" | "row";

@@ -502,7 +502,7 @@ export class ResidualsPane {
       const values = this.inPlaceOf(row) ?? [];
       if (values.length === 0) return;
       const was = new Map(folded(this.order).map((other) => [other, this.isKept(other)]));
-      switches.set(values, !values.every((value) => switches.keeps(value)));
+      switches.set(values, values.every((value) => switches.keeps(value)) ? "recomputed" : "saved");
       this.moved = { key: switches.key, rows: this.movedWith(row, was) };
       this.sumUp();
     });

@@ -5,7 +5,7 @@ import { coloured } from "../code/python";
 import { focused } from "../main/focus";
 import { NO_ANSWER, Waiting } from "../main/waiting";
 import type { Residual } from "../model/records";
-import type { Setting, Settings } from "../model/settings";
+import { NOTHING, type Setting, type Settings } from "../model/settings";
 import type { Switches } from "../model/switches";
 import {
   type Difference,
@@ -152,7 +152,7 @@ class Board {
       ),
       nothing: tool("Save nothing", "recompute all in the checkpoints that are on", "what-if-nothing", () =>
         switches.choose(
-          { regions: switches.setting.regions, saved: new Set() },
+          { ...NOTHING, regions: switches.setting.regions },
           "All that the checkpoints hold is recomputed.",
         ),
       ),
@@ -229,13 +229,19 @@ class Board {
         : [row],
     );
     const had = focused(this.element)?.closest<HTMLElement>("tr[data-key]")?.dataset.key;
-    const isFold = focused(this.element)?.classList.contains("jv-fold");
+    const at = focused(this.element)?.classList;
+    const control = [".jv-fold", ".jv-host"].find((name) => at?.contains(name.slice(1))) ?? ".jv-switch";
     const regions = settings.table.regions.map((_, i) => {
       const next = settings.flipped(setting, i).setting;
       return { i, next, key: settings.key(next) };
     });
     const shown = rows.slice(0, this.limit);
-    this.keys = [...regions.map(({ key }) => key), ...shown.map((row) => settings.key(row.next))];
+    const keysOf = (next: (row: Row) => Setting) => shown.map((row) => settings.key(next(row)));
+    this.keys = [
+      ...regions.map(({ key }) => key),
+      ...keysOf((row) => row.next),
+      ...keysOf((row) => row.nextOnHost),
+    ];
     const around = regions.map(({ i, key }) => this.region(i, key, differenceOf(now, switches.trade(key))));
     const lines = shown.map((row) => this.line(row, difference(row)));
     this.shown = [...around, ...lines];
@@ -243,7 +249,7 @@ class Board {
     this.body.replaceChildren(this.headOf(setting, groups.length), ...lines.map(({ tr }) => tr));
     if (rows.length > this.limit) this.body.append(this.more(rows.length));
     this.scroller
-      .querySelector<HTMLElement>(`tr[data-key="${had}"] .${isFold ? "jv-fold" : "jv-switch"}`)
+      .querySelector<HTMLElement>(`tr[data-key="${had}"] ${control}`)
       ?.focus({ preventScroll: true });
     this.head.replaceChildren(...this.figures());
     this.tools.undo.disabled = !switches.canUndo;
@@ -298,11 +304,12 @@ class Board {
         h("span", { class: "jv-dim" }, name, before && `, was ${before}`),
         h("strong", { "data-testid": id }, value),
       );
-    const { kept, again, peak } = figuresOf(this.switches);
+    const { kept, again, peak, moved } = figuresOf(this.switches);
     return [
       figure("modelled peak", peak, "what-if-peak"),
       figure("kept", kept, "what-if-bytes"),
       figure("recomputed", again, "what-if-flops"),
+      ...(moved ? [figure("offloaded", moved, "what-if-moved")] : []),
     ];
   }
 
@@ -428,14 +435,14 @@ class Board {
   }
 
   private line(row: Row, difference: Difference): { tr: HTMLElement; rows: number[] } {
-    const { values, group, saved, what, type, nbytes, isInside, next } = row;
+    const { values, group, saved, offloaded, what, type, nbytes, isInside, next } = row;
     const { model } = this.state;
     const many = values.length > 1;
     const made = values.map((v) => this.settings.table.values.row[v]!).filter((at) => at >= 0);
     const place = made.length > 0 ? model.place(made[0]!) : null;
     const isOpen = this.opened.has(group);
     const isAll = saved === values.length;
-    const flip = () => this.switches.set(values, !isAll);
+    const flip = () => this.switches.set(values, isAll ? "recomputed" : "saved");
     const fold = (event: Event) => {
       event.stopPropagation();
       if (!this.opened.delete(group)) this.opened.add(group);
@@ -455,7 +462,7 @@ class Board {
         "td",
         { class: "jv-col-switch" },
         this.switch(
-          isAll ? "saved" : saved > 0 ? `${saved} saved` : "again",
+          isAll ? (offloaded === saved ? "on host" : "saved") : saved > 0 ? `${saved} saved` : "again",
           isAll ? "true" : saved > 0 ? "mixed" : "false",
           key,
           many ? `save all ${values.length} of ${what}` : `save ${what}`,
@@ -466,6 +473,7 @@ class Board {
             else onRowKey(event, this.body, ".jv-switch", flip);
           },
         ),
+        this.hostSwitch(row),
       ),
       h(
         "td",
@@ -482,6 +490,32 @@ class Board {
       h("td", { class: "jv-col-line", title: model.placeTitle(place) }, model.placeText(place)),
     );
     return { tr, rows: made };
+  }
+
+  /** The switch that offloads the values of a row to the host; nothing where it leads to what is not known and cannot be. */
+  private hostSwitch({ values, offloaded, what, nextOnHost }: Row): HTMLElement | null {
+    const { switches, settings } = this;
+    const key = settings.key(nextOnHost);
+    if (!switches.canAsk && !switches.isKnown(key)) return null;
+    const isOn = offloaded === values.length;
+    const difference = differenceOf(switches.trade(), switches.trade(key));
+    const changes = difference
+      ? `peak ${signed(difference[0], formatBytes)}, offloaded ${signed(difference[3], formatBytes)}`
+      : switches.reason(key) || "not worked out yet";
+    return button(
+      "host",
+      (event: MouseEvent) => {
+        event.stopPropagation();
+        switches.set(values, isOn ? "saved" : "offloaded");
+      },
+      {
+        class: "jv-host",
+        "aria-pressed": isOn ? "true" : offloaded > 0 ? "mixed" : "false",
+        "aria-label": `offload ${what} to the host`,
+        title: `${isOn ? "save on the device" : "offload to the host's memory"}: ${changes}`,
+        "data-testid": "what-if-host",
+      },
+    );
   }
 
   private more(n: number): HTMLElement {
@@ -516,18 +550,21 @@ function shareOf(n: number, work: number): string {
 }
 
 /** The modelled peak, bytes kept and work done again, each with what it is for the function as written, or empty where that is shown. */
-export function figuresOf(switches: Switches): Record<"kept" | "again" | "peak", [string, string]> {
+export function figuresOf(
+  switches: Switches,
+): Record<"kept" | "again" | "peak", [string, string]> & { moved: [string, string] | null } {
   const { work } = switches.table!;
   const before = switches.trade("");
   const now = switches.trade();
   const isSet = switches.chosen !== null;
-  const figure = (i: 0 | 1 | 2, format: (n: number) => string): [string, string] => [
+  const figure = (i: 0 | 1 | 2 | 3, format: (n: number) => string): [string, string] => [
     now ? format(now[i]) : "…",
     isSet && before ? format(before[i]) : "",
   ];
   const share = now && work && now[2] ? ` (+${shareOf(now[2], work)})` : "";
   const [again, was] = figure(2, formatFlops);
-  return { peak: figure(0, formatBytes), kept: figure(1, formatBytes), again: [again + share, was] };
+  const moved = now?.[3] || (isSet && before?.[3]) ? figure(3, formatBytes) : null;
+  return { peak: figure(0, formatBytes), kept: figure(1, formatBytes), again: [again + share, was], moved };
 }
 
 /** Why a residual is none of the values that can be saved. */

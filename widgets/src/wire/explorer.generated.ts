@@ -66,8 +66,8 @@ export interface SwitchTable {
   residuals: number[][];
 }
 
-/** What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints. */
-export type TriedTrade = [peak: number, nbytes: number, flops: number];
+/** What a setting comes to: bytes of the peak, bytes of the residuals, FLOPs beyond those without checkpoints, and bytes of the residuals that are offloaded to the host, which are not counted among the others. */
+export type TriedTrade = [peak: number, nbytes: number, flops: number, offloaded: number];
 
 /** What has been worked out: settings by their keys, those that cannot be had with the reason; the setting of the best plan, once it was asked for; and how often something has been asked for. */
 export interface TriedSettings {
