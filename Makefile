@@ -31,6 +31,8 @@ PYTHON_LATEST ?= $(shell for p in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versi
 LIBRARIES := .venv-libraries
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# An editable install would run npm and build once more, and npm writes package-lock.json anew, for which Make does all of it again.
+INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
 .PHONY: docs site docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
@@ -52,11 +54,11 @@ jaxviz/static/explorer.js: $(STAMPS)/node $(BUNDLE_SOURCES)
 	@touch $@
 
 $(STAMPS)/install: $(STAMPS)/venv jaxviz/static/explorer.js pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[lab]'
+	$(INSTALL) '.[lab]'
 	@touch $@
 
 $(STAMPS)/install-test: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(INSTALL) '.[test]'
 	@touch $@
 
 notebooks/%.ipynb: notebooks/%.py $(STAMPS)/install
@@ -86,7 +88,7 @@ browser:
 	fi
 
 $(STAMPS)/install-docs: $(STAMPS)/install
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(INSTALL) '.[docs]'
 	@touch $@
 
 docs: $(STAMPS)/install-docs jaxviz/static/explorer.js
@@ -127,7 +129,7 @@ mutants: $(STAMPS)/install-test jaxviz/static/explorer.js
 $(STAMPS)/install$(LATEST:.venv%=%): jaxviz/static/explorer.js pyproject.toml
 	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make test-latest needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }
 	$(PYTHON_LATEST) -m venv $(LATEST)
-	$(LATEST)/bin/python -m pip install --quiet --editable '.[test-engine]' '$(if $(JAX),jax==$(JAX).*,jax>=0.12)'
+	SKIP_JUPYTER_BUILDER=1 $(LATEST)/bin/python -m pip install --quiet --editable '.[test-engine]' '$(if $(JAX),jax==$(JAX).*,jax>=0.12)'
 	@mkdir -p $(STAMPS) && touch $@
 
 test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
@@ -137,7 +139,7 @@ test-latest: $(STAMPS)/install$(LATEST:.venv%=%)
 
 $(STAMPS)/install-libraries: jaxviz/static/explorer.js pyproject.toml tests/libraries/requirements.txt
 	$(PYTHON) -m venv $(LIBRARIES)
-	$(LIBRARIES)/bin/python -m pip install --quiet --requirement tests/libraries/requirements.txt --editable .
+	SKIP_JUPYTER_BUILDER=1 $(LIBRARIES)/bin/python -m pip install --quiet --requirement tests/libraries/requirements.txt --editable .
 	@mkdir -p $(STAMPS) && touch $@
 
 test-libraries: $(STAMPS)/install-libraries
