@@ -197,12 +197,15 @@ def _entry_of(root: Any) -> _Entry | None:
     if entry is not None and entry.reference() is not None:
         return entry
 
-    def drop(reference: Any, identity: Hashable = identity) -> None:
-        if identity not in _entries or _entries[identity].reference is not reference:
+    # A function may go after the names of this module, when Python ends: these are there as long as it is.
+    entries, dropped = _entries, _dropped
+
+    def drop(reference: Any) -> None:
+        if identity not in entries or entries[identity].reference is not reference:
             return
-        for compiled in _entries.pop(identity).compiled.values():
-            _dropped[0] += compiled.hits
-            _dropped[1] += len(compiled.programs)
+        for compiled in entries.pop(identity).compiled.values():
+            dropped[0] += compiled.hits
+            dropped[1] += len(compiled.programs)
 
     try:
         reference = (weakref.WeakMethod if inspect.ismethod(root) else weakref.ref)(root, drop)

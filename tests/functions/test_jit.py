@@ -2,6 +2,8 @@
 
 import functools
 import gc
+import subprocess
+import sys
 import weakref
 
 import jax
@@ -29,6 +31,12 @@ def _empty_cache():
 
 def loss(w, x):
     return jnp.sum(jnp.tanh(x @ w))
+
+
+def test_nothing_is_said_when_python_ends():
+    program = "import jaxviz\nf = jaxviz.jit(lambda x: 2 * x)\nf(1.0)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "Exception ignored" not in ended.stderr
 
 
 # --- it computes what jax.jit computes --------------------------------------------------------------------------------
