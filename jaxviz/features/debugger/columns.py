@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -29,11 +28,12 @@ from jaxviz.features.debugger.messages import (
     Written,
 )
 from jaxviz.features.debugger.norms import Norm, Norms
+from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.positions import Level, Position, SteppingError, can_enter
 from jaxviz.features.debugger.programs import StaticPath, Text
 from jaxviz.features.debugger.shown import png
 from jaxviz.features.debugger.stepper import Stepper
-from jaxviz.features.debugger.summaries import Summary, summarize
+from jaxviz.features.debugger.summaries import summarize
 from jaxviz.higher_order import is_choice
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, definition
@@ -72,24 +72,6 @@ def _is_readable(value: jax.Array) -> bool:
     return not value.is_deleted() and value.is_fully_addressable
 
 
-class Summaries:
-    """Summaries of arrays, each worked out once as long as the array is there."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[weakref.ref[Any], Summary]] = {}
-
-    def of(self, value: Any) -> Summary:
-        if not isinstance(value, jax.Array) or value.is_deleted():
-            return summarize(value)
-        key = id(value)
-        known = self._found.get(key)
-        if known is not None and known[0]() is value:
-            return known[1]
-        made = summarize(value)
-        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), made
-        return made
-
-
 class StepperView:
     """Makes what is shown of a stepper.
 
@@ -99,7 +81,7 @@ class StepperView:
 
     def __init__(self, stepper: Stepper):
         self.stepper = stepper
-        self.summaries = Summaries()
+        self._summaries = PerArray(summarize)
         self.norms = Norms(stepper)
         self._sources = SourceTable()
         self._numbers: dict[tuple[str, Program], int] = {}
@@ -368,7 +350,8 @@ class StepperView:
 
     def _told(self, value: Any, pictures: _Countdown) -> Told:
         """An array in a few numbers, with a picture where it is too large to be written out."""
-        summary = self.summaries.of(value)
+        is_deleted = isinstance(value, jax.Array) and value.is_deleted()
+        summary = summarize(value) if is_deleted else self._summaries(value)
         told = summary.to_dict()
         del told["picture"]
         told["text"] = printed(value)

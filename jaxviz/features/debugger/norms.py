@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy as np
 
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.debugger.kept import Frame
+from jaxviz.features.debugger.per_array import PerArray
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import fingerprint
 from jaxviz.ir import compat
@@ -57,20 +57,9 @@ class Norms:
 
     def __init__(self, stepper: Stepper):
         self.stepper = stepper
-        self._found: dict[int, tuple[weakref.ref[Any], Norm | None]] = {}
-        self._lines: dict[tuple[Program, tuple[Equation, ...]], list[Location | None]] = {}
-
-    def of(self, value: Any) -> Norm | None:
+        self.of = PerArray(_measure)
         """The norm of an array; None of what has none."""
-        if not isinstance(value, jax.Array):
-            return _measure(value)
-        key = id(value)
-        known = self._found.get(key)
-        if known is not None and known[0]() is value:
-            return known[1]
-        made = _measure(value)
-        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), made
-        return made
+        self._lines: dict[tuple[Program, tuple[Equation, ...]], list[Location | None]] = {}
 
     def by_line(self) -> dict[Location, OfLine]:
         """By line, for those that have run: in the program that the run is in, those around it, and the stages before."""

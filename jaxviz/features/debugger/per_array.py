@@ -1,0 +1,34 @@
+"""What is worked out of arrays, once of each."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import jax
+
+T = TypeVar("T")
+
+
+class PerArray(Generic[T]):
+    """A function of values that is called once for an array, as long as that is there.
+
+    Args:
+      function: it.
+    """
+
+    def __init__(self, function: Callable[[Any], T]):
+        self._function = function
+        self._found: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def __call__(self, value: Any) -> T:
+        if not isinstance(value, jax.Array):
+            return self._function(value)
+        key = id(value)
+        known = self._found.get(key)
+        if known is not None and known[0]() is value:
+            return known[1]
+        made = self._function(value)
+        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), made
+        return made
