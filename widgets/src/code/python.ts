@@ -5,7 +5,7 @@ import { h } from "../ui/dom";
 const WORDS =
   "and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield|None|True|False";
 const PYTHON = new RegExp(
-  `(#.*$)|("(?:[^"\\\\]|\\\\.)*"|'(?:[^'\\\\]|\\\\.)*')|\\b(${WORDS})\\b|(@[\\w.]+|\\b\\d[\\w.]*)`,
+  `(#.*$)|("(?:[^"\\\\]|\\\\.)*"|'(?:[^'\\\\]|\\\\.)*')|\\b(${WORDS})\\b|((?<=^\\s*)@[\\w.]+|\\b\\d[\\w.]*)`,
   "g",
 );
 const KINDS = ["jv-comment", "jv-string", "jv-keyword", "jv-literal"];
