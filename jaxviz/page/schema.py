@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 MAGIC = b"jaxviz"
-VERSION = 16
+VERSION = 17
 _GZIP = b"\x1f\x8b"
 _PREFIX = struct.Struct("<6sHII")
 
@@ -272,6 +272,8 @@ class View:
     """The devices it runs on, such as 'cpu:0', and a sentence that says which and why."""
     no_memory: str = ""
     """Why there are no steps and buffers, or empty."""
+    n_devices: int = 1
+    """On how many devices the memory is modelled; of several the buffers are those on one."""
     headline: Headline = Headline()
     is_whole: bool = True
     """Whether the memory, the notes and the comparison with JAX are there; where they are not, they are on their way."""
@@ -416,6 +418,7 @@ def _header(view: View, columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         "devices": list(view.devices),
         "placement": view.placement,
         "no_memory": view.no_memory,
+        "n_devices": view.n_devices,
         "headline": asdict(view.headline),
         "is_whole": view.is_whole,
         "strings": list(view.strings),
@@ -440,6 +443,7 @@ def _from_header(header: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -
         devices=tuple(header["devices"]),
         placement=header["placement"],
         no_memory=header["no_memory"],
+        n_devices=header["n_devices"],
         headline=Headline(**header["headline"]),
         is_whole=header["is_whole"],
     )

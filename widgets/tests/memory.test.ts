@@ -177,6 +177,19 @@ test("a step that no equation stands for says what runs, and selects nothing", (
   expect(text("memory-tip")).toContain("tanh again");
 });
 
+test("of several devices it is the memory of one", () => {
+  const state = new State(model());
+  Object.assign(state.model.view, { n_devices: 2 });
+  const { element } = new MemoryPane(state, document.createElement("div"));
+  document.body.append(element);
+  vi.advanceTimersByTime(100);
+  const text = (id: string) => element.querySelector(`[data-testid="${id}"]`)!.textContent;
+  expect(text("memory-head")).toBe(
+    "modelled peak 48 B on each device in the backward pass, at mul (model.py:2)",
+  );
+  expect(text("memory-legend")).toContain("at the peak, on each device");
+});
+
 test("without a model there is the reason", () => {
   const view = model().view;
   const root = document.createElement("div");

@@ -125,6 +125,7 @@ export function modelOf(stages: [key: string, text: string][]): Model {
     devices: [],
     placement: "",
     no_memory: "",
+    n_devices: 1,
     headline: { keeps: "", largest: "", peak: "" },
     is_whole: true,
     strings,

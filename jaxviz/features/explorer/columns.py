@@ -100,7 +100,7 @@ class ViewMaker:
         """All of it. Rows, strings and all other numbers are those of `first`."""
         first = self.first
         with _all_kept(), deep_stack:
-            no_memory, peak = self.add_memory()
+            no_memory, n_devices, peak = self.add_memory()
             return replace(
                 first,
                 strings=tuple(self.string.number),
@@ -108,6 +108,7 @@ class ViewMaker:
                 check=self.check(),
                 notes=self.notes(),
                 no_memory=no_memory,
+                n_devices=n_devices,
                 headline=replace(first.headline, peak=peak),
                 is_whole=True,
             )
@@ -235,12 +236,15 @@ class ViewMaker:
         add_lines(self.columns, self.numbers, self.rows, stages, self.derivation, residuals)
         return Headline() if found is None else add_kept(self.columns, self.numbers, found)
 
-    def add_memory(self) -> tuple[str, str]:
-        """The steps and the buffers of the modelled memory, with the scopes of the steps; or why there are none. And in words the peak."""
+    def add_memory(self) -> tuple[str, int, str]:
+        """The steps and the buffers of the modelled memory, with the scopes of the steps; or why there are none.
+
+        And on how many devices it is modelled, and in words the peak.
+        """
         try:
             timeline = memory(self.derivation)
         except Exception as error:
-            return first_line(error), ""
+            return first_line(error), 1, ""
         steps, values, number = self.step_rows(timeline), timeline.values, self.string.all
         buffers = [-1] * len(self.columns["residual_name"])
         for i, value in enumerate(values):
@@ -257,8 +261,8 @@ class ViewMaker:
             buffer_name=number(v.what for v in values),
             buffer_type=number(v.type for v in values),
         )
-        add_scopes(self.columns, self.numbers, self.rows, timeline, self.places)
-        return "", said_of_peak(timeline)
+        add_scopes(self.columns, self.numbers, timeline, self.places)
+        return "", timeline.n_devices, said_of_peak(timeline)
 
     @cached_property
     def places(self) -> tuple[Mapping[tuple[int, Equation], int], ...]:

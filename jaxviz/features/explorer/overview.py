@@ -15,7 +15,6 @@ from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.naming import ROOM_IN_SENTENCE, written_at
 from jaxviz.analysis.walk import location_of
 from jaxviz.features.explorer.numbers import Numbers
-from jaxviz.features.explorer.rows import Rows
 from jaxviz.features.explorer.scopes import Item, Items, Scope, scopes_of
 from jaxviz.features.memory.timeline import MemoryTimeline
 from jaxviz.features.residuals.residual import ResidualGroup
@@ -132,7 +131,6 @@ def said_of_peak(timeline: MemoryTimeline) -> str:
 def add_scopes(
     columns: dict[str, Any],
     numbers: Numbers,
-    rows: Rows,
     timeline: MemoryTimeline,
     places: Sequence[Mapping[tuple[int, Equation], int]],
 ) -> None:
@@ -140,7 +138,6 @@ def add_scopes(
 
     Args:
       columns, numbers: where they are written down.
-      rows: of the equations.
       timeline: the modelled memory.
       places: for the forward and the backward stage the row of each equation, by the row that holds its program and the equation.
     """

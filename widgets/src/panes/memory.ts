@@ -217,6 +217,7 @@ export class MemoryPane {
   private summary(meant: readonly Buffer[]): string {
     const { totals, timeline } = this.shown!;
     const n = timeline.steps.length;
+    const on = this.state.model.view.n_devices > 1 ? " on each device" : "";
     const [first] = meant;
     if (first !== undefined) {
       const nbytes = meant.reduce((sum, b) => sum + b.nbytes, 0);
@@ -226,7 +227,7 @@ export class MemoryPane {
       const named = r === undefined ? `${first.name} ${first.type}` : `${r.name}:${r.type}`;
       const what = meant.length === 1 ? named.trim() : plural(meant.length, "value");
       const until = to === n - 1 ? "to the end" : `to ${formatCount(to + 1)}`;
-      return `${what}, ${formatBytes(nbytes)}: in memory from step ${formatCount(from + 1)} ${until}`;
+      return `${what}, ${formatBytes(nbytes)}${on}: in memory from step ${formatCount(from + 1)} ${until}`;
     }
     const { switches } = this.state;
     if (switches.isDrawing) return "working out the memory over time with the switches as set…";
@@ -237,7 +238,7 @@ export class MemoryPane {
     const where = `${this.primitiveOf(peak)}${place && ` (${place})`}`;
     const pass = peak.isBackward ? "backward" : "forward";
     const as = isWritten ? "as written, since with the switches as set it is not known: " : "";
-    return `${as}modelled peak ${formatBytes(peakOf(totals))} in the ${pass} pass, at ${where}`;
+    return `${as}modelled peak ${formatBytes(peakOf(totals))}${on} in the ${pass} pass, at ${where}`;
   }
 
   private fillLegend({ totals, reference }: Shown): void {
@@ -307,7 +308,8 @@ export class MemoryPane {
     const { totals, timeline } = this.shown;
     const step = this.at;
     const at = step >= 0 ? step : totals.peak;
-    this.when.textContent = step >= 0 ? `at step ${formatCount(step + 1)}` : "at the peak";
+    const on = this.state.model.view.n_devices > 1 ? ", on each device" : "";
+    this.when.textContent = (step >= 0 ? `at step ${formatCount(step + 1)}` : "at the peak") + on;
     for (const [kind, cell] of this.amounts) {
       const bytes = kind === "total" ? totals.total : totals.kinds[STACKED.indexOf(kind)]!;
       cell.textContent = formatBytes(bytes[at] ?? 0);

@@ -1,7 +1,7 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/page/schema.py`, which says more: not to be edited. */
 
 export const MAGIC = "jaxviz";
-export const VERSION = 16;
+export const VERSION = 17;
 
 export type Column = Uint8Array | Int8Array | Uint16Array | Int16Array | Int32Array | Float64Array;
 
@@ -346,6 +346,7 @@ export interface View {
   devices: string[];
   placement: string;
   no_memory: string;
+  n_devices: number;
   headline: Headline;
   is_whole: boolean;
 }
