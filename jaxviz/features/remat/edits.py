@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from jaxviz.features.remat.source import function_of, tree_of
+from jaxviz.features.remat.source import globals_of, tree_of
 from jaxviz.ir.origin import file_label, is_cell
 
 _HEADS = [
@@ -162,9 +162,8 @@ def bound_in(file: str, codes: Iterable[Any]) -> set[str]:
             found.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
-    functions = (function_of(code) for code in codes if code is not None)
     others = vars(sys.modules["__main__"]) if is_cell(file) else {}
-    return found.union(others, *(f.__globals__ for f in functions if f is not None))
+    return found.union(others, *(globals_of(code) for code in codes if code is not None))
 
 
 def _outside_of_functions(node: ast.AST) -> Iterable[ast.AST]:

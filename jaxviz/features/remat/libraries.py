@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from types import SimpleNamespace
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
 from jaxviz.features.remat.regions import Frame
-from jaxviz.features.remat.source import alias_of, end_of, function_of, last_name, start_of, tree_of
+from jaxviz.features.remat.source import alias_of, end_of, globals_of, last_name, start_of, tree_of
 
 _LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
 """Libraries that have checkpoints of their own for their modules."""
@@ -21,9 +20,10 @@ _PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_che
 def _class_of(code: Any) -> Any:
     """The class that a method is of; None for a function."""
     path = str(code.co_qualname).split(".")[:-1]
-    function = function_of(code) if path and "<locals>" not in path else None
-    found: Any = SimpleNamespace(**function.__globals__) if function is not None else None
-    for name in path:
+    if not path or "<locals>" in path:
+        return None
+    found: Any = globals_of(code).get(path[0])
+    for name in path[1:]:
         found = getattr(found, name, None)
     return found
 

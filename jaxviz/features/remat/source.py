@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
+import sys
 import types
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from jaxviz.features.remat.code import Place
 from jaxviz.ir.expressions import span_at
+from jaxviz.ir.origin import is_cell
 
 _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
 """What the functions are called that put a checkpoint around another one, in JAX and in libraries."""
@@ -20,7 +22,7 @@ _CHECKPOINTS = ("checkpoint", "remat", "filter_checkpoint")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _FUNCTIONS: WeakValueDictionary[int, types.FunctionType] = WeakValueDictionary()
-"""Functions that were found for code, by its `id`."""
+"""Functions that were found for code of no module, by its `id`."""
 
 
 def tree_of(file: str) -> ast.Module:
@@ -142,12 +144,25 @@ def alias_of(file: str, module: str) -> str | None:
     return None
 
 
-def function_of(code: Any) -> types.FunctionType | None:
-    """A function that has some code: code does not know its module, and a notebook's is in no file."""
+def globals_of(code: Any) -> dict[str, Any]:
+    """The names of the module that some code is of; none where that is not found."""
+    # Code does not know its module. Going through all objects of the process finds it always, and takes a second after a large derivation.
+    outermost = str(code.co_qualname).partition(".")[0]
+    for names in _modules_from(code.co_filename):
+        if outermost in names:
+            return names
     found = _FUNCTIONS.get(id(code))
     if found is None or found.__code__ is not code:
-        # This goes through all objects of the process: after a large derivation that takes a second.
         found = next((f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)), None)
-        if found is not None:
-            _FUNCTIONS[id(code)] = found
-    return found
+        if found is None:
+            return {}
+        _FUNCTIONS[id(code)] = found
+    return found.__globals__
+
+
+def _modules_from(file: str) -> list[dict[str, Any]]:
+    """The names of each module that was imported from a file; of a cell those of the notebook."""
+    if is_cell(file):
+        return [vars(sys.modules["__main__"])]
+    modules = [vars(m) for m in [*sys.modules.values()] if isinstance(m, types.ModuleType)]
+    return [names for names in modules if names.get("__file__") == file]

@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -108,7 +109,7 @@ def arguments(width=16, hidden=64, rows=32, layers=6):
 
 
 @pytest.fixture
-def module(tmp_path):
+def module(tmp_path, monkeypatch):
     """From source to a module that is in a file of its own."""
 
     def write(source):
@@ -116,6 +117,7 @@ def module(tmp_path):
         path.write_text(source)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, made)  # as an import does
         spec.loader.exec_module(made)
         return made
 
