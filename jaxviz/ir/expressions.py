@@ -75,6 +75,15 @@ def expression_at(location: Location | None) -> str:
     return _source(location.file).text(_key(location))
 
 
+def called_by(expression: str) -> ast.expr | None:
+    """`self.norm` for `self.norm(x)`: what an expression calls; None where it is no call."""
+    try:
+        call = ast.parse(expression, mode="eval").body
+    except SyntaxError:  # there is no text
+        return None
+    return call.func if isinstance(call, ast.Call) else None
+
+
 def assigned_at(location: Location | None) -> str:
     """`x`: what the value of the expression at a location is assigned to; '' where it is part of a larger expression."""
     found = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None

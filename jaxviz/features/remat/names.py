@@ -15,8 +15,9 @@ from jaxviz.features.remat.forms import Form
 from jaxviz.features.remat.graph import Saved
 from jaxviz.features.remat.regions import Frame, frames_of, place_of
 from jaxviz.features.remat.search import Search
+from jaxviz.features.remat.source import last_name
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import assigned_at, expression_at, shortened_expression
+from jaxviz.ir.expressions import assigned_at, called_by, expression_at, shortened_expression
 from jaxviz.ir.origin import Location, location_at
 from jaxviz.ir.own_code import owner
 from jaxviz.ir.syntax import Equation, Program, Var
@@ -97,15 +98,10 @@ def word(maker: Equation, at: Location | None) -> str:
 
 def _called(expression: str) -> str:
     """`Dense` for `nn.Dense(8)(x)`; '' for what is no call."""
-    try:
-        node = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return ""
-    if not isinstance(node, ast.Call):
-        return ""
+    node = called_by(expression)
     while isinstance(node, ast.Call):
         node = node.func
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    name = last_name(node) if node is not None else ""
     return "" if name.startswith("_") or name in _AROUND else name
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from jaxviz.ir import compat
-from jaxviz.ir.expressions import expression_at, shows_source
+from jaxviz.ir.expressions import called_by, expression_at, shows_source
 from jaxviz.ir.origin import ancestors, path_of_calls
 from jaxviz.ir.sharing import cleared
 from jaxviz.ir.syntax import Equation
@@ -97,15 +97,12 @@ def _method(qualified_name: str) -> str:
 @lru_cache(maxsize=4096)
 def _called_as(expression: str) -> str:
     """`norm` for `self.norm(x)` and `jax.vmap(self.norm)(x)`, `layers` for `self.layers[0](x)`; '' where it is no one part of the object."""
-    try:
-        call = ast.parse(expression, mode="eval").body
-    except SyntaxError:
-        return ""
-    if not isinstance(call, ast.Call):
+    called = called_by(expression)
+    if called is None:
         return ""
     parts = [
         node.attr
-        for node in ast.walk(call.func)
+        for node in ast.walk(called)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     ]
     return parts[0] if len(parts) == 1 else ""
