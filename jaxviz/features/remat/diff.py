@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import linecache
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +26,7 @@ from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.source import source_line
 from jaxviz.features.remat.ways import removals_of, ways_of
 from jaxviz.features.remat.written_chunks import DEFINITION, SCAN_IN_CHUNKS, by_hand, in_chunks
-from jaxviz.ir.expressions import span_at
+from jaxviz.ir.expressions import Span, span_at
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Var
 from jaxviz.report.tables import format_bytes, short_location
@@ -293,7 +295,7 @@ def _write(
     bound = (bound_in(way.file, [way.code]) for way in new if way.changes)
     taken = Names(set().union(*bound))
     used += new
-    edits += [e for n in names for e in _named(n.place, n.name)]
+    edits += [e for n in names for e in named_at(n.place, n.name)]
     groups = [[v for n in names for v in n.values]] if layers is None else layers.saved
     policies: dict[str, str] = {}
     each = [_policy(taken, [n for n in names if not set(n.values).isdisjoint(g)], policies) for g in groups]
@@ -347,17 +349,34 @@ def _by_hand(call: Call, policy: str, is_step: bool) -> str:
     return f"Differentiate jax.checkpoint({around}{static}{policy}) instead of {name}{why}."
 
 
-def _named(place: Place, name: str) -> list[Edit]:
+def named_at(place: Place, name: str) -> list[Edit]:
     """An expression with a name around it, or in a line of its own after a statement such as `x += y`."""
     span = span_at(place.file, place.line, place.column, place.end_line, place.end_column)
     assert span is not None
     if not span.target:
         start, end = (span.line, span.column), (span.end_line, span.end_column)
+        if _is_in_brackets(place.file, span):
+            bracket = (span.line, span.column - 1)
+            opening = Edit(place.file, bracket, start, "checkpoint_name(", end)
+            return [opening, Edit(place.file, end, end, f', "{name}"', bracket)]
         return around(place.file, start, end, "checkpoint_name(", f', "{name}")')
     line = source_line(place.file, span.line)
     indent = line[: len(line) - len(line.lstrip())]
     after = (span.end_line + 1, 0)
     return [Edit(place.file, after, after, f'{indent}{span.target} = checkpoint_name({span.target}, "{name}")\n')]
+
+
+def _is_in_brackets(file: str, span: Span) -> bool:
+    """Whether an expression has brackets right around it that are not those of a call, as in `(x @ w).T`."""
+    before = source_line(file, span.line).encode()[: span.column]
+    after = source_line(file, span.end_line).encode()[span.end_column :]
+    if not (before.endswith(b"(") and after.startswith(b")")):
+        return False
+    what = before[:-1].decode()
+    word = re.search(r"\w+\s*$", what)
+    if word is not None:  # `f (x)` is a call, `return (x)` is none
+        return keyword.iskeyword(word[0].strip()) and word[0][-1:].isspace()
+    return what.rstrip().endswith(tuple("=+-*/%@<>&|^~([{,:"))
 
 
 def _comes_to(function: str, trade: Trade, search: Search) -> str:

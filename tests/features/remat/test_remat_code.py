@@ -16,6 +16,8 @@ from test_remat_plan import held_by_jax, planned, recomputed
 
 import jaxviz
 from benchmarks import models
+from jaxviz.features.remat.code import Place
+from jaxviz.features.remat.diff import named_at
 from jaxviz.features.remat.edits import around
 from jaxviz.features.remat.edits import edited as edited_files
 from jaxviz.report.tables import format_bytes
@@ -28,6 +30,7 @@ W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
 def loaded(path):
     spec = importlib.util.spec_from_file_location(f"pasted_{next(_NUMBERS)}", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # as an import does
     spec.loader.exec_module(module)
     return module
 
@@ -284,3 +287,23 @@ def test_of_names_that_end_together_the_inner_one_is_closed_first(module):
     for order in itertools.permutations(edits):
         (text,) = edited_files(itertools.chain(*order), {}, [(file, None)]).values()
         assert text.splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "made"),
+    [
+        ("y = (x @ w).T", "x @ w", 'y = checkpoint_name(x @ w, "a").T'),
+        ("y = -(é @ w)", "é @ w", 'y = -checkpoint_name(é @ w, "a")'),
+        ("y = f(x @ w)", "x @ w", 'y = f(checkpoint_name(x @ w, "a"))'),
+        ("y = f (x @ w)", "x @ w", 'y = f (checkpoint_name(x @ w, "a"))'),
+        ("y = x if (x @ w) else w", "x @ w", 'y = x if checkpoint_name(x @ w, "a") else w'),
+        ("y = (x @ w, 1)", "x @ w", 'y = (checkpoint_name(x @ w, "a"), 1)'),
+    ],
+)
+def test_brackets_around_an_expression_become_those_of_its_name(tmp_path, line, expression, made):
+    path = tmp_path / f"model_{next(_NUMBERS)}.py"
+    path.write_text(f"{line}\n", encoding="utf-8")
+    start = len(line[: line.index(expression)].encode())
+    place = Place(str(path), 1, start, 1, start + len(expression.encode()))
+    (text,) = edited_files(named_at(place, "a"), {}, [(str(path), None)]).values()
+    assert text == f"from jax.ad_checkpoint import checkpoint_name\n{made}\n"
