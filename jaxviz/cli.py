@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxviz.derivation import STAGES
+from jaxviz.features.compiled_memory.report import CompiledMemory
 from jaxviz.features.doctor import WORDS, print_doctor
 from jaxviz.ir.trace import trace
 from jaxviz.notebook.calls import Call, CallError, evaluate_call, parse_calls
@@ -34,11 +35,15 @@ from jaxviz.terminal import complain, note, show
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from jaxviz.features.compiled_memory.change import MemoryChange
+
 _EXAMPLES = """examples:
   jaxviz residuals model.py:loss --args "params, jnp.ones((8, 16))"     what the gradient keeps, and why
   jaxviz residuals model:loss --args "params, f32[8,16]" --json         the same as JSON; a type stands for an array of it
   jaxviz memory model:loss --args "params, x" --plot memory.pdf         its memory over time, and the figure for a paper
   jaxviz compiled-memory model:loss --args "params, x"                  what the compiled gradient holds at its peak, and why
+  jaxviz compiled-memory model:loss --args "params, x" --save a.json    the same, kept for a comparison
+  jaxviz compiled-memory model:loss --args "params, x" --against a.json what came and went since then, and why
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
@@ -159,10 +164,16 @@ def _parser() -> argparse.ArgumentParser:
     found = command(
         "compiled-memory",
         "compiling",
-        _report(Request.compiled_memory),
+        _report(_compiled_memory),
         "what is in memory at the peak of the compiled gradient, and why",
     )
     _of_report(found, policies=True)
+    found.add_argument(
+        "--save", metavar="FILE", help="also write it as JSON, with versions, flags and device, for --against"
+    )
+    found.add_argument(
+        "--against", metavar="FILE", help="show what came and went since --save wrote this file, and why"
+    )
     found = command("remat", "planning", _report(Request.remat), "where to put checkpoints, and what they save")
     _of_report(found, policies=True)
     found.add_argument(
@@ -313,6 +324,20 @@ def _report(of: Callable[[Request], Any]) -> Callable[[Request], None]:
             _save_figure(report.plot() if hasattr(report, "plot") else report.policies.plot(), plot)
 
     return run
+
+
+def _compiled_memory(request: Request) -> CompiledMemory | MemoryChange:
+    options = request.options
+    if options.against and options.plot:
+        raise CallError("--plot draws the memory of one program, and --against shows two; give one of them")
+    try:
+        before = CompiledMemory.load(options.against) if options.against else None
+    except (OSError, ValueError) as error:
+        raise CallError(f"--against: {error}") from None
+    memory = request.compiled_memory()
+    if options.save:
+        note(f"wrote {memory.save(options.save)}")
+    return memory if before is None else before.compare(memory)
 
 
 def _save_figure(figure: Figure, path: str) -> None:

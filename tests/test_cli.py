@@ -155,6 +155,21 @@ def test_files(run, tmp_path):
         assert b"/Type3" not in figure.read_bytes()
 
 
+def test_two_compilations(run, tmp_path):
+    saved = str(tmp_path / "before.json")
+    status, out, err = run("compiled-memory", "loss", *CALL, "--save", saved)
+    assert (status, err) == (0, f"wrote {saved}\n")
+    before = jaxviz.CompiledMemory.load(saved)
+    assert before.summary in " ".join(out.split())
+    status, out, err = run("compiled-memory", "loss", *CALL, "--against", saved)
+    assert (status, err) == (0, "")
+    assert "the same bytes at the peak" in out
+    longer = ["--args", CALL[1].replace("64", "128")] if "64" in CALL[1] else CALL
+    status, out, _ = run("compiled-memory", "loss", *longer, "--against", saved, "--json")
+    assert status == 0
+    assert json.loads(out)["before"]["peak_nbytes"] == before.peak_nbytes
+
+
 def test_source_text_stays_out_of_files(run, tmp_path):
     path = tmp_path / "x.dot"
     run("explore", "loss", *CALL, "--dot", str(path))
@@ -185,6 +200,14 @@ def test_the_width(run):
         (["jaxpr", "command_line_model:loss", *CALL, "--stage", "last"], "--stage is primal, jvp, forward"),
         (["explore", "command_line_model:loss", *CALL, "--stage", "last", "--svg", "x.svg"], "'last' is not a stage"),
         (["memory", "command_line_model:loss", *CALL, "--plot", "x.gif"], "--plot writes .pdf, .svg and .png"),
+        (
+            ["compiled-memory", "command_line_model:loss", *CALL, "--against", "no_such.json"],
+            "No such file or directory: 'no_such.json'",
+        ),
+        (
+            ["compiled-memory", "command_line_model:loss", *CALL, "--against", "x.json", "--plot", "x.pdf"],
+            "give one of them",
+        ),
         (["nothing"], "invalid choice: 'nothing'"),
         ([], "the following arguments are required: command"),
     ],

@@ -86,7 +86,7 @@ def test_explorers_are_there_and_hold_their_programs(site, pages):
 
 
 def test_what_the_how_tos_print_was_computed(pages, site):
-    for name in ("memory", "policy", "nan", "recompile", "tracing", "donation", "jaxpr"):
+    for name in ("memory", "upgrade", "policy", "nan", "recompile", "tracing", "donation", "jaxpr"):
         text = (site / "howto" / f"{name}.html").read_text(encoding="utf-8")
         assert text.count('class="cell_output') >= 2, name
     assert "iteration 5 of 6" in " ".join((site / "howto" / "nan.html").read_text(encoding="utf-8").split())

@@ -13,7 +13,7 @@ from jaxviz.features.compiled_memory.buffers import Buffer
 from jaxviz.features.compiled_memory.module import Instruction, Module, Shape, Value
 from jaxviz.features.compiled_memory.places import Maker, Makers
 from jaxviz.ir.origin import Location
-from jaxviz.report.tables import short_location
+from jaxviz.report.tables import short_location, type_text
 
 Kind = Literal[
     "argument", "constant", "result", "residual", "temporary", "recomputed", "cotangent", "merged", "carried", "copy", "layout", "padding",
@@ -40,6 +40,7 @@ class Described:
       residual: its number among the residuals, where it holds one.
       repeats: the same for what one expression makes in repeated layers, calls and iterations.
       padding: the bytes beyond those of its elements.
+      expression: of a residual what first makes its value, where `what` says another name of it.
       stands_in: whether it is another value, from which the residual is computed anew.
     """
 
@@ -51,6 +52,7 @@ class Described:
     residual: int | None = None
     repeats: Hashable = None
     padding: int = 0
+    expression: str = ""
     stands_in: bool = False
 
 
@@ -84,6 +86,17 @@ _LAID_OUT = ("transpose", "reshape", "reverse")
 """What XLA does to values to lay them out anew, where no equation says so."""
 _MADE_BY_BROADCASTS = ("reshape", "squeeze", "expand_dims", "convert_element_type", "full", "empty", "select_n")
 """Operations that may come to nothing but a broadcast."""
+_NOTHING_COMPUTED = (
+    "parameter",
+    "constant",
+    "iota",
+    "broadcast",
+    "bitcast",
+    "copy",
+    "tuple",
+    "get-tuple-element",
+    *_LAID_OUT,
+)
 _FOLLOWED = 200
 """How many instructions are looked at for one value."""
 
@@ -166,6 +179,7 @@ class Attribution:
     def serving(self, value: Value, with_line: bool = False) -> Traced | None:
         """The equations that a value is read for, where none says that it makes it; if asked for, the first of which a line is known."""
         pending, seen = [value], {value}
+        holder: Traced | None = None
         for here in pending:
             for other in self.module.passed_on(here):
                 if other not in seen:
@@ -174,14 +188,16 @@ class Attribution:
             for user, _ in self.module.users.get(here[0], ()):
                 numbers = self.places.numbers(user)
                 if numbers and (not with_line or self._line(numbers) is not None):
-                    return Traced(numbers, serves=True)
+                    if not all(self.places.found[n].holds_programs for n in numbers):
+                        return Traced(numbers, serves=True)
+                    holder = holder or Traced(numbers, serves=True)
                 made = (user.id, ())
                 if user.opcode not in ("tuple", "get-tuple-element") and made not in seen:
                     seen.add(made)
                     pending.append(made)
             if len(seen) > _FOLLOWED:
-                return None
-        return None
+                break
+        return holder
 
     # --- what a buffer is ---------------------------------------------------------------------------------------------
 
@@ -215,6 +231,35 @@ class Attribution:
         if not numbers:
             return None
         return replace(self._named(numbers[0], Shape("", None)), what=self.places.found[numbers[0]].operation)
+
+    def fused(self) -> Iterator[tuple[Described, int]]:
+        """What is computed within fusions alone, for no buffer, and its bytes."""
+        for number in self.module.order:
+            fusion = self.module.instructions[number]
+            for c in fusion.called if fusion.opcode == "fusion" else ():
+                inside = self.module.computations[c]
+                root = self.module.instructions[inside.root]
+                results = {root.id, *(root.operands if root.opcode == "tuple" else ())}
+                for n in inside.order:
+                    instruction = self.module.instructions[n]
+                    if n in results or instruction.opcode in _NOTHING_COMPUTED or instruction.shape.tuple_shapes:
+                        continue
+                    made = self._made_last(instruction)
+                    if made is not None:
+                        place, shape = self.places.found[made], self.module.shape((n, ()))
+                        kind: Kind = (
+                            "recomputed" if place.is_recomputed else "cotangent" if place.is_cotangent else "temporary"
+                        )
+                        yield replace(self._named(made, shape), kind=kind), shape.nbytes or 0
+
+    def _made_last(self, instruction: Instruction) -> int | None:
+        """What an instruction of a fusion computes the value of; None where another one after it does."""
+        numbers = self.places.numbers(instruction)
+        number = numbers[0] if numbers else None
+        if number is None or self.places.found[number].holds_programs:
+            return None
+        after = (n for u, _ in self.module.users.get(instruction.id, ()) for n in self.places.numbers(u))
+        return None if self.places.knows_equations and number in after else number
 
     def _shape(self, buffer: Buffer) -> Shape:
         return self.module.shape(buffer.values[-1])
@@ -267,11 +312,11 @@ class Attribution:
         made = self._named(number, shape)
         if made.location is None:
             made = replace(made, location=self._line_served(buffer))
-        if traced.computed is not None:
+        if traced.computed is not None and not self._is_rounded(traced.computed, place, shape):
             what = f"{traced.computed.opcode} of {made.what}"
             repeats = made.repeats, traced.computed.opcode
             return replace(made, kind="fusion", what=what, why="XLA's own, computed from it", repeats=repeats)
-        if self._is_on_the_way(value, number):
+        if not self._times_larger(place, traced, shape) and self._is_on_the_way(value, number):
             opcode = self._innermost(self.module.instructions[value[0]]).opcode
             repeats = made.repeats, f"{opcode} on the way"
             return replace(
@@ -283,6 +328,12 @@ class Attribution:
             )
         if shape.on_host:
             return replace(made, kind="offloaded", why="it is in the memory of the host")
+        times = self._times_larger(place, traced, shape)
+        if times:
+            opcode = self._innermost(self.module.instructions[value[0]]).opcode
+            why = f"XLA expands {place.operation}, to {times:,} times its largest operand or result"
+            repeats = made.repeats, f"{opcode} expanded"
+            return replace(made, kind="fusion", what=f"{opcode} for {made.what}", why=why, repeats=repeats)
         if self._is_scratch(value, place, shape):
             return replace(made, kind="scratch", what=f"for {made.what}", why="memory of the library that XLA calls")
         if traced.sliced:
@@ -323,7 +374,20 @@ class Attribution:
             kind = "recomputed"
         elif place.is_cotangent:
             kind = "cotangent"
+        elif self._is_carried(buffer):
+            return replace(made, kind="carried", why=_WHY["carried"])
         return self._as_copied(replace(made, kind=kind), traced)
+
+    def _is_rounded(self, computed: Instruction, place: Maker, shape: Shape) -> bool:
+        """Whether all that XLA does is to round the value to its own type, having computed it in a larger one."""
+        return computed.opcode == "convert" and any(shape.text == type_text(aval) for aval in place.results)
+
+    def _times_larger(self, place: Maker, traced: Traced, shape: Shape) -> int:
+        """How many times the elements of the largest value that an equation reads or makes; 0 for no more than these."""
+        if traced.stacked or traced.sliced or traced.computed is not None:
+            return 0
+        largest = max((int(getattr(aval, "size", 0)) for aval in (*place.results, *place.operands)), default=0)
+        return shape.size // largest if largest and shape.size >= 2 * largest else 0
 
     def _innermost(self, instruction: Instruction) -> Instruction:
         """What a fusion computes last."""
@@ -380,9 +444,11 @@ class Attribution:
         return Described("temporary", what, shape.text, location, repeats=repeats)
 
     def _of_residual(self, k: int, shape: Shape) -> Described:
-        residual = self.places.residuals[k]
+        residual, maker = self.places.residuals[k], self.places.maker_of(k)
+        made = self.places.label(maker)[0] if maker is not None else ""
         return Described(
             "residual", residual.expression, shape.text, residual.location, residual.why, k, residual.repeats,
+            expression=made if made != residual.expression else "",
         )  # fmt: skip
 
     def _untraced(self, buffer: Buffer, shape: Shape) -> Described:
@@ -391,10 +457,17 @@ class Attribution:
         if served is None:
             return Described("not attributed", maker.opcode, shape.text, repeats=maker.opcode)
         made = self._named(served.numbers[0], shape)
+        of = next((f" of {name}" for v in buffer.values if (name := self._argument_in(v))), "")
         kind: Kind = "fusion" if maker.opcode == "fusion" else "copy" if maker.opcode in _COPIES else "temporary"
         if self._is_carried(buffer):
             kind = "carried"
-        return replace(made, kind=kind, what=f"{maker.opcode} for {made.what}", why="XLA makes it for that")
+        what = f"{self._innermost(maker).opcode}{of} for {made.what}"
+        return replace(made, kind=kind, what=what, why="XLA makes it for that")
+
+    def _argument_in(self, value: Value) -> str:
+        """The argument that a value is computed from by nothing but instructions of XLA's own."""
+        traced = self.traced(value)
+        return self.argument_name(traced.argument[0]) if traced is not None and traced.argument is not None else ""
 
     def _is_carried(self, buffer: Buffer) -> bool:
         return any(
@@ -407,7 +480,7 @@ class Attribution:
         maker = self.module.instructions[value[0]]
         if maker.opcode != "custom-call" or not value[1] or not shape.text.startswith(("u8", "i8")):
             return False
-        return not place.gives_bytes
+        return all(getattr(aval, "dtype", None) != "uint8" for aval in place.results)
 
     # --- residuals ----------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class OpName:
     path: str
     location: Location | None
 
-    gives_bytes = False
+    results, operands = (), ()
 
     @property
     def stage(self) -> Stage:
@@ -112,6 +112,9 @@ class OpNames:
         elif name.operation in _computed_last(written):
             what = expression
         return what, name.location, (pattern(what), name.location, name.stage, name.is_recomputed)
+
+    def maker_of(self, residual: int) -> int | None:
+        return None
 
     def read_in(self, number: int) -> Sequence[int]:
         return ()

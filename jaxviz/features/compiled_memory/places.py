@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from jaxviz.analysis.grouping import pattern, repetition
 from jaxviz.analysis.lowering import Lowering
@@ -43,8 +43,12 @@ class Maker(Protocol):
         """Whether it is a loop, a branch, a call, …"""
 
     @property
-    def gives_bytes(self) -> bool:
-        """Whether one of its results is of type uint8."""
+    def results(self) -> Sequence[Any]:
+        """The types of its results, as abstract values; nothing where they are not known."""
+
+    @property
+    def operands(self) -> Sequence[Any]:
+        """Those of what it reads."""
 
     @property
     def is_recomputed(self) -> bool:
@@ -83,6 +87,9 @@ class Makers(Protocol):
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
         """What it computes, as an expression; the user's line; and what it has in common with all that the same expression makes."""
 
+    def maker_of(self, residual: int) -> int | None:
+        """The number of what first makes the value of a residual, which `checkpoint_name` may name or a reshape show otherwise."""
+
     def read_in(self, number: int) -> Sequence[int]:
         """The residuals that it reads in the backward pass."""
 
@@ -113,8 +120,12 @@ class Place:
         return bool(self.equation.programs)
 
     @property
-    def gives_bytes(self) -> bool:
-        return any(getattr(v.aval, "dtype", None) == "uint8" for v in self.equation.outvars)
+    def results(self) -> list[Any]:
+        return [v.aval for v in self.equation.outvars]
+
+    @property
+    def operands(self) -> list[Any]:
+        return [a.aval for a in self.equation.invars]
 
     @property
     def is_recomputed(self) -> bool:
@@ -173,6 +184,17 @@ class Places:
         names = self._names_outside if place.stage == "outside" else self._names
         what = names.of(e, within, e.outvars[0] if e.outvars else None)
         return what, names.location(e, within), (pattern(what), repetition(e, within))
+
+    def maker_of(self, residual: int) -> int | None:
+        return self._makers_of.get(residual)
+
+    @cached_property
+    def _makers_of(self) -> Mapping[int, int]:
+        found: dict[int, int] = {}
+        for number, residuals in self.kept.items():
+            for k in residuals:
+                found[k] = min(number, found.get(k, number))
+        return found
 
     def read_in(self, number: int) -> Sequence[int]:
         return self._read_by.get(self.found[number].equation, ())

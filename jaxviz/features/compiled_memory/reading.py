@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -192,7 +192,7 @@ def memory_of(
         function, about, program.compiler,
         of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), program.reused_nbytes, timeline, at_peak,
         running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
-        n_devices, notes,
+        n_devices, notes, _at_any_time(described), _without_memory(attribution),
     )  # fmt: skip
 
 
@@ -231,20 +231,55 @@ def _at_peak(
 ) -> tuple[Held, ...]:  # fmt: skip
     alive = [(b, d) for b, d in described.items() if b.is_alive(peak)]
     held = []
-    for group in grouped(alive, lambda pair: (pair[1].kind, pair[1].repeats, pair[1].type)):
-        first = group[0][1]
-        size = sum(b.nbytes - d.padding for b, d in group)
-        held.append(Held(
-            first.kind, alike([d.what for _, d in group]), first.type, size, len(group), first.location,
-            most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
-        ))  # fmt: skip
+    for group in _together(alive):
+        held.append(_held(group))
         padding = sum(d.padding for _, d in group)
         if padding:
-            held.append(Held("padding", held[-1].what, first.type, padding, len(group), first.location, "XLA pads it"))
+            first = held[-1]
+            held.append(Held("padding", first.what, first.type, padding, len(group), first.location, "XLA pads it"))
     unused = sum(a.nbytes for a in allocations if a.role == "temporary") - sum(b.nbytes for b, _ in alive)
     if unused > 0:
         held.append(Held("unused", "gaps between what is alive at the peak", "", unused))
     return largest_first([*held, *_beside(module, attribution, allocations, results)])
+
+
+_Placed = tuple[Buffer, Described]
+
+
+def _together(buffers: Iterable[_Placed]) -> list[tuple[_Placed, ...]]:
+    """The buffers of one kind that one expression makes, in repeated layers and calls together."""
+    return grouped(buffers, lambda pair: (pair[1].kind, pair[1].repeats, pair[1].type))
+
+
+def _held(group: Sequence[_Placed]) -> Held:
+    first = group[0][1]
+    return Held(
+        first.kind, alike([d.what for _, d in group]), first.type, sum(b.nbytes - d.padding for b, d in group), len(group),
+        first.location, most_alike([_reason(d.why) for _, d in group]) if len(group) > 1 else first.why,
+        expression=alike([d.expression for _, d in group]),
+    )  # fmt: skip
+
+
+def _at_any_time(described: dict[Buffer, Described]) -> tuple[Held, ...]:
+    """All temporaries, those of each group when most of its bytes are alive."""
+    found = []
+    for group in _together(described.items()):
+        times = {first for b, _ in group for first, _ in b.spans}
+        most = max(times, key=lambda t: sum(b.nbytes for b, _ in group if b.is_alive(t)), default=None)
+        if most is not None:
+            found.append(_held([pair for pair in group if pair[0].is_alive(most)]))
+    return largest_first(found)
+
+
+def _without_memory(attribution: Attribution) -> tuple[Held, ...]:
+    """What is computed within fusions, and nowhere has memory."""
+    rows = [(d, size) for d, size in attribution.fused() if size]
+    found = []
+    for group in grouped(rows, lambda row: (row[0].kind, row[0].repeats, row[0].type)):
+        first = group[0][0]
+        size = sum(size for _, size in group)
+        found.append(Held(first.kind, alike([d.what for d, _ in group]), first.type, size, len(group), first.location))
+    return largest_first(found)
 
 
 def _reason(why: str) -> str:
@@ -267,11 +302,10 @@ def _beside(
         text = module.shape(buffer.values[-1]).text if buffer is not None else ""
         if a.role == "argument":
             number = module.entry.parameters[a.parameter]
-            taken = [results[k] if k < len(results) else f"result {k}" for k in a.results]
-            why = f"donated: {taken[0]} takes its memory" if taken else ""
-            rows.append(
-                Held("argument", attribution.argument_name(number) or "an argument", text, a.nbytes, 1, at, why)
-            )
+            taken = next((results[k] if k < len(results) else f"result {k}" for k in a.results), "")
+            why = f"donated: {taken} takes its memory" if taken else ""
+            path = attribution.argument_name(number) or "an argument"
+            rows.append(Held("argument", path, text, a.nbytes, 1, at, why, taken))
         elif a.role == "result":
             k = a.results[0] if a.results else -1
             what = results[k] if 0 <= k < len(results) else "the table of the results" if k < 0 else f"result {k}"
@@ -290,5 +324,5 @@ def _beside(
 def _one(group: Sequence[Held]) -> Held:
     return replace(
         group[0], what=alike([h.what for h in group]), nbytes=sum(h.nbytes for h in group), count=len(group),
-        why=alike([h.why for h in group]),
+        why=alike([h.why for h in group]), donated_to=alike([h.donated_to for h in group]),
     )  # fmt: skip

@@ -16,8 +16,13 @@ from jaxviz.report.report import Data, Drawn, Part, Report, Table, attributes
 from jaxviz.report.tables import format_bytes, more_rows, repeated, short_location
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from jaxviz.features.compiled_memory.change import MemoryChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,8 @@ class Held(Data):
       count: how many there are.
       location: the user's line; None where it is not known.
       why: why it is there: a residual's reason, or what XLA has it for; '' for what is computed at the time.
+      donated_to: of a donated argument the result that takes its memory; '' for all else.
+      expression: what first makes the value, where `what` is another name of it, such as that of a `checkpoint_name`; '' where it is not.
     """
 
     kind: Kind
@@ -41,6 +48,8 @@ class Held(Data):
     count: int = 1
     location: Location | None = None
     why: str = ""
+    donated_to: str = ""
+    expression: str = ""
 
     @property
     def is_own(self) -> bool:
@@ -103,6 +112,8 @@ class CompiledMemory(Report):
       location: its line in the user's code; None if it is not known.
       n_devices: the number of devices that it runs on.
       notes: remarks on the whole program.
+      values: all temporaries that have memory at some time, those of each group when most of its bytes are alive.
+      fused: what XLA computes within fusions, where it has no memory.
     """
 
     function: str
@@ -119,6 +130,8 @@ class CompiledMemory(Report):
     location: Location | None
     n_devices: int = 1
     notes: tuple[str, ...] = ()
+    values: tuple[Held, ...] = field(default=(), repr=False)
+    fused: tuple[Held, ...] = field(default=(), repr=False)
 
     @cached_property
     def peak(self) -> int:
@@ -192,7 +205,7 @@ class CompiledMemory(Report):
         rows = [
             (
                 h.kind, repeated(h.count, h.type) if h.type else "", format_bytes(h.nbytes), short_location(h.location),
-                f"{_as_code(h)}: {h.why}" if h.why else _as_code(h),
+                f"{as_code(h)}: {h.why}" if h.why else as_code(h),
             )
             for h in self.at_peak
         ]  # fmt: skip
@@ -221,12 +234,51 @@ class CompiledMemory(Report):
                 self,
                 (
                     "function", "about", "compiler", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
-                    "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "location", "n_devices", "notes", "at_peak",
+                    "peak_nbytes", "reserved_nbytes", "attributed", "peak", "peak_at", "n_devices", "notes", "at_peak", "values", "fused",
                 ),
             ),
+            "location": attributes(self, ("location",)),
             "kinds": list(KINDS),
             "timeline": [attributes(m, ("instruction", "opcode", "is_backward", "nbytes")) for m in self.timeline],
         }  # fmt: skip
+
+    def compare(self, after: CompiledMemory) -> MemoryChange:
+        """What differs between this program's memory and that of another: the bytes that came and went, by group and kind, with the cause.
+
+        >>> before = jaxviz.CompiledMemory.load("before.json")
+        >>> print(before.compare(jaxviz.compiled_memory(loss, params, x)))
+        compiled gradient of `loss` in `params` on cpu: peak 1.2 MiB → 2.0 MiB, +0.8 MiB: most of it …
+
+        Args:
+          after: the other one, such as that of a new version.
+        """
+        from jaxviz.features.compiled_memory.change import MemoryChange
+
+        return MemoryChange(self, after)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes it to a file as JSON, with the versions, the flags and the device; `load` reads it, for `compare`.
+
+        Args:
+          path: of the file.
+        """
+        from jaxviz.features.compiled_memory.saved import save
+
+        return save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CompiledMemory:
+        """What `save` wrote.
+
+        Args:
+          path: of the file.
+
+        Raises:
+          ValueError: it is no such file, is damaged, or is of a later version of jaxviz.
+        """
+        from jaxviz.features.compiled_memory.saved import load
+
+        return load(path)
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The timeline as a stacked area, its peak marked; a `matplotlib` figure.
@@ -282,7 +334,7 @@ def _plural(kind: str) -> str:
     return {"temporary": "temporaries", "recomputed": "recomputed"}.get(kind, f"{kind}s")
 
 
-def _as_code(held: Held) -> str:
+def as_code(held: Held) -> str:
     """What is an expression or a path stands between backticks; what is a phrase, such as "the gradient in w", does not."""
     return f"`{held.what}`" if held.kind in ("argument", "residual") and "`" not in held.what else held.what
 

@@ -1,0 +1,87 @@
+"""Compiled memory in a file: what one version of a program takes, to be compared with another one later."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jaxviz.features.compiled_memory.attribution import KINDS
+from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment
+from jaxviz.ir.origin import Location
+
+_FORMAT, _VERSION = "compiled memory of jaxviz", 1
+"""What stands at the beginning of a file; the version is that of its fields."""
+
+
+def save(memory: CompiledMemory, path: str | os.PathLike[str]) -> Path:
+    """See `CompiledMemory.save`."""
+    head = {"format": _FORMAT, "version": _VERSION, "jaxviz": version("jaxviz-lab")}
+    text = json.dumps({**head, "memory": memory.to_dict()}, indent=1)
+    Path(path).write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def load(path: str | os.PathLike[str]) -> CompiledMemory:
+    """See `CompiledMemory.load`."""
+    name = os.fspath(path)
+    try:
+        read = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:  # it is no text, or no JSON
+        read = None
+    if not isinstance(read, dict) or read.get("format") != _FORMAT:
+        raise ValueError(
+            f"{name} has no saved compiled memory; jaxviz.compiled_memory(...).save(path) writes such files, and so does "
+            "jaxviz compiled-memory ... --save path"
+        )
+    if read.get("version") != _VERSION:
+        raise ValueError(
+            f"{name} is of version {read.get('version')} of these files, written by jaxviz {read.get('jaxviz', '?')}; this one, "
+            f"{version('jaxviz-lab')}, reads version {_VERSION}"
+        )
+    try:
+        return _memory(read["memory"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}") from None
+
+
+def _memory(read: Mapping[str, Any]) -> CompiledMemory:
+    of_kind = [KINDS.index(kind) for kind in read["kinds"]]
+
+    def moment(of: Mapping[str, Any]) -> Moment:
+        sums = [0] * len(KINDS)
+        for k, size in zip(of_kind, of["nbytes"], strict=True):
+            sums[k] = int(size)
+        return Moment(of["instruction"], of["opcode"], of["is_backward"], tuple(sums))
+
+    held: dict[str, Any] = {name: tuple(map(_held, read[name])) for name in ("at_peak", "values", "fused")}
+    plain: dict[str, Any] = {
+        name: read[name]
+        for name in (
+            "function", "about", "temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes",
+            "peak_at", "n_devices",
+        )
+    }  # fmt: skip
+    for name in ("temp_nbytes", "argument_nbytes", "result_nbytes", "constant_nbytes", "reused_nbytes", "n_devices"):
+        if not isinstance(plain[name], int):
+            raise TypeError(f"{name} is {plain[name]!r}")
+    return CompiledMemory(
+        compiler=Compiler(**read["compiler"]), timeline=tuple(map(moment, read["timeline"])), location=_location(read["location"]),
+        notes=tuple(read["notes"]), **plain, **held,
+    )  # fmt: skip
+
+
+def _held(read: Mapping[str, Any]) -> Held:
+    if read["kind"] not in KINDS:
+        raise ValueError(f"there is no kind {read['kind']!r}")
+    plain: dict[str, Any] = {
+        name: read[name] for name in ("kind", "what", "type", "nbytes", "count", "why", "donated_to", "expression")
+    }
+    return Held(location=_location(read), **plain)
+
+
+def _location(read: Mapping[str, Any]) -> Location | None:
+    return Location(read["file"], read["line"], read["function"] or "") if read["file"] else None
