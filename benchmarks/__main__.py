@@ -4,6 +4,7 @@ import sys
 
 from benchmarks import (
     compiled_memory,
+    crossings,
     derivation,
     explorer,
     first_report,
@@ -24,5 +25,6 @@ nans.main(quick=quick)
 probes.main(quick=quick)
 watching.main(quick=quick)
 explorer.main(quick=quick)
+crossings.main(quick=quick)
 reports.main(quick=quick)
 compiled_memory.main(quick=quick)

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 import { constantsOf } from "../src/graph/layout/constants";
 import { Tree } from "../src/graph/layout/hierarchy";
-import { CLOSED } from "../src/graph/layout/place";
 import { sceneOf } from "../src/graph/layout/scene";
+import { CLOSED } from "../src/graph/layout/shape";
 import { modelOf, type Program } from "./graphs";
 
 function shown(program: Program) {

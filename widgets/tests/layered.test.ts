@@ -1,27 +1,29 @@
 import { expect, test } from "vitest";
 import { Tree } from "../src/graph/layout/hierarchy";
-import { type Level, layered, ranks } from "../src/graph/layout/layered";
 import { placeAll } from "../src/graph/layout/place";
+import { crossings } from "../src/graph/layout/quality";
+import { ranks } from "../src/graph/layout/ranks";
 import { sceneOf } from "../src/graph/layout/scene";
+import { CLOSED, IN, OPEN, OUT, type Shape } from "../src/graph/layout/shape";
 import { type Row, residualText, rowOf, type Stub } from "../src/graph/layout/stubs";
 import { layers, modelOf, random } from "./graphs";
 
-function level(n: number, edges: [number, number][], width = (_: number) => 60): Level {
+/** Boxes beside each other in one level, and edges between them; the first is numbered 1. */
+function level(n: number, edges: [number, number][], width = (_: number) => 60): Shape {
   return {
-    width: Float32Array.from({ length: n }, (_, i) => width(i)),
-    height: Float32Array.from({ length: n }, (_, i) => 20 + (i % 3) * 15),
-    top: new Uint8Array(n),
-    bottom: new Uint8Array(n),
-    open: new Uint8Array(n),
-    from: Int32Array.from(edges, ([a]) => a),
-    to: Int32Array.from(edges, ([, b]) => b),
-    fromDx: new Float32Array(edges.length),
-    toDx: new Float32Array(edges.length),
+    parent: Int32Array.from({ length: n + 1 }, (_, i) => (i === 0 ? -1 : 0)),
+    kind: Uint8Array.from({ length: n + 1 }, (_, i) => (i === 0 ? OPEN : CLOSED)),
+    width: Float32Array.from({ length: n + 1 }, (_, i) => (i === 0 ? 0 : width(i - 1))),
+    height: Float32Array.from({ length: n + 1 }, (_, i) => (i === 0 ? 0 : 20 + ((i - 1) % 3) * 15)),
+    anchor: new Float32Array(n + 1),
+    from: Int32Array.from(edges, ([a]) => a + 1),
+    to: Int32Array.from(edges, ([, b]) => b + 1),
+    level: new Int32Array(edges.length),
   };
 }
 
 /** A random graph without cycles; from lower numbers to higher. */
-function dag(seed: number): Level {
+function dag(seed: number): Shape {
   const next = random(seed);
   const n = 2 + Math.floor(next() * 60);
   const edges: [number, number][] = [];
@@ -36,23 +38,23 @@ function dag(seed: number): Level {
 const SEEDS = Array.from({ length: 60 }, (_, i) => i);
 
 test.each(SEEDS)("ranks respect the edges (%i)", (seed) => {
-  const graph = dag(seed);
-  const rank = ranks(graph);
-  for (let e = 0; e < graph.from.length; e++)
-    expect(rank[graph.to[e]!]!).toBeGreaterThan(rank[graph.from[e]!]!);
+  const { from, to, width } = dag(seed);
+  const none = new Uint8Array(width.length);
+  const rank = ranks({ width, top: none, bottom: none, from, to });
+  for (let e = 0; e < from.length; e++) expect(rank[to[e]!]!).toBeGreaterThan(rank[from[e]!]!);
 });
 
 test.each(SEEDS)("boxes do not overlap, lie inside, and edges lead down (%i)", (seed) => {
   const graph = dag(seed);
   const { width, height } = graph;
-  const placed = layered(graph);
+  const placed = placeAll(graph);
   const n = width.length;
-  for (let i = 0; i < n; i++) {
+  for (let i = 1; i < n; i++) {
     expect(placed.x[i]!).toBeGreaterThanOrEqual(-0.01);
     expect(placed.y[i]!).toBeGreaterThanOrEqual(-0.01);
-    expect(placed.x[i]! + width[i]!).toBeLessThanOrEqual(placed.width + 0.01);
-    expect(placed.y[i]! + height[i]!).toBeLessThanOrEqual(placed.height + 0.01);
-    for (let j = 0; j < i; j++) {
+    expect(placed.x[i]! + width[i]!).toBeLessThanOrEqual(placed.width[0]! + 0.01);
+    expect(placed.y[i]! + height[i]!).toBeLessThanOrEqual(placed.height[0]! + 0.01);
+    for (let j = 1; j < i; j++) {
       const apart =
         placed.x[i]! + width[i]! <= placed.x[j]! + 0.01 ||
         placed.x[j]! + width[j]! <= placed.x[i]! + 0.01 ||
@@ -78,9 +80,9 @@ test("an edge does not run through the boxes of the ranks that it passes", () =>
     [2, 3],
     [0, 3],
   ]);
-  const placed = layered(graph);
+  const placed = placeAll(graph);
   const points = placed.points.subarray(placed.starts[3]!, placed.starts[4]!);
-  for (const box of [1, 2])
+  for (const box of [2, 3])
     for (let p = 0; p < points.length; p += 2) {
       const [x, y] = [points[p]!, points[p + 1]!];
       const inside =
@@ -97,8 +99,43 @@ test("two chains that cross in the given order are untangled", () => {
     [0, 3],
     [1, 2],
   ]);
-  const placed = layered(graph);
-  expect(Math.sign(placed.x[0]! - placed.x[1]!)).toBe(Math.sign(placed.x[3]! - placed.x[2]!));
+  const placed = placeAll(graph);
+  expect(Math.sign(placed.x[1]! - placed.x[2]!)).toBe(Math.sign(placed.x[4]! - placed.x[3]!));
+});
+
+test("what may stand in several ranks does not crowd one of them", () => {
+  // Below the first box a long chain, and four boxes that are read at its end.
+  const chain: [number, number][] = Array.from({ length: 5 }, (_, i) => [i, i + 1]);
+  const beside = [6, 7, 8, 9].flatMap((i): [number, number][] => [
+    [0, i],
+    [i, 10],
+  ]);
+  const edges = [...chain, ...beside, [5, 10] as [number, number]];
+  const none = new Uint8Array(11);
+  const rank = ranks({
+    width: new Float32Array(11).fill(60),
+    top: none,
+    bottom: none,
+    from: Int32Array.from(edges, ([a]) => a),
+    to: Int32Array.from(edges, ([, b]) => b),
+  });
+  expect(new Set([6, 7, 8, 9].map((i) => rank[i])).size).toBe(4);
+});
+
+test("the ports of open boxes are in an order in which lines cross neither inside nor outside", () => {
+  // Two boxes with two values from the one to the other; both are made, and read, in the order that crosses.
+  const [first, second] = [1, 2];
+  const shape: Shape = {
+    parent: Int32Array.of(-1, 0, 0, first, first, second, second, first, first, second, second),
+    kind: Uint8Array.of(OPEN, OPEN, OPEN, CLOSED, CLOSED, CLOSED, CLOSED, OUT, OUT, IN, IN),
+    width: Float32Array.of(0, 90, 90, 60, 60, 60, 60, 8, 8, 8, 8),
+    height: Float32Array.of(0, 0, 0, 34, 34, 34, 34, 0, 0, 0, 0),
+    anchor: new Float32Array(11),
+    from: Int32Array.of(3, 4, 7, 8, 9, 10),
+    to: Int32Array.of(8, 7, 10, 9, 5, 6),
+    level: Int32Array.of(first, first, 0, 0, second, second),
+  };
+  expect(crossings(shape, placeAll(shape))).toBe(0);
 });
 
 function scene(open: boolean) {

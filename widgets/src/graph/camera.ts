@@ -2,7 +2,7 @@
 
 import { inSight } from "./draw/minimap";
 import { type Box, between, fitted, opening, type View, zoomed } from "./draw/view";
-import type { Positions } from "./layout/place";
+import type { Positions } from "./layout/shape";
 
 const MOVE = 180;
 /** A box is shown no smaller than this when it is gone to. */

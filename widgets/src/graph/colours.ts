@@ -7,9 +7,9 @@ import { ROLES } from "../wire/schema";
 import type { Colouring } from "./draw/painter";
 import { shareOf, viridis } from "./draw/palette";
 import type { Tree } from "./layout/hierarchy";
-import { CLOSED } from "./layout/place";
 import { sizeOf } from "./layout/query";
 import type { Scene } from "./layout/scene";
+import { CLOSED } from "./layout/shape";
 
 export type By = "role" | "cost" | "bytes";
 

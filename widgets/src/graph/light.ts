@@ -3,8 +3,8 @@
 import type { Lit, Selection } from "../state/state";
 import type { Box } from "./draw/view";
 import { STAGE, type Tree } from "./layout/hierarchy";
-import { OPEN, type Positions } from "./layout/place";
 import type { Scene } from "./layout/scene";
+import { OPEN, type Positions } from "./layout/shape";
 import { isWithin, type Ways } from "./layout/walk";
 import type { Focus } from "./tools";
 

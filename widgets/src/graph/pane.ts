@@ -10,17 +10,25 @@ import { MiniMap } from "./draw/minimap";
 import { type Marks, paint } from "./draw/painter";
 import { type Palette, readPalette } from "./draw/palette";
 import { actOnKey, neighbour } from "./keys";
-import { type Layouter, NO_GRAPHVIZ, place } from "./layout/client";
-import type { Dot } from "./layout/graphviz";
+import { type Graphviz, type Layouter, NO_GRAPHVIZ, place } from "./layout/client";
 import { openAtFirst, STAGE, Tree } from "./layout/hierarchy";
-import { OPEN } from "./layout/place";
 import { type Scene, sceneOf } from "./layout/scene";
+import { OPEN } from "./layout/shape";
 import { Ways } from "./layout/walk";
 import { boxOfRow, inFocus, litBoxes, nearestLit } from "./light";
 import { Outline } from "./outline";
 import { Pointer } from "./pointer";
 import { Search } from "./search";
 import { type Focus, Tools } from "./tools";
+
+/** Graphviz, of the source of its module. */
+function graphvizOf(source: string): Graphviz {
+  const dot = async () => {
+    const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+    return (await import(/* @vite-ignore */ url)).loadDot();
+  };
+  return { source, dot };
+}
 
 /** A box of more equations is not selected as a whole. */
 const MANY_ROWS = 2000;
@@ -59,7 +67,7 @@ export class GraphPane {
     stages: readonly number[],
     private readonly side: Side,
     root: HTMLElement,
-    private readonly loadDot: () => Promise<Dot> = () => Promise.reject(new Error("no Graphviz")),
+    private readonly loadDot: () => Promise<string> = () => Promise.reject(new Error("no Graphviz")),
   ) {
     const { model } = state;
     this.tree = new Tree(model, stages);
@@ -147,23 +155,28 @@ export class GraphPane {
     this.asked += 1;
     const request = this.asked;
     this.wait.textContent = scene.shape.parent.length > 3000 ? "Laying out…" : "";
-    place(scene.shape, this.by, this.loadDot, (positions, isAgain) => {
-      if (request !== this.asked) return;
-      this.element.dataset["layout"] = positions.curved ? "graphviz" : "layered";
-      this.wait.textContent = this.by === "graphviz" && !positions.curved ? NO_GRAPHVIZ : "";
-      const before = isAgain ? this.corner(this.current) : null;
-      this.drawing = new Drawing(this.tree, scene, positions);
-      this.ways = new Ways(scene);
-      this.colours.show(scene);
-      this.marks = { ...this.marks, hover: -1, hoverEdge: -1 };
-      this.light();
-      this.markHits();
-      this.drawMap();
-      if (!isAgain) then();
-      else if (this.camera.isMoved) this.holdOn(this.current, before);
-      else this.showFirst();
-      this.request();
-    });
+    place(
+      scene.shape,
+      this.by,
+      () => this.loadDot().then(graphvizOf),
+      (positions, isAgain) => {
+        if (request !== this.asked) return;
+        this.element.dataset["layout"] = positions.curved ? "graphviz" : "layered";
+        this.wait.textContent = this.by === "graphviz" && !positions.curved ? NO_GRAPHVIZ : "";
+        const before = isAgain ? this.corner(this.current) : null;
+        this.drawing = new Drawing(this.tree, scene, positions);
+        this.ways = new Ways(scene);
+        this.colours.show(scene);
+        this.marks = { ...this.marks, hover: -1, hoverEdge: -1 };
+        this.light();
+        this.markHits();
+        this.drawMap();
+        if (!isAgain) then();
+        else if (this.camera.isMoved) this.holdOn(this.current, before);
+        else this.showFirst();
+        this.request();
+      },
+    );
   }
 
   private layOutBy(by: Layouter): void {

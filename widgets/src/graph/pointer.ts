@@ -6,7 +6,7 @@ import type { Colours } from "./colours";
 import type { Drawing } from "./draw/drawing";
 import type { MiniMap } from "./draw/minimap";
 import { STAGE, type Tree } from "./layout/hierarchy";
-import { HEADER, OPEN } from "./layout/place";
+import { HEADER, OPEN } from "./layout/shape";
 import { rowHeight } from "./layout/stubs";
 import { boxTip, edgeTip, stubsTip } from "./tip";
 

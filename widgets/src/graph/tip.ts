@@ -4,8 +4,8 @@ import { h } from "../ui/dom";
 import { formatBytes, formatFlops, plural } from "../ui/format";
 import type { Colours } from "./colours";
 import { differences, REPEAT, type Tree } from "./layout/hierarchy";
-import { IN } from "./layout/place";
 import type { Scene } from "./layout/scene";
+import { IN } from "./layout/shape";
 import type { Stub } from "./layout/stubs";
 
 const MANY = 8;

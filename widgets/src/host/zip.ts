@@ -11,6 +11,11 @@ export function unzipped(block: DataView | Uint8Array<ArrayBuffer>): Promise<Arr
   return new Response(body!.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
 }
 
+/** The source that was gzipped. */
+export async function textOf(block: DataView | Uint8Array<ArrayBuffer>): Promise<string> {
+  return new TextDecoder().decode(await unzipped(block));
+}
+
 /** The module that some gzipped source is. */
 export async function moduleOf(block: DataView | Uint8Array<ArrayBuffer>): Promise<unknown> {
   const url = URL.createObjectURL(new Blob([await unzipped(block)], { type: "text/javascript" }));

@@ -22,7 +22,7 @@ import {
   syncState,
   viewOf,
 } from "../host/sync";
-import { isZipped, unzipped } from "../host/zip";
+import { isZipped, textOf, unzipped } from "../host/zip";
 import { Matches } from "../model/changes";
 import { Model } from "../model/model";
 import { transformsOf } from "../model/player";
@@ -91,8 +91,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       if (stages.length === 0) continue;
       const graph = async () => {
         const { GraphPane } = await loadPart<typeof import("../host/parts/graph")>(widget, "graph");
-        const loadDot = async () =>
-          (await loadPart<typeof import("../host/parts/graphviz")>(widget, "graphviz")).loadDot();
+        const loadDot = () => loadPart<string>(widget, "graphviz", undefined, textOf);
         return () => new GraphPane(state, stages, side, root, loadDot);
       };
       const compiled = async () => {

@@ -2,8 +2,8 @@
 
 import { pointsAlong } from "../layout/curves";
 import type { Tree } from "../layout/hierarchy";
-import { OPEN, type Positions } from "../layout/place";
 import type { Scene } from "../layout/scene";
+import { OPEN, type Positions } from "../layout/shape";
 import { pills, type Row, rowHeight, rowOf, SIZES, type Stub, stubsWidth } from "../layout/stubs";
 
 /** Widths of edges at full size, by how many bytes go along. */

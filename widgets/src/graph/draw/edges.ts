@@ -1,7 +1,7 @@
 /** Draws edges: those that look the same in one stroke. */
 
 import { curvesOf } from "../layout/curves";
-import { CLOSED } from "../layout/place";
+import { CLOSED } from "../layout/shape";
 import { type Drawing, WIDTHS } from "./drawing";
 import type { Palette } from "./palette";
 import type { View } from "./view";

@@ -1,6 +1,6 @@
 /** The small map: all of the drawing, and the part in sight. */
 
-import { OPEN } from "../layout/place";
+import { OPEN } from "../layout/shape";
 import type { Drawing } from "./drawing";
 import type { Palette } from "./palette";
 import type { Box, View } from "./view";

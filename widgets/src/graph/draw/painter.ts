@@ -3,8 +3,8 @@
 import { ROLE_LETTERS } from "../../model/roles";
 import type { Lit } from "../../state/state";
 import { REPEAT } from "../layout/hierarchy";
-import { HEADER, IN, OPEN, OUT } from "../layout/place";
 import { labels } from "../layout/scene";
+import { HEADER, IN, OPEN, OUT } from "../layout/shape";
 import { pills, rowHeight, SIZES, type Stub, shortened } from "../layout/stubs";
 import type { Drawing, Part } from "./drawing";
 import { Edges } from "./edges";

@@ -1,8 +1,9 @@
-/** Asks for layouts: small ones at once, by Graphviz where that is at hand; large ones from a worker, so that the page goes on. */
+/** Asks for layouts: small ones are there at once; large ones, and those by Graphviz, come from a worker, so that the page goes on. */
 
-import { type Dot, placeByDot } from "./graphviz";
-import { type Positions, placeAll, type Shape } from "./place";
-import { isBetter } from "./quality";
+import type { Dot } from "./graphviz";
+import { placeAll } from "./place";
+import { prettier } from "./quality";
+import type { Positions, Shape } from "./shape";
 
 /** The source of the worker, which the build puts in; there is none in tests. */
 declare const LAYOUT_WORKER: string | undefined;
@@ -10,20 +11,28 @@ declare const LAYOUT_WORKER: string | undefined;
 /** By whom it is laid out: by Graphviz where that is better and takes no time, always where it can be, or never. */
 export type Layouter = "auto" | "graphviz" | "layered";
 
+/** The source of the module that is Graphviz, for the worker; and itself, for a page that allows no worker. */
+export interface Graphviz {
+  source: string;
+  dot(): Promise<Dot>;
+}
+
 export const NO_GRAPHVIZ = "Without Graphviz: it is not loaded, or there are too many boxes.";
 
 /** Up to so many boxes and edges a worker is not worth the way there and back. */
-const FEW = 3000;
-/** Up to so many boxes, ports and edges Graphviz takes some 100 ms; and up to so many it is asked where somebody wants it. */
-const PRETTY = 400;
+const FEW = 300;
+/** Up to so many boxes, ports and edges Graphviz takes less than half a second; and up to so many it is asked where somebody wants it. */
+const PRETTY = 1000;
 const PRETTY_IF_ASKED = 2500;
+/** Our own layout is shown first if Graphviz takes longer, in milliseconds. */
+const PATIENCE = 300;
 
 let worker: Worker | null | undefined;
 let asked = 0;
-const waiting = new Map<number, { shape: Shape; done: (positions: Positions) => void }>();
+const waiting = new Map<number, { shape: Shape; by: Layouter; done: (positions: Positions) => void }>();
 
 /** Graphviz, once it is loaded; null where it could not be, as while the kernel is busy: it is then got anew if somebody asks for it by name. */
-let dot: Dot | null | undefined;
+let graphviz: Graphviz | null | undefined;
 let loading: Promise<void> | undefined;
 
 /**
@@ -34,59 +43,69 @@ let loading: Promise<void> | undefined;
 export function place(
   shape: Shape,
   by: Layouter,
-  load: () => Promise<Dot>,
+  load: () => Promise<Graphviz>,
   done: (positions: Positions, isAgain: boolean) => void,
 ): void {
   const size = shape.parent.length + shape.from.length;
   const most = by === "layered" ? 0 : by === "graphviz" ? PRETTY_IF_ASKED : PRETTY;
-  if (dot === null && by === "graphviz") dot = loading = undefined;
-  if (size > most || dot === null) {
-    placeOwn(shape, (positions) => done(positions, false));
+  if (graphviz === null && by === "graphviz") graphviz = loading = undefined;
+  const own = (then: (positions: Positions) => void) => {
+    if (size <= FEW) then(placeAll(shape));
+    else work(shape, "layered", null, then);
+  };
+  if (size > most || graphviz === null) {
+    own((positions) => done(positions, false));
     return;
   }
-  const own = placeAll(shape);
-  if (dot !== undefined) {
-    done(pretty(shape, own, by), false);
+  if (graphviz !== undefined) {
+    let isShown = false;
+    const show = (positions: Positions) => {
+      done(positions, false);
+      isShown = true;
+    };
+    const timer = setTimeout(() => !isShown && size <= FEW && show(placeAll(shape)), PATIENCE);
+    work(shape, by, graphviz, (positions) => {
+      clearTimeout(timer);
+      if (!isShown) show(positions);
+      else if (positions.curved) done(positions, true);
+    });
     return;
   }
-  done(own, false);
+  own((positions) => done(positions, false));
   loading ??= load().then(
     (found) => {
-      dot = found;
+      graphviz = found;
     },
     () => {
-      dot = null;
+      graphviz = null;
     },
   );
   loading.then(() => {
-    const better = pretty(shape, own, by);
-    if (better !== own) done(better, true);
+    if (graphviz) work(shape, by, graphviz, (positions) => positions.curved && done(positions, true));
   });
 }
 
-function pretty(shape: Shape, own: Positions, by: Layouter): Positions {
-  if (!dot) return own;
-  try {
-    const found = placeByDot(shape, dot);
-    return by === "graphviz" || isBetter(shape, found, own) ? found : own;
-  } catch (error) {
-    console.warn(error);
-    dot = null;
-    return own;
-  }
+/** Has a worker lay it out; or does so here, where there is none. */
+function work(shape: Shape, by: Layouter, dot: Graphviz | null, done: (positions: Positions) => void): void {
+  const found = theWorker();
+  if (found !== null) {
+    asked += 1;
+    waiting.set(asked, { shape, by, done });
+    found.postMessage([asked, shape, by, dot?.source ?? ""]);
+  } else if (dot === null) done(placeAll(shape));
+  else
+    dot.dot().then(
+      (program) => done(prettier(shape, placeAll(shape), program, by === "graphviz")),
+      (error) => {
+        console.warn(error);
+        graphviz = null;
+        done(placeAll(shape));
+      },
+    );
 }
 
-/** Our own layout, by a worker where it is large. */
-function placeOwn(shape: Shape, done: (positions: Positions) => void): void {
-  const found = shape.parent.length + shape.from.length <= FEW ? null : theWorker();
-  if (found === null) {
-    done(placeAll(shape));
-    return;
-  }
-  asked += 1;
-  waiting.set(asked, { shape, done });
-  found.postMessage([asked, shape]);
-}
+/** What the worker answers: a layout, and why it is without Graphviz where that was asked for. */
+export type Answer = [id: number, positions: Positions, error: string];
 
 /** One worker for all panes, made when first needed; null on a page that does not allow it. */
 function theWorker(): Worker | null {
@@ -96,7 +115,11 @@ function theWorker(): Worker | null {
   try {
     const url = URL.createObjectURL(new Blob([LAYOUT_WORKER], { type: "text/javascript" }));
     worker = new Worker(url);
-    worker.onmessage = ({ data: [id, positions] }: MessageEvent<[number, Positions]>) => {
+    worker.onmessage = ({ data: [id, positions, error] }: MessageEvent<Answer>) => {
+      if (error) {
+        console.warn(error);
+        graphviz = null;
+      }
       const request = waiting.get(id);
       waiting.delete(id);
       request?.done(positions);
@@ -106,7 +129,7 @@ function theWorker(): Worker | null {
       worker = null;
       const left = [...waiting.values()];
       waiting.clear();
-      for (const { shape, done } of left) done(placeAll(shape));
+      for (const { shape, by, done } of left) work(shape, by, null, done);
     };
   } catch {
     worker = null;

@@ -1,6 +1,6 @@
 /** Edges as they are drawn: chains of cubic curves, from their points in a layout. */
 
-import type { Positions } from "./place";
+import type { Positions } from "./shape";
 
 /** Calls back with each curve of an edge, as the two ends and the two points that it bends to. */
 export function curvesOf(

@@ -1,7 +1,7 @@
 /** The layout by Graphviz: what is asked of `dot`, open boxes as clusters, and what it answers. */
 
 import { GAP, RANK_GAP } from "./layered";
-import { CLOSED, HEADER, IN, OPEN, OUT, PAD, type Positions, type Shape } from "./place";
+import { CLOSED, HEADER, IN, OPEN, OUT, PAD, type Positions, type Shape } from "./shape";
 
 /** The program `dot`: from its language to `json0`. */
 export type Dot = (text: string) => string;

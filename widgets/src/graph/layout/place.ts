@@ -1,88 +1,29 @@
 /** The layout of all that is visible: each open box by itself, innermost first. Pure, so that it runs in a worker too. */
 
-import { layered } from "./layered";
+import { type Frames, GAP, type Placed, placePart, RANK_GAP } from "./layered";
+import { order } from "./order";
+import { type Part, type Rows, rowsOf } from "./rows";
+import { CLOSED, HEADER, IN, OPEN, OUT, PAD, type Positions, type Shape } from "./shape";
 
-/** A box that is closed, or an equation that holds nothing. */
-export const CLOSED = 0;
-export const OPEN = 1;
-/** Where values enter an open box, and where they leave it. */
-export const IN = 2;
-export const OUT = 3;
-
-export const HEADER = 24;
-export const PAD = 12;
-
-/** Boxes and ports, parents before children, children in the order of the program; and the edges between those of one parent. */
-export interface Shape {
-  parent: Int32Array;
-  kind: Uint8Array;
-  /** Of an open box, what its header needs at least. */
-  width: Float32Array;
-  height: Float32Array;
-  /** How far the middle of the card, where edges meet it, is from the middle of a closed box. */
-  anchor: Float32Array;
-  /** What an edge joins: a closed box, or a port of an open one. */
-  from: Int32Array;
-  to: Int32Array;
-  /** The open box in which it runs. */
-  level: Int32Array;
-}
-
-export interface Positions {
-  x: Float32Array;
-  y: Float32Array;
-  width: Float32Array;
-  height: Float32Array;
-  /** For each edge the offset of its points, x and y in turn; between the first and the last, two for each rank that it passes. */
-  starts: Int32Array;
-  points: Float32Array;
-  /** Edges of which only the ends are drawn. */
-  cut: Uint8Array;
-  /** Whether points are those of cubic curves instead, one and three times as many, from box to box across the frames of open ones. */
-  curved: boolean;
-}
+/** A shelf of unconnected parts is filled up to this ratio of width to height. */
+const RATIO = 1.8;
 
 export function placeAll(shape: Shape): Positions {
   const { parent, kind, from, to, level } = shape;
   const n = parent.length;
   const m = from.length;
+  const rows = rowsOf(shape);
+  order(rows, shape);
   const width = shape.width.slice();
   const height = shape.height.slice();
   const x = new Float32Array(n);
   const y = new Float32Array(n);
-  const cut = new Uint8Array(m);
-  const routes: Float32Array[] = new Array(m);
-  const children: number[][] = Array.from({ length: n }, () => []);
-  for (let i = 0; i < n; i++) if (parent[i]! >= 0) children[parent[i]!]!.push(i);
-  const edges: number[][] = Array.from({ length: n }, () => []);
-  for (let e = 0; e < m; e++) edges[level[e]!]!.push(e);
-  const local = new Int32Array(n);
-  // A box that an edge meets at a port meets it where the port is.
-  const box = (end: number, at: number) => (parent[end] === at ? end : parent[end]!);
-  const dx = (end: number, at: number) =>
-    parent[end] === at ? shape.anchor[end]! : x[end]! + width[end]! / 2 - width[parent[end]!]! / 2;
+  const routes: number[][] = new Array(m);
   for (let i = n - 1; i >= 0; i--) {
     if (kind[i] !== OPEN) continue;
-    const inside = [
-      ...children[i]!.filter((c) => kind[c] === IN),
-      ...children[i]!.filter((c) => kind[c]! < IN),
-      ...children[i]!.filter((c) => kind[c] === OUT),
-    ];
-    inside.forEach((c, k) => {
-      local[c] = k;
-    });
-    const within = edges[i]!;
-    const placed = layered({
-      width: Float32Array.from(inside, (c) => width[c]!),
-      height: Float32Array.from(inside, (c) => height[c]!),
-      top: Uint8Array.from(inside, (c) => (kind[c] === IN ? 1 : 0)),
-      bottom: Uint8Array.from(inside, (c) => (kind[c] === OUT ? 1 : 0)),
-      open: Uint8Array.from(inside, (c) => (kind[c] === OPEN ? 1 : 0)),
-      from: Int32Array.from(within, (e) => local[box(from[e]!, i)]!),
-      to: Int32Array.from(within, (e) => local[box(to[e]!, i)]!),
-      fromDx: Float32Array.from(within, (e) => dx(from[e]!, i)),
-      toDx: Float32Array.from(within, (e) => dx(to[e]!, i)),
-    });
+    const parts = rows.inside[i]!.map((p) => rows.parts[p]!);
+    const inside = parts.flatMap((part) => part.rows.flat().filter((c) => c < n));
+    const placed = placeParts(shape, rows, parts, { x, y, width, height }, routes);
     const isBare = parent[i]! < 0;
     const hasIn = inside.some((c) => kind[c] === IN);
     const hasOut = inside.some((c) => kind[c] === OUT);
@@ -92,27 +33,21 @@ export function placeAll(shape: Shape): Positions {
     width[i] = inner + 2 * pad;
     const top = header + (isBare || hasIn ? 0 : PAD);
     height[i] = top + Math.max(placed.height, 8) + (isBare || hasOut ? 0 : PAD);
-    inside.forEach((c, k) => {
-      x[c] = placed.x[k]! + left;
-      y[c] = placed.y[k]! + top;
+    for (const c of inside) {
+      x[c]! += left;
+      y[c]! += top;
       // Inputs stand at the upper edge and results at the lower one, wherever their part was put.
       if (!isBare && kind[c] === IN && height[c] === 0) y[c] = header;
       if (!isBare && kind[c] === OUT && height[c] === 0) y[c] = height[i]! - height[c]!;
-    });
-    within.forEach((e, k) => {
-      const points = placed.points.slice(placed.starts[k]!, placed.starts[k + 1]!);
-      for (let p = 0; p < points.length; p += 2) {
-        points[p]! += left;
-        points[p + 1]! += top;
-      }
-      const last = points.length - 1;
+    }
+    for (const e of parts.flatMap((part) => part.edges)) {
+      const points = routes[e]!;
+      move(points, left, top);
       if (!isBare && kind[from[e]!] === IN && parent[from[e]!] === i && height[from[e]!] === 0)
         points[1] = header;
       if (!isBare && kind[to[e]!] === OUT && parent[to[e]!] === i && height[to[e]!] === 0)
-        points[last] = height[i]!;
-      routes[e] = points;
-      cut[e] = placed.cut[k]!;
-    });
+        points[points.length - 1] = height[i]!;
+    }
   }
   for (let i = 0; i < n; i++)
     if (parent[i]! >= 0) {
@@ -123,15 +58,66 @@ export function placeAll(shape: Shape): Positions {
   for (let e = 0; e < m; e++) starts[e + 1] = starts[e]! + routes[e]!.length;
   const points = new Float32Array(starts[m]!);
   for (let e = 0; e < m; e++) {
-    const [left, top] = [x[level[e]!]!, y[level[e]!]!];
-    const route = routes[e]!;
-    for (let p = 0; p < route.length; p += 2) {
-      points[starts[e]! + p] = route[p]! + left;
-      points[starts[e]! + p + 1] = route[p + 1]! + top;
-    }
+    move(routes[e]!, x[level[e]!]!, y[level[e]!]!);
+    points.set(routes[e]!, starts[e]!);
   }
-  spreadEnds(shape, points, starts, cut);
-  return { x, y, width, height, starts, points, cut, curved: false };
+  spreadEnds(shape, points, starts, rows.cut);
+  return { x, y, width, height, starts, points, cut: rows.cut, curved: false };
+}
+
+function move(points: number[], x: number, y: number): void {
+  for (let p = 0; p < points.length; p += 2) {
+    points[p]! += x;
+    points[p + 1]! += y;
+  }
+}
+
+/**
+ * Places the parts of a level beside each other. What has inputs or results of the level reaches from its top to its bottom: the rest stands
+ * in shelves beside that.
+ */
+function placeParts(
+  shape: Shape,
+  rows: Rows,
+  parts: readonly Part[],
+  frames: Frames,
+  routes: number[][],
+): Placed {
+  const places = parts.map((part) => placePart(shape, rows, part, frames, routes));
+  const [first] = places;
+  if (first !== undefined && places.length === 1) return first;
+  const area = places.reduce((sum, p) => sum + (p.width + GAP) * (p.height + GAP), 0);
+  const rest = places.filter((_, p) => !parts[p]!.isThrough);
+  const restArea = rest.reduce((sum, p) => sum + (p.width + GAP) * (p.height + RANK_GAP), 0);
+  const through = first && parts[0]!.isThrough ? first.height : 0;
+  const widest = Math.max(
+    ...rest.map((p) => p.width),
+    through > 0 ? Math.min((1.3 * restArea) / through, Math.sqrt(restArea)) : Math.sqrt(area * RATIO),
+  );
+  /** Where the shelves begin. */
+  let margin = 0;
+  let [left, top, shelf, width, height] = [0, 0, 0, 0, 0];
+  places.forEach((placed, p) => {
+    const part = parts[p]!;
+    if (!part.isThrough && left > margin && left + placed.width > margin + widest) {
+      top += shelf + RANK_GAP;
+      left = margin;
+      shelf = 0;
+    }
+    for (const row of part.rows)
+      for (const i of row) {
+        if (i >= shape.parent.length) continue;
+        frames.x[i]! += left;
+        frames.y[i]! += top;
+      }
+    for (const e of part.edges) move(routes[e]!, left, top);
+    left += placed.width + GAP;
+    if (part.isThrough) margin = left;
+    shelf = Math.max(shelf, placed.height);
+    width = Math.max(width, left - GAP);
+    height = Math.max(height, top + placed.height);
+  });
+  return { width, height };
 }
 
 /** Edges that enter a closed box do so beside each other, in the order in which they come. */

@@ -1,12 +1,24 @@
 /** Which of two layouts is the better one to read. */
 
 import { pointsAlong } from "./curves";
-import type { Positions, Shape } from "./place";
+import { type Dot, placeByDot } from "./graphviz";
+import type { Positions, Shape } from "./shape";
 
 /** So much more room is not worth it. */
 const ROOM = 1.5;
 /** A crossing is as bad as so many pixels of line. */
 const CROSSING = 150;
+
+/** Our own layout, or Graphviz's where that is better, or in any case; ours where Graphviz fails. */
+export function prettier(shape: Shape, own: Positions, dot: Dot, inAnyCase: boolean): Positions {
+  try {
+    const found = placeByDot(shape, dot);
+    return inAnyCase || isBetter(shape, found, own) ? found : own;
+  } catch (error) {
+    console.warn(error);
+    return own;
+  }
+}
 
 /** Whether a layout is better than another one: shorter lines and fewer crossings, in not much more room. */
 export function isBetter(shape: Shape, one: Positions, other: Positions): boolean {
@@ -24,8 +36,8 @@ function cost(shape: Shape, at: Positions): number {
   return length + CROSSING * crossings(shape, at);
 }
 
-/** How many pairs of edges cross, of those that have no end in common. */
-export function crossings({ from, to, level }: Shape, at: Positions): number {
+/** How many pairs of edges cross, of any levels, of those that have no end in common. */
+export function crossings({ from, to }: Shape, at: Positions): number {
   const lines = Array.from(from, (_, e) => (at.cut[e] === 1 ? [] : pointsAlong(at, e)));
   const boxes = lines.map((line) => {
     let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
@@ -40,8 +52,7 @@ export function crossings({ from, to, level }: Shape, at: Positions): number {
   let found = 0;
   for (let a = 0; a < lines.length; a++)
     for (let b = a + 1; b < lines.length; b++) {
-      // Lines of different boxes are apart in our own layout, and may meet at a frame in that of Graphviz.
-      if (level[a] !== level[b] || from[a] === from[b] || to[a] === to[b]) continue;
+      if (from[a] === from[b] || to[a] === to[b] || from[a] === to[b] || to[a] === from[b]) continue;
       const [p, q] = [boxes[a]!, boxes[b]!];
       if (p[2] < q[0] || q[2] < p[0] || p[3] < q[1] || q[3] < p[1]) continue;
       if (cross(lines[a]!, lines[b]!)) found += 1;

@@ -3,7 +3,7 @@
 import type { Model } from "../../model/model";
 import { constantsOf } from "./constants";
 import { EQUATION, PROGRAM, STAGE, type Tree } from "./hierarchy";
-import { CLOSED, IN, OPEN, OUT, type Shape } from "./place";
+import { CLOSED, IN, OPEN, OUT, type Shape } from "./shape";
 import {
   LONG_STUB,
   residualText,

@@ -1,7 +1,7 @@
 /** Ways through a scene: along its edges, from box to box and through the ports of open ones. */
 
-import { CLOSED, OPEN, type Positions } from "./place";
 import type { Scene } from "./scene";
+import { CLOSED, OPEN, type Positions } from "./shape";
 
 /** For each box and port the edges that leave it, and those that enter it. */
 export class Ways {

@@ -1,7 +1,31 @@
 /** The worker: a layout for each message. */
 
-import { placeAll, type Shape } from "./place";
+import type { Answer, Layouter } from "./client";
+import type { Dot } from "./graphviz";
+import { placeAll } from "./place";
+import { prettier } from "./quality";
+import type { Shape } from "./shape";
 
-self.onmessage = ({ data: [id, shape] }: MessageEvent<[number, Shape]>) => {
-  postMessage([id, placeAll(shape)]);
+type Request = [id: number, shape: Shape, by: Layouter, graphviz: string];
+
+let dot: Promise<Dot> | undefined;
+
+/** Graphviz, of its module's source: of a page that is a file, a worker may load no address. */
+async function loaded(source: string): Promise<Dot> {
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  return (await import(url)).loadDot();
+}
+
+self.onmessage = async ({ data: [id, shape, by, source] }: MessageEvent<Request>) => {
+  const own = placeAll(shape);
+  const answer: Answer = [id, own, ""];
+  if (source !== "")
+    try {
+      dot ??= loaded(source);
+      answer[1] = prettier(shape, own, await dot, by === "graphviz");
+    } catch (error) {
+      dot = undefined;
+      answer[2] = `Graphviz could not be loaded: ${error}`;
+    }
+  postMessage(answer);
 };

@@ -1,0 +1,47 @@
+/** For each stage of some views, all boxes open: how many lines cross in our own layout, and how many in Graphviz's. */
+
+import { Graphviz } from "@hpcc-js/wasm-graphviz";
+import { placeByDot } from "../src/graph/layout/graphviz";
+import { Tree } from "../src/graph/layout/hierarchy";
+import { placeAll } from "../src/graph/layout/place";
+import { crossings } from "../src/graph/layout/quality";
+import { sceneOf } from "../src/graph/layout/scene";
+import { CLOSED, OPEN, type Positions } from "../src/graph/layout/shape";
+import { Model } from "../src/model/model";
+import { decode } from "../src/wire/schema";
+
+/** What is said of one stage: of ours and of Graphviz's in turn. */
+interface Found {
+  stage: string;
+  boxes: number;
+  crossings: [number, number];
+  width: [number, number];
+  milliseconds: [number, number];
+}
+
+/** Of a view, as its bytes. */
+export async function measured(bytes: Uint8Array<ArrayBuffer>): Promise<Found[]> {
+  const graphviz = await Graphviz.load();
+  const dot = (text: string) => graphviz.layout(text, "json0" as "json", "dot");
+  const model = new Model(decode(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)));
+  return model.view.stages.flatMap(({ key, programs }, stage) => {
+    if (programs[0] === programs[1]) return [];
+    const { shape } = sceneOf(new Tree(model, [stage]), () => true);
+    const timed = (place: () => Positions): [Positions, number] => {
+      const start = performance.now();
+      const at = place();
+      return [at, performance.now() - start];
+    };
+    // The first of each warms up.
+    placeAll(shape);
+    const [ours, own] = timed(() => placeAll(shape));
+    const [theirs, other] = timed(() => placeByDot(shape, dot));
+    return {
+      stage: key,
+      boxes: shape.kind.reduce((sum, kind) => sum + Number(kind === CLOSED || kind === OPEN), -1),
+      crossings: [crossings(shape, ours), crossings(shape, theirs)] as [number, number],
+      width: [ours.width[0]!, theirs.width[0]!] as [number, number],
+      milliseconds: [own, other] as [number, number],
+    };
+  });
+}

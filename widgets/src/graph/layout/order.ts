@@ -1,0 +1,203 @@
+/**
+ * The order of the things of each rank, such that few lines cross: of all levels together, since the order of the ports of an open box is as
+ * good outside of it as it is inside.
+ */
+
+import type { Part, Rows } from "./rows";
+import { OPEN, type Shape } from "./shape";
+
+/** Sweeps down and up in all; with so many things in all there are few of them, and nothing is exchanged. */
+const SWEEPS = 24;
+const FEW_SWEEPS = 2;
+const MANY = 8000;
+/** After so many sweeps that are no better it is left as it is. */
+const PATIENCE = 8;
+/** It is tried again from other orders, so often at most, and less often the more there is. */
+const STARTS = 40;
+const WORK = 20_000;
+/** The share of things that another order has elsewhere. */
+const SHUFFLED = 0.3;
+/** Things with more pairs of links are not exchanged. */
+const PAIRS = 2000;
+
+type Snapshot = number[][][];
+
+/** Orders the rows of all parts, in place. */
+export function order(rows: Rows, shape: Shape): void {
+  new Orders(rows, shape.kind).run();
+}
+
+class Orders {
+  private readonly key: Float64Array;
+
+  constructor(
+    private readonly rows: Rows,
+    private readonly kind: Uint8Array,
+  ) {
+    this.key = new Float64Array(rows.rank.length);
+  }
+
+  run(): void {
+    const isLarge = this.rows.rank.length > MANY;
+    const starts = isLarge ? 1 : 2 + Math.min(STARTS, Math.floor(WORK / this.rows.rank.length));
+    const first = this.taken();
+    let best = this.crossings();
+    let kept = first;
+    const next = numbers();
+    for (let start = 0; start < starts && best > 0; start++) {
+      // Half of the starts are from the best so far.
+      this.put(start % 4 < 2 ? first : kept);
+      if (start >= 2) this.shuffle(next);
+      let left = PATIENCE;
+      for (let sweep = 0; sweep < (isLarge ? FEW_SWEEPS : SWEEPS) && left > 0 && best > 0; sweep++) {
+        const down = sweep % 2 === start % 2;
+        for (const part of this.rows.inside[0]!) this.sweep(this.rows.parts[part]!, down);
+        if (!isLarge) this.exchangeAll(sweep % 4 > 1);
+        const now = this.crossings();
+        left -= 1;
+        if (now >= best) continue;
+        best = now;
+        left = PATIENCE;
+        kept = this.taken();
+      }
+    }
+    this.put(kept);
+  }
+
+  /** Exchanges some things of each row. */
+  private shuffle(next: () => number): void {
+    for (const { rows } of this.rows.parts)
+      for (const row of rows) {
+        for (let k = 0; k + 1 < row.length; k++) {
+          if (next() > SHUFFLED) continue;
+          const other = Math.floor(next() * row.length);
+          [row[k], row[other]] = [row[other]!, row[k]!];
+        }
+        this.number(row);
+      }
+  }
+
+  private taken(): Snapshot {
+    return this.rows.parts.map(({ rows }) => rows.map((row) => row.slice()));
+  }
+
+  private put(taken: Snapshot): void {
+    this.rows.parts.forEach((part, p) => {
+      part.rows = taken[p]!.map((row) => row.slice());
+      for (const row of part.rows) this.number(row);
+    });
+  }
+
+  private number(row: readonly number[]): void {
+    const { position } = this.rows;
+    for (let k = 0; k < row.length; k++) position[row[k]!] = k;
+  }
+
+  /** Where a thing stands in its row, as a link of a level meets it: a port in a part of the place of its box. */
+  private at(thing: number, level: number): number {
+    const { parent, position, parts, part, rank } = this.rows;
+    if (parent[thing] === level) return position[thing]! + 0.5;
+    const beside = parts[part[thing]!]!.rows[rank[thing]!]!.length;
+    return position[parent[thing]!]! + (position[thing]! + 0.5) / beside;
+  }
+
+  /** Sorts the rows of a part, and of all inside of it, by where their neighbours above stand; or below. */
+  private sweep(part: Part, down: boolean): void {
+    const { position, inside, parts } = this.rows;
+    const { key, kind } = this;
+    for (let k = 0; k < part.rows.length; k++) {
+      const row = part.rows[down ? k : part.rows.length - 1 - k]!;
+      for (const i of row) key[i] = this.wanted(i, down);
+      row.sort((a, b) => key[a]! - key[b]! || position[a]! - position[b]!);
+      this.number(row);
+      for (const i of row) if (kind[i] === OPEN) for (const p of inside[i]!) this.sweep(parts[p]!, down);
+    }
+  }
+
+  private wanted(i: number, down: boolean): number {
+    const { ups, downs, from, to, level, position } = this.rows;
+    const { starts, items } = down ? ups : downs;
+    const ends = down ? from : to;
+    let sum = 0;
+    for (let k = starts[i]!; k < starts[i + 1]!; k++) sum += this.at(ends[items[k]!]!, level[items[k]!]!);
+    const count = starts[i + 1]! - starts[i]!;
+    return count === 0 ? position[i]! : sum / count;
+  }
+
+  /** Exchanges things that stand beside each other as long as fewer links cross; where as many do too, if asked for. */
+  private exchangeAll(evenIfSame: boolean): void {
+    for (let pass = 0, isBetter = true; isBetter && pass < 10; pass++) {
+      isBetter = false;
+      for (const { rows } of this.rows.parts)
+        for (const row of rows)
+          for (let k = 0; k + 1 < row.length; k++) {
+            const gain = this.gain(row[k]!, row[k + 1]!);
+            if (gain < 0 || (gain === 0 && !(evenIfSame && pass === 0))) continue;
+            [row[k], row[k + 1]] = [row[k + 1]!, row[k]!];
+            this.rows.position[row[k]!] = k;
+            this.rows.position[row[k + 1]!] = k + 1;
+            if (gain > 0) isBetter = true;
+          }
+    }
+  }
+
+  /** How many crossings fewer there are if two neighbours change places. */
+  private gain(i: number, j: number): number {
+    const { ups, downs, from, to, level } = this.rows;
+    let gain = 0;
+    for (const [{ starts, items }, ends] of [
+      [ups, from],
+      [downs, to],
+    ] as const) {
+      const [a, b] = [starts[i + 1]! - starts[i]!, starts[j + 1]! - starts[j]!];
+      if (a * b > PAIRS) return -1;
+      if (a === 0 || b === 0) continue;
+      for (let k = starts[i]!; k < starts[i + 1]!; k++) {
+        const one = this.at(ends[items[k]!]!, level[items[k]!]!);
+        for (let l = starts[j]!; l < starts[j + 1]!; l++)
+          gain += Math.sign(one - this.at(ends[items[l]!]!, level[items[l]!]!));
+      }
+    }
+    return gain;
+  }
+
+  /** How many pairs of links cross. */
+  private crossings(): number {
+    let total = 0;
+    for (const { level, links } of this.rows.parts)
+      for (const there of links) if (there.length > 1) total += this.crossingsOf(there, level);
+    return total;
+  }
+
+  private crossingsOf(links: readonly number[], level: number): number {
+    const { from, to } = this.rows;
+    const sorted = links
+      .map((l) => [this.at(from[l]!, level), this.at(to[l]!, level)] as const)
+      .sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    // The lower ends by their order, so that those before one that are further right are counted by a tree of sums.
+    const ends = [...new Set(sorted.map(([, b]) => b))].sort((a, b) => a - b);
+    const place = new Map(ends.map((b, k) => [b, k + 1]));
+    const tree = new Int32Array(ends.length + 1);
+    let total = 0;
+    for (let k = 0; k < sorted.length; ) {
+      let same = k;
+      for (; same < sorted.length && sorted[same]![0] === sorted[k]![0]; same++) {
+        let before = 0;
+        for (let p = place.get(sorted[same]![1])!; p > 0; p -= p & -p) before += tree[p]!;
+        total += k - before;
+      }
+      for (; k < same; k++)
+        for (let p = place.get(sorted[k]![1])!; p < tree.length; p += p & -p) tree[p]! += 1;
+    }
+    return total;
+  }
+}
+
+/** Numbers from 0 to 1, without order but the same each time, so that a layout is. */
+function numbers(): () => number {
+  let state = 1;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) | 0;
+    return (state >>> 8) / 2 ** 24;
+  };
+}
