@@ -339,6 +339,29 @@ test("what goes wrong is told, and goes with the next move", async () => {
   expect(find("step-failure").hidden).toBe(true);
 });
 
+test("what was wrong with something typed is told beside its field, which has it again", async () => {
+  const { model, find } = await shown();
+  const name = find("look-name") as HTMLInputElement;
+  name.value = "zz";
+  name.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+  expect(name.value).toBe("");
+  for (const [does, id] of [
+    ["look", "look-failure"],
+    ["break", "break-failure"],
+    ["to", "iteration-failure"],
+  ] as const) {
+    model.set("failure", JSON.stringify({ do: does, kind: "", message: "no such thing" }));
+    expect([find(id).textContent, find(id).hidden]).toEqual(["no such thing", false]);
+    expect(find("step-failure").hidden).toBe(true);
+  }
+  expect(name.value).toBe("zz");
+  model.set("failure", JSON.stringify({ do: "to", kind: "ValueError", message: "in a callback" }));
+  expect(find("step-failure").textContent).toBe("ValueError. in a callback");
+  model.set("failure", "");
+  for (const id of ["look-failure", "break-failure", "iteration-failure", "step-failure"])
+    expect(find(id).hidden).toBe(true);
+});
+
 test("work that takes longer than a second is told with its time", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "performance"] });
   try {

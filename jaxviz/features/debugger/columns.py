@@ -34,7 +34,7 @@ from jaxviz.features.debugger.programs import StaticPath, Text
 from jaxviz.features.debugger.shown import png
 from jaxviz.features.debugger.stepper import Stepper
 from jaxviz.features.debugger.summaries import summarize
-from jaxviz.higher_order import is_choice
+from jaxviz.higher_order import is_choice, of
 from jaxviz.ir import compat
 from jaxviz.ir.origin import Location, ancestors, call_stack, definition
 from jaxviz.ir.own_code import is_own
@@ -208,13 +208,18 @@ class StepperView:
         holders = machine.holders(p)
         ran, following = s.equation, s.following
         frame = machine.frame(p.stage, p.path)
-        results: Sequence[Atom] = ran.outvars if ran is not None else frame.program.invars
+        inputs = _inputs(p, holders, frame.program) if ran is None else {}
+        results: Sequence[Atom] = ran.outvars if ran is not None else list(inputs)
         operands = list(dict.fromkeys(a for a in ran.invars if isinstance(a, Var))) if ran is not None else []
         pictures = _Countdown(MOST_PICTURES)
         iterations = tuple(level.iteration for level in p.path if level.iteration is not None)
 
         def cards(atoms: Sequence[Atom], pair: bool) -> list[Card]:
-            return [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
+            made = [self._card(text, p, v, iterations, pictures, pair) for v in atoms[:MOST_VALUES]]
+            for v, card in zip(atoms, made, strict=False):
+                if isinstance(v, Var) and inputs.get(v):
+                    card["label"] = inputs[v]
+            return made
 
         def more(atoms: Sequence[Atom]) -> list[str]:
             return [text.atom(a) for a in atoms[MOST_VALUES:][:100]]
@@ -228,6 +233,7 @@ class StepperView:
             "at": self._stack(following, holders),
             "ranAt": self._stack(ran, holders)[:1],
             "taken": self._taken(frame.program.equations, p),
+            "recomputed": _recomputed(ran, holders),
             "results": cards(results, pair=ran is not None),
             "operands": cards(operands, pair=False),
             "more": (more(results), more(operands)),
@@ -243,12 +249,12 @@ class StepperView:
         """What the lines that are shown have come to."""
         none = Norm(float("nan"), "")
         found = []
-        for at, of in self.norms.by_line().items():
+        for at, line in self.norms.by_line().items():
             if at.file in self._sources.numbers:
-                value, cotangent = of.value or none, of.cotangent or none
+                value, cotangent = line.value or none, line.cotangent or none
                 found.append(
-                    LineNorm(*self._line(at), of.name, _plain(value.norm), value.worst, of.of, _plain(cotangent.norm),
-                             cotangent.worst, of.born)
+                    LineNorm(*self._line(at), line.name, _plain(value.norm), value.worst, line.of, _plain(cotangent.norm),
+                             cotangent.worst, line.born)
                 )  # fmt: skip
         return found
 
@@ -326,12 +332,23 @@ class StepperView:
                 made["other"] = self._quietly(lambda: s._value("forward", of.split(", ")[0], iterations), pictures)
         return made
 
+    def check_name(self, stage: str, name: str) -> None:
+        """Whether there is a value of this name, or will be.
+
+        Raises:
+          SteppingError: there is none.
+        """
+        s = self.stepper
+        if stage not in s.stages:
+            raise SteppingError(f"There is no {printable(stage, 40)} program here, only {', '.join(s.stages)}.")
+        plain, _ = named(printable(name, 80))
+        if plain not in s._texts[stage].by_name:
+            raise SteppingError(f"The {stage} program has no variable `{plain}` that can be shown.")
+
     def _looked(self, stage: str, name: str, pictures: _Countdown) -> Card:
         """A value that was asked for by name, with its cotangent where that is known; or why it is not there."""
         s = self.stepper
         made: Card = {"name": printable(name, 80), "stage": stage}
-        if stage not in s.stages:
-            return {**made, "error": f"There is no {printable(stage, 40)} program here, only {', '.join(s.stages)}."}
         try:
             plain, iterations = named(name)
             made["value"] = self._told(s._value(stage, plain, iterations), pictures)
@@ -360,6 +377,32 @@ class StepperView:
             told["picture"] = {"png": png(picture), "low": picture.low, "high": picture.high, "of": picture.of,
                                "rows": picture.rows, "columns": picture.columns}  # fmt: skip
         return cast(Told, _finite(told))
+
+
+def _inputs(p: Position, holders: Sequence[Equation], program: Program) -> dict[Var, str]:
+    """What a program is given, and in the body of a loop what that is: first what the iteration before has left, the carry."""
+    if not p.path or p.path[-1].iteration is None:
+        return dict.fromkeys(program.invars, "")
+    n_before, n_carry = of(holders[-1]).carry(holders[-1].operation)
+    n_before = min(n_before, len(program.invars) - n_carry)  # a while loop's condition has constants of its own
+    fixed, carry, rest = (
+        dict.fromkeys(program.invars[start:end], label)
+        for start, end, label in (
+            (0, n_before, "same in every iteration"),
+            (n_before, n_before + n_carry, "carry"),
+            (n_before + n_carry, None, "of this iteration"),
+        )
+    )
+    return carry | rest | fixed
+
+
+def _recomputed(ran: Equation | None, holders: Sequence[Equation]) -> str:
+    """For which checkpoint an equation runs once more; '' where it does not."""
+    if ran is None or ran.origin is None or ran.origin.role != "recomputation":
+        return ""
+    around = next((e for e in reversed(holders) if of(e).is_checkpoint), None)
+    name = of(around).bodies(around.operation)[0].program.name if around is not None else ""
+    return f"recomputed here for the checkpoint{f' of {printable(name, 60)}' if name else ''}"
 
 
 class _Countdown:

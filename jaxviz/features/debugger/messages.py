@@ -140,13 +140,15 @@ class Told(TypedDict):
 
 
 class Card(TypedDict):
-    """A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there."""
+    """A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there. `label` says
+    what an input of a loop's body is: 'carry', 'of this iteration' or 'same in every iteration'."""
 
     name: str
     stage: str
     value: NotRequired[Told]
     error: NotRequired[str]
     of: NotRequired[str]
+    label: NotRequired[str]
     other: NotRequired[Told | str]
     isCotangent: NotRequired[bool]
 
@@ -179,7 +181,7 @@ class Stop(TypedDict):
     """Where the run is, and the values there.
 
     `at` are the lines that led to the next equation, innermost first, `ranAt` that of the last one; `taken` the branches of the conds that have
-    run or are next; `more` the names of the results and operands that are not told of; `lines` what the lines have come to.
+    run or are next; `recomputed` says for which checkpoint the last equation runs again; `more` the names of the results and operands that are not told of; `lines` what the lines have come to.
     """
 
     stage: str
@@ -190,6 +192,7 @@ class Stop(TypedDict):
     at: list[Call]
     ranAt: list[Call]
     taken: dict[int, int]
+    recomputed: str
     results: list[Card]
     operands: list[Card]
     more: tuple[list[str], list[str]]
@@ -202,8 +205,9 @@ class Stop(TypedDict):
 
 
 class Failure(TypedDict):
-    """What went wrong in the last move."""
+    """What went wrong in the last move, and which that was: what is asked for."""
 
+    do: str
     kind: str
     message: str
 

@@ -127,19 +127,19 @@ class StepperWidget(Bundled):
                 _ASKED[do](self, content)
                 self.shown_moves = stepper.moves
         except KeyboardInterrupt:
-            self._fail("Stopped", "The run stays where it was.")
+            self._fail(do, "Stopped", "The run stays where it was.")
         except JaxvizError as error:
-            self._fail("", str(error))
+            self._fail(do, "", str(error))
         except Exception as error:
             # The traceback is left for `%tb`, as an uncaught error would leave it.
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-            self._fail(type(error).__name__, _told(error, _DOING.get(do, "running")))
+            self._fail(do, type(error).__name__, _told(error, _DOING.get(do, "running")))
         finally:
             self.send({"done": do})
 
-    def _fail(self, kind: str, message: str) -> None:
+    def _fail(self, do: str, kind: str, message: str) -> None:
         lines = "\n".join(printable(line, 600) for line in message.splitlines()[:14])
-        self.failure = json.dumps({"kind": kind, "message": lines})
+        self.failure = json.dumps({"do": do, "kind": kind, "message": lines})
 
     # --- what can be asked for ----------------------------------------------------------------------------------------
 
@@ -188,6 +188,7 @@ class StepperWidget(Bundled):
 
     def _look(self, asked: Mapping[str, Any]) -> None:
         key = (str(asked["stage"]), str(asked["name"]))
+        self._view.check_name(*key)
         self._looked = [*(k for k in self._looked if k != key), key][-MOST_LOOKED:]
         self.update()
 

@@ -230,14 +230,73 @@ def test_what_is_looked_at_follows_the_run_and_says_why_it_is_not_there():
     ask(w, "out")
     (looked,) = ask(w, "look", stage="forward", name=f"{inside}[2]")["looked"]
     np.testing.assert_allclose(looked["value"]["max"], float(s.values[inside, 2].max()), rtol=1e-5)
-    (_, second) = ask(w, "look", stage="forward", name="zz")["looked"]
-    assert "has no variable `zz`" in second["error"]
-    assert len(ask(w, "unlook", stage="forward", name="zz")["looked"]) == 1
-    (*_, third) = ask(w, "look", stage="sideways", name="b")["looked"]
-    assert "only forward, backward" in third["error"]
-    for i in range(20):
-        ask(w, "look", stage="forward", name=f"v{i}")
+    for name in [n for n in s._texts["forward"].by_name if n != inside][:12]:
+        ask(w, "look", stage="forward", name=name)
+    assert failure(w) is None
     assert len(shown(w)["looked"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "said"),
+    [
+        ("forward", "zz", "has no variable `zz`"),
+        ("forward", "zz[1]", "has no variable `zz`"),
+        ("forward", "b[one]", "named as in h, or h[7]"),
+        ("sideways", "b", "only forward, backward"),
+    ],
+)
+def test_a_name_that_no_value_has_is_told_and_not_looked_at(stage, name, said):
+    _, w = started()
+    assert ask(w, "look", stage=stage, name=name)["looked"] == []
+    told = failure(w)
+    assert (told["do"], told["kind"]) == ("look", "")
+    assert said in told["message"]
+
+
+def test_in_the_body_of_a_loop_the_carry_comes_first():
+    w = jnp.ones((3, 2))
+
+    def body(carry, row):
+        x, n = carry
+        return (jnp.sin(x * w.sum()) + row, n + x.sum()), x
+
+    s, widget = started(
+        jnp.ones(2), w, f=lambda x, rows: jnp.sum(jax.lax.scan(body, (x * rows.mean(), 0.0), rows * 2)[0][1])
+    )
+    s.run(primitive="scan").to(iteration=1)
+    results = shown(widget)["results"]
+    assert [card.get("label") for card in results[:2]] == ["carry", "carry"]
+    assert {card.get("label") for card in results[2:]} == {"of this iteration", "same in every iteration"}
+    np.testing.assert_allclose(results[0]["value"]["max"], float(jnp.sin(6.0) + 2.0), rtol=1e-5)
+    s.next()
+    assert all("label" not in card for card in shown(widget)["results"])
+
+
+def test_in_a_while_loop_the_condition_has_its_carry_first_too():
+    limit = jnp.float32(9.0)
+    s, widget = started(
+        jnp.float32(2.0), f=lambda x: jax.lax.while_loop(lambda c: c[1] < limit * x, lambda c: (c[0] + 1, c[1] * x), (0, x))[1]
+    )  # fmt: skip
+    s.run(primitive="while").into()
+    labels = [card.get("label") for card in shown(widget)["results"]]
+    assert labels[:2] == ["carry", "carry"]
+    assert set(labels[2:]) == {"same in every iteration"}
+
+
+def test_what_a_checkpoint_recomputes_is_said_where_it_runs():
+    @jax.checkpoint
+    def block(x):
+        return jnp.sin(jnp.tanh(x))
+
+    s, widget = started(jnp.ones(3), f=lambda x: jnp.sum(block(x)))
+    said = []
+    s.restart()
+    while not s.is_done:
+        s.into()
+        said.append((s.stage, shown(widget)["recomputed"]))
+    again = [text for _, text in said if text]
+    assert again == ["recomputed here for the checkpoint of block"] * len(again) != []
+    assert {stage for stage, text in said if text} == {"backward"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 /** The breakpoints: a list, and a field to add one. */
 
 import { button, h, section } from "../ui/dom";
+import { alertLine, tellAlert } from "./alerts";
 import type { StepperState } from "./view";
 
 const KINDS: readonly [kind: string, label: string, placeholder: string][] = [
@@ -18,6 +19,8 @@ export class Breaks {
   private readonly text: HTMLInputElement;
   private readonly add: HTMLButtonElement;
   private readonly form: HTMLElement;
+  private readonly told = alertLine("break-failure");
+  private asked = "";
 
   constructor(
     private readonly state: StepperState,
@@ -58,8 +61,15 @@ export class Breaks {
       [h("strong", {}, "breakpoints")],
       this.list,
       this.form,
+      this.told,
     );
     this.fit();
+  }
+
+  /** Says what was wrong with what was typed, and gives that back to be mended; or that nothing is. */
+  fail(text: string): void {
+    if (text && this.told.hidden && this.text.value === "") this.text.value = this.asked;
+    tellAlert(this.told, text);
   }
 
   focus(): void {
@@ -102,6 +112,8 @@ export class Breaks {
       this.text.focus();
       return;
     }
-    if (this.addBreak(kind === "non_finite" ? { non_finite: true } : { [kind]: text })) this.text.value = "";
+    if (!this.addBreak(kind === "non_finite" ? { non_finite: true } : { [kind]: text })) return;
+    this.asked = text;
+    this.text.value = "";
   }
 }

@@ -5,6 +5,7 @@ import { elapsed } from "../main/waiting";
 import { button, h, svg } from "../ui/dom";
 import { formatCount } from "../ui/format";
 import type { Row } from "../wire/stepper.generated";
+import { alertLine, tellAlert } from "./alerts";
 import type { Session } from "./session";
 import { paramOf, type Shown, type StepperState } from "./view";
 
@@ -252,11 +253,17 @@ export class Crumbs {
     "data-testid": "crumbs",
   });
   private box: HTMLInputElement | null = null;
+  private readonly told = alertLine("iteration-failure");
 
   constructor(
     private readonly state: StepperState,
     private readonly toIteration: (depth: number, iteration: number) => void,
   ) {}
+
+  /** Says what was wrong with the iteration that was asked for, or that nothing is. */
+  fail(text: string): void {
+    tellAlert(this.told, text);
+  }
 
   /** The field of the innermost loop's iteration. */
   focus(): void {
@@ -293,7 +300,7 @@ export class Crumbs {
           "data-testid": "to-stop",
         }),
       );
-    this.element.replaceChildren(...parts);
+    this.element.replaceChildren(...parts, this.told);
     if (had) (this.box as HTMLInputElement | null)?.focus();
   }
 

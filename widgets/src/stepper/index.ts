@@ -116,7 +116,12 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   const tell = () => {
     const { stop } = state;
     root.setAttribute("aria-busy", String(session.since !== null));
-    const failed = session.failure;
+    const typed: Record<string, { fail(text: string): void }> = { look: values, break: breaks, to: crumbs };
+    const { failure: told } = session;
+    // What went wrong in a run is no matter of what was typed.
+    const field = told && !told.kind && typed[told.do];
+    for (const part of Object.values(typed)) part.fail(told && part === field ? told.message : "");
+    const failed = field ? null : told;
     failure.hidden = failed === null;
     failure.replaceChildren(
       ...(failed

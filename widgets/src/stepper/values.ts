@@ -2,7 +2,8 @@
 
 import { button, h, section, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
-import type { Card, Told } from "../wire/stepper.generated";
+import type { Card, Shades, Told } from "../wire/stepper.generated";
+import { alertLine, tellAlert } from "./alerts";
 import type { StepperState } from "./view";
 
 export interface ValueActions {
@@ -108,6 +109,22 @@ function figures(told: Told): HTMLElement {
   return h("div", {}, pairs.length > 0 && list(pairs, ""), counted.length > 0 && list(counted, "jv-counts"));
 }
 
+/** Which numbers the shades of a picture are. */
+function scaleOf({ low, high, of }: Shades, hasBad: boolean): HTMLElement {
+  return h(
+    "figcaption",
+    { class: "jv-scale", title: `${of}, from dark to light` },
+    h(
+      "div",
+      {},
+      h("span", {}, number(low)),
+      high > low && h("span", { class: "jv-shades", "aria-hidden": "true" }),
+      high > low && h("span", {}, number(high)),
+    ),
+    hasBad && h("div", { class: "jv-not-finite" }, "not finite"),
+  );
+}
+
 /** An array: in figures, its histogram, and its numbers or a picture. */
 function toldElement(told: Told): HTMLElement {
   const bars = histogram(told);
@@ -137,6 +154,7 @@ function toldElement(told: Told): HTMLElement {
             title: `${picture.of}: dark ${number(picture.low)}, light ${number(picture.high)}, red not finite`,
             style: picture.rows === 1 ? "" : `aspect-ratio:${picture.columns}/${picture.rows}`,
           }),
+          scaleOf(picture, told.finite < told.size),
         ),
     ),
     figures(told),
@@ -156,6 +174,8 @@ export class Values {
   });
   private readonly names = h("datalist", {});
   readonly box: HTMLInputElement;
+  private readonly told = alertLine("look-failure");
+  private asked = "";
 
   constructor(
     private readonly state: StepperState,
@@ -173,26 +193,35 @@ export class Values {
       list: this.names.id,
       onkeydown: (event: KeyboardEvent) => {
         if (event.key !== "Enter" || this.box.value.trim() === "") return;
-        actions.look(this.box.value.trim());
+        this.asked = this.box.value.trim();
+        actions.look(this.asked);
         this.box.value = "";
       },
     });
     this.element = section(
       { class: "jv-pane jv-values", "aria-label": "values", "data-testid": "values" },
       [h("strong", {}, "value"), h("span", { class: "jv-space" }), this.box, this.names],
+      this.told,
       this.body,
     );
   }
 
+  /** Says what was wrong with the name that was typed, and gives it back to be mended; or that nothing is. */
+  fail(text: string): void {
+    if (text && this.told.hidden && this.box.value === "") this.box.value = this.asked;
+    tellAlert(this.told, text);
+  }
+
   update(): void {
     const { stop, program } = this.state;
-    const { results, operands, looked, more } = stop;
+    const { results, operands, looked, more, recomputed } = stop;
     const first = stop.ranAt.length > 0 || operands.length > 0 || stop.index > 0;
     const title = first ? (results.length === 1 ? "result" : "results") : "inputs";
     const scrolled = this.body.scrollTop;
     this.body.replaceChildren(
-      ...this.group(title, results, more[0], "results"),
       ...this.group("looked at", looked, [], "looked"),
+      ...(recomputed ? [h("p", { class: "jv-tag is-again", "data-testid": "recomputed" }, recomputed)] : []),
+      ...this.group(title, results, more[0], "results"),
       ...this.group(operands.length === 1 ? "operand" : "operands", operands, more[1], "operands"),
       ...(results.length + looked.length === 0 ? [h("p", { class: "jv-message" }, "No values here.")] : []),
     );
@@ -232,7 +261,7 @@ export class Values {
     const plain = name.replace(/\[.*$/, "");
     const hue = /^[a-z]+$/.test(plain) ? `jv-variable jv-hue-${this.state.hue(stage, plain)}` : "";
     const bytes = value && !value.note ? bytesOf(value) : "";
-    const label = this.label(stage, plain);
+    const label = this.label(stage, plain) || card.label;
     return h(
       "article",
       { class: "jv-value-card", "data-testid": "value-card", "data-name": name, "aria-label": name },

@@ -102,13 +102,14 @@ export interface Told {
   picture?: Shades;
 }
 
-/** A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there. */
+/** A value; beside it, of a cotangent the value that it is the cotangent of, and of a value its cotangent, or why that is not there. `label` says what an input of a loop's body is: 'carry', 'of this iteration' or 'same in every iteration'. */
 export interface Card {
   name: string;
   stage: string;
   value?: Told;
   error?: string;
   of?: string;
+  label?: string;
   other?: Told | string;
   isCotangent?: boolean;
 }
@@ -134,6 +135,7 @@ export interface Stop {
   at: Call[];
   ranAt: Call[];
   taken: Record<string, number>;
+  recomputed: string;
   results: Card[];
   operands: Card[];
   more: [string[], string[]];
@@ -145,8 +147,9 @@ export interface Stop {
   said: string;
 }
 
-/** What went wrong in the last move. */
+/** What went wrong in the last move, and which that was: what is asked for. */
 export interface Failure {
+  do: string;
   kind: string;
   message: string;
 }

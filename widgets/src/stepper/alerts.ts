@@ -1,0 +1,13 @@
+/** What went wrong, in a line beside the field where it was typed. */
+
+import { h } from "../ui/dom";
+
+export function alertLine(id: string): HTMLElement {
+  return h("p", { class: "jv-told-note is-bad jv-typed", role: "alert", "data-testid": id, hidden: true });
+}
+
+/** Shows a text there, or nothing. */
+export function tellAlert(line: HTMLElement, text: string): void {
+  if (line.textContent !== text) line.textContent = text;
+  line.hidden = text === "";
+}
