@@ -14,6 +14,8 @@ export class Camera {
   size: readonly [number, number, number] = [0, 0, 1];
   /** Whether somebody has moved since all of it was first shown. */
   isMoved = false;
+  /** Whether it shows all of the drawing because somebody asked for that. */
+  isFitted = false;
   private isGone = false;
 
   constructor(private readonly changed: () => void) {}
@@ -36,10 +38,18 @@ export class Camera {
     return [(x - this.view.x) / this.view.scale, (y - this.view.y) / this.view.scale];
   }
 
-  /** What is first seen of a drawing. */
-  open(width: number, height: number): void {
-    this.view = opening({ x: 0, y: 0, width, height }, this.size[0], this.size[1]);
-    this.isMoved = false;
+  /** What is first seen of a drawing: all of it, or it from a box on. */
+  open(width: number, height: number, from?: Box): void {
+    this.view = opening({ x: 0, y: 0, width, height }, this.size[0], this.size[1], from);
+    this.isMoved = this.isFitted = false;
+  }
+
+  /** Another size, with what is in the middle in the middle. */
+  resize(size: readonly [number, number, number]): void {
+    const [width, height] = this.size;
+    this.size = size;
+    const { scale, x, y } = this.view;
+    this.view = { scale, x: x + (size[0] - width) / 2, y: y + (size[1] - height) / 2 };
   }
 
   zoom(factor: number, x = this.size[0] / 2, y = this.size[1] / 2): void {
@@ -57,7 +67,12 @@ export class Camera {
   }
 
   fit(width: number, height: number): void {
-    this.go(fitted({ x: 0, y: 0, width, height }, this.size[0], this.size[1]));
+    this.go(fitted({ x: 0, y: 0, width, height }, this.size[0], this.size[1]), true);
+  }
+
+  /** The same at once. */
+  fitNow(width: number, height: number): void {
+    this.view = fitted({ x: 0, y: 0, width, height }, this.size[0], this.size[1]);
   }
 
   /** Shows some boxes as large as they can be. */
@@ -98,14 +113,16 @@ export class Camera {
   private set(view: View): void {
     this.view = view;
     this.isMoved = true;
+    this.isFitted = false;
     this.changed();
   }
 
   /** Moves there; at once for those who want no motion. */
-  private go(view: View): void {
+  private go(view: View, isFit = false): void {
     const from = this.view;
     if (!globalThis.matchMedia?.("(prefers-reduced-motion: no-preference)").matches) {
       this.set(view);
+      this.isFitted = isFit;
       return;
     }
     const start = performance.now();
@@ -113,6 +130,7 @@ export class Camera {
       if (this.isGone) return;
       const share = Math.min(1, (performance.now() - start) / MOVE);
       this.set(between(from, view, 1 - (1 - share) ** 3));
+      this.isFitted = isFit;
       if (share < 1) requestAnimationFrame(step);
     };
     step();

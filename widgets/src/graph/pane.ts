@@ -257,22 +257,22 @@ export class GraphPane {
 
   private resize(size: [number, number, number]): void {
     const isFirst = !this.camera.isSized;
-    this.camera.size = size;
+    this.camera.resize(size);
     const [width, height, pixels] = size;
     this.canvas.width = Math.round(width * pixels);
     this.canvas.height = Math.round(height * pixels);
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
-    if (isFirst) {
-      this.drawMap();
-      this.showFirst();
-    }
+    if (isFirst) this.drawMap();
+    // What nobody has moved is shown anew, as is what shows all; else the middle stays.
+    if (this.drawing && this.camera.isFitted) this.camera.fitNow(this.drawing.width, this.drawing.height);
+    else if (isFirst || !this.camera.isMoved) this.showFirst();
     this.request();
   }
 
   private showFirst(): void {
     if (!this.drawing || !this.camera.isSized) return;
-    this.camera.open(this.drawing.width, this.drawing.height);
+    this.camera.open(this.drawing.width, this.drawing.height, this.drawing.largest());
     if (this.state.selection.rows.size > 0) this.onSelection();
   }
 

@@ -1,15 +1,18 @@
 /** A scene and where it stands, with what it takes to find what is in sight of it, or under the pointer. */
 
 import { pointsAlong } from "../layout/curves";
-import type { Tree } from "../layout/hierarchy";
+import { STAGE, type Tree } from "../layout/hierarchy";
 import type { Scene } from "../layout/scene";
 import { OPEN, type Positions } from "../layout/shape";
 import { pills, type Row, rowHeight, rowOf, SIZES, type Stub, stubsWidth } from "../layout/stubs";
+import type { Box } from "./view";
 
 /** Widths of edges at full size, by how many bytes go along. */
 export const WIDTHS = [1, 1.4, 2, 2.8, 3.8];
 /** Fewer bytes than this get no more than a share of the widths, however few the others have. */
 const MANY_BYTES = 2 ** 16;
+/** A box with this share of the equations is what a graph is shown from. */
+const MOST = 0.3;
 /** What is between the edge of a card and its ports. */
 const INSET = 8;
 
@@ -85,6 +88,24 @@ export class Drawing {
   }
   get height(): number {
     return this.at.height[0] ?? 0;
+  }
+
+  /** The outermost box that holds most of the equations, if one does. */
+  largest(): Box | undefined {
+    const { at, scene, tree } = this;
+    const { parent, kind } = scene.shape;
+    const count = (b: number) => tree.count[scene.node[b]!]!;
+    let all = 0;
+    let most = -1;
+    for (let b = 1; b < parent.length; b++) {
+      // Of several stages the boxes of each.
+      const isOuter = parent[b] === 0 || tree.kind[scene.node[parent[b]!]!] === STAGE;
+      if (!isOuter || kind[b]! > OPEN || tree.kind[scene.node[b]!] === STAGE) continue;
+      all += count(b);
+      if (most < 0 || count(b) > count(most)) most = b;
+    }
+    if (most < 0 || count(most) < MOST * all) return undefined;
+    return { x: at.x[most]!, y: at.y[most]!, width: at.width[most]!, height: at.height[most]! };
   }
 
   /** Which of the widths an edge has. */

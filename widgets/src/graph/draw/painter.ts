@@ -8,6 +8,7 @@ import { HEADER, IN, OPEN, OUT } from "../layout/shape";
 import { pills, rowHeight, SIZES, type Stub, shortened } from "../layout/stubs";
 import type { Drawing, Part } from "./drawing";
 import { Edges } from "./edges";
+import { NAME, type Name, placed, write } from "./names";
 import { inkOn, type Palette, viridis } from "./palette";
 import type { View } from "./view";
 
@@ -32,8 +33,10 @@ export interface Colouring {
 }
 
 /** Below these sizes on the screen, in pixels, is not drawn: an open box's inside, text, a pill. */
-const LEAST_INSIDE = 10;
+const LEAST_INSIDE = 26;
 const LEAST_TEXT = 5.4;
+/** A closed box within another one has a name from this height on. */
+const LEAST_NAMED = 8;
 const LEAST_PILL = 4;
 /** Below this scale edges are not drawn. */
 const LEAST_EDGES = 0.05;
@@ -63,17 +66,22 @@ class Frame {
   /** What of the world is in sight. */
   private readonly part: Part;
   private font = "";
+  /** Whether names would be too small to be read with their boxes, and these names. */
+  private readonly isSmall: boolean;
+  private readonly names: Name[] = [];
 
   constructor(
     private readonly drawing: Drawing,
     private readonly ctx: CanvasRenderingContext2D,
     private readonly view: View,
-    [width, height]: readonly [number, number],
+    private readonly size: readonly [number, number],
     private readonly palette: Palette,
     private readonly colouring: Colouring,
     private readonly marks: Marks,
   ) {
     const { scale, x, y } = view;
+    const [width, height] = size;
+    this.isSmall = 12 * scale < NAME;
     this.part = [-x / scale, -y / scale, (width - x) / scale, (height - y) / scale];
     const { from, to } = drawing.scene.shape;
     const { at, hover, hoverEdge } = marks;
@@ -89,6 +97,7 @@ class Frame {
     this.frames(0, 0);
     this.edges.stroke(this.ctx, this.palette);
     for (const [k, b] of this.boxes.entries()) this.box(b, this.depths[k]!);
+    write(this.ctx, placed(this.names, ...this.size), this.palette);
   }
 
   private frames(level: number, depth: number): void {
@@ -112,7 +121,7 @@ class Frame {
     ctx.strokeStyle = palette.line;
     ctx.lineWidth = 1;
     ctx.stroke();
-    if (Math.min(width, height) >= LEAST_INSIDE) this.frames(b, depth + 1);
+    if (height >= LEAST_INSIDE) this.frames(b, depth + 1);
   }
 
   private ground(depth: number): string {
@@ -136,7 +145,7 @@ class Frame {
     this.ctx.globalAlpha = this.isDimmed(b) && kind !== OPEN ? 0.16 : 1;
     if (kind === IN || kind === OUT) this.port(b, x, y, width, height);
     else if (kind === OPEN) this.header(b, depth, x, y, width, height);
-    else this.closed(b, x, y, width, height);
+    else this.closed(b, depth, x, y, width, height);
     this.ctx.globalAlpha = 1;
   }
 
@@ -184,10 +193,13 @@ class Frame {
   private header(b: number, depth: number, x: number, y: number, width: number, height: number): void {
     const { ctx, palette, drawing } = this;
     const { scale } = this.view;
-    if (Math.min(width, height) < LEAST_INSIDE) return;
     this.outline(b, x, y, width, height, 6 * scale);
-    this.rows(b);
-    if (13 * scale < LEAST_TEXT) return;
+    if (height >= LEAST_INSIDE) this.rows(b);
+    if (this.isSmall) {
+      const text = `▾ ${drawing.tree.name(drawing.scene.node[b]!)}`;
+      this.name(b, depth, { text, x, y, width, height, isOpen: true, ink: palette.text });
+      return;
+    }
     const [title, line] = labels(drawing.tree, drawing.scene.node[b]!);
     const middle = y + (HEADER * scale) / 2;
     const text = `▾ ${shortened(title)}`;
@@ -211,7 +223,7 @@ class Frame {
     ctx.fillText(line, x + used + 14 * scale, middle);
   }
 
-  private closed(b: number, x: number, y: number, width: number, height: number): void {
+  private closed(b: number, depth: number, x: number, y: number, width: number, height: number): void {
     const { ctx, palette, drawing, colouring, marks } = this;
     const { scene, tree } = drawing;
     const { scale } = this.view;
@@ -222,12 +234,19 @@ class Frame {
     const role = row >= 0 ? colouring.role(row) : "primal";
     const roleColour = palette.roles[role] ?? palette.dim;
     const fill = lit ? palette[LIT[lit]] : share === null ? palette.background : viridis(share);
+    const ink = lit || share === null ? palette.text : inkOn(share);
+    const [left, wide] = drawing.card(b);
+    if (this.isSmall && (depth === 0 || height >= LEAST_NAMED)) {
+      const more = tree.kind[node] === REPEAT ? ` ×${tree.children[node]!.length}` : "";
+      const text = (tree.canOpen(node) ? "▸ " : "") + tree.name(node) + more;
+      const place = { x: left * scale + this.view.x, y, width: wide * scale, height };
+      this.name(b, depth, { text, ...place, isOpen: false, ink });
+    }
     if (height < 3) {
       ctx.fillStyle = share === null && !lit ? roleColour : fill;
       ctx.fillRect(x, y, Math.max(1, width), Math.max(0.8, height));
       return;
     }
-    const [left, wide] = drawing.card(b);
     const [cx, cw] = [left * scale + this.view.x, wide * scale];
     const gap = SIZES.gap * scale;
     const [before, after] = [scene.before.get(b), scene.after.get(b)];
@@ -260,8 +279,7 @@ class Frame {
     }
     this.outline(b, cx, y, cw, height, radius);
     this.rows(b);
-    if (12 * scale < LEAST_TEXT) return;
-    const ink = lit || share === null ? palette.text : inkOn(share);
+    if (this.isSmall) return;
     const top = y + rowHeight(scene.taken.get(b)) * scale;
     const [title, line] = labels(tree, node);
     ctx.textAlign = "left";
@@ -303,6 +321,11 @@ class Frame {
       ctx.fillStyle = lit || byRole ? palette.hit : ink;
       ctx.fillText(`${hits} hits`, right, y + 24.5 * scale);
     }
+  }
+
+  /** Asks for the name of a box, unless that is dimmed. */
+  private name(b: number, depth: number, name: Omit<Name, "depth">): void {
+    if (!this.isDimmed(b)) this.names.push({ ...name, depth });
   }
 
   private outline(b: number, x: number, y: number, width: number, height: number, radius: number): void {

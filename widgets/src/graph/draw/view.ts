@@ -44,15 +44,21 @@ export function fitted(box: Box, width: number, height: number, margin = 24, mos
   };
 }
 
-/** What is first seen: all of it if that can be read, else its beginning. */
-export function opening(box: Box, width: number, height: number, margin = 20): View {
+/** What is first seen: all of it if that can be read, else it from a box on, with a little of what is above that. */
+export function opening(box: Box, width: number, height: number, from: Box = box, margin = 20): View {
   const all = fitted(box, width, height, margin);
   if (all.scale >= READABLE) return all;
   const scale = Math.min(0.9, Math.max(READABLE, (width - 2 * margin) / Math.max(1, box.width)));
+  /** Where it begins on the screen: a part of it at `want`, but with no more beside it than need be. */
+  const along = (start: number, size: number, room: number, at: number, want: number) => {
+    if (size * scale + 2 * margin <= room) return (room - size * scale) / 2 - start * scale;
+    const [least, most] = [room - margin - (start + size) * scale, margin - start * scale];
+    return Math.min(most, Math.max(least, want - at * scale));
+  };
   return {
     scale,
-    x: (width - box.width * scale) / 2 - box.x * scale,
-    y: margin - box.y * scale,
+    x: along(box.x, box.width, width, from.x + from.width / 2, width / 2),
+    y: along(box.y, box.height, height, from.y, from === box ? margin : Math.min(height / 4, 60)),
   };
 }
 

@@ -1,0 +1,67 @@
+import { expect, test } from "vitest";
+import { Camera } from "../src/graph/camera";
+import { Drawing } from "../src/graph/draw/drawing";
+import { opening, READABLE } from "../src/graph/draw/view";
+import { REPEAT, Tree } from "../src/graph/layout/hierarchy";
+import { placeAll } from "../src/graph/layout/place";
+import { sceneOf } from "../src/graph/layout/scene";
+import { layers, modelOf, type Program } from "./graphs";
+
+const WORLD = { x: 0, y: 0, width: 500, height: 4000 };
+
+function camera(width = 600, height = 400): Camera {
+  const made = new Camera(() => {});
+  made.resize([width, height, 1]);
+  return made;
+}
+
+test("what nobody has moved begins at the box that it is to begin at, with a little above it", () => {
+  const { scale, y } = opening(WORLD, 600, 400, { x: 200, y: 1000, width: 100, height: 50 });
+  expect(scale).toBeGreaterThanOrEqual(READABLE);
+  const top = 1000 * scale + y;
+  expect(top).toBeGreaterThan(0);
+  expect(top).toBeLessThan(200);
+  // The end of it is no reason to leave half of the pane empty.
+  const last = opening(WORLD, 600, 400, { x: 200, y: 3900, width: 100, height: 50 });
+  expect(4000 * last.scale + last.y).toBeCloseTo(400 - 20);
+  // What can be read as a whole is shown as a whole.
+  const small = { x: 0, y: 0, width: 300, height: 200 };
+  expect(opening(small, 600, 400, { x: 0, y: 150, width: 10, height: 10 })).toEqual(opening(small, 600, 400));
+});
+
+test("another size of the pane keeps in the middle what is there", () => {
+  const made = camera();
+  made.lookAt(120, 340);
+  made.resize([300, 900, 1]);
+  const [x, y] = made.world(150, 450);
+  expect(x).toBeCloseTo(120);
+  expect(y).toBeCloseTo(340);
+});
+
+test("all of it stays in sight until somebody moves", () => {
+  const made = camera();
+  made.fit(WORLD.width, WORLD.height);
+  expect(made.isFitted).toBe(true);
+  made.pan(3, 0);
+  expect(made.isFitted).toBe(false);
+});
+
+function drawingOf(program: Program): Drawing {
+  const tree = new Tree(modelOf({ primal: program }), [0]);
+  const scene = sceneOf(tree, () => false);
+  return new Drawing(tree, scene, placeAll(scene.shape));
+}
+
+test("the largest box is the one with most of the equations, if there is one", () => {
+  const drawing = drawingOf(layers(8));
+  const { tree, scene, at } = drawing;
+  const box = scene.boxOf[tree.kind.indexOf(REPEAT)]!;
+  expect(drawing.largest()).toEqual({
+    x: at.x[box],
+    y: at.y[box],
+    width: at.width[box],
+    height: at.height[box],
+  });
+  const chain = Array.from({ length: 12 }, (_, i) => ({ text: `x${i + 1} = sin x${i}` }));
+  expect(drawingOf({ inputs: ["x0"], equations: chain, results: ["x12"] }).largest()).toBeUndefined();
+});
