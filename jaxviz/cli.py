@@ -161,6 +161,11 @@ def _parser() -> argparse.ArgumentParser:
     found = command("memory", "deriving", _report(Request.memory), "the memory of the gradient over time, as modelled")
     _of_report(found, policies=True)
     found.add_argument("--xla", "-x", action="store_true", help="also compile it, and say what XLA takes")
+    found.add_argument(
+        "--beside",
+        action="store_true",
+        help="also compile it, and show both on one axis and what differs at their peaks",
+    )
     found = command(
         "compiled-memory",
         "compiling",

@@ -10,6 +10,7 @@ from typing import Any
 
 _PLACES = {
     "residuals of a derivation": "jaxviz.features.residuals.residual_set:find_residuals",
+    "model beside the compiled memory": "jaxviz.features.compiled_memory.beside:beside",
     "picture of a derivation": "jaxviz.features.draw.drawing:draw",
     "report of a jitted function": "jaxviz.features.compilations.compiled:report_compiled",
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",

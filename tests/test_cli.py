@@ -170,6 +170,17 @@ def test_two_compilations(run, tmp_path):
     assert json.loads(out)["before"]["peak_nbytes"] == before.peak_nbytes
 
 
+def test_the_model_beside_the_compiled_program(run, tmp_path):
+    status, out, _ = run("memory", "loss", *CALL, "--beside")
+    assert status == 0
+    assert out.startswith("gradient of `loss` in `params`: modelled peak ")
+    figure = tmp_path / "beside.svg"
+    assert run("memory", "loss", *CALL, "--beside", "--plot", str(figure))[0] == 0
+    assert "modelled and compiled" in figure.read_text()
+    status, _, err = run("memory", "loss", *CALL, "--beside", "--compare", "dots_saveable")
+    assert (status, "give one of them" in err) == (2, True)
+
+
 def test_source_text_stays_out_of_files(run, tmp_path):
     path = tmp_path / "x.dot"
     run("explore", "loss", *CALL, "--dot", str(path))

@@ -18,6 +18,12 @@ ROOM_IN_SENTENCE = 44
 """The same for a name within a sentence about another value."""
 
 
+class OwnName(str):
+    """A name that jaxviz gives with `checkpoint_name`, to have a value saved, and that reports pass over."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Naming:
     """The names of what a function's gradient computes.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from jaxviz import higher_order
-from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE, Naming, OwnName
 from jaxviz.analysis.walk import Source, Tracer, defined_at, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.ir import compat
@@ -76,7 +76,7 @@ class Site:
         equation = source.equation
         if equation is None:
             return self.operand(source.atom)
-        if equation.primitive is compat.name_p:
+        if equation.primitive is compat.name_p and not isinstance(equation.params["name"], OwnName):
             where = f" in {self.place(source)}" if source.within else ""
             return f"checkpoint_name {equation.params['name']!r}{where}"
         named = self.naming.name(equation, source.within, source.place)

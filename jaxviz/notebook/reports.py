@@ -10,6 +10,7 @@ import jax
 
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.features.compiled_memory.beside import MemoryBeside
 from jaxviz.features.compiled_memory.reading import compiled_memory
 from jaxviz.features.compiled_memory.report import CompiledMemory
 from jaxviz.features.cost.report import format_flops
@@ -58,14 +59,17 @@ class Request:
         """What the gradient keeps."""
         return self.compared() if self.options.compare is not None else residuals(self.under_policy())
 
-    def memory(self) -> MemoryTimeline | MemoryComparison:
-        """Its memory over time."""
+    def memory(self) -> MemoryTimeline | MemoryBeside | MemoryComparison:
+        """Its memory over time; beside the compiled program's, where that is asked for."""
+        beside = getattr(self.options, "beside", False)
         if self.options.compare is not None:
+            if beside:
+                raise CallError("--beside shows one compiled program, and --compare several policies; give one of them")
             return MemoryComparison(self.compared(), self.options.xla)
         timeline = memory(self.under_policy())
         if self.options.xla:
             self.say(wrapped(timeline.compare()))
-        return timeline
+        return timeline.beside() if beside else timeline
 
     def compiled_memory(self) -> CompiledMemory:
         """The memory of the compiled gradient."""

@@ -120,6 +120,7 @@ def curve(
     caption: str,
     peak: str,
     notes: Sequence[str] = (),
+    other: tuple[Sequence[float], int, str] | None = None,
 ) -> str:
     """Bytes over the steps of a forward and a backward pass, stacked by kind, the highest step marked; '' where there is none.
 
@@ -130,12 +131,13 @@ def curve(
       caption: what is shown.
       peak: what is said of the highest step.
       notes: lines below the legend, which has the bytes of each kind at the peak.
+      other: the same of another program with steps of its own, drawn as a line: its bytes, the first step of its backward pass, and what it is.
     """
     totals = [sum(s) for s in steps]
     if not totals or not max(totals):
         return ""
-    top = max(totals)
-    highest = totals.index(top)
+    top = max([*totals, *(other[0] if other else ())])
+    highest = totals.index(max(totals))
     # Of steps that share a column of pixels the highest is drawn, so that the peak is among them.
     n = min(len(steps), 320)
     spans = [(i * len(steps) // n, (i + 1) * len(steps) // n) for i in range(n)]
@@ -156,6 +158,9 @@ def curve(
         below = above
     drawn.append(_line(0, y0 + tall, wide, y0 + tall))
     middle = x_of(next((i for i, span in enumerate(spans) if span[0] >= turn), n))
+    if other:
+        drawn.append(_stepped(other[0], other[1], middle, wide, y_of))
+        notes = (f"─ {other[2]}", *notes)
     y = y0 + tall + 15
     passes = [(0.0, middle, "forward"), (middle, wide, "backward")]
     for start, end, name in passes:
@@ -169,8 +174,8 @@ def curve(
     half = _COLUMN * columns(said) / 2
     drawn += [
         _text(min(max(x, half), WIDTH - half), 33, said, "middle"),
-        f'<circle cx="{x:.1f}" cy="{y0:.1f}" r="3.5" fill="currentColor"/>',
-        _line(x, 37, x, y0),
+        f'<circle cx="{x:.1f}" cy="{y_of(totals[highest]):.1f}" r="3.5" fill="currentColor"/>',
+        _line(x, 37, x, y_of(totals[highest])),
     ]
     alive = [(f"{k} {format_bytes(int(v))}", k) for v, k in zip(steps[highest], kinds, strict=True) if v]
     keys, y = _legend(sorted(alive, key=lambda a: -steps[highest][kinds.index(a[1])]), y + 10)
@@ -180,6 +185,18 @@ def curve(
         y += _LINE
     there = ", ".join(text for text, _ in alive)
     return _svg(caption, f", over {counted(len(steps), 'step')}: {peak}, of it {there}", y + 4, drawn)
+
+
+def _stepped(totals: Sequence[float], turn: int, middle: float, wide: float, y_of: Callable[[float], float]) -> str:
+    """Bytes over the steps of a program as a line, each pass as wide as it is given room."""
+    corners = []
+    for part, start, end in ((totals[:turn], 0.0, middle), (totals[turn:], middle, wide)):
+        n = min(len(part), max(1, int(end - start)))
+        for i in range(n):
+            y = y_of(max(part[i * len(part) // n : (i + 1) * len(part) // n]))
+            corners += [f"{start + (end - start) * (i + d) / n:.1f} {y:.1f}" for d in (0, 1)]
+    path = "L".join(corners)
+    return f'<path d="M{path}" fill="none" stroke="currentColor" stroke-width="1.5"/>' if corners else ""
 
 
 def timeline(rows: Sequence[tuple[str, float, Sequence[tuple[str, float]]]], caption: str, most: int = 8) -> str:

@@ -143,6 +143,7 @@ REPORTS = {
     "residuals": lambda: jaxviz.residuals(f, X),
     "memory": lambda: jaxviz.memory(f, X),
     "compiled_memory": lambda: jaxviz.compiled_memory(f, X),
+    "memory beside compiled_memory": lambda: jaxviz.memory(f, X).beside(),
     "change of compiled_memory": lambda: jaxviz.compiled_memory(f, X).compare(jaxviz.compiled_memory(jnp.sin, X)),
     "cost": lambda: jaxviz.cost(f, X),
     "timings": lambda: jaxviz.cost(f, X).measure(1),

@@ -407,7 +407,7 @@ class Attribution:
         plain = (
             u
             for u in readers
-            if u.opcode not in (*_COPIES, "tuple", "get-tuple-element", "while", "call", "conditional")
+            if u.opcode not in (*_COPIES, "bitcast", "tuple", "get-tuple-element", "while", "call", "conditional")
         )
         return maker.opcode not in ("while", "parameter") and any(number in self.places.numbers(u) for u in plain)
 

@@ -73,7 +73,7 @@ class MemoryChange(Report):
         """What came, went, grew or shrank, the most bytes first; the sum is the difference of `reserved_nbytes`."""
         found = [
             Change(a, b, self._why(a, b))
-            for a, b in _paired(self.before.at_peak, self.after.at_peak)
+            for a, b in paired(self.before.at_peak, self.after.at_peak)
             if a is None or b is None or (a.nbytes, a.kind) != (b.nbytes, b.kind)
         ]
         return tuple(sorted(found, key=lambda c: -abs(c.nbytes)))
@@ -95,9 +95,9 @@ class MemoryChange(Report):
         """What changes the peak most, of what changes it in the direction in which it went: all rows about one value, or with one reason of XLA's."""
         of_name: dict[Hashable, list[Change]] = {}
         for c in self.changes:
-            if c.row.kind not in _BY_THEMSELVES:
+            if c.row.kind not in BY_THEMSELVES:
                 of_xla = c.row.is_own and c.why and c.why == c.row.why
-                of_name.setdefault((c.kind, c.why) if of_xla else _name(c.row), []).append(c)
+                of_name.setdefault((c.kind, c.why) if of_xla else name_of(c.row), []).append(c)
         up = 1 if sum(c.nbytes for c in self.changes) >= 0 else -1
         most = max(of_name.values(), key=lambda cs: up * sum(c.nbytes for c in cs), default=[])
         if up * sum(c.nbytes for c in most) <= 0:
@@ -117,7 +117,7 @@ class MemoryChange(Report):
             return said
         first = self.largest[0]
         where = f" ({short_location(first.row.location)})" if first.row.location is not None else ""
-        others = len({_name(c.row) for c in self.largest}) - 1
+        others = len({name_of(c.row) for c in self.largest}) - 1
         more = f" and {counted(others, 'other')}" if others else ""
         because = f": {first.why}" if first.why else ""
         most = sum(c.nbytes for c in self.largest)
@@ -194,7 +194,7 @@ class MemoryChange(Report):
             if lost:
                 return f"it has memory of its own now: before it took that of {_codes(lost)}, whose donation no longer takes"
             return ""
-        earlier, fused = _same_in(self.before.values, b), _same_in(self.before.fused, b)
+        earlier, fused = same_in(self.before.values, b), same_in(self.before.fused, b)
         if b.kind == "residual":
             because = _because(b)
             if fused is not None and fused.kind == "recomputed":
@@ -220,7 +220,7 @@ class MemoryChange(Report):
         if a.kind == "result":
             taken = [h.what for h in self.after.at_peak if h.donated_to and h.type == a.type]
             return f"it takes the memory of {_codes(taken)}, which is donated" if taken else ""
-        later, fused = _same_in(self.after.values, a), _same_in(self.after.fused, a)
+        later, fused = same_in(self.after.values, a), same_in(self.after.fused, a)
         if a.kind == "residual":
             if fused is not None and fused.kind == "recomputed":
                 return "it is no longer saved, but recomputed"
@@ -261,34 +261,34 @@ def _said(kind: str) -> str:
 _RANGE = re.compile(r"\d+…\d+")
 
 
-def _name(held: Held) -> str:
+def name_of(held: Held) -> str:
     """What a row is about, without the numbers of layers, of which another program may have more."""
     return pattern(_RANGE.sub("0", held.what))
 
 
 def _made(held: Held) -> str:
     """The same by what first makes the value, whatever it is called."""
-    return pattern(_RANGE.sub("0", held.expression)) if held.expression else _name(held)
+    return pattern(_RANGE.sub("0", held.expression)) if held.expression else name_of(held)
 
 
 def _line(location: Location | None) -> Hashable:
     return (location.function, location.line) if location is not None else None
 
 
-_BY_THEMSELVES = ("padding", "unused", "constant")
+BY_THEMSELVES = ("padding", "unused", "constant")
 """Kinds of rows that are about no value, or about one among others of the same name."""
 _KEYS: tuple[Callable[[Held], Hashable], ...] = (
-    lambda h: (h.kind, _name(h), h.type, _line(h.location)),
-    lambda h: (h.kind, _name(h), h.type),
-    lambda h: None if h.kind in _BY_THEMSELVES else (_name(h), h.type),
-    lambda h: None if h.kind in _BY_THEMSELVES else (h.kind, _name(h)),
-    lambda h: None if h.kind in _BY_THEMSELVES else _name(h),
-    lambda h: None if h.kind in _BY_THEMSELVES else _made(h),
+    lambda h: (h.kind, name_of(h), h.type, _line(h.location)),
+    lambda h: (h.kind, name_of(h), h.type),
+    lambda h: None if h.kind in BY_THEMSELVES else (name_of(h), h.type),
+    lambda h: None if h.kind in BY_THEMSELVES else (h.kind, name_of(h)),
+    lambda h: None if h.kind in BY_THEMSELVES else name_of(h),
+    lambda h: None if h.kind in BY_THEMSELVES else _made(h),
 )
 """What two rows have in common that are about one and the same, the most first. Lines move from version to version, and so do kinds and types."""
 
 
-def _paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:
+def paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Held | None, Held | None]]:
     """The rows of two programs, those that are about one and the same together."""
     left, right = list(before), list(after)
     for key in _KEYS:
@@ -309,7 +309,7 @@ def _paired(before: Sequence[Held], after: Sequence[Held]) -> Iterator[tuple[Hel
     yield from ((None, held) for held in right)
 
 
-def _same_in(rows: Sequence[Held], held: Held) -> Held | None:
+def same_in(rows: Sequence[Held], held: Held) -> Held | None:
     """The row about the same: of the same kind, and if there is none, of another one; of the same type, and if there is none, of another one."""
-    same = [h for h in rows if _name(h) == _name(held)] or [h for h in rows if _made(h) == _made(held)]
+    same = [h for h in rows if name_of(h) == name_of(held)] or [h for h in rows if _made(h) == _made(held)]
     return max(same, key=lambda h: (h.type == held.type, h.kind == held.kind, h.kind == "recomputed"), default=None)

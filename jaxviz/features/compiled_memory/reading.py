@@ -15,7 +15,7 @@ import numpy as np
 from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
 from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
-from jaxviz.analysis.training_step import step_of
+from jaxviz.analysis.training_step import TrainingStep, step_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
@@ -24,7 +24,7 @@ from jaxviz.features.compiled_memory.module import Module
 from jaxviz.features.compiled_memory.op_names import OpNames
 from jaxviz.features.compiled_memory.places import Makers, Places
 from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment, largest_first
-from jaxviz.features.memory.timeline import donated_by
+from jaxviz.features.memory.timeline import MemoryTimeline, donated_by
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
@@ -72,15 +72,25 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
         return _read_stage(f)
     derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
     step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
+    return _of_gradient(derivation, donated_by(derivation.primal)) if step is None else _of_step(step)
+
+
+def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
+    """The memory of what a modelled gradient, or training step, compiles to."""
+    step, derivation = timeline.step, timeline.derivation
     if step is None:
-        lowering = lower_gradient(derivation, donated=donated_by(derivation.primal))
-        return read_memory(
-            lowering,
-            Places(lowering),
-            derivation.gradient,
-            _names(derivation),
-            mesh_size(derivation.primal, derivation.placed),
-        )
+        return _of_gradient(derivation, timeline.donated)
+    gradients = (*step.gradients[: step.mark], derivation, *step.gradients[step.mark + 1 :])
+    return _of_step(replace(step, gradients=gradients))
+
+
+def _of_gradient(derivation: Derivation, donated: Sequence[bool]) -> CompiledMemory:
+    lowering = lower_gradient(derivation, donated=donated)
+    n_devices = mesh_size(derivation.primal, derivation.placed)
+    return read_memory(lowering, Places(lowering), derivation.gradient, _names(derivation), n_devices)
+
+
+def _of_step(step: TrainingStep) -> CompiledMemory:
     opened = step.opened()
     lowering = lower_step(step, opened, donated_by(step.traced))
     names = [f"result {i}" for i in range(len(step.traced.outvars))]

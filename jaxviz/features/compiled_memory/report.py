@@ -187,7 +187,8 @@ class CompiledMemory(Report):
         return f"peak {format_bytes(self.peak_nbytes)}{in_pass} at {self.peak_at}{where}"
 
     @property
-    def _turn(self) -> int:
+    def turn(self) -> int:
+        """The index of the first instruction of the backward pass; the number of instructions where there is none."""
         return next((i for i, m in enumerate(self.timeline) if m.is_backward), len(self.timeline))
 
     def _picture(self) -> str:
@@ -195,7 +196,7 @@ class CompiledMemory(Report):
         beside = self.argument_nbytes, self.constant_nbytes, self.result_nbytes
         largest = ", ".join(f"{h.what} {_at(h.location)}{format_bytes(h.nbytes)}" for h in self.at_peak[:3])
         return pictures.curve(
-            [(*beside, *m.nbytes[3:]) for m in self.timeline], kinds, self._turn,
+            [(*beside, *m.nbytes[3:]) for m in self.timeline], kinds, self.turn,
             f"bytes alive in the compiled {self.about}", self.peak_text, (f"largest at the peak: {largest}",),
         )  # fmt: skip
 
@@ -302,7 +303,7 @@ class CompiledMemory(Report):
             np.arange(len(totals)), totals[:, shown].T / scale, labels=[KINDS[i] for i in shown], step="mid",
             colors=[pictures.COLOURS[KINDS[i]] for i in shown],
         )  # fmt: skip
-        axes.axvline(self._turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+        axes.axvline(self.turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
         axes.plot(self.peak, self.peak_nbytes / scale, ".", color=rcParams["text.color"], markersize=6)
         axes.set_xlim(-0.5, max(len(self.timeline) - 0.5, 0.5))
         axes.set_ylim(0, 1.12 * max(self.peak_nbytes / scale, 1e-9))

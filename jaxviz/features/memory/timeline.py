@@ -17,6 +17,7 @@ from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
 from jaxviz.analysis.training_step import Passes, TrainingStep, step_function, step_of
 from jaxviz.analysis.walk import location_of
 from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.displays import display
 from jaxviz.features.memory.model import KINDS, Kind, Live, Model, Step
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.higher_order import of
@@ -37,6 +38,9 @@ from jaxviz.transforms.unopened import unopened_note
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from jaxviz.features.compiled_memory.beside import MemoryBeside
+    from jaxviz.features.compiled_memory.report import CompiledMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,21 @@ class MemoryTimeline(Report):
             )
         return f"{said} Without the checkpoints it takes {format_bytes(without)}."
 
+    def beside(self, compiled: CompiledMemory | None = None) -> MemoryBeside:
+        """The model and what XLA makes of it on one axis, and what differs at their peaks: what is fused away, merged again, copied, padded.
+
+        >>> print(jaxviz.memory(loss, params, x).beside())
+        gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, …
+
+        Args:
+          compiled: what `compiled_memory` says of the same function; None compiles it.
+
+        Raises:
+          the errors of `compiled_memory`.
+        """
+        found: MemoryBeside = display("model beside the compiled memory")(self, compiled)
+        return found
+
     @property
     def n_devices(self) -> int:
         """The number of devices that it runs on; all sizes are those on one device, as XLA's Shardy partitions the values."""
@@ -197,14 +216,14 @@ class MemoryTimeline(Report):
         return f"memory of the {self.about}{on}: modelled {peak_text(self)}: {', '.join(parts)}"
 
     @property
-    def _turn(self) -> int:
-        """The first step of the backward pass."""
+    def turn(self) -> int:
+        """The first step of the backward pass; the number of steps where there is none."""
         return next((i for i, s in enumerate(self.steps) if s.is_backward), len(self.steps))
 
     def _picture(self) -> str:
         largest = ", ".join(f"{a.what} {_at(a.location)}{format_bytes(a.nbytes)}" for a in self.alive[:3])
         return pictures.curve(
-            [s.nbytes for s in self.steps], KINDS, self._turn, f"bytes alive in the gradient of {self.function}, as modelled",
+            [s.nbytes for s in self.steps], KINDS, self.turn, f"bytes alive in the gradient of {self.function}, as modelled",
             peak_text(self), (f"largest at the peak: {largest}",),
         )  # fmt: skip
 
@@ -262,7 +281,7 @@ class MemoryTimeline(Report):
             np.arange(len(totals)), totals[:, shown].T / scale, labels=[_plural(KINDS[i]) for i in shown], step="mid",
             colors=[pictures.COLOURS[KINDS[i]] for i in shown],
         )  # fmt: skip
-        axes.axvline(self._turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
+        axes.axvline(self.turn - 0.5, color=rcParams["axes.edgecolor"], linewidth=0.8, linestyle=":")
         axes.plot(self.peak, self.peak_nbytes / scale, ".", color=rcParams["text.color"], markersize=6)
         axes.annotate(
             format_bytes(self.peak_nbytes), (self.peak, self.peak_nbytes / scale), xytext=(0, 5), textcoords="offset points",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from jaxviz.analysis.naming import OwnName
 from jaxviz.derivation import Derivation
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.regions import Region, Spot
@@ -142,14 +143,14 @@ class Form:
         names: dict[Var, str] = {}
         for part, choice in self.choices:
             for v in choice.saved:
-                name = name_of(part, v) + (ON_HOST if v in choice.offloaded else "")
+                name = OwnName(name_of(part, v) + (ON_HOST if v in choice.offloaded else ""))
                 names.update((same, name) for same in part.everywhere(v))
         return names
 
     def entering(self, name_of: Callable[[Part, Var], str]) -> dict[tuple[Spot, int], str]:
         """The same for inputs that are offloaded."""
         return {
-            (spot, k): name_of(part, part.body.invars[k]) + ON_HOST
+            (spot, k): OwnName(name_of(part, part.body.invars[k]) + ON_HOST)
             for part, choice in self.choices
             for k in part.inputs_moved(choice)
             for spot in part.spots

@@ -171,6 +171,8 @@ class RematPlan(Report):
     def verify(self) -> Verification:
         """What XLA makes of it: the gradient compiled for the default backend, as it is written and with the plan.
 
+        Where XLA does not do what the plan says, `.beside` of the result has the model beside what it compiles to.
+
         Raises:
           what compiling raises.
         """
@@ -188,9 +190,11 @@ class RematPlan(Report):
         modelled = (self.before, self.after)
         is_unrolled = bool(self.regions) and not loops
         found = Verification(self.function, jax.default_backend(), before, after, modelled, is_unrolled)
-        if found.happened or not is_unrolled:
+        if found.happened:
             return found
-        return replace(found, in_branches=compiled(put_in_branches(program)))
+        if self._trial is not None:
+            found = replace(found, beside=search.modelled(self._trial).beside())
+        return replace(found, in_branches=compiled(put_in_branches(program))) if is_unrolled else found
 
     @cached_property
     @deep_stack

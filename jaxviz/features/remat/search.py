@@ -17,7 +17,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.features.cost.counts import Cost
 from jaxviz.features.cost.parts import flops_of
 from jaxviz.features.memory.model import KINDS
-from jaxviz.features.memory.timeline import floor_of, memory, memory_of_step, peak_of, peak_of_step
+from jaxviz.features.memory.timeline import MemoryTimeline, floor_of, memory, memory_of_step, peak_of, peak_of_step
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.chunks import lengths_of_chunks
@@ -131,14 +131,18 @@ class Search:
         names = [s.name for s in self.graph.solve(limit).saved]
         return self.trial(Form((self.whole,), ((part, part.choice(names)),)))
 
+    def modelled(self, trial: Trial | None) -> MemoryTimeline:
+        """The memory over time with a plan, or as it is written."""
+        derivation = self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed)
+        return memory(derivation) if self.step is None else memory_of_step(self.step, derivation)
+
     def held(self, trial: Trial | None = None) -> str:
         """What the peak is made of: `of it 12.5 GiB arguments, 12.5 GiB results and 1.0 GiB for one value, exp (model.py:12)`.
 
         Args:
           trial: a plan; None for the function as it is written.
         """
-        derivation = self.derivation if trial is None else replace(trial.derivation, placed=self.derivation.placed)
-        timeline = memory(derivation) if self.step is None else memory_of_step(self.step, derivation)
+        timeline = self.modelled(trial)
         if not timeline.steps:
             return "nothing is computed"
         by_kind = dict(zip(KINDS, timeline.steps[timeline.peak].nbytes, strict=True))

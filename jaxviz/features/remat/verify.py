@@ -14,6 +14,7 @@ import numpy as np
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.training_step import TrainingStep, step_function
 from jaxviz.derivation import Derivation
+from jaxviz.features.compiled_memory.beside import MERGED, MemoryBeside
 from jaxviz.features.cost.report import format_flops
 from jaxviz.features.memory.timeline import donated_by
 from jaxviz.features.remat.forms import Trade
@@ -23,7 +24,7 @@ from jaxviz.ir.syntax import Program
 from jaxviz.progress import counting
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import format_bytes
+from jaxviz.report.tables import counted, format_bytes, repeated, short_location
 
 _UNDONE = 0.95
 """A plan is undone where XLA's temporaries do not fall below this share of what they were, though the model says that they do."""
@@ -61,6 +62,7 @@ class Verification(Report):
       modelled: the same as modelled.
       is_unrolled: whether the plan's checkpoints are around calls outside of any loop.
       in_branches: where XLA undoes these, the gradient with each in a branch of a `lax.cond` that is always taken; else None.
+      beside: where XLA does not do what the plan says, the model of the gradient with the plan beside what it compiles to; else None.
     """
 
     function: str
@@ -70,6 +72,7 @@ class Verification(Report):
     modelled: tuple[Trade, Trade]
     is_unrolled: bool = False
     in_branches: Compiled | None = None
+    beside: MemoryBeside | None = None
 
     @property
     def offloads(self) -> bool:
@@ -118,7 +121,9 @@ class Verification(Report):
         if self.happened or not self.offloads:
             return ()
         more = self.modelled[1].flops - self.modelled[0].flops
-        if more < 0.02 * self.before.flops:
+        if self._merged:
+            why = f"It merges what is recomputed with what was computed before{self._merged}."
+        elif more < 0.02 * self.before.flops:
             why = "So little is recomputed that its FLOPs do not tell whether it merges that with what was computed before."
         elif 2 * (self.after.flops - self.before.flops) < more:
             why = "It merges what is recomputed with what was computed before."
@@ -136,6 +141,18 @@ class Verification(Report):
             f"{format_bytes(held.temporaries)}."
         )
         return (f"{why} {instead} {loop}",)
+
+    @property
+    def _merged(self) -> str:
+        """`: 1.2 MiB at the peak are 12 × f32[16,32] of jnp.tanh(x @ w) (model.py:12) and 2 others`."""
+        rows = [c.row for c in self.beside.because(MERGED)] if self.beside is not None else []
+        if not rows:
+            return ""
+        first, others = rows[0], len(rows) - 1
+        where = f" ({short_location(first.location)})" if first.location is not None else ""
+        more = f" and {counted(others, 'other')}" if others else ""
+        of = f"{repeated(first.count, first.type)} of {first.what}{where}{more}"
+        return f": {format_bytes(sum(row.nbytes for row in rows))} at the peak are {of}"
 
     def _picture(self) -> str:
         rows = [("temporaries", self.before.temporaries, "before"), ("temporaries", self.after.temporaries, "after")]
@@ -159,6 +176,7 @@ class Verification(Report):
         return {
             **attributes(self, ("function", "backend", "happened", "offloads", "notes")), "before": what(self.before), "after": what(self.after),
             "in_branches": None if self.in_branches is None else what(self.in_branches),
+            "beside": None if self.beside is None else self.beside.to_dict(),
         }  # fmt: skip
 
 

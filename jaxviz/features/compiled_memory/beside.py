@@ -1,0 +1,238 @@
+"""The model of a gradient's memory beside what XLA makes of it: both curves on one axis, and what differs at the peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxviz.features.compiled_memory.change import Change, paired, same_in
+from jaxviz.features.compiled_memory.reading import compiled_like
+from jaxviz.features.compiled_memory.report import CompiledMemory, Held, as_code
+from jaxviz.features.memory.model import KINDS
+from jaxviz.features.memory.timeline import MemoryTimeline, peak_text
+from jaxviz.ir.boundary import api_boundary
+from jaxviz.report import pictures
+from jaxviz.report.report import Drawn, Part, Report, Table, attributes
+from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MERGED, COPIED, PADDED, FUSED = "merged again", "copied", "padded", "fused away"
+_OF_KIND = {
+    "merged": MERGED, "copy": COPIED, "layout": COPIED, "double buffer": COPIED, "offloaded": COPIED, "padding": PADDED,
+    "fusion": "XLA's own", "scratch": "XLA's own", "carried": "carried by a loop", "unused": "gaps", "constant": "constants",
+    "result": "results from the start", "not attributed": "not attributed",
+}  # fmt: skip
+"""What the compiled program alone has at its peak → why the model has not."""
+_WORDS = {
+    MERGED: "a checkpoint has it recomputed; XLA merged that with the forward pass and holds the value",
+    FUSED: "XLA computes it within a fusion, without memory",
+    "not found": "no memory of the compiled program leads back to it",
+    "inside of loops": "the model has a sum for what a loop's body takes; XLA's is in the rows below",
+    "at another time": "it is not alive at the other's peak",
+    "results from the start": "XLA sets them aside before the program runs",
+}
+"""What a reason means, where it is no repetition of it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MemoryBeside(Report):
+    """The modelled and the compiled memory of one gradient, or of one training step. See `MemoryTimeline.beside`.
+
+    Args:
+      model: as modelled, equation by equation.
+      compiled: as XLA compiled it.
+    """
+
+    model: MemoryTimeline
+    compiled: CompiledMemory
+
+    @cached_property
+    def differences(self) -> tuple[Change, ...]:
+        """What the two have at their peaks in different bytes, the most first: `before` is the model's row, `after` the compiled one's, `why` the reason.
+
+        The sum is that of the compiled program's arguments, results, constants and temporaries, gaps included, less the modelled peak.
+        """
+        found = [
+            Change(a, b, self._why(a, b))
+            for a, b in paired(self._modelled, self.compiled.at_peak)
+            if a is None or b is None or a.nbytes != b.nbytes
+        ]
+        return tuple(sorted(found, key=lambda c: -abs(c.nbytes)))
+
+    @cached_property
+    def by_reason(self) -> dict[str, int]:
+        """How many more bytes the compiled program has for each reason, the most first: fused away, merged again, copied, padded, …"""
+        sums: dict[str, int] = {}
+        for c in self.differences:
+            sums[c.why] = sums.get(c.why, 0) + c.nbytes
+        return dict(sorted(sums.items(), key=lambda pair: -abs(pair[1])))
+
+    def because(self, reason: str) -> tuple[Change, ...]:
+        """The differences for one reason, such as 'merged again'."""
+        return tuple(c for c in self.differences if c.why == reason)
+
+    @cached_property
+    def _modelled(self) -> list[Held]:
+        return [Held(a.kind, a.what, a.type, a.nbytes, a.count, a.location) for a in self.model.alive]
+
+    @cached_property
+    def _at_any_time(self) -> list[Held]:
+        return [Held(v.kind, v.what, v.type, v.nbytes, 1, v.location) for v in self.model.values]
+
+    def _why(self, a: Held | None, b: Held | None) -> str:
+        if a is None:
+            assert b is not None
+            if b.kind in _OF_KIND:
+                return _OF_KIND[b.kind]
+            return "at another time" if same_in(self._at_any_time, b) else "not in the model"
+        if b is not None:
+            return MERGED if b.kind == "merged" else "another number" if a.count != b.count else "another size"
+        if not a.type:
+            return "inside of loops"
+        if same_in(self.compiled.values, a) is not None:
+            return "at another time"
+        return FUSED if same_in(self.compiled.fused, a) is not None else "not found"
+
+    @property
+    def summary(self) -> str:
+        """gradient of `loss` in `params`: modelled peak 995.5 KiB, 930.6 KiB as XLA on cpu compiles it: 192.0 KiB fused away, 32.0 KiB copied."""
+        reasons = [f"{format_change(n)} {reason}" for reason, n in self.by_reason.items() if abs(n) >= self._least]
+        said = f": {', '.join(reasons)}" if reasons else ""
+        return (
+            f"{self.model.about}: modelled peak {format_bytes(self.model.peak_nbytes)}, {format_bytes(self.compiled.peak_nbytes)} "
+            f"as XLA on {self.compiled.compiler.backend} compiles it{said}"
+        )
+
+    @property
+    def _least(self) -> int:
+        """What is less than a hundredth of the peak is left to the table."""
+        return max(1, self.compiled.peak_nbytes // 100)
+
+    def _parts(self) -> Iterator[Part]:
+        if self.model.steps and self.compiled.timeline:
+            yield Drawn(self._curves())
+        rows = [
+            (
+                format_change(c.nbytes), c.why, repeated(c.row.count, c.row.type) if c.row.type else "",
+                short_location(c.row.location), f"{c.kind}: {as_code(c.row)}",
+            )
+            for c in self.differences
+        ]  # fmt: skip
+        heads = ("compiled", "why", "type", "line", "what")
+        yield Table(
+            heads,
+            rows,
+            "><<<<",
+            "what the compiled program has at its peak more or less than the model:",
+            more=self._more,
+        )
+        told = [f"{reason}: {_WORDS[reason]}" for reason in self.by_reason if reason in _WORDS]
+        if told:
+            yield f"{'; '.join(told)}."
+        yield f"As modelled the peak is {self._peak_of_model}; as compiled, {self.compiled.peak_text.removeprefix('peak ')}."
+
+    def _html_parts(self) -> Iterator[Part]:
+        return (part for part in self._parts() if not isinstance(part, Drawn))  # the curves are drawn there
+
+    @property
+    def _peak_of_model(self) -> str:
+        return peak_text(self.model).removeprefix("peak ")
+
+    def _more(self, shown: int) -> str:
+        rest = self.differences[shown:]
+        return f"and {counted(len(rest), 'more row')}, {format_change(sum(c.nbytes for c in rest))}"
+
+    # --- both curves on one axis --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _totals(self) -> tuple[list[int], list[int]]:
+        """The bytes alive at each step of the model, and at each instruction."""
+        beside = self.compiled.beside_nbytes
+        return [s.total for s in self.model.steps], [beside + sum(m.nbytes) for m in self.compiled.timeline]
+
+    def _curves(self, width: int = 60) -> str:
+        of_model, of_program = self._totals
+        top = max(*of_model, *of_program)
+        middle = round(width * self.model.turn / len(of_model))
+        lines = []
+        for name, totals, turn in (("model", of_model, self.model.turn), ("compiled", of_program, self.compiled.turn)):
+            parts = [_bars(totals[:turn], middle, top), _bars(totals[turn:], width - middle, top)]
+            lines.append(f"{name:9}{' '.join(filter(None, parts))}")
+        return "\n".join(lines)
+
+    def _picture(self) -> str:
+        of_program = self._totals[1]
+        if not self.model.steps or not of_program:
+            return ""
+        said = f"compiled for {self.compiled.compiler.backend}: peak {format_bytes(self.compiled.peak_nbytes)}"
+        return pictures.curve(
+            [s.nbytes for s in self.model.steps], KINDS, self.model.turn, f"bytes alive in the gradient of {self.model.function}, modelled and compiled",
+            f"modelled peak {self._peak_of_model}", other=(of_program, self.compiled.turn, said),
+        )  # fmt: skip
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The model as a stacked area and the compiled program as a line, on one axis; a `matplotlib` figure.
+
+        Each pass of the compiled program is as wide as the model's.
+
+        Args:
+          ax: the matplotlib axes to draw in; by default those of a new figure.
+        """
+        from matplotlib import rcParams
+
+        from jaxviz.report.figures import unit_of
+
+        figure = self.model.plot(ax)
+        axes = figure.axes[0] if ax is None else ax
+        of_model, of_program = self._totals
+        unit, scale = unit_of(self.model.peak_nbytes)
+        before, turn, n = self.compiled.turn, self.model.turn, len(of_model)
+        x = np.concatenate([
+            np.linspace(-0.5, turn - 0.5, before, endpoint=False), np.linspace(turn - 0.5, n - 0.5, len(of_program) - before)
+        ])  # fmt: skip
+        label = f"compiled for {self.compiled.compiler.backend}"
+        axes.step(
+            x, np.asarray(of_program) / scale, where="post", color=rcParams["text.color"], linewidth=1.2, label=label
+        )
+        axes.set_ylim(0, 1.12 * max(*of_model, *of_program, 1) / scale)
+        axes.set_ylabel(f"{unit} alive")
+        axes.set_title(
+            f"memory of {self.model.function}, modelled and compiled", loc="left", fontsize=10, parse_math=False
+        )
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8, reverse=True)
+        return figure
+
+    def to_dict(self) -> dict[str, Any]:
+        of_model, of_program = self._totals
+        return {
+            **attributes(self.model, ("function", "about")),
+            **attributes(self, ("by_reason", "differences")),
+            "modelled": {"peak_nbytes": self.model.peak_nbytes, "turn": self.model.turn, "nbytes": of_model},
+            "compiled": {
+                **attributes(self.compiled, ("peak_nbytes", "reserved_nbytes", "turn", "compiler")), "nbytes": of_program,
+            },
+        }  # fmt: skip
+
+
+def _bars(totals: Sequence[int], columns: int, top: int) -> str:
+    """So many columns of a curve in one line of text."""
+    if not totals or columns < 1:
+        return ""
+    shares = [
+        (i * len(totals) // columns, max((i + 1) * len(totals) // columns, i * len(totals) // columns + 1))
+        for i in range(columns)
+    ]
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * max(totals[a:b]) / (top + 1)))] for a, b in shares)
+
+
+@api_boundary
+def beside(model: MemoryTimeline, compiled: CompiledMemory | None = None) -> MemoryBeside:
+    """See `MemoryTimeline.beside`."""
+    return MemoryBeside(model, compiled if compiled is not None else compiled_like(model))
