@@ -230,6 +230,8 @@ def plan(subject: Subject) -> None:
     found, budget = planned(subject)
     readable(found)
     assert found.code().strip()
+    for file, text in found.written.files.items():
+        compile(text, file, "exec")
     assert found.nbytes <= budget
     applied = found.apply(subject.loss)
     kept = jaxviz.residuals(applied, *subject.args).nbytes

@@ -42,6 +42,7 @@ class Edit:
       start, end: the points; the same for what is only put in.
       text: it.
       partner: where the other bracket of a pair is: what closes is before what opens at one point, and the inner pair is inside the outer.
+      other: the text there. Two pairs around one expression are two, though they open alike.
     """
 
     file: str
@@ -49,13 +50,18 @@ class Edit:
     end: At
     text: str
     partner: At | None = None
+    other: str = ""
 
     @property
     def order(self) -> tuple[Any, ...]:
         """By place; at one place what closes, inner ones first, and then what opens, outer ones first."""
-        closes = self.partner is not None and self.partner < self.start
         other = self.partner or self.start
-        return (self.start, not closes, (-other[0], -other[1]))
+        return (self.start, not self.closes, (-other[0], -other[1]))
+
+    @property
+    def closes(self) -> bool:
+        """Whether it is the second of a pair."""
+        return self.partner is not None and self.partner < self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,13 @@ class Way:
         if not policy and self.without_policy is not None:
             return list(self.without_policy)
         argument = f", policy={policy}" if policy else ""
-        return [replace(e, text=e.text.replace("{policy}", argument).replace("{name}", policy)) for e in self.changes]
+        filled = lambda text: text.replace("{policy}", argument).replace("{name}", policy)
+        return [replace(e, text=filled(e.text), other=filled(e.other)) for e in self.changes]
 
 
 def around(file: str, start: At, end: At, before: str, after: str) -> list[Edit]:
     """A pair of brackets around an expression."""
-    return [Edit(file, start, start, before, end), Edit(file, end, end, after, start)]
+    return [Edit(file, start, start, before, end, after), Edit(file, end, end, after, start, before)]
 
 
 def edited(
@@ -134,7 +141,8 @@ def _with(
     written = "".join(e.text for e in edits)
     constants = "".join(f"{line}\n" for name, line in policies.items() if name in written)
     bound = bound_in(file, codes)
-    imports = "".join(f"{line}\n" for text, name, line in heads if text in written + constants and name not in bound)
+    needed = (line for text, name, line in heads if text in written + constants and name not in bound)
+    imports = "".join(f"{line}\n" for line in dict.fromkeys(needed))
     head = imports + (f"\n{constants}" if constants else "")
     if head:
         at = (_after_imports(tree_of(file), min(e.start for e in edits)[0]), 0)
@@ -144,8 +152,10 @@ def _with(
     offset = lambda at: starts[at[0] - 1] + at[1] if at[0] <= len(lines) else len(text)
     if lines and not lines[-1].endswith("\n") and any(e.start[0] > len(lines) for e in edits):
         text += b"\n"
+    # Of pairs around one expression the first is the innermost.
+    places = {e: i if e.closes else -i for i, e in enumerate(edits)}
     parts, reached = [], 0
-    for e in sorted(edits, key=lambda e: e.order):
+    for e in sorted(edits, key=lambda e: (*e.order, places[e])):
         start = max(offset(e.start), reached)
         parts += [text[reached:start], e.text.encode()]
         reached = max(offset(e.end), start)
