@@ -1,5 +1,6 @@
 """Training steps: with the passes of their gradients as equations they give what JAX gives, whatever stands in the place of these."""
 
+import threading
 from functools import partial
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 import jaxviz
 from jaxviz.analysis.training_step import step_function, trace_training_step
 from jaxviz.features.remat.graph import derive_like
+from jaxviz.ir import compat
 from jaxviz.ir.emit import as_function
 
 W = [0.3 * jnp.eye(4) + 0.1 * i for i in range(3)]
@@ -167,6 +169,33 @@ def test_afterwards_jax_is_as_it_was():
         trace_training_step(lambda p: (jax.grad(loss)(p, BATCH), 1 / 0), (W,), {})
     assert jax.vjp is vjp
     assert not any("gradient_pass" in str(e.primitive) for _, e in jaxviz.trace(plain)(W, W, BATCH).walk())
+
+
+def test_threads_that_overlap_leave_jax_as_it_was():
+    """The one that began first ends first, while the other still differentiates in its own way."""
+    before = jax.vjp, jax.grad(loss)(W, BATCH)
+    second_is_inside, first_has_ended = threading.Event(), threading.Event()
+    called = []
+
+    def noted(original, *args, **kwargs):
+        called.append(threading.current_thread().name)
+        return original(*args, **kwargs)
+
+    def second():
+        with compat.replaced_vjp(noted):
+            second_is_inside.set()
+            assert first_has_ended.wait(60)
+            jax.grad(loss)(W, BATCH)
+
+    thread = threading.Thread(target=second, name="second")
+    with compat.replaced_vjp(lambda original, *args, **kwargs: pytest.fail("this thread calls jax.vjp")):
+        thread.start()
+        assert second_is_inside.wait(60)
+    first_has_ended.set()
+    assert all(map(np.array_equal, jax.grad(loss)(W, BATCH), before[1]))
+    thread.join()
+    assert called == ["second"]
+    assert jax.vjp is before[0]
 
 
 def test_what_is_no_step():

@@ -293,8 +293,10 @@ def name_in_jax(file: str, function: str) -> str:
 
 _vjp_in_place: Any = jax.make_user_context()
 """What takes the place of `jax.vjp`, so that JAX keeps no trace of a function where it is another one."""
-_in_place: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("_in_place", default=())
-"""The keys of all that take its place, one in the other."""
+_in_place: contextvars.ContextVar[tuple[tuple[Callable[..., Any], Any], ...]] = contextvars.ContextVar(
+    "_in_place", default=()
+)
+"""All that takes its place in this thread, one in the other, each with its key."""
 
 
 @contextlib.contextmanager
@@ -307,27 +309,51 @@ def replaced_vjp(new: Callable[..., Any], key: Any = None) -> Iterator[None]:
       new: takes `jax.vjp` itself, and then its arguments.
       key: the same for what does the same, for which JAX then keeps its traces; by default nothing else does.
     """
-    original, thread = _api.vjp, threading.get_ident()
-    inside = False
+    stack = (*_in_place.get(), (new, object() if key is None else key))
+    token = _in_place.set(stack)
+    try:
+        with _vjp_in_place(tuple(key for _, key in stack)), _replaced:
+            yield
+    finally:
+        _in_place.reset(token)
+
+
+class _Vjp:
+    """Has `jax.vjp` ask what takes its place. Threads that overlap share that: the first puts it there, and the last takes it away."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.n_inside = 0
+        self.before: tuple[Any, Any] = (_api.vjp, jax.vjp)
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.n_inside += 1
+            if self.n_inside == 1:
+                self.before = _api.vjp, jax.vjp
+                _api.vjp = jax.vjp = _asking(_api.vjp)
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.n_inside -= 1
+            if self.n_inside == 0:
+                _api.vjp, jax.vjp = self.before
+
+
+_replaced = _Vjp()
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.vjp`, but for a thread that has something else in its place."""
 
     @functools.wraps(original)
     def vjp(*args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
-        if inside or threading.get_ident() != thread:
+        if not (stack := _in_place.get()):
             return original(*args, **kwargs)
-        inside = True
+        token = _in_place.set(stack[:-1])
         try:
-            return new(original, *args, **kwargs)
+            return stack[-1][0](vjp, *args, **kwargs)
         finally:
-            inside = False
-
-    public = jax.vjp
-    keys = (*_in_place.get(), object() if key is None else key)
-    token = _in_place.set(keys)
-    with _vjp_in_place(keys):
-        _api.vjp = jax.vjp = vjp
-        try:
-            yield
-        finally:
-            _api.vjp, jax.vjp = original, public
             _in_place.reset(token)
+
+    return vjp
