@@ -127,13 +127,18 @@ class MemoryTimeline(Report):
         return self.alive_at(self.peak)
 
     def alive_at(self, step: int) -> tuple[Alive, ...]:
-        """The values alive at a step, largest first; those of one expression in repeated layers and calls are counted together."""
+        """The values alive at a step, largest first; those of one expression in repeated layers and calls are counted together.
+
+        So are those that have one name and one line, as several values of a library's function have.
+        """
         groups = grouped(self.model.values(step), lambda v: (v.repeats, v.type, v.kind, v.location))
         alive = [
             Alive(alike([v.what for v in g]), g[0].type, sum(v.nbytes for v in g), g[0].kind, g[0].location, len(g))
             for g in groups
         ]
-        return tuple(sorted(alive, key=lambda a: -a.nbytes))
+        same = grouped(alive, lambda a: (a.what, a.type, a.kind, a.location))
+        whole = [replace(g[0], nbytes=sum(a.nbytes for a in g), count=sum(a.count for a in g)) for g in same]
+        return tuple(sorted(whole, key=lambda a: -a.nbytes))
 
     @cached_property
     def xla(self) -> XlaMemory:

@@ -211,12 +211,21 @@ class ResidualSet(Report, Sequence[Residual]):
 
     def _table(self, heads: Sequence[str]) -> Table:
         """The groups of residuals, largest first."""
-        rows = [[_CELLS[head](g) for head in heads] for g in self.groups]
+        rows = [[_CELLS[head](g) for head in heads] for g in self._rows]
         align = "".join(">" if head == "bytes" else "<" for head in heads)
         return Table(heads, rows, align, shown=SHOWN, more=self._more)
 
+    @cached_property
+    def _rows(self) -> list[ResidualGroup]:
+        """The groups, those together of which all that is said is the same: of a library's function several values may have one name."""
+        same = grouped(self.groups, lambda g: (_called(g), g.residuals[0].type, g.kind, g.location, g.why))
+        rows = [
+            groups[0] if len(groups) == 1 else ResidualGroup(sum((g.residuals for g in groups), ())) for groups in same
+        ]
+        return sorted(rows, key=lambda g: -g.nbytes)
+
     def _more(self, shown: int) -> str:
-        rest = self.groups[shown:]
+        rest = self._rows[shown:]
         size = sum(g.nbytes for g in rest)
         return more_rows(len(rest), sum(g.count for g in rest), "residual", format_bytes(size))
 

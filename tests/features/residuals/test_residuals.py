@@ -1,6 +1,7 @@
 """Residual reports: sizes, kinds, the user's line, the rule, the readers, the sentence."""
 
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -329,3 +330,23 @@ def test_a_reason_names_the_file_of_a_line_that_is_in_another_one(tmp_path, monk
             assert file == ("model_of_two_files.py" if int(line) < 100 else "layers_of_two_files.py"), r.reason
         seen |= {(own, file) for file, _ in others}
     assert len(seen) == 2  # from each to the other
+
+
+def test_rows_that_say_the_same_are_one(tmp_path):
+    """Of a library's function on one line of the user's two values are of one kind, though two of its expressions make them."""
+    path = tmp_path / "twice.py"
+    path.write_text("import jax.numpy as jnp\ndef twice(x):\n    return jnp.sin(x) + jnp.sin(x)\n")
+    spec = importlib.util.spec_from_file_location("twice", path)
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    jaxviz.own_code(exclude=[str(path)])
+    try:
+        found = jaxviz.residuals(lambda x: library.twice(x), jnp.ones(8))
+        timeline = jaxviz.memory(lambda x: library.twice(x), jnp.ones(8))
+        assert [g.count for g in found.groups] == [1, 1]
+        rows = [line for line in str(found).splitlines() if "f32[8]" in line]
+        assert len(rows) == 1
+        assert rows[0].startswith("2 × f32[8]")
+        assert [a.count for a in timeline.alive if a.kind == "residual"] == [2]
+    finally:
+        jaxviz.own_code()
