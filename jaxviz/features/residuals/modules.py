@@ -17,7 +17,12 @@ from jaxviz.ir.syntax import Equation
 _SCOPED_BY_MODULE = tuple(f"{os.sep}{folder}{os.sep}" for folder in (f"flax{os.sep}linen", "haiku", "penzai"))
 """Libraries that leave the path of each module as named scopes."""
 
-_INSIDES = (f"{os.sep}equinox{os.sep}_", f"{os.sep}flax{os.sep}nnx{os.sep}")
+_INSIDES = (
+    f"{os.sep}equinox{os.sep}_",
+    f"{os.sep}flax{os.sep}nnx{os.sep}",
+    f"{os.sep}numpyro{os.sep}handlers.py",
+    f"{os.sep}numpyro{os.sep}primitives.py",
+)
 """Where libraries call modules, and have none; those of nnx are in `flax/nnx/nn`."""
 
 _OF_EQUINOX = "eqx."

@@ -257,6 +257,20 @@ def test_modules_of_equinox_are_what_they_are_called_as():
     assert {"Block/feed", "Block/norm/feed", "Block/mlp/Linear/feed"} <= set(names(found.by_module()))
 
 
+@pytest.mark.values
+def test_modules_of_numpyro_are_its_distributions_and_not_what_calls_a_model():
+    numpyro = pytest.importorskip("numpyro")
+
+    def model(x):
+        w = numpyro.sample("w", numpyro.distributions.HalfCauchy(1.0).expand([4]))
+        numpyro.sample("y", numpyro.distributions.Normal(jnp.tanh(x * w), 1.0), obs=x)
+
+    loss = lambda w, x: numpyro.infer.util.potential_energy(model, (x,), {}, {"w": w})
+    found = names(jaxviz.residuals(loss, X[0], X).by_module())
+    assert "Normal.log_prob" in found
+    assert not any("Messenger" in name or name.startswith("fn") for name in found)
+
+
 def test_without_a_module_it_is_the_method_or_the_function():
     class Trainer:
         def loss(self, x):
