@@ -62,15 +62,18 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
     for i in sorted(holding, key=lambda i: len(switches.choices(i)))[:_REGIONS]:
         choices = switches.choices(i)
         around = switches.named(i)
+        with_it = switches.trade(switches.key([i], choices))
         for saved, said in (
             (choices - values, f"Recomputing it in a checkpoint around {around} brings"),
             (set[int](), f"A checkpoint around {around} that saves nothing brings"),
         ):
             trade = switches.trade(switches.key([i], saved))
-            if isinstance(trade, Trade) and _lowers(written, trade):
+            # What a checkpoint does that saves it is not for recomputing it.
+            less = not isinstance(with_it, Trade) or (isinstance(trade, Trade) and _lowers(with_it, trade))
+            if isinstance(trade, Trade) and _lowers(written, trade) and less:
                 found.append((bool(saved), trade, said))
     if not found:
-        return "No checkpoint around it alone lowers the peak."
+        return "Recomputing it does not lower the peak."
     _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
     return f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for {_more_work(switches, best)}."
 

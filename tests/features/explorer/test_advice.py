@@ -71,7 +71,24 @@ def test_where_nothing_helps_it_says_so():
     derivation = derive(f, *args)
     advice = advice_of(derivation.residuals, Switches(derivation))
     assert (advice["sentence"], advice["setting"]) == ("no checkpoint lowers the peak by much", "")
-    assert set(advice["cards"]) == {"No checkpoint around it alone lowers the peak."}
+    assert set(advice["cards"]) == {"Recomputing it does not lower the peak."}
+
+
+def test_a_card_is_not_for_what_a_checkpoint_does_that_saves_its_values():
+    """Of a small network any checkpoint lowers the peak, whether it recomputes something or not."""
+
+    def predict(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return x
+
+    loss = lambda params, x: jnp.mean(predict(params, x) ** 2)
+    switches = Switches(derive(loss, [jnp.ones(s) for s in ((4, 16), (16, 16), (16, 2))], jnp.ones((8, 4))))
+    whole = [i for i, r in enumerate(switches.regions) if r is switches.search.whole]
+    saving_all = switches.trade(switches.key(whole, switches.choices(whole[0])))
+    assert saving_all.peak_nbytes < switches.search.written.peak_nbytes
+    cards = advice_of(switches.derivation.residuals, switches)["cards"]
+    assert cards == ["Recomputing it does not lower the peak."] * len(cards)
 
 
 def test_python_leads_away_from_the_overview_and_the_page_does_not():
