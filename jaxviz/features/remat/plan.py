@@ -245,9 +245,9 @@ class RematPlan(Report):
 
     @property
     def _work(self) -> str:
-        """`3.1 MFLOP and 4,096 transcendentals, tanh`."""
+        """`3.1 MFLOP and 4,096 transcendentals (tanh)`."""
         again = self.transcendentals
-        functions = f"{sum(again.values()):,} transcendentals, {listed(again)}" if again else ""
+        functions = f"{counted(sum(again.values()), 'transcendental')} ({listed(again)})" if again else ""
         if not self.flops:
             return functions or "nothing that counts as a FLOP"
         share = f"{100 * self.flops / max(self._search.plain_flops, 1):.2g} %"
