@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from jaxviz.features.cost.report import format_flops
 from jaxviz.features.lint.recompute import Candidate, Kept, candidates
 from jaxviz.features.remat.diff import checkpoint_for, wrapped_at
 from jaxviz.features.remat.forms import Trade
+from jaxviz.features.remat.libraries import CHECKPOINTS
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import has_checkpoints
@@ -155,7 +157,7 @@ def _how(c: Candidate, call: str, lines: str) -> str:
     files = [where.file for where in places]
     called = [where.file for e in c.runs[0] if (where := library_line(e.source)) is not None]
     checkpoint = (
-        " or ".join(made for part, made in _LIFTED.items() if any(part in file for file in [*files, *called]))
+        " or ".join(made for library, made in CHECKPOINTS.items() if any(map(_is_of(library), [*files, *called])))
         or "jax.checkpoint"
     )
     if c.is_function and name != "<lambda>":
@@ -175,6 +177,11 @@ def _how(c: Candidate, call: str, lines: str) -> str:
     return f"put {these} of {lines} into {put}, and call {call} through {checkpoint}."
 
 
+def _is_of(library: str) -> Callable[[str], bool]:
+    folder = f"{os.sep}{library.replace('.', os.sep)}{os.sep}"
+    return lambda file: folder in file
+
+
 def _part(run: Sequence[Equation]) -> str:
     """The user's expression that some equations of one line are made for, or the first and the last of them."""
     first, last = map(_expression, (run[0], run[-1]))
@@ -184,13 +191,6 @@ def _part(run: Sequence[Equation]) -> str:
 def _expression(equation: Equation) -> str:
     """The user's expression that an equation was made for, as it stands on its line; the operation where it is not known."""
     return expression_at(own_line(equation.source)) or str(equation.primitive.name)
-
-
-_LIFTED = {
-    "/flax/linen/": "flax.linen.remat", "/flax/nnx/": "flax.nnx.remat", "/haiku/": "haiku.remat",
-    "/equinox/": "equinox.filter_checkpoint",
-}  # fmt: skip
-"""What libraries have in place of jax.checkpoint, for what calls their modules."""
 
 
 def _sizes(atoms: Sequence[Atom], kept: Kept) -> str:

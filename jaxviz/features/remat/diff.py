@@ -18,7 +18,7 @@ from jaxviz.features.remat.edits import ChangedError, Edit, Way, around, bound_i
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial
 from jaxviz.features.remat.graph import derive_like
 from jaxviz.features.remat.layers import Layers, layered
-from jaxviz.features.remat.libraries import library_of
+from jaxviz.features.remat.libraries import CHECKPOINTS, library_of
 from jaxviz.features.remat.names import Names, names_there
 from jaxviz.features.remat.offload import offloads
 from jaxviz.features.remat.regions import Region
@@ -220,18 +220,9 @@ def wrapped_at(region: Region) -> Wrapped | None:
     )
 
 
-_CHECKPOINTS = {
-    "flax.linen": "flax.linen.remat",
-    "flax.nnx": "flax.nnx.remat",
-    "equinox": "equinox.filter_checkpoint",
-    "haiku": "haiku.remat",
-}
-"""What libraries have in place of jax.checkpoint for calls of their modules."""
-
-
 def checkpoint_for(region: Region) -> str:
     """What to put around a region, of its library or of JAX."""
-    return _CHECKPOINTS.get(library_of(region.code) if region.code is not None else "", "jax.checkpoint")
+    return CHECKPOINTS.get(library_of(region.code) if region.code is not None else "", "jax.checkpoint")
 
 
 @dataclass(frozen=True, slots=True)

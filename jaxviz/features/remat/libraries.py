@@ -11,6 +11,13 @@ from jaxviz.features.remat.source import alias_of, end_of, globals_of, last_name
 
 _LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
 """Libraries that have checkpoints of their own for their modules."""
+CHECKPOINTS = {
+    "flax.linen": "flax.linen.remat",
+    "flax.nnx": "flax.nnx.remat",
+    "equinox": "equinox.filter_checkpoint",
+    "haiku": "haiku.remat",
+}
+"""What these have in place of jax.checkpoint for calls of their modules."""
 _AROUND_CALLS = ("BoundMethod.__call__",)
 """Calls that are no module's, though their class is one."""
 _CHECKPOINTED = "gradient_checkpointing.Checkpointed"
