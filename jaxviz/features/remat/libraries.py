@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from jaxviz.features.remat.edits import Edit, Way, around
-from jaxviz.features.remat.regions import Frame
+from jaxviz.features.remat.regions import AROUND_CALLS, Frame
 from jaxviz.features.remat.source import alias_of, end_of, globals_of, last_name, start_of, tree_of
 
 _LIBRARIES = ("flax.linen", "flax.nnx", "equinox", "haiku", "penzai")
@@ -18,8 +18,6 @@ CHECKPOINTS = {
     "haiku": "haiku.remat",
 }
 """What these have in place of jax.checkpoint for calls of their modules."""
-_AROUND_CALLS = ("BoundMethod.__call__",)
-"""Calls that are no module's, though their class is one."""
 _CHECKPOINTED = "gradient_checkpointing.Checkpointed"
 _PENZAIS = (("gradient_checkpointing", "from penzai.toolshed import gradient_checkpointing"),)
 
@@ -43,7 +41,7 @@ def library_of(code: Any) -> str:
 
 def is_module(code: Any) -> bool:
     """Whether it is a call of a library's module, which calls others, and not what a library does at each call of one."""
-    return code.co_name == "__call__" and code.co_qualname not in _AROUND_CALLS and bool(library_of(code))
+    return code.co_name == "__call__" and code.co_qualname not in AROUND_CALLS and bool(library_of(code))
 
 
 def in_library(library: str, code: Any, frame: Frame, call: ast.Call) -> Way | None:

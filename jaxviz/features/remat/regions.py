@@ -27,6 +27,8 @@ _DEEPEST = 2
 """Loops in each other that are looked into: each of them is a plan of its own for all that is in it."""
 _TOO_DEEP = 20
 """Bodies in each other up to which a function is looked into at all."""
+AROUND_CALLS = ("BoundMethod.__call__",)
+"""What libraries go through at each call of a method: its calls are those of many functions."""
 _LEAST = 3
 """Equations of a call that is worth a checkpoint of its own."""
 
@@ -165,6 +167,8 @@ def find_regions(program: Program, stacks: Stacks) -> list[Region]:
     ]
     covering: dict[frozenset[tuple[int, int, int]], list[Any]] = {}
     for code, spots in calls.items():
+        if code.co_qualname in AROUND_CALLS:
+            continue
         covering.setdefault(frozenset((id(s.program), s.start, s.end) for s in spots), []).append(code)
     for codes in covering.values():
         # Of a function and what it does nothing but call the user's own is meant, and of a library's what is wrapped.

@@ -151,3 +151,21 @@ def test_the_fewest_bytes_are_those_of_the_first_choice(f, offload):
     found = [search.whole_parts[0], *(part for r in search.regions for part in search.parts(r))]
     assert len(found) > 1
     assert [part.fewest for part in found] == [part.choices[0] for part in found]
+
+
+def test_what_a_library_goes_through_at_each_call_is_no_region():
+    eqx = pytest.importorskip("equinox")
+
+    class Net(eqx.Module):
+        w: jax.Array
+
+        def up(self, x):
+            return jnp.sin(jnp.tanh(x @ self.w)) * x
+
+        def down(self, x):
+            return jnp.cos(jnp.exp(x @ self.w)) + x
+
+    net = Net(jnp.eye(4))
+    regions = Search(derive(lambda net, x: jnp.sum(net.down(net.up(x))), net, jnp.ones((8, 4))), False).regions
+    assert {r.name.rpartition(".")[2] for r in regions} >= {"up", "down"}
+    assert not any("BoundMethod" in r.name for r in regions)
