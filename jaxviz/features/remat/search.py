@@ -152,7 +152,8 @@ class Search:
         largest = next((a for a in timeline.alive if a.kind not in ("argument", "result")), None)
         if largest is not None:
             at = f" ({short_location(largest.location)})" if largest.location is not None else ""
-            parts.append(f"the largest other value is {largest.what}{at}, {format_bytes(largest.nbytes)}")
+            which = "other value is" if largest.count == 1 else f"others are {largest.count:,} values of"
+            parts.append(f"the largest {which} {largest.what}{at}, {format_bytes(largest.nbytes)}")
         return ", ".join(parts)
 
     def measured(self, derivation: Derivation, is_final: bool = False) -> Trade:
