@@ -177,7 +177,7 @@ class RematPlan(Report):
           what compiling raises.
         """
         search = self._search
-        opened = search.flat if self.after is self.everything else search.derivation.primal
+        opened = search.derivation.primal if self.after is self.before else search.flat
         program = self._trial.program if self._trial is not None else opened
         compiled = (
             partial(compiled_gradient, search.derivation)

@@ -97,6 +97,11 @@ class Verification(Report):
     def summary(self) -> str:
         """XLA on cpu does what the plan for `loss` says: temporaries 87.9 GiB → 28.6 GiB, peak …."""
         before, after = self.before, self.after
+        if after is before:
+            return (
+                f"The plan leaves `{self.function}` as it is, of which XLA on {self.backend} has temporaries of "
+                f"{format_bytes(before.temporaries)} and a peak of {format_bytes(before.peak_nbytes)}"
+            )
         figures = (
             f"temporaries {format_bytes(before.temporaries)} → {format_bytes(after.temporaries)}, peak "
             f"{format_bytes(before.peak_nbytes)} → {format_bytes(after.peak_nbytes)}"

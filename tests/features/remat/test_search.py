@@ -169,3 +169,9 @@ def test_what_a_library_goes_through_at_each_call_is_no_region():
     regions = Search(derive(lambda net, x: jnp.sum(net.down(net.up(x))), net, jnp.ones((8, 4))), False).regions
     assert {r.name.rpartition(".")[2] for r in regions} >= {"up", "down"}
     assert not any("BoundMethod" in r.name for r in regions)
+
+
+def test_a_plan_that_changes_nothing_has_nothing_to_be_verified():
+    found = jaxviz.plan_remat(lambda w, x: jnp.sum(x @ w), jnp.eye(8), jnp.ones((16, 8)), memory="1GiB").verify()
+    assert found.summary.startswith("The plan leaves `<lambda>` as it is, of which XLA on cpu has temporaries of ")
+    assert "→" not in found.summary
