@@ -263,4 +263,9 @@ def preformatted(text: str) -> str:
 def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
     """A paragraph in lines that fit the tables."""
     width = PAGE.get() if width is None else width
-    return textwrap.fill(printable(text), width, initial_indent=indent, subsequent_indent=indent)
+    together = _UNIT.sub("\xa0", printable(text))
+    return textwrap.fill(together, width, initial_indent=indent, subsequent_indent=indent).replace("\xa0", " ")
+
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:[KMGTP]i)?B\b|[kMGTP]?FLOP)")
+"""The space between a number and its unit, at which no line ends."""

@@ -120,3 +120,9 @@ def test_a_text_that_is_too_long_loses_its_end_or_its_beginning():
 )
 def test_bytes_as_people_read_them(n, text):
     assert format_bytes(n) == text
+
+
+@pytest.mark.parametrize("size", ["2.1 KiB", "64 B", "3.0 MFLOP"])
+def test_no_line_ends_between_a_number_and_its_unit(size):
+    for width in range(20, 60):
+        assert size in wrapped(f"5 intermediates of some length that together take {size}, and more", width=width)
