@@ -40,7 +40,7 @@ import { ResidualsPane } from "../panes/residuals";
 import { WhatIfPane } from "../panes/whatif";
 import { type Other, type Side, State } from "../state/state";
 import sheet from "../styles/style.css";
-import { h } from "../ui/dom";
+import { h, onResize } from "../ui/dom";
 import { splitter } from "../ui/splitter";
 import type { Changes } from "../wire/explorer.generated";
 import { decode } from "../wire/schema";
@@ -50,6 +50,9 @@ import { Waiting } from "./waiting";
 
 /** Equations of the function up to which its switches are asked for before they are looked at. */
 const AT_ONCE = 500;
+
+/** Panes stand below each other in an explorer that is narrower, in pixels. */
+const NARROW = 600;
 
 /** Equations of the function up to which what would lower its peak is looked for by itself. */
 const ADVISED = 3000;
@@ -90,7 +93,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       code.delete(side);
       if (stages.length === 0) continue;
       const graph = async () => {
-        const { GraphPane } = await loadPart<typeof import("../host/parts/graph")>(widget, "graph");
+        const { GraphPane, sheet } = await loadPart<typeof import("../host/parts/graph")>(widget, "graph");
+        addSheet(root, sheet);
         const loadDot = () => loadPart<string>(widget, "graphviz", undefined, textOf);
         return () => new GraphPane(state, stages, side, root, loadDot);
       };
@@ -180,6 +184,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   showView();
   showCodes();
+  const unsize = onResize(root, (width) => root.classList.toggle("is-narrow", width > 0 && width < NARROW));
   const unsubscribe = state.subscribe((change) => {
     if (change === "view") showView();
     if (change === "whole" || change === "view") advise();
@@ -210,6 +215,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
     unkey();
+    unsize();
     unsubscribe();
     unfollow();
     unlink();

@@ -3,6 +3,7 @@
 import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
+import { fullButton } from "../ui/full";
 import { marked } from "./residuals";
 
 /** Stages that a main pane shows, in words. */
@@ -44,8 +45,8 @@ export function headButtons(state: State, side: Side): HTMLElement[] {
   );
   // Two versions are compared as code.
   const isCompared = state.compared || state.other?.mark === "is-removed";
-  if (side === "left") return isCompared ? [] : [forms];
-  return isCompared ? [closeButton(state)] : [forms, closeButton(state)];
+  const own = isCompared ? [] : [forms];
+  return [...own, ...(side === "right" ? [closeButton(state)] : []), fullButton()];
 }
 
 /** Of the pane at the right. */

@@ -1,5 +1,7 @@
 /** Elements from code. Text from programs goes through text nodes only. */
 
+import { fullButton } from "./full";
+
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
@@ -113,7 +115,7 @@ export function foldButton(
 
 /** A pane: a section with a head. */
 export function section(attributes: Attributes, head: readonly Child[], ...body: Child[]): HTMLElement {
-  return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head), ...body);
+  return h("section", attributes, h("div", { class: "jv-pane-head" }, ...head, fullButton()), ...body);
 }
 
 /** Follows the pointer from a press on an element until it is released, wherever it goes. */

@@ -1,0 +1,58 @@
+"""Panes in a narrow page, and one of them on all of the screen."""
+
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+
+pytestmark = [pytest.mark.browser, pytest.mark.parametrize("theme", ["light"], indirect=True)]
+
+
+def loss(w, x):
+    return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    explorer = jaxviz.explore(loss, jnp.ones((4, 3)), jnp.ones((2, 4)))
+    return explorer.save_html(tmp_path_factory.mktemp("pages") / "page.html").as_uri()
+
+
+@pytest.fixture
+def page(same_tab, saved):
+    same_tab.page.goto(saved)
+    same_tab.page.get_by_test_id("view-kept").click()
+    return same_tab.page
+
+
+PANES = ("code-left", "code-right", "source", "residuals", "inspector")
+
+
+def boxes(page):
+    return [page.get_by_test_id(name).bounding_box() for name in PANES]
+
+
+def test_panes_stand_below_each_other_in_a_narrow_page(page):
+    page.set_viewport_size({"width": 560, "height": 800})
+    page.wait_for_function("() => document.querySelector('.jaxviz').matches('.is-narrow')")
+    found = boxes(page)
+    for above, below in zip(found[:-1], found[1:], strict=True):
+        assert above["y"] + above["height"] <= below["y"] + 1
+    assert all(box["width"] > 540 and box["height"] > 100 for box in found)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.wait_for_function("() => !document.querySelector('.jaxviz').matches('.is-narrow')")
+    assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
+
+
+@pytest.mark.parametrize("name", PANES)
+@pytest.mark.parametrize("width", [560, 1280])
+def test_each_pane_is_shown_on_all_of_the_screen(page, name, width):
+    page.set_viewport_size({"width": width, "height": 700})
+    before = boxes(page)
+    page.get_by_test_id(name).locator(".jv-full").click()
+    page.wait_for_function("() => document.fullscreenElement !== null")
+    assert page.get_by_test_id(name).bounding_box() == {"x": 0, "y": 0, "width": width, "height": 700}
+    assert page.locator(".jv-pane:visible").count() == 1
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.fullscreenElement === null")
+    assert boxes(page) == before

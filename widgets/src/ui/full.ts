@@ -1,0 +1,78 @@
+/** A pane by itself: on all of the screen where the page allows that, else in all of the explorer. */
+
+import { button, svg } from "./dom";
+
+const PANE = "jv-alone";
+const AROUND = "jv-around";
+
+/** A button in the head of a pane that shows it alone, and then the others again. */
+export function fullButton(): HTMLElement {
+  const title = "This pane on all of the screen, or the others again";
+  const corners = svg("path", {
+    d: "M1 4V1H4M8 1H11V4M11 8V11H8M4 11H1V8",
+    fill: "none",
+    stroke: "currentColor",
+  });
+  return button(
+    svg("svg", { viewBox: "0 0 12 12", width: 11 }, corners),
+    ({ currentTarget }) => toggle((currentTarget as Element).closest(".jv-pane")!),
+    {
+      class: "jv-full",
+      title,
+      "aria-label": title,
+    },
+  );
+}
+
+function toggle(first: Element): void {
+  const root = first.closest<HTMLElement>(".jaxviz")!;
+  const marked = root.querySelectorAll(`.${AROUND}`);
+  if (marked.length > 0) {
+    root.dispatchEvent(new Event("jv-together"));
+    return;
+  }
+  let pane = first;
+  const unmark = () => {
+    for (const name of [PANE, AROUND])
+      for (const each of [root, ...root.querySelectorAll(`.${name}`)]) each.classList.remove(name);
+  };
+  const mark = () => {
+    unmark();
+    pane.classList.add(PANE);
+    for (let each = pane.parentElement; each && each !== root.parentElement; each = each.parentElement)
+      each.classList.add(AROUND);
+  };
+  // Code that is shown as a graph, or another stage, is another pane in the same place.
+  let own = pane;
+  while (own.parentElement!.matches(".jv-guard")) own = own.parentElement!;
+  const place = own.parentElement!;
+  const at = [...place.children].indexOf(own);
+  const watch = new MutationObserver(() => {
+    if (pane.isConnected) return;
+    const next = place.children[at]?.querySelector(".jv-pane");
+    if (!next) return;
+    pane = next;
+    mark();
+  });
+  const end = () => {
+    watch.disconnect();
+    unmark();
+    document.removeEventListener("fullscreenchange", onScreen);
+    root.removeEventListener("keydown", onKey, true);
+    root.removeEventListener("jv-together", end);
+    if (document.fullscreenElement) void document.exitFullscreen();
+  };
+  const onScreen = () => document.fullscreenElement || end();
+  const onKey = (event: KeyboardEvent) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    end();
+  };
+  mark();
+  watch.observe(root, { childList: true, subtree: true });
+  document.addEventListener("fullscreenchange", onScreen);
+  root.addEventListener("keydown", onKey, true);
+  root.addEventListener("jv-together", end);
+  // A page in a frame may not be allowed to: the pane is then as large as the explorer.
+  root.requestFullscreen?.().catch(() => {});
+}
