@@ -1,5 +1,7 @@
 """Panes in a narrow page, and one of them on all of the screen."""
 
+from itertools import pairwise
+
 import jax.numpy as jnp
 import pytest
 
@@ -36,7 +38,7 @@ def test_panes_stand_below_each_other_in_a_narrow_page(page):
     page.set_viewport_size({"width": 560, "height": 800})
     page.wait_for_function("() => document.querySelector('.jaxviz').matches('.is-narrow')")
     found = boxes(page)
-    for above, below in zip(found[:-1], found[1:], strict=True):
+    for above, below in pairwise(found):
         assert above["y"] + above["height"] <= below["y"] + 1
     assert all(box["width"] > 540 and box["height"] > 100 for box in found)
     page.set_viewport_size({"width": 1280, "height": 800})

@@ -3,12 +3,14 @@
 import { aboutStages, headButtons, markSide } from "../panes/head";
 import type { Change, Side, State } from "../state/state";
 import { h, onResize } from "../ui/dom";
+import { type Between, betweenOf } from "./between";
 import { Camera } from "./camera";
 import { Colours } from "./colours";
 import { Drawing } from "./draw/drawing";
 import { MiniMap } from "./draw/minimap";
 import { type Marks, paint } from "./draw/painter";
 import { type Palette, readPalette } from "./draw/palette";
+import type { View } from "./draw/view";
 import { actOnKey, neighbour } from "./keys";
 import { type Graphviz, type Layouter, NO_GRAPHVIZ, place } from "./layout/client";
 import { openAtFirst, STAGE, Tree } from "./layout/hierarchy";
@@ -56,9 +58,10 @@ export class GraphPane {
   private readonly outline: Outline;
   private readonly found: Search;
   private readonly map = new MiniMap();
-  private readonly canvas = h("canvas", { class: "jv-graph-canvas", "aria-hidden": "true" });
+  readonly canvas = h("canvas", { class: "jv-graph-canvas", "aria-hidden": "true" });
   private readonly wait = h("p", { class: "jv-graph-wait", role: "status" });
   private readonly pointer: Pointer;
+  private readonly between: Between;
   private readonly body: HTMLElement;
   private readonly stops: (() => void)[] = [];
 
@@ -119,12 +122,15 @@ export class GraphPane {
       this.body,
     );
     this.pointer = new Pointer(this, this.canvas, this.map, root);
+    this.between = betweenOf(state);
+    this.between.add(side, this);
     this.listen();
     this.layOut(() => this.showFirst());
     markSide(this.element, state, side);
   }
 
   destroy(): void {
+    this.between.remove(this.side, this);
     for (const stop of this.stops) stop();
     cancelAnimationFrame(this.frame);
     this.asked = -1;
@@ -182,6 +188,10 @@ export class GraphPane {
   private layOutBy(by: Layouter): void {
     this.by = by;
     this.layOut(() => this.showFirst());
+  }
+
+  get view(): View {
+    return this.camera.view;
   }
 
   private get scene(): Scene | null {
@@ -284,7 +294,7 @@ export class GraphPane {
     });
   }
 
-  private get colouring(): Palette {
+  get colouring(): Palette {
     this.palette ??= readPalette(this.element);
     return this.palette;
   }
@@ -303,6 +313,7 @@ export class GraphPane {
       part.y + part.height >= this.drawing.height;
     this.map.canvas.parentElement!.hidden = isAll;
     if (!isAll) this.map.show(part, this.colouring, pixels);
+    this.between.draw();
   }
 
   private drawMap(): void {
