@@ -84,6 +84,14 @@ def called_by(expression: str) -> ast.expr | None:
     return call.func if isinstance(call, ast.Call) else None
 
 
+def expressions_from(location: Location | None) -> list[str]:
+    """The expressions that begin where the one at a location does, the shortest first: `a(b)` and `a(b) * c`."""
+    if location is None or not _SHOWN.get():
+        return []
+    source = _source(location.file)
+    return [source.text(key) for key in source.beginning.get((location.line, location.column), ())]
+
+
 def assigned_at(location: Location | None) -> str:
     """`x`: what the value of the expression at a location is assigned to; '' where it is part of a larger expression."""
     found = span_at(location.file, *_key(location)) if location is not None and _SHOWN.get() else None
@@ -115,6 +123,14 @@ class _Source:
     def spans(self) -> dict[tuple[int, int, int, int], Span]:
         """Its expressions, by the places that Python records for evaluating them."""
         return _spans(self.lines)
+
+    @cached_property
+    def beginning(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
+        """The same by where they begin, the shortest first."""
+        found: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        for key in sorted(self.spans):
+            found.setdefault(key[:2], []).append(key)
+        return found
 
     @cached_property
     def unpacked(self) -> dict[tuple[int, str], str]:

@@ -52,6 +52,7 @@ _DONATION = "jaxviz.watch_donations"
 _RECOMPILING = "jaxviz.explain_recompile"
 _PROBE = "watching a jaxviz.probe"
 _LAYOUTS = "what one device holds of a function on several"
+_DUMPS = "jaxviz.CompiledMemory.from_dump of text"
 _POLICY = "a checkpoint policy"
 _NAN_FLAGS = "jaxviz.find_nan under jax_debug_nans"
 _OPTIONS = "naming the parameters of jax.jit"
@@ -261,6 +262,8 @@ PRIVATE_NAMES: dict[str, Name] = {
     "lib.mlir.dialects.sdy.SubAxisInfoAttr": Name("a part of an axis", _LAYOUTS),
     "lib.mlir.dialects.sdy.TensorShardingAttr": Name("the layout of a value", _LAYOUTS),
     "lib.mlir.dialects.sdy.TensorShardingPerValueAttr": Name("the layouts of an instruction's results", _LAYOUTS),
+    # compiled memory
+    "lib.xla_client.hlo": Name("reads a compiled program that XLA wrote as text", _DUMPS),
     # probes
     "callback._get_sdy_array_list_for_callbacks": Name("a callback from each device", _PROBE),
     "callback.emit_python_callback": Name("a callback that takes what XLA has as it is, once", _PROBE),

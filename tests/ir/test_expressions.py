@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxviz import trace
-from jaxviz.ir.expressions import assigned_at, expression_at, shortened_expression
+from jaxviz.ir.expressions import assigned_at, expression_at, expressions_from, shortened_expression
 from jaxviz.ir.origin import locate
 from jaxviz.report.places import source_line
 
@@ -116,3 +116,14 @@ def test_another_source_than_what_was_run_gives_none(tmp_path):
 )
 def test_a_long_one_is_cut_after_a_token(text, room, shown):
     assert shortened_expression(text, room) == shown
+
+
+def of_a_chain(a, b):
+    return jnp.sin(a) * b + a
+
+
+def test_the_expressions_that_begin_in_one_place():
+    sin, mul, add = (locate(e.source) for e in trace(of_a_chain)(1.0, 2.0).equations)
+    all_of_them = ["jnp.sin(a)", "jnp.sin(a) * b", "jnp.sin(a) * b + a"]
+    assert expressions_from(sin) == expressions_from(mul) == expressions_from(add) == all_of_them
+    assert expressions_from(None) == []

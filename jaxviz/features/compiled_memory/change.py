@@ -13,7 +13,7 @@ from jaxviz.features.compiled_memory.report import CompiledMemory, Held, as_code
 from jaxviz.ir.origin import Location
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Data, Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, format_change, repeated, short_location, together
+from jaxviz.report.tables import counted, format_bytes, format_change, listed, repeated, short_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class MemoryChange(Report):
         pairs = [("JAX", a.jax, b.jax), ("jaxlib", a.jaxlib, b.jaxlib), ("backend", a.backend, b.backend)]
         pairs += [("device", a.device, b.device), ("program", self.before.about, self.after.about)]
         pairs += [("devices", f"{self.before.n_devices:,}", f"{self.after.n_devices:,}")]
-        found = [f"{name} {x} before, {y} now" for name, x, y in pairs if x != y]
+        found = [f"{name} {x} before, {y} now" for name, x, y in pairs if x != y and x and y]
         gone, new = (sorted({*x.flags.split()} - {*y.flags.split()}) for x, y in ((a, b), (b, a)))
         found += [f"XLA's flag {flag} before, no longer now" for flag in gone]
         return (*found, *(f"XLA's flag {flag} now, not before" for flag in new))
@@ -249,7 +249,7 @@ def _because(residual: Held) -> str:
 
 
 def _codes(names: Sequence[str]) -> str:
-    return together(f"`{name}`" for name in dict.fromkeys(names))
+    return listed(f"`{name}`" for name in names)
 
 
 def _said(kind: str) -> str:
@@ -284,6 +284,9 @@ _KEYS: tuple[Callable[[Held], Hashable], ...] = (
     lambda h: None if h.kind in BY_THEMSELVES else (h.kind, name_of(h)),
     lambda h: None if h.kind in BY_THEMSELVES else name_of(h),
     lambda h: None if h.kind in BY_THEMSELVES else _made(h),
+    lambda h: (
+        (h.kind, h.type, h.count) if h.kind in ("argument", "result") and not h.donated_to else None
+    ),  # of renamed modules
 )
 """What two rows have in common that are about one and the same, the most first. Lines move from version to version, and so do kinds and types."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-__all__ = ["DecodeError", "message"]
+__all__ = ["DecodeError", "message", "new_message"]
 
 _PACKAGE = "jaxviz.xla"
 
@@ -40,8 +40,9 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
         "file_names": (1, "string*"), "function_names": (2, "string*"), "file_locations": (3, "FileLocation*"),
         "stack_frames": (4, "StackFrame*"),
     },
+    "DeviceAssignment": {"replica_count": (1, "int32"), "computation_count": (2, "int32")},
     "Module": {
-        "name": (1, "string"), "computations": (3, "Computation*"), "entry_computation_id": (6, "int64"), "schedule": (7, "Schedule"),
+        "name": (1, "string"), "device_assignment": (15, "DeviceAssignment"), "computations": (3, "Computation*"), "entry_computation_id": (6, "int64"), "schedule": (7, "Schedule"),
         "stack_frame_index": (17, "StackFrames"),
     },
     "Location": {"shape_index": (3, "int64*"), "instruction_id": (4, "int64")},
@@ -92,3 +93,8 @@ def message(name: str, serialized: bytes) -> Any:
       DecodeError: the bytes are none.
     """
     return _class(name).FromString(serialized)
+
+
+def new_message(name: str) -> Any:
+    """An empty message of that name."""
+    return _class(name)()

@@ -17,7 +17,7 @@ from jaxviz.analysis.naming import ROOM
 from jaxviz.features.compiled_memory.module import Instruction, Module
 from jaxviz.features.compiled_memory.places import Stage
 from jaxviz.features.residuals.residual import Residual
-from jaxviz.ir.expressions import expression_at, shortened_expression
+from jaxviz.ir.expressions import expressions_from, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import owner
 
@@ -87,6 +87,7 @@ class OpNames:
         self.found: list[OpName] = []
         self._numbers: dict[tuple[str, Location | None], int] = {}
         self._of_instruction: dict[int, tuple[int, ...]] = {}
+        self._labels: dict[int, tuple[str, Location | None, Hashable]] = {}
 
     def numbers(self, instruction: Instruction) -> tuple[int, ...]:
         if instruction.id not in self._of_instruction:
@@ -103,14 +104,21 @@ class OpNames:
         return self._numbers[key]
 
     def label(self, number: int) -> tuple[str, Location | None, Hashable]:
+        if number not in self._labels:
+            self._labels[number] = self._label(number)
+        return self._labels[number]
+
+    def _label(self, number: int) -> tuple[str, Location | None, Hashable]:
         name = self.found[number]
-        written = expression_at(name.location)
-        expression = shortened_expression(written, ROOM)
+        # XLA keeps one end for all expressions that begin in one place, so which of them it is follows from the operation alone.
+        written = expressions_from(name.location)
+        computed = [text for text in written if name.operation in _computed_last(text)]
+        expression = shortened_expression(written[-1], ROOM) if written else ""
         what = f"{name.operation} in {expression}" if expression else name.operation
         if name.is_cotangent:
             what = f"{name.operation} in the derivative of {expression}" if expression else f"{name.operation} backward"
-        elif name.operation in _computed_last(written):
-            what = expression
+        elif len(computed) == 1:
+            what = shortened_expression(computed[0], ROOM)
         return what, name.location, (pattern(what), name.location, name.stage, name.is_recomputed)
 
     def maker_of(self, residual: int) -> int | None:
@@ -142,7 +150,13 @@ def paths_of(instruction: Instruction) -> list[str]:
     """The names that an instruction has: of one that XLA made of several, theirs; those of parameters are the names of arguments."""
     if not instruction.path or instruction.opcode in ("parameter", "constant"):
         return []
-    return [path for path in instruction.path.split(";") if "/" in path]
+    return [name for path in instruction.path.split(";") if "/" in path for name in _apart(path)]
+
+
+def _apart(path: str) -> list[str]:
+    """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA made one."""
+    together = re.fullmatch(r"(.*?/)\((.+:.+)\)", path)
+    return [together[1] + name for name in together[2].split(":")] if together else [path]
 
 
 def own_line_of(module: Module, instruction: Instruction) -> Location | None:

@@ -111,20 +111,25 @@ def _read_stage(stage: Any) -> CompiledMemory:
         with counting("compiling"), compat.compiled_with_its_own_metadata():
             stage = stage.compile()
     program = _program(stage)
-    name = re.sub("^p?jit_", "", program.module.name)
+    name = function_of(program.module)
     shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))
     numbered = jax.tree.unflatten(stage.out_tree, range(stage.out_tree.num_leaves))
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(numbered)]
     return memory_of(
         program, OpNames(program.module), name, f"program `{name}`", paths, max((s.num_devices for s in shardings), default=1),
-        (_WITHOUT_FUNCTION,),
+        (WITHOUT_FUNCTION,),
     )  # fmt: skip
 
 
-_WITHOUT_FUNCTION = (
+WITHOUT_FUNCTION = (
     "It was read without the function: names and lines are those that JAX noted on the instructions, and what the forward pass makes and "
     "the backward pass reads counts as a residual. jaxviz.compiled_memory(f, *args) also says why the gradient keeps each, and which values are one group."
 )
+
+
+def function_of(module: Module) -> str:
+    """`loss` of a program that JAX calls `jit_loss`."""
+    return re.sub("^p?jit_", "", module.name)
 
 
 def read_memory(
@@ -153,13 +158,11 @@ class CompiledProgram:
       module: the program.
       assignment: its `Assignment` message.
       compiler: what compiled it.
-      reused_nbytes: the bytes of results in the memory of donated arguments.
     """
 
     module: Module
     assignment: Any
     compiler: Compiler
-    reused_nbytes: int
 
 
 def _program(compiled: Any) -> CompiledProgram:
@@ -170,7 +173,7 @@ def _program(compiled: Any) -> CompiledProgram:
         raise ValueError(f"{jax.default_backend()} does not say where a compiled program has its values")
     return CompiledProgram(
         Module(message("Module", modules[0].as_serialized_hlo_module_proto())), message("Assignment", serialized),
-        _compiler(compiled), int(stats.alias_size_in_bytes),
+        _compiler(compiled),
     )  # fmt: skip
 
 
@@ -200,7 +203,7 @@ def memory_of(
     of_role = lambda role: sum(a.nbytes for a in allocations if a.role == role)
     return CompiledMemory(
         function, about, program.compiler,
-        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), program.reused_nbytes, timeline, at_peak,
+        of_role("temporary"), of_role("argument"), of_role("result"), of_role("constant"), sum(a.nbytes for a in allocations if a.role == "argument" and a.results), timeline, at_peak,
         running.what if running is not None else module.instructions[where].opcode, running.location if running is not None else None,
         n_devices, notes, _at_any_time(described), _without_memory(attribution),
     )  # fmt: skip

@@ -79,7 +79,7 @@ class Compiler(Data):
     """What compiled the program.
 
     Args:
-      jax, jaxlib: the versions.
+      jax, jaxlib: the versions; '' where they are not known.
       backend: such as 'cpu'.
       device: its kind, as the backend names it.
       flags: of XLA, as the environment has them.
@@ -92,7 +92,7 @@ class Compiler(Data):
     flags: str = ""
 
     def __str__(self) -> str:
-        return f"JAX {self.jax} on {self.backend}"
+        return f"JAX {self.jax} on {self.backend}" if self.jax else self.backend
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,6 +280,27 @@ class CompiledMemory(Report):
         from jaxviz.features.compiled_memory.saved import load
 
         return load(path)
+
+    @classmethod
+    def from_dump(cls, folder: str | os.PathLike[str], module: str = "") -> CompiledMemory:
+        """The memory of a program that XLA compiled elsewhere, such as on a cluster's devices, and wrote into a folder.
+
+        Run there with `XLA_FLAGS="--xla_dump_to=folder --xla_dump_hlo_as_proto"`; what is written as text is read, too. Values are named by the
+        operations and lines that JAX noted on the instructions, and by expressions where the source is at hand under the same path.
+
+        >>> print(jaxviz.CompiledMemory.from_dump("dump", "jit_train_step"))
+        compiled program `train_step` on gpu: peak 53.1 GiB in the backward pass at dot_general (model.py:12): …
+
+        Args:
+          folder: that was dumped to.
+          module: what the name of the program contains, such as 'jit_train_step' or 'module_0012'; of several it is the largest.
+
+        Raises:
+          ValueError: the folder has no such program, or one that is damaged or incomplete; the error names the file and what it lacks.
+        """
+        from jaxviz.features.compiled_memory.dumps import read_dump
+
+        return read_dump(folder, module)
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The timeline as a stacked area, its peak marked; a `matplotlib` figure.

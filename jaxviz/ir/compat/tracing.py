@@ -23,7 +23,7 @@ from jaxviz.ir.compat.custom_rules import (
     closed_over_by_jvp_rule_error,
 )
 from jaxviz.ir.compat.jaxprs import unknown_debug_info
-from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, dtypes
+from jaxviz.ir.compat.private import _ad, _api, _config, _core, _lu, _pe, _source, _xla_client, dtypes
 from jaxviz.ir.compat.values import concrete_value
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 
@@ -507,6 +507,16 @@ def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
     """Within it a program that the user's cache on disk holds is only taken from there if its names and lines are the same too."""
     context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
     return context
+
+
+def parsed_hlo(text: str) -> bytes:
+    """XLA's message for a compiled program that is written as text.
+
+    Raises:
+      RuntimeError, ValueError: it is none.
+    """
+    parsed: bytes = _xla_client.hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    return parsed
 
 
 def evaluate_in_trace(

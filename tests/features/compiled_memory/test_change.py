@@ -127,6 +127,26 @@ def test_a_fusion_that_broke():
     assert any("within a fusion" in c.why for c in after.compare(before).changes)
 
 
+def test_modules_of_other_names_are_the_same_arguments():
+    def loss(params, x):
+        return jnp.sum(jnp.tanh(x @ next(iter(params.values()))))
+
+    before, after = (jaxviz.compiled_memory(loss, {name: W}, X) for name in ("Block_0", "CheckpointBlock_0"))
+    assert before.compare(after).changes == ()
+
+
+def test_many_donations_are_not_listed_in_full():
+    def step(ws, x):
+        return [w - 0.1 * jnp.tanh(x @ w).sum() for w in ws], jnp.sum(x)
+
+    ws = dict.fromkeys("abcdefg", W)
+    many = jax.jit(lambda ws, x: step(ws.values(), x), donate_argnums=0)
+    change = jaxviz.compiled_memory(many.lower(ws, X)).compare(
+        jaxviz.compiled_memory(jax.jit(lambda ws, x: step(ws.values(), x)).lower(ws, X))
+    )
+    assert "`ws['a']`, `ws['b']`, `ws['c']` and 4 more, whose donation no longer takes" in change.summary
+
+
 # --- saved ------------------------------------------------------------------------------------------------------------
 
 

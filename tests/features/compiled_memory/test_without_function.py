@@ -1,5 +1,7 @@
 """Compiled programs read without their function: from what `jax.jit` lowered or compiled."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -18,7 +20,9 @@ from compiled_programs import (
 )
 
 import jaxviz
-from jaxviz.features.compiled_memory.op_names import OpName
+from jaxviz.features.compiled_memory.messages import message
+from jaxviz.features.compiled_memory.module import Module
+from jaxviz.features.compiled_memory.op_names import OpName, OpNames, paths_of
 from jaxviz.ir import compat
 
 
@@ -68,6 +72,34 @@ def test_values_are_named_by_their_expressions_and_arguments_by_their_paths():
     assert {"h @ w", "jnp.tanh(h @ w)", "jnp.sin(h)"} & whats["residual"]
     assert "result[1][0…3]" in whats["result"]
     assert {h.location.file for h in report.temporaries if h.location} == {unrolled.__code__.co_filename}
+
+
+def chained(x):
+    y = jnp.tanh(x) * jnp.sin(x)
+    return jnp.sum(y + x + y * 3)
+
+
+def test_expressions_that_begin_in_one_place_are_told_apart_by_the_operation():
+    names = OpNames(Module(message("Module", proto_of(chained))))
+    for i in names.module.instructions.values():
+        names.numbers(i)
+    found = {(o.operation, names.label(n)[0]) for n, o in enumerate(names.found) if o.stage == "forward"}
+    assert {("tanh", "jnp.tanh(x)"), ("sin", "jnp.sin(x)"), ("mul", "jnp.tanh(x) * jnp.sin(x)")} <= found
+    assert ("add", "add in y + x + y * 3") in found  # one of two
+
+
+def proto_of(f):
+    with compat.compiled_with_its_own_metadata():
+        compiled = jax.jit(jax.value_and_grad(f)).lower(X).compile()
+    return compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
+
+
+def test_collectives_that_xla_made_one_have_all_their_names():
+    module = Module(message("Module", proto_of(chained)))
+    instruction = next(i for i in module.instructions.values() if i.path.endswith("/tanh"))
+    both = replace(instruction, path="jit(f)/(jvp()/psum:transpose(jvp())/psum)")
+    assert paths_of(both) == ["jit(f)/jvp()/psum", "jit(f)/transpose(jvp())/psum"]
+    assert paths_of(replace(instruction, path="jit(f)/jvp(a,b->c)/dot")) == ["jit(f)/jvp(a,b->c)/dot"]
 
 
 def test_a_function_without_a_gradient_on_several_devices():

@@ -1,0 +1,169 @@
+"""Compiled programs that XLA wrote into a folder."""
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from compiled_programs import PROGRAMS, STACK, STEPS, X, accumulated, attention, divided, scanned, training_step
+
+import jaxviz
+from jaxviz.features.compiled_memory.report import CompiledMemory
+
+FORMS = {"proto": {"xla_dump_hlo_as_proto": True}, "text": {"xla_dump_hlo_as_text": True}}
+
+
+@pytest.fixture
+def dump(tmp_path, nothing_from_disk):
+    """Has XLA compile a function, and write what it compiles to a folder; gives the folder and what it compiled."""
+
+    def of(f, form, folder="dump"):
+        jitted = f if f in STEPS else jax.jit(jax.value_and_grad(f))
+        at = tmp_path / folder
+        options = {"xla_dump_to": str(at), **FORMS[form]}
+        return at, jitted.lower(*PROGRAMS.get(f, (STACK, X))).compile(compiler_options=options)
+
+    return of
+
+
+def without_results(report):
+    """The rows without the names of results, which a folder does not have."""
+    plain = lambda h: (
+        replace(h, what="", why="", donated_to="result" * bool(h.donated_to)) if h.kind in ("result", "argument") else h
+    )
+    return [plain(h) for h in report.at_peak]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("f", [scanned, attention, divided, training_step, accumulated], ids=lambda f: f.__name__)
+def test_a_folder_has_what_was_compiled(dump, f, form):
+    folder, compiled = dump(f, form)
+    read, direct = CompiledMemory.from_dump(folder), jaxviz.compiled_memory(compiled)
+    assert without_results(read) == without_results(direct)
+    assert read.timeline == direct.timeline
+    for name in (
+        "function",
+        "about",
+        "temp_nbytes",
+        "argument_nbytes",
+        "result_nbytes",
+        "reused_nbytes",
+        "peak_nbytes",
+    ):
+        assert getattr(read, name) == getattr(direct, name), name
+    assert read.compiler.backend == "cpu"
+    if form == "proto":  # the text does not say
+        assert read.n_devices == direct.n_devices
+    assert "Read from module_" in str(read)
+
+
+def test_the_two_forms_are_one(dump):
+    proto, _ = dump(scanned, "proto", "a")
+    text, _ = dump(scanned, "text", "b")
+    change = CompiledMemory.from_dump(proto).compare(CompiledMemory.from_dump(text))
+    assert (change.changes, change.compiled_otherwise) == ((), ())
+
+
+def test_flags_are_those_of_the_folder(dump):
+    folder, _ = dump(scanned, "proto")
+    (options,) = folder.glob("*jit_scanned.debug_options")
+    options.write_text('xla_cpu_enable_fast_min_max: false\nxla_dump_to: "/x"\nxla_backend_extra_options: "a=b"\n')
+    flags = CompiledMemory.from_dump(folder).compiler.flags
+    assert flags == "--xla_cpu_enable_fast_min_max=false --xla_backend_extra_options=a=b"
+
+
+def test_one_of_several_is_chosen(dump):
+    folder, _ = dump(scanned, "proto")
+    dump(training_step, "proto")
+    largest = CompiledMemory.from_dump(folder)
+    assert largest.function == "scanned"
+    assert re.search(r"The folder has 1 other program: module_\d+.jit_training_step;", " ".join(str(largest).split()))
+    assert CompiledMemory.from_dump(folder, "training").function == "training_step"
+    with pytest.raises(ValueError, match=r"has no program with 'jit_other' in its name; it has module_\d+.jit_"):
+        CompiledMemory.from_dump(folder, "jit_other")
+
+
+def test_a_gpu_is_read_off_the_name(dump):
+    folder, _ = dump(scanned, "proto")
+    (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
+    path.rename(folder / "module_0012.jit_scanned.sm_9.0_gpu_after_optimizations.hlo.pb")
+    compiler = CompiledMemory.from_dump(folder).compiler
+    assert (compiler.backend, compiler.device) == ("gpu", "sm_9.0")
+
+
+# --- what is no dump, or not all of one -------------------------------------------------------------------------------
+
+
+def test_no_folder_and_no_programs(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere"):
+        CompiledMemory.from_dump(tmp_path / "nowhere")
+    (tmp_path / "module_0001.jit_f.before_optimizations.txt").write_text("HloModule jit_f")
+    with pytest.raises(ValueError, match=r"has no compiled program, .*; XLA writes one with XLA_FLAGS='--xla_dump_to="):
+        CompiledMemory.from_dump(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.5, 0.8, 0.95, 0.999])
+def test_a_message_that_is_cut_off(dump, share):
+    folder, _ = dump(scanned, "proto")
+    (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"is damaged: |has no program|it has no buffer assignment") as error:
+        CompiledMemory.from_dump(folder, "scanned")
+    assert str(path) in str(error.value)
+
+
+def test_messages_of_something_else(dump):
+    folder, _ = dump(scanned, "proto")
+    (path,) = folder.glob("*jit_scanned*after_optimizations.hlo.pb")
+    path.write_bytes(b"no message" * 100)
+    with pytest.raises(ValueError, match="is damaged: "):
+        CompiledMemory.from_dump(folder)
+
+
+@pytest.mark.parametrize(
+    ("which", "spoil", "message"),
+    [
+        ("after_optimizations.txt", lambda t: t[: len(t) // 2], "is damaged: "),
+        ("after_optimizations.txt", lambda t: "nothing", "is damaged: "),
+        ("after_optimizations.txt", lambda t: t.replace(", is_scheduled=true", ""), "has no schedule"),
+        ("buffer-assignment.txt", lambda t: t[: len(t) // 2], "have no memory in it: it seems to be cut off"),
+        ("buffer-assignment.txt", lambda t: "", "has no allocations"),
+        ("buffer-assignment.txt", lambda t: t[t.index(" value:") :], "has values before its first allocation"),
+        ("buffer-assignment.txt", lambda t: re.sub(r"<(\d+) copy\S*", r"<\1 copy.ghost", t), "has a value of copy.ghost"),
+        ("buffer-assignment.txt", None, "buffer-assignment.txt, which says where it has its values, is missing"),
+    ],
+)  # fmt: skip
+def test_texts_that_are_cut_off(dump, which, spoil, message):
+    folder, _ = dump(scanned, "text")
+    (path,) = folder.glob(f"*jit_scanned*{which}")
+    if spoil is None:
+        path.unlink()
+    else:
+        path.write_text(spoil(path.read_text()))
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        CompiledMemory.from_dump(folder, "scanned")
+    assert str(folder) in str(error.value)
+
+
+def test_buffers_of_another_program(dump):
+    folder, _ = dump(scanned, "text")
+    other, _ = dump(training_step, "text", "other")
+    (path,) = folder.glob("*jit_scanned*buffer-assignment.txt")
+    (wrong,) = other.glob("*jit_training_step*buffer-assignment.txt")
+    path.write_text(wrong.read_text())
+    with pytest.raises(ValueError, match=r"has a value of .*, and .* no such instruction"):
+        CompiledMemory.from_dump(folder, "scanned")
+
+
+def test_lines_without_source_stay_lines(dump, monkeypatch):
+    """On another machine the source is not there."""
+    folder, _ = dump(scanned, "proto")
+    monkeypatch.setattr("jaxviz.features.compiled_memory.op_names.expressions_from", lambda location: [])
+    read = CompiledMemory.from_dump(folder)
+    assert read.attributed >= 0.95
+    residuals = {h.what for h in read.at_peak if h.kind == "residual"}
+    assert {"sin", "cos", "tanh"} <= residuals
+    assert all(h.location.file == scanned.__code__.co_filename for h in read.temporaries if h.location)
+    assert jnp.asarray([m.is_backward for m in read.timeline]).any()
