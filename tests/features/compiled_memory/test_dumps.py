@@ -41,7 +41,8 @@ def test_a_folder_has_what_was_compiled(dump, f, form):
     folder, compiled = dump(f, form)
     read, direct = CompiledMemory.from_dump(folder), jaxviz.compiled_memory(compiled)
     assert without_results(read) == without_results(direct)
-    assert read.timeline == direct.timeline
+    # JAX 0.12 names some instructions otherwise as text.
+    assert [replace(m, instruction="") for m in read.timeline] == [replace(m, instruction="") for m in direct.timeline]
     for name in (
         "function",
         "about",
