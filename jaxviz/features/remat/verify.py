@@ -126,8 +126,8 @@ class Verification(Report):
         if self.happened or not self.offloads:
             return ()
         more = self.modelled[1].flops - self.modelled[0].flops
-        if self._merged:
-            why = f"It merges what is recomputed with what was computed before{self._merged}."
+        if self._held:
+            why = self._held
         elif more < 0.02 * self.before.flops:
             why = "So little is recomputed that its FLOPs do not tell whether it merges that with what was computed before."
         elif 2 * (self.after.flops - self.before.flops) < more:
@@ -148,16 +148,22 @@ class Verification(Report):
         return (f"{why} {instead} {loop}",)
 
     @property
-    def _merged(self) -> str:
-        """`: 1.2 MiB at the peak are 12 × f32[16,32] of jnp.tanh(x @ w) (model.py:12) and 2 others`."""
-        rows = [c.row for c in self.beside.because(MERGED)] if self.beside is not None else []
-        if not rows:
+    def _held(self) -> str:
+        """What XLA holds of what the plan recomputes, and why, in a sentence; '' where that is not known."""
+        changes = self.beside.differences if self.beside is not None else ()
+        merged = [c for c in changes if c.why == MERGED]
+        early = [c for c in changes if c.row.kind == "recomputed" and c.nbytes > 0]
+        if not merged and not early:
             return ""
+        why = "It merges what is recomputed with what was computed before"
+        if not merged:
+            why = "It recomputes much of it long before it is read"
+        rows = [c.row for c in merged or early]
         first, others = rows[0], len(rows) - 1
         where = f" ({short_location(first.location)})" if first.location is not None else ""
         more = f" and {counted(others, 'other')}" if others else ""
         of = f"{repeated(first.count, first.type)} of {first.what}{where}{more}"
-        return f": {format_bytes(sum(row.nbytes for row in rows))} at the peak are {of}"
+        return f"{why}: {format_bytes(sum(row.nbytes for row in rows))} at the peak are {of}."
 
     def _picture(self) -> str:
         rows = [("temporaries", self.before.temporaries, "before"), ("temporaries", self.after.temporaries, "after")]

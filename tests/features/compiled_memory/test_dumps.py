@@ -41,8 +41,6 @@ def test_a_folder_has_what_was_compiled(dump, f, form):
     folder, compiled = dump(f, form)
     read, direct = CompiledMemory.from_dump(folder), jaxviz.compiled_memory(compiled)
     assert without_results(read) == without_results(direct)
-    # JAX 0.12 names some instructions otherwise as text.
-    assert [replace(m, instruction="") for m in read.timeline] == [replace(m, instruction="") for m in direct.timeline]
     for name in (
         "function",
         "about",
@@ -54,8 +52,9 @@ def test_a_folder_has_what_was_compiled(dump, f, form):
     ):
         assert getattr(read, name) == getattr(direct, name), name
     assert read.compiler.backend == "cpu"
-    if form == "proto":  # the text does not say
+    if form == "proto":  # as text devices are left out, and JAX 0.12 writes the elements of tuples otherwise
         assert read.n_devices == direct.n_devices
+        assert read.timeline == direct.timeline
     assert "Read from module_" in str(read)
 
 
