@@ -13,6 +13,8 @@ _PLACES = {
     "model beside the compiled memory": "jaxviz.features.compiled_memory.beside:beside",
     "picture of a derivation": "jaxviz.features.draw.drawing:draw",
     "report of a jitted function": "jaxviz.features.compilations.compiled:report_compiled",
+    "run up to a birth": "jaxviz.features.debugger.birth:step_to",
+    "output of a NaN's report": "jaxviz.features.debugger.widget:show_report",
     "plot of a watch": "jaxviz.features.probes.widget:LivePlot",
     "widget of a stepper": "jaxviz.features.debugger.widget:StepperWidget",
     "output of a stepper": "jaxviz.features.debugger.widget:mimebundle",

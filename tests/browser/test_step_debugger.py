@@ -137,3 +137,25 @@ def test_two_views_an_error_and_a_kernel_that_goes(in_lab):
     expect(stepper.get_by_test_id("step-notice")).to_contain_text("The kernel that ran this is gone", timeout=20_000)
     expect(stepper.get_by_test_id("move-back")).to_have_attribute("aria-disabled", "true")
     expect(stepper.get_by_test_id("value-card").first).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light"], indirect=True)
+def test_below_the_report_of_a_nan_one_steps_to_where_it_was_born(in_lab):
+    page = in_lab.page
+    in_lab.open(
+        write(
+            in_lab.lab.folder, RNN, "jaxviz.find_nan(lambda w, xs: rnn(w, xs) + jnp.sum(jnp.sqrt(w - 1.0)), *rnn_args)"
+        )
+    )
+    page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
+    marked = page.get_by_test_id("marked")
+    expect(marked).to_contain_text("born at In[", timeout=90_000)
+    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+    stepper = page.get_by_test_id("stepper")
+    expect(stepper.get_by_test_id("move-next")).to_be_hidden()
+    assert stepper.bounding_box()["height"] < 130
+    assert violations(page, "[data-testid=stepper]") == ""
+    stepper.get_by_test_id("step-there").click()
+    expect(stepper.get_by_test_id("move-next")).to_be_visible()
+    expect(stepper.get_by_test_id("results").get_by_test_id("value-card").first).to_contain_text("first not finite at")
+    expect(stepper.get_by_test_id("born").locator("visible=true").first).to_contain_text("born")

@@ -339,6 +339,30 @@ test("what goes wrong is told, and goes with the next move", async () => {
   expect(find("step-failure").hidden).toBe(true);
 });
 
+test("a time line alone has the place where a NaN was born, and steps there", async () => {
+  const stage = programs.stages[0]!;
+  const mark = JSON.stringify({
+    stage: stage.name,
+    index: 1,
+    text: "NaN born at model.py:4, in the forward pass",
+  });
+  const { model, find, all } = await shown(stops.start, { mark, folded: true });
+  expect(find("stepper").classList.contains("is-folded")).toBe(true);
+  expect(find("marked").textContent).toContain("NaN born at model.py:4");
+  const total = programs.stages.reduce(
+    (n, { program }) => n + programs.programs[program]!.rows.length + 1,
+    -1,
+  );
+  expect(Number(find("mark").style.getPropertyValue("--at"))).toBeCloseTo(2 / total);
+  find("step-there").click();
+  expect(model.sent).toEqual([{ do: "there" }]);
+  model.set("folded", false);
+  expect(find("stepper").classList.contains("is-folded")).toBe(false);
+  expect(all("mark")).toHaveLength(1);
+  const plain = await shown();
+  expect([plain.find("mark"), plain.find("marked").hidden]).toEqual([null, true]);
+});
+
 test("what was wrong with something typed is told beside its field, which has it again", async () => {
   const { model, find } = await shown();
   const name = find("look-name") as HTMLInputElement;

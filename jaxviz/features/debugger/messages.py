@@ -204,6 +204,14 @@ class Stop(TypedDict):
     said: str
 
 
+class Mark(TypedDict):
+    """A place on the time line: an equation of a stage's program, and what happens there."""
+
+    stage: str
+    index: int
+    text: str
+
+
 class Failure(TypedDict):
     """What went wrong in the last move, and which that was: what is asked for."""
 

@@ -22,17 +22,23 @@ import jax.numpy as jnp
 import numpy as np
 import traitlets
 
+from jaxviz.features.debugger.birth import go_there, mark_of, stepper_of
 from jaxviz.features.debugger.columns import StepperView
 from jaxviz.features.debugger.positions import Level, Position, SteppingError
 from jaxviz.features.debugger.stepper import Stepper
+from jaxviz.features.nans.report import Event, NanReport
 from jaxviz.ir.errors import JaxvizError
 from jaxviz.page.bundle import MAIN, STEPPER, Bundled, packed, script
 from jaxviz.page.html import page
+from jaxviz.page.texts import first_line
 from jaxviz.report.messages import short_message
 from jaxviz.report.tables import printable
 
 _recent: deque[Stepper] = deque(maxlen=2)
 """The steppers shown last. A kernel keeps each widget that it has made; others are kept by their names alone, as their arrays take memory."""
+
+LARGEST = 20_000
+"""Equations of a run up to which its time line is shown with the report of a NaN."""
 
 MOST_LOOKED = 6
 """Values asked for by name that are shown at once; of more the first one goes."""
@@ -45,15 +51,22 @@ class StepperWidget(Bundled):
       payload: what is stepped through, as gzipped JSON; see `messages.Programs`.
       stop: where the run is and the values there, as JSON; see `messages.Stop`.
       failure: what went wrong in the last move, as JSON; '' where nothing did.
+      mark: where something was born, as JSON; see `messages.Mark`. '' where nothing is marked.
+      folded: whether only the time line is shown.
       height: in pixels.
     """
 
     payload = traitlets.Bytes(b"").tag(sync=True)
     stop = traitlets.Unicode("").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
+    mark = traitlets.Unicode("").tag(sync=True)
+    folded = traitlets.Bool(False).tag(sync=True)
     height = traitlets.Int(560).tag(sync=True)
 
-    def __init__(self, stepper: Stepper, **traits: Any):
+    def __init__(self, stepper: Stepper, event: Event | None = None, **traits: Any):
+        self._event = event
+        if event is not None:
+            traits = {"mark": json.dumps(mark_of(stepper, event)), "folded": True, **traits}
         self.is_shown = False
         self.shown_moves = 0
         """How many moves the stepper had made when it was last shown here, or moved from here."""
@@ -106,7 +119,7 @@ class StepperWidget(Bundled):
         Returns:
           the path.
         """
-        names = ("stop", "failure", "height", "_shows")
+        names = ("stop", "failure", "mark", "folded", "height", "_shows")
         state = {name: getattr(self, name) for name in names} | {"is_saved": True}
         title = f"{printable(self.stepper.derivation.primal.name, 200)} · jaxviz"
         path = Path(path)
@@ -142,6 +155,11 @@ class StepperWidget(Bundled):
         self.failure = json.dumps({"do": do, "kind": kind, "message": lines})
 
     # --- what can be asked for ----------------------------------------------------------------------------------------
+
+    def _there(self, asked: Mapping[str, Any]) -> None:
+        if self._event is not None:
+            go_there(self.stepper, self._event)
+            self.folded = False
 
     def _goto(self, asked: Mapping[str, Any]) -> None:
         path = tuple(Level(int(i), str(body), None if k is None else int(k)) for i, body, k in asked["path"])
@@ -206,6 +224,7 @@ _ASKED: dict[str, Callable[[StepperWidget, Mapping[str, Any]], Any]] = {
     "continue": lambda w, _: w.stepper.run(),
     "restart": lambda w, _: w.stepper.restart(),
     "end": StepperWidget._end,
+    "there": StepperWidget._there,
     "goto": StepperWidget._goto,
     "to": StepperWidget._to,
     "run to": StepperWidget._run_to,
@@ -220,6 +239,7 @@ _DOING = {
     "next": "running an equation",
     "into": "running an equation",
     "continue": "running to a breakpoint",
+    "there": "running to where it is born",
     "run to": "running to a breakpoint",
     "break": "setting a breakpoint",
     "look": "looking at a value",
@@ -281,3 +301,30 @@ def mimebundle(stepper: Stepper, **kwargs: Any) -> Any:
     if shown is not None:
         (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = str(stepper)
     return shown
+
+
+def show_report(report: NanReport) -> None:
+    """What a notebook shows of the report of a NaN: the report, and below it the time line of the run with the birth marked."""
+    from IPython.core.getipython import get_ipython
+    from IPython.display import display
+
+    display({"text/plain": str(report), "text/html": report._repr_html_()}, raw=True)
+    event = report.born or report.became_nan
+    if event is None or report.ran is None or getattr(get_ipython(), "kernel", None) is None:
+        return
+    try:
+        shown = _time_line(report, event)
+    except Exception as error:  # the report is there, and says what it has to say
+        shown = {"text/plain": f"It cannot be stepped through: {first_line(error)}"}
+    display(shown, raw=True)
+
+
+def _time_line(report: NanReport, event: Event) -> dict[str, Any]:
+    stepper = stepper_of(report)
+    n = sum(1 for text in stepper._texts.values() for _ in text.program.walk())
+    if n > LARGEST:
+        return {"text/plain": f"report.step() steps to it; of {n:,} equations no time line is shown."}
+    stepper._widget = StepperWidget(stepper, event=event)
+    shown = stepper._widget._repr_mimebundle_()
+    data = dict(shown[0] if isinstance(shown, tuple) else shown or {})
+    return {**data, "text/plain": f"{mark_of(stepper, event)['text']}: report.step() steps to it."}

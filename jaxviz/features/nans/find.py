@@ -26,7 +26,7 @@ from jaxviz.features.nans.events import (
     read_and_made,
     with_values,
 )
-from jaxviz.features.nans.report import NanReport, Passed
+from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
 from jaxviz.features.nans.run import Run, kinds_of_all, run_program, without_nans
 from jaxviz.features.nans.search import Birth, Level, Search, Steps
 from jaxviz.higher_order import carried, is_call, is_choice, is_loop, of
@@ -58,6 +58,8 @@ class _Subject:
       results: names of its results.
       function: the name of the function.
       title: what a report is about; see `Derivation.gradient`.
+      derivation: of the function.
+      has_gradient: whether its gradient is searched too.
       note: what was left out.
     """
 
@@ -67,6 +69,8 @@ class _Subject:
     results: tuple[str, ...]
     function: str
     title: str
+    derivation: Derivation
+    has_gradient: bool
     note: str = ""
 
     @cached_property
@@ -126,8 +130,9 @@ def find_nan(
             found = NanReport(subject.function, (), None, (), None, (), others, subject.note)
         else:
             return None
+    ran = remembered(Ran(subject.derivation, subject.inputs, subject.has_gradient))
     notes = filter(None, [found.note, *unopened_note(find_unopened([subject.program]))])
-    return replace(found, title=subject.title, note=" ".join(notes))
+    return replace(found, title=subject.title, note=" ".join(notes), ran=ran)
 
 
 def _find(subject: _Subject, bad: Sequence[int]) -> NanReport:
@@ -276,9 +281,9 @@ def _subject(
             note = f"Its gradient was not searched: {error}"
         else:
             results = (_LOSS, *(f"the gradient in {name}" for name in select(d.reached, names)))
-            return _Subject(program, inputs, names, results, primal.name, d.gradient)
+            return _Subject(program, inputs, names, results, primal.name, d.gradient, d, True)
     results = tuple(f"the result{path}" for path in _result_paths(d.out_tree, len(primal.outvars)))
-    return _Subject(primal, inputs, names, results, primal.name, f"function `{primal.name}`", note)
+    return _Subject(primal, inputs, names, results, primal.name, f"function `{primal.name}`", d, False, note)
 
 
 def _is_plain_call(equation: Equation) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxviz.derivation import Derivation
+from jaxviz.displays import display
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
 from jaxviz.report.pictures import Stop, chain
@@ -183,6 +187,31 @@ class Passed:
         return "NaN" if self.value.n_nan else "infinity"
 
 
+@dataclass(frozen=True, eq=False)
+class Ran:
+    """What was searched, so that it can be stepped through.
+
+    Args:
+      derivation: of the function.
+      inputs: its flat inputs.
+      has_gradient: whether its gradient was searched too.
+    """
+
+    derivation: Derivation
+    inputs: tuple[Any, ...]
+    has_gradient: bool
+
+
+_recent: deque[Ran] = deque(maxlen=2)
+"""Of the last searches that found something. A notebook keeps every report that it has shown, and would keep all their arrays."""
+
+
+def remembered(ran: Ran) -> weakref.ref[Ran]:
+    """A reference for a report, which holds as long as it is one of the last."""
+    _recent.append(ran)
+    return weakref.ref(ran)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class NanReport(Report):
     """Where a NaN or an infinity was born, and which results it reached.
@@ -197,6 +226,7 @@ class NanReport(Report):
       harmless: infinities and NaNs that reach no result, if they were asked for.
       title: what was searched, such as "gradient of `loss` in `params`" or "function `f`".
       note: a remark, such as that the compiled program did not show what stepping showed.
+      ran: what was searched, as long as it is kept; see `step`.
     """
 
     function: str
@@ -208,9 +238,21 @@ class NanReport(Report):
     harmless: tuple[Passed, ...] = ()
     title: str = ""
     note: str = ""
+    ran: weakref.ref[Ran] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.results)
+
+    def step(self) -> Any:
+        """A `Stepper` of what was searched, stopped where the first infinity or NaN was born; at the start, if it came in from outside.
+
+        Raises:
+          SteppingError: the arrays are not kept any more: only the last two searches that found something keep them.
+        """
+        return display("run up to a birth")(self)
+
+    def _ipython_display_(self) -> None:
+        display("output of a NaN's report")(self)
 
     @property
     def summary(self) -> str:

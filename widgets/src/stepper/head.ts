@@ -4,7 +4,7 @@ import { focused } from "../main/focus";
 import { elapsed } from "../main/waiting";
 import { button, h, svg } from "../ui/dom";
 import { formatCount } from "../ui/format";
-import type { Row } from "../wire/stepper.generated";
+import type { Mark, Row } from "../wire/stepper.generated";
 import { alertLine, tellAlert } from "./alerts";
 import type { Session } from "./session";
 import { paramOf, type Shown, type StepperState } from "./view";
@@ -119,9 +119,11 @@ export class Rail {
   private readonly starts: number[] = [];
   private readonly total: number;
 
+  /** `mark` is a place on the time line that is shown. */
   constructor(
     private readonly state: StepperState,
     goto: (stage: string, index: number) => void,
+    mark: Mark | null,
   ) {
     const { stages, programs } = state.programs;
     const sizes = stages.map(({ program }) => programs[program]!.rows.length);
@@ -157,8 +159,19 @@ export class Rail {
       "div",
       { class: "jv-step-rail" },
       h("div", { class: "jv-step-stages", role: "group", "aria-label": "stages" }, ...this.stages),
-      this.slider,
+      h("div", { class: "jv-time" }, this.slider, mark && this.markElement(mark)),
     );
+  }
+
+  private markElement({ stage, index, text }: Mark): HTMLElement {
+    const i = this.state.programs.stages.findIndex(({ name }) => name === stage);
+    const at = (this.starts[i] ?? 0) + index + 1;
+    return h("span", {
+      class: "jv-birth",
+      style: `--at:${this.total > 0 ? at / this.total : 0}`,
+      title: text,
+      "data-testid": "mark",
+    });
   }
 
   update(isOff: boolean): void {

@@ -8,13 +8,13 @@ import type { WidgetModel } from "../host/model";
 import { blockOf } from "../host/sync";
 import { unzipped } from "../host/zip";
 import { keySheet, onKeys } from "../main/frame";
-import { h, heading } from "../ui/dom";
+import { button, h, heading } from "../ui/dom";
 import { splitter } from "../ui/splitter";
-import type { Programs } from "../wire/stepper.generated";
+import type { Mark, Programs } from "../wire/stepper.generated";
 import { Breaks } from "./breaks";
 import { BACK, Bar, Crumbs, KEYS, MOVES, Rail } from "./head";
 import { Listing } from "./listing";
-import { Session } from "./session";
+import { parsed, Session } from "./session";
 import { Source } from "./source";
 import { described, Values } from "./values";
 import { StepperState } from "./view";
@@ -78,7 +78,16 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     unlook: (stage, name) => ask("unlook", { stage, name }),
   });
   const breaks = new Breaks(state, (condition) => ask("break", condition), unbreak);
-  const rail = new Rail(state, (stage, index) => ask("goto", { stage, path: [], index }));
+  const mark = parsed<Mark>(model.get("mark"));
+  const rail = new Rail(state, (stage, index) => ask("goto", { stage, path: [], index }), mark);
+  const there = button("Step there", () => ask("there"), { "data-testid": "step-there" });
+  const marked = h(
+    "p",
+    { class: "jv-marked", "data-testid": "marked", hidden: mark === null },
+    h("span", { class: "jv-birth", "aria-hidden": "true" }),
+    mark?.text ?? "",
+    there,
+  );
   const bar = new Bar(state, session, move, keys.toggle);
   const lastLoop = () => state.stop.path.map((level) => level.iteration !== null).lastIndexOf(true);
   const crumbs = new Crumbs(state, (depth, iteration) => {
@@ -104,6 +113,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   columns.append(left, splitter(columns, "column", "--jv-step-rest"), right);
   root.replaceChildren(
     h("div", { class: "jv-step-head" }, heading(state.programs.title), rail.element),
+    marked,
     bar.element,
     failure,
     notice,
@@ -173,11 +183,20 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
     off = session.off;
     for (const part of [rail, bar, crumbs, breaks]) part.update(off !== "");
     values.box.disabled = off !== "";
+    there.hidden = off !== "";
     root.classList.toggle("is-peeking", !state.isHere);
     listing.update();
     source.update();
     tell();
   };
+  const { height } = root.style;
+  const fold = () => {
+    const isFolded = model.get("folded") === true;
+    root.classList.toggle("is-folded", isFolded);
+    root.style.height = isFolded ? "auto" : height;
+  };
+  model.on("change:folded", fold);
+  fold();
   const unkey = onKeys(root, act);
   session.listen(() => (session.off === off ? tell() : update()));
   const unsubscribe = state.subscribe((change) => {
@@ -187,6 +206,7 @@ function mount(root: HTMLElement, model: WidgetModel, state: StepperState, textV
   values.update();
   update();
   return () => {
+    model.off("change:folded", fold);
     unkey();
     unsubscribe();
     session.destroy();

@@ -117,6 +117,7 @@ export class Session {
   ];
 }
 
-function parsed<T>(text: unknown): T | null {
+/** What a trait has as JSON; null where it is empty. */
+export function parsed<T>(text: unknown): T | null {
   return typeof text === "string" && text !== "" ? (JSON.parse(text) as T) : null;
 }

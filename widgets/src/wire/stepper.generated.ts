@@ -147,6 +147,13 @@ export interface Stop {
   said: string;
 }
 
+/** A place on the time line: an equation of a stage's program, and what happens there. */
+export interface Mark {
+  stage: string;
+  index: number;
+  text: string;
+}
+
 /** What went wrong in the last move, and which that was: what is asked for. */
 export interface Failure {
   do: string;
