@@ -313,9 +313,14 @@ class Attribution:
         if made.location is None:
             made = replace(made, location=self._line_served(buffer))
         if traced.computed is not None and not self._is_rounded(traced.computed, place, shape):
-            what = f"{traced.computed.opcode} of {made.what}"
-            repeats = made.repeats, traced.computed.opcode
-            return replace(made, kind="fusion", what=what, why="XLA's own, computed from it", repeats=repeats)
+            opcode = traced.computed.opcode
+            why = "XLA's own, computed from it"
+            if opcode == "convert":
+                why = f"XLA holds it as {shape.text.partition('[')[0]}"
+                is_saved = self.places.kept.get(number) and (traced.stacked or self._is_read_by_backward(buffer))
+                why = f"the gradient saves it, and {why}" if is_saved else why
+            repeats = made.repeats, opcode
+            return replace(made, kind="fusion", what=f"{opcode} of {made.what}", why=why, repeats=repeats)
         if not self._times_larger(place, traced, shape) and self._is_on_the_way(value, number):
             opcode = self._innermost(self.module.instructions[value[0]]).opcode
             repeats = made.repeats, f"{opcode} on the way"

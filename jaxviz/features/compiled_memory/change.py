@@ -96,8 +96,8 @@ class MemoryChange(Report):
         of_name: dict[Hashable, list[Change]] = {}
         for c in self.changes:
             if c.row.kind not in BY_THEMSELVES:
-                of_xla = c.row.is_own and c.why and c.why == c.row.why
-                of_name.setdefault((c.kind, c.why) if of_xla else name_of(c.row), []).append(c)
+                of_xla = c.row.is_own and c.row.why
+                of_name.setdefault((c.kind, c.row.why) if of_xla else name_of(c.row), []).append(c)
         up = 1 if sum(c.nbytes for c in self.changes) >= 0 else -1
         most = max(of_name.values(), key=lambda cs: up * sum(c.nbytes for c in cs), default=[])
         if up * sum(c.nbytes for c in most) <= 0:
@@ -206,8 +206,10 @@ class MemoryChange(Report):
             if fused is not None:
                 return f"it is saved now, and was computed within a fusion before{because}"
             return f"it is saved now{because}"
-        if earlier is not None:
+        if earlier is not None and earlier.type == b.type:
             return "it had memory before, too, but not at the peak"
+        if earlier is not None:
+            return "; ".join(filter(None, [b.why, f"{b.type} now, {earlier.type} before, and not at the peak"]))
         if fused is not None:
             return "a fusion broke: it has memory now, and was computed within one before"
         if b.kind == "carried":

@@ -171,3 +171,20 @@ def test_a_backend_that_does_not_say(monkeypatch):
 def test_messages_that_are_none():
     with pytest.raises(DecodeError):
         message("Module", b"\xff\xff\xff")
+
+
+def test_what_xla_holds_in_another_type_is_said():
+    """XLA computes in float32 on a CPU what is bfloat16, and may hold it as that."""
+    ws, x = jax.ShapeDtypeStruct((4, 64, 64), jnp.bfloat16), jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
+    report = jaxviz.compiled_memory(scanned, ws, x)
+    kept = {
+        g.label.rpartition(" = ")[2].removesuffix(", carried"): g.nbytes
+        for g in jaxviz.residuals(scanned, ws, x).groups
+    }
+    otherwise = [h for h in (*report.at_peak, *report.values) if "XLA holds it as " in h.why]
+    assert all(h.kind == "fusion" and h.type.startswith(h.why.split()[-1]) for h in otherwise)
+    saved = {h.what for h in otherwise if h.why.startswith("the gradient saves it, and ")}
+    assert saved <= {f"convert of {label}" for label in kept}
+    # Each residual is there as it is, or in another type.
+    held = {h.what.removeprefix("convert of ").removesuffix(", carried") for h in (*report.at_peak, *report.values)}
+    assert {label for label, size in kept.items() if size >= 4 * 256 * 64 * 2} <= held
