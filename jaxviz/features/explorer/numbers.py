@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxviz.features.residuals.totals import path_to
-from jaxviz.ir.origin import Location, ancestors, locate
+from jaxviz.ir.origin import Location, ancestors, locate, own_line
 from jaxviz.ir.syntax import Equation, Literal
 from jaxviz.page.params import nbytes_per_device
 from jaxviz.page.sources import SourceTable, expression_of
@@ -50,6 +50,7 @@ class Numbers:
         self.of_locations: dict[tuple[Location, tuple[int, ...]], int] = {}
         # Equations share what says where they are from, so that is looked at once, by identity.
         self.located: dict[int, int] = {}
+        self.own: dict[int, int] = {}
         self.scoped: dict[int, int] = {}
 
     def literal(self, literal: Literal) -> int:
@@ -92,8 +93,12 @@ class Numbers:
                 self.columns[name].append(number)
         return found
 
+    def own_lines_of(self, equations: Sequence[Equation]) -> list[int]:
+        """The user's own line that each is from, or the nearest that it came from; -1 where none of those has one."""
+        return _nearest(equations, self.own, lambda source: self.location(own_line(source)), -1)
+
     def locations_of(self, equations: Sequence[Equation]) -> list[int]:
-        """Where each is from, or the nearest that it came from; -1 where none of those has a line of the user's."""
+        """The same, but a library's line where there is none of the user's."""
         return _nearest(equations, self.located, lambda source: self.location(locate(source)), -1)
 
     def paths_to(self, equations: Sequence[Equation]) -> list[int]:

@@ -158,8 +158,15 @@ class Rows:
         self.columns.update(Variables(self.stages, self.programs, self.columns["program_stage"], holders).columns())
 
     def _locations(self) -> list[int]:
-        """The location of each equation, or of the one that holds it."""
-        places = self.numbers.locations_of(self.equations)
+        """The user's line of each equation, or of the one that holds it; a library's, where none of them has one."""
+        places = self._held(self.numbers.own_lines_of(self.equations))
+        rest = [row for row, place in enumerate(places) if place < 0]
+        for row, place in zip(rest, self.numbers.locations_of([self.equations[row] for row in rest]), strict=True):
+            places[row] = place
+        return self._held(places) if rest else places
+
+    def _held(self, places: list[int]) -> list[int]:
+        """What has none has that of the equation that holds it."""
         for row, place in enumerate(places):
             owner = self.owners[self.program_of[row]] if place < 0 else -1
             if owner >= 0:

@@ -430,3 +430,36 @@ def test_the_sentences_are_those_of_the_residuals(derivation):
 @pytest.mark.parametrize("sentence", ["", "none", "`a`", "x `a` y `b`", "`a``b` c", "an odd ` one", "`` empty"])
 def test_a_sentence_is_its_pattern_with_its_names(sentence):
     assert filled(*pattern_of(sentence)) == sentence
+
+
+LIBRARY = """
+import threading
+
+import jax
+import jax.numpy as jnp
+
+soft = jax.jit(lambda x: jnp.log1p(jnp.exp(x)))
+warm = threading.Thread(target=lambda: soft(jnp.ones(3)))
+warm.start()
+warm.join()
+"""
+
+
+def test_what_a_library_traced_before_is_on_the_line_of_the_users_that_called_it(tmp_path, monkeypatch):
+    """JAX keeps the trace, in which no line of the user's is."""
+    (tmp_path / "soft_library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    jaxviz.own_code(exclude=[str(tmp_path / "soft_library.py")])
+    try:
+        from soft_library import soft
+
+        def called(x):
+            return jnp.sum(soft(x))
+
+        view = view_of(jaxviz.derive(called, jnp.ones(3)))
+        first, last = view.stage("primal").equations
+        places = {view.columns["equation_location"][row] for row in range(first, last)}
+        found = {(view.files[view.columns["location_file"][p]].label, view.columns["location_line"][p]) for p in places}
+        assert found == {("test_columns.py", called.__code__.co_firstlineno + 1)}
+    finally:
+        jaxviz.own_code()
