@@ -36,18 +36,25 @@ def boxes(page):
 
 def test_panes_stand_below_each_other_in_a_narrow_page(page):
     page.set_viewport_size({"width": 560, "height": 800})
-    page.wait_for_function("() => document.querySelector('.jaxviz').matches('.is-narrow')")
+    page.wait_for_function("() => document.querySelector('.jaxviz').matches('.is-slim')")
     found = boxes(page)
     for above, below in pairwise(found):
         assert above["y"] + above["height"] <= below["y"] + 1
     assert all(box["width"] > 540 and box["height"] > 100 for box in found)
+    page.set_viewport_size({"width": 720, "height": 800})
+    page.wait_for_function("() => !document.querySelector('.jaxviz').matches('.is-slim')")
+    left, right, source, *_ = boxes(page)
+    assert left["y"] == right["y"]
+    assert left["width"] > 300
+    assert right["width"] > 300
+    assert left["y"] + left["height"] <= source["y"] + 1
     page.set_viewport_size({"width": 1280, "height": 800})
     page.wait_for_function("() => !document.querySelector('.jaxviz').matches('.is-narrow')")
     assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
 
 
 @pytest.mark.parametrize("name", PANES)
-@pytest.mark.parametrize("width", [560, 1280])
+@pytest.mark.parametrize("width", [560, 720, 1280])
 def test_each_pane_is_shown_on_all_of_the_screen(page, name, width):
     page.set_viewport_size({"width": width, "height": 700})
     before = boxes(page)

@@ -198,7 +198,7 @@ test("without a model there is the reason", () => {
   const { element } = new MemoryPane(state, root);
   expect(view.no_memory).toBe("");
   expect(element.textContent).toContain("is not modelled. NoRuleError: no while");
-  expect(element.querySelector("svg")).toBeNull();
+  expect(element.querySelector('[data-testid="timeline"]')).toBeNull();
 });
 
 test("many steps are drawn in as many columns as there are pixels, low and high apart", () => {

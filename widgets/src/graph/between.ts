@@ -33,7 +33,7 @@ export interface Tie {
 const [THIN, THICK] = [1, 6];
 const SAID = 6;
 /** How high their text is, and how wide a letter of it. */
-const [LINE, LETTER] = [13, 6.3];
+const [LINE, LETTER] = [15, 6.1];
 
 /** The ports of a graph by the residuals that they are of, each with the row that it is in. */
 function portsOf({ drawing, view }: Shown, which: "kept" | "taken"): Map<number, { port: End; row: End }> {
@@ -145,7 +145,7 @@ export class Between {
       const text = `${n === 1 ? `R${tie.residuals[0]! + 1}` : `${n} residuals`} ${formatBytes(sumOf(tie, bytes))}`;
       const hasRoom = end[0] - start[0] > text.length * LETTER;
       if (startsIn && endsIn && hasRoom && (isChosen || selected < 0))
-        texts.push([text, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2]);
+        texts.push([text, ...middle(start, end)]);
     }
     ctx.globalAlpha = 1;
     say(ctx, texts.reverse().slice(0, SAID), left.colouring);
@@ -158,20 +158,29 @@ function within(x: number, y: number, box: DOMRect, frame: DOMRect): [[number, n
   return [[cx + box.left - frame.left, cy + box.top - frame.top], cx === x && cy === y];
 }
 
+/** The middle of a line. */
+function middle(start: [number, number], end: [number, number]): [number, number] {
+  return [(start[0] + end[0]) / 2, (start[1] + end[1]) / 2];
+}
+
 /** Writes what lines are in their middle, as far as these texts do not cover each other. */
 function say(ctx: CanvasRenderingContext2D, texts: [string, number, number][], palette: Palette): void {
   ctx.font = `600 10px ${palette.mono}`;
   ctx.textAlign = "center";
   ctx.textBaseline = "middle";
-  ctx.lineJoin = "round";
-  ctx.lineWidth = 4;
-  ctx.strokeStyle = palette.background;
-  ctx.fillStyle = palette.text;
   const taken: number[] = [];
   for (const [text, x, y] of texts) {
     if (taken.some((other) => Math.abs(other - y) < LINE)) continue;
     taken.push(y);
-    ctx.strokeText(text, x, y);
-    ctx.fillText(text, x, y);
+    const half = (text.length * LETTER) / 2 + 3;
+    ctx.beginPath();
+    ctx.roundRect(x - half, y - LINE / 2, 2 * half, LINE, 4);
+    ctx.fillStyle = palette.background;
+    ctx.fill();
+    ctx.lineWidth = 1;
+    ctx.strokeStyle = palette.roles["residual"]!;
+    ctx.stroke();
+    ctx.fillStyle = palette.text;
+    ctx.fillText(text, x, y + 0.5);
   }
 }

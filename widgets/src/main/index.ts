@@ -51,8 +51,8 @@ import { Waiting } from "./waiting";
 /** Equations of the function up to which its switches are asked for before they are looked at. */
 const AT_ONCE = 500;
 
-/** Panes stand below each other in an explorer that is narrower, in pixels. */
-const NARROW = 600;
+/** In an explorer that is narrower, in pixels, panes stand below each other, but for two stages; and in one that is slim these too. */
+const [NARROW, SLIM] = [760, 600];
 
 /** Equations of the function up to which what would lower its peak is looked for by itself. */
 const ADVISED = 3000;
@@ -184,7 +184,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
   showView();
   showCodes();
-  const unsize = onResize(root, (width) => root.classList.toggle("is-narrow", width > 0 && width < NARROW));
+  const unsize = onResize(root, (width) => {
+    root.classList.toggle("is-narrow", width > 0 && width < NARROW);
+    root.classList.toggle("is-slim", width > 0 && width < SLIM);
+  });
   const unsubscribe = state.subscribe((change) => {
     if (change === "view") showView();
     if (change === "whole" || change === "view") advise();
