@@ -31,6 +31,12 @@ class Cotangents:
 
     def _sum(self, x: Atom, y: Atom, equation: Equation | None) -> Var:
         """Two cotangents added, in the context of the equation that gives the second, as JAX does."""
+        if getattr(x.aval, "dtype", None) != getattr(y.aval, "dtype", None):
+            types = " and ".join(a.aval.str_short(short_dtypes=True) for a in (x, y))
+            raise TypeError(
+                f"Cotangents of one value have the types {types}, and JAX does not add those: let a backward rule give cotangents of the "
+                "type that the value has."
+            )
         context = compat.current_context() if equation is None else equation.operation.context
         operation = applied(compat.add_any_p, {}, (x.aval, y.aval), context)
         out = Var(operation.out_avals[0])

@@ -126,14 +126,17 @@ typed_by_cotangents: set[Any] = set()
 """Primitives that hold programs which JAX transposes for the types of the cotangents that come in; of others those of the program decide."""
 
 
-def _as_weak_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
-    """The operation with results of weak types where their cotangents have weak types: in JAX a rule is run on what comes in.
+def _typed_as(operation: Operation, cts: Sequence[Atom | None]) -> Operation:
+    """The operation with results of the types that their cotangents have: in JAX a rule is run on what comes in.
 
-    The cotangent of a weakly typed value is strong where, say, a matrix product with a strong one reads it.
+    The cotangent of a weakly typed value is strong where, say, a matrix product with a strong one reads it; and a user's backward rule may
+    give one of higher precision than the value.
     """
     if operation.programs and operation.primitive not in typed_by_cotangents:
         return operation
-    avals = [a if ct is None else compat.as_weak_as(a, ct.aval) for a, ct in zip(operation.out_avals, cts, strict=True)]
+    avals = [
+        a if ct is None else compat.as_cotangent(a, ct.aval) for a, ct in zip(operation.out_avals, cts, strict=True)
+    ]
     if all(map(is_, avals, operation.out_avals)):
         return operation
     return make_operation(
@@ -241,7 +244,7 @@ def transpose_program(
         mask = tuple([a in is_linear for a in equation.invars])
         given = [a for a in equation.invars if a not in is_linear]
         given += [ct for ct in cts if ct is not None]
-        operation = _as_weak_as(equation.operation, cts)
+        operation = _typed_as(equation.operation, cts)
         values = partial(values_at, builder, invars, at, given) if at is not None else _literals(given)
         rule = _rule(operation, mask, nonzeros, logs, equation, index, values)
         if True not in nonzeros and rule.logs is None:

@@ -148,6 +148,15 @@ def as_weak_as(aval: Any, other: Any) -> Any:
     return aval if weak is None or weak == getattr(aval, "weak_type", weak) else aval.update(weak_type=weak)
 
 
+def as_cotangent(aval: Any, ct: Any) -> Any:
+    """The type of a value whose cotangents are of the type `ct`, which may be weak, or of another precision; the same object where it has it."""
+    aval = as_weak_as(aval, ct)
+    dtype = getattr(ct, "dtype", None)
+    if dtype is None or dtype == getattr(cotangent_type(aval), "dtype", dtype):
+        return aval
+    return aval.update(dtype=dtype)
+
+
 def cotangent_type(aval: Any) -> Any:
     """The type of cotangents of a value in a linear program: of an integer, in a program of integers, its own."""
     ct = aval.to_ct_aval()
