@@ -104,6 +104,24 @@ def test_a_traceback_leads_from_the_call_to_the_line(name):
     assert {file for file, _ in between} <= {__file__}  # the lambda of the table
 
 
+MOVES = {
+    "a line": lambda s: s.run(line=99_999),
+    "a primitive": lambda s: s.break_at(primitive="no_such_thing"),
+    "an iteration": lambda s: s.to(3),
+    "a value": lambda s: s.values["no_such_name"],
+    "the result": lambda s: s.result,
+    "the gradient": lambda s: s.gradient,
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_of_a_move_of_the_stepper_that_cannot_be_the_users_line_is_all_there_is(name):
+    stepper = jaxviz.step(lambda x: jnp.sum(jnp.sin(x)), X)
+    error = raised_by(lambda: MOVES[name](stepper))
+    assert isinstance(error, jaxviz.SteppingError)
+    assert {file for file, _ in frames(error)} == {__file__}
+
+
 @pytest.mark.parametrize("mode", ["off", "tracebackhide", "remove_frames", "quiet_remove_frames"])
 def test_tracebacks_are_filtered_as_jax_filters_its_own(mode):
     before = jax.config.jax_traceback_filtering

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxviz.ir.boundary import api_boundary
+
 if TYPE_CHECKING:
     from jaxviz.features.debugger.stepper import Stepper
 
@@ -20,6 +22,7 @@ class Values(Mapping[Any, Any]):
     def __init__(self, stepper: Stepper, stage: str | None = None):
         self._stepper, self._stage = stepper, stage
 
+    @api_boundary
     def __getitem__(self, key: Any) -> Any:
         name, iterations = _key(key)
         s = self._stepper
@@ -45,6 +48,7 @@ class Cotangents(Mapping[Any, Any]):
     def __init__(self, stepper: Stepper):
         self._stepper = stepper
 
+    @api_boundary
     def __getitem__(self, key: Any) -> Any:
         name, iterations = _key(key)
         return self._stepper._cotangent(name, iterations)

@@ -24,6 +24,7 @@ from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import Summary, summarize
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
+from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.report.tables import code_html, printable, short_location
@@ -34,6 +35,7 @@ Move = TypeVar("Move", bound=Callable[..., Any])
 def _locked(move: Move) -> Move:
     """A move that waits for one that another thread is at: a notebook may hear its widgets beside the cell that runs."""
 
+    @api_boundary
     @functools.wraps(move)
     def waiting(self: Stepper, *args: Any, **kwargs: Any) -> Any:
         with self.lock:
@@ -239,6 +241,7 @@ class Stepper:
             said = f"Ran to the end. Not hit{began}: {what}."
         return self._stopped(hit, said)
 
+    @api_boundary
     def break_at(
         self,
         line: int | str | None = None,
@@ -280,6 +283,7 @@ class Stepper:
     # --- results ------------------------------------------------------------------------------------------------------
 
     @property
+    @api_boundary
     def result(self) -> Any:
         """The function's result, once it has run.
 
@@ -295,6 +299,7 @@ class Stepper:
         return flat if tree is None else jax.tree.unflatten(tree, flat)
 
     @property
+    @api_boundary
     def gradient(self) -> tuple[Any, ...]:
         """The cotangents of the differentiated flat inputs, once the backward pass is complete.
 
