@@ -97,10 +97,10 @@ def word(maker: Equation, at: Location | None) -> str:
 
 
 def _called(expression: str) -> str:
-    """`Dense` for `nn.Dense(8)(x)`; '' for what is no call."""
+    """`Dense` for `nn.Dense(8)(x)`, `norm` for `jax.vmap(self.norm)(x)`; '' for what is no call."""
     node = called_by(expression)
     while isinstance(node, ast.Call):
-        node = node.func
+        node = node.args[0] if node.args and last_name(node.func) in _AROUND else node.func
     name = last_name(node) if node is not None else ""
     return "" if name.startswith("_") or name in _AROUND else name
 

@@ -10,7 +10,7 @@ import jaxviz
 from jaxviz.derivation import derive
 from jaxviz.features.remat.choices import Choice
 from jaxviz.features.remat.forms import Form
-from jaxviz.features.remat.names import saved_by
+from jaxviz.features.remat.names import _called, saved_by
 from jaxviz.features.remat.search import Search
 from jaxviz.ir import compat
 
@@ -177,3 +177,21 @@ def test_trials_of_other_groups_or_other_spots_are_other_trials(module):
     first, last = part.at(part.spots[:1]), part.at(part.spots[1:])
     saved_in = lambda p, q: search.trial(Form((region,), ((p, Choice((value,), 0, 0)), (q, nothing)))).trade.nbytes
     assert saved_in(first, last) < saved_in(last, first)
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("nn.Dense(8)(x)", "Dense"),
+        ("jax.vmap(self.norm)(x)", "norm"),
+        ("jax.vmap(jax.vmap(self.norm, in_axes=1))(x)", "norm"),
+        ("partial(jax.jit, static_argnums=0)(f)(x)", ""),
+        ("jax.checkpoint(nn.Dense(8))(x)", "Dense"),
+        ("jax.vmap(lambda x: x + 1)(x)", ""),
+        ("jax.vmap()(x)", ""),
+        ("self._norm(x)", ""),
+        ("x @ w", ""),
+    ],
+)
+def test_a_value_is_called_by_what_is_called_for_it_within_what_maps_it(expression, name):
+    assert _called(expression) == name
