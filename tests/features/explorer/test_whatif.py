@@ -31,6 +31,12 @@ def named(switches, name):
     return found
 
 
+def members_of(switches, what):
+    """The numbers of the values of one expression."""
+    table = switches.table()
+    return [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == what]
+
+
 def comes_to(f, *args):
     """Peak, bytes of the residuals and FLOPs of a function as the reports have them."""
     derivation = jaxviz.derive(f, *args)
@@ -72,9 +78,7 @@ def test_a_checkpoint_by_itself_comes_to_what_the_same_one_in_the_source_does():
 def test_a_group_that_is_saved_comes_to_what_a_policy_that_saves_it_does():
     args = PROGRAMS["layers"][1]
     switches = switches_of(layers, *args)
-    table = switches.table()
-    product = next(i for i, g in enumerate(table["groups"]) if g["what"] == "x @ w")
-    members = [v for v, g in enumerate(table["values"]["group"]) if g == product]
+    members = members_of(switches, "x @ w")
     assert len(members) == 4
     found = switches.trade(switches.key([named(switches, "4 calls of layer")], members))
 
@@ -85,15 +89,13 @@ def test_a_group_that_is_saved_comes_to_what_a_policy_that_saves_it_does():
 
     peak, nbytes, _ = comes_to(by_hand, *args)
     assert (found.peak_nbytes, found.nbytes) == (peak, nbytes)
-    assert sum(table["values"]["nbytes"][v] for v in members) == 4 * 32 * 8 * 4
+    assert sum(switches.table()["values"]["nbytes"][v] for v in members) == 4 * 32 * 8 * 4
 
 
 def test_a_group_that_is_offloaded_comes_to_what_a_policy_that_offloads_it_does():
     args = PROGRAMS["layers"][1]
     switches = switches_of(layers, *args)
-    table = switches.table()
-    product = next(i for i, g in enumerate(table["groups"]) if g["what"] == "x @ w")
-    members = [v for v, g in enumerate(table["values"]["group"]) if g == product]
+    members = members_of(switches, "x @ w")
     around = named(switches, "4 calls of layer")
     key = switches.key([around], members, members)
     found, saved = switches.trade(key), switches.trade(switches.key([around], members))
@@ -127,8 +129,7 @@ def test_a_group_that_is_offloaded_comes_to_what_a_policy_that_offloads_it_does(
 def test_one_layer_is_switched_by_itself():
     switches = switches_of(layers, *PROGRAMS["layers"][1])
     around = named(switches, "4 calls of layer")
-    table = switches.table()
-    products = [v for v, g in enumerate(table["values"]["group"]) if table["groups"][g]["what"] == "x @ w"]
+    products = members_of(switches, "x @ w")
     keys = [switches.key([around], saved) for saved in ([], products[:1], products[-1:], products)]
     assert len(set(keys)) == 4
     none, first, last, every = (switches.trade(key).nbytes for key in keys)
