@@ -347,6 +347,22 @@ class Part:
         found = self._chosen(self._problem.within(scaled(sizes) + 1e-6 * scaled(work), work, most_work / self.times))
         return found if found.work <= most_work else None
 
+    def least_work(self, limit: int) -> float | None:
+        """The FLOPs that any choice within a limit of bytes takes at least; None where there is none."""
+        work, sizes = self._costs
+        return (
+            None
+            if limit < self.fewest.nbytes
+            else self.times * self._problem.bound(work, sizes, limit / self.times_here)
+        )
+
+    def least_nbytes(self, most_work: int) -> float | None:
+        """The bytes that any choice of no more work than this holds at least; None where there is none."""
+        work, sizes = self._costs
+        if most_work < self.choices[-1].work:
+            return None
+        return self.times_here * self._problem.bound(sizes, work, most_work / self.times)
+
     def alternatives(self, choice: Choice, over: int, most_work: int) -> list[Choice]:
         """Choices of no more bytes than another one, the least work first.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from math import inf, prod
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,9 +28,10 @@ _SETS = 2**18
 _TRIALS = 100
 """How many of them are measured at most, and how many equations are derived for that."""
 _EQUATIONS = 4_000
-
-_SOLVED_TO = 0.999
-"""Up to what share a choice is known to be the best within some bytes."""
+_CLOSER, _AT_MOST = 5, 14
+"""How many plans are measured for a closer bound on a peak, and how many while it is far below:"""
+_FAR = 0.05
+"""by more than this share of the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,13 @@ class Bound:
       is_proved: whether all choices were looked at. Else it is of all that take as much memory beside what they save as what was
         measured of them, or more.
       of_peak: whether it is one of the peak.
+      of_residuals: whether it is one for a limit on residuals, which does not depend on what else is in memory.
     """
 
     least: int
     is_proved: bool
     of_peak: bool = False
+    of_residuals: bool = False
 
     def gap(self, trade: Trade, plain: int) -> float:
         """By what share the FLOPs of a gradient, or its peak, may be more than the least.
@@ -64,14 +68,19 @@ class Bound:
         if self.is_proved:
             return f"Of all that could be saved in checkpoints at these places nothing {better}: each choice was looked at."
         gap = self.gap(trade, plain)
+        unless = (
+            ""
+            if self.of_residuals
+            else ", unless one needs less memory beside what it saves than those that were measured"
+        )
         if not gap:
-            return f"No plan with checkpoints at the places that were tried {better}."
+            return f"No plan with checkpoints at the places that were tried {better}{unless}."
         more = (
             f"The peak is at most {100 * gap:.2g} % higher"
             if self.of_peak
             else f"The gradient takes at most {100 * gap:.2g} % more FLOPs"
         )
-        return f"{more} than with any plan with checkpoints at the places that were tried."
+        return f"{more} than with any plan with checkpoints at the places that were tried{unless}."
 
 
 def least_of_all(
@@ -185,9 +194,9 @@ class _Looking:
         return self.search.trial(form)
 
 
-def least_bound(search: Search, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int]) -> int:
-    """What work a plan with checkpoints around some sets of regions takes at least, where it takes no less memory beside what it saves
-    than those that were measured."""
+def least_works(search: Search, sets: Sequence[Sequence[Region]], room: Callable[[Trade], int]) -> list[float]:
+    """What work a plan with checkpoints around some sets of regions takes at least, for each where one fits, where it takes no less memory
+    beside what it saves than those that were measured."""
     least: list[float | None] = []
     for regions in sets:
         path = search.path(regions)
@@ -198,43 +207,90 @@ def least_bound(search: Search, sets: Sequence[Sequence[Region]], room: Callable
         )
         parts = search.outer_parts(regions)
         if len(parts) == len(parts[0].spots) == 1 and allowed >= path[0].nbytes:
-            found = parts[0].within(allowed)
-            least.append(None if found is None else _SOLVED_TO * found.work)
+            least.append(parts[0].least_work(allowed))
         else:
             least.append(_between(path, allowed))
-    return int(min((w for w in least if w is not None), default=0))
+    return [w for w in least if w is not None]
 
 
-def least_peak(search: Search, sets: Sequence[Sequence[Region]], most_work: int) -> int:
-    """What peak a plan with checkpoints around some sets of regions has at least for so much work, where it takes no less memory beside
-    what it saves than those that were measured and save about as much."""
-    least: list[float] = []
-    for regions in sets:
-        fewest = _fewest(search, regions, most_work)
-        measured = search.trials_around(regions)
-        if fewest is None or not measured:
-            continue
-        beside: dict[float, int] = {}
-        for t in measured:
-            size = t.form.nbytes
-            beside[size] = min(t.trade.peak_nbytes - size, beside.get(size, t.trade.peak_nbytes))
-        sizes = [0, *sorted(beside), inf]
-        about = [[beside[k] for k in (low, high) if k in beside] for low, high in pairwise(sizes)]
-        between = (
-            max(low, fewest) + min(b) for (low, high), b in zip(pairwise(sizes), about, strict=True) if high > fewest
-        )
-        least.append(max(min(between), search.floor(measured[0])))
-    return int(min(least, default=0))
+def bound_within(search: Search, limit: int) -> Bound:
+    """On the work of any plan whose residuals keep to a limit of bytes, around the function itself or one of the sets of regions.
+
+    One around the function itself counts where it has no higher peak than the function as it is written.
+    """
+    least = least_works(search, search.sets, lambda t: limit - t.nbytes)
+    tried = search.within(limit)
+    if tried is not None and tried.trade.peak_nbytes <= search.written.peak_nbytes:
+        (whole,) = search.whole_parts
+        around_all = whole.least_work(limit - search.outside(tried.form))
+        least += [around_all] if around_all is not None else []
+    return Bound(int(min(least, default=0)), False, of_residuals=True)
+
+
+def least_peak(search: Search, sets: Sequence[Sequence[Region]], peak: int, most_work: int, near: float) -> int:
+    """What peak a plan with checkpoints around some sets of regions has at least for so much work, where it takes no less memory beside what
+    it saves than those that were measured and save about as much.
+
+    Args:
+      search: that measures plans.
+      sets: of regions.
+      peak: of a plan that has been found.
+      most_work: FLOPs.
+      near: while that peak is above the bound by more than this share of it, some more plans are measured where it is the weakest.
+    """
+    for k in range(_AT_MOST + 1):
+        found = [w for w in (_weakest(search, regions, most_work) for regions in sets) if w is not None]
+        least, between = min(found, key=itemgetter(0), default=(0, None))
+        is_far = peak > (1 + _FAR) * least
+        if between is None or (1 + near) * least >= peak or k >= (_AT_MOST if is_far else _CLOSER):
+            break
+        search.trial(between)
+    return int(least)
+
+
+def least_peak_around(search: Search, regions: Sequence[Region], most_work: int) -> float | None:
+    """The same for one set of regions; None where nothing is known."""
+    found = _weakest(search, regions, most_work)
+    return None if found is None else found[0]
+
+
+def _weakest(search: Search, regions: Sequence[Region], most_work: int) -> tuple[float, Form | None] | None:
+    """The same, with a plan that would say more if it were measured."""
+    fewest = _fewest(search, regions, most_work)
+    measured = search.trials_around(regions)
+    if fewest is None or not measured:
+        return None
+    beside: dict[float, int] = {}
+    for t in measured:
+        size = t.form.nbytes
+        beside[size] = min(t.trade.peak_nbytes - size, beside.get(size, t.trade.peak_nbytes))
+    # What saves more needs less beside it, but for which values these are: so the least of all that save as little counts.
+    sizes = [0, *sorted(beside), inf]
+    around = lambda high: min(b for size, b in beside.items() if size <= high)
+    least, low, high = min(
+        (max(low, fewest) + around(high), low, high) for low, high in pairwise(sizes) if high > fewest
+    )
+    path, start = search.path(regions), max(low, fewest)
+    inside = [form for form in path if start < form.nbytes < high]
+    if not inside and high < inf:
+        # Between two choices that are best at some price there are those of some of the layers alone.
+        below = max((form for form in path if form.nbytes <= start), key=lambda form: form.nbytes, default=None)
+        more = below.within(int(start + high) // 2 - below.nbytes) if below is not None else None
+        inside = [more] if more is not None and start < more.nbytes < high else []
+    return max(least, search.floor(measured[0])), inside[len(inside) // 2] if inside else None
 
 
 def _fewest(search: Search, regions: Sequence[Region], most_work: int) -> float | None:
     """The fewest bytes that a checkpoint around some regions saves for so much work; None where none takes as little."""
-    path, parts = search.path(regions)[::-1], search.outer_parts(regions)
-    if len(parts) == len(parts[0].spots) == 1:
-        found = parts[0].lightest(most_work)
-        return None if found is None else _SOLVED_TO * found.nbytes
-    work, sizes = [form.work for form in path], [form.nbytes for form in path]
-    return None if most_work < work[0] else float(np.interp(most_work, work, sizes))
+    key = tuple(regions), most_work
+    if key not in search.fewest:
+        path, parts = search.path(regions)[::-1], search.outer_parts(regions)
+        if len(parts) == len(parts[0].spots) == 1:
+            search.fewest[key] = parts[0].least_nbytes(most_work)
+        else:
+            work, sizes = [form.work for form in path], [form.nbytes for form in path]
+            search.fewest[key] = None if most_work < work[0] else float(np.interp(most_work, work, sizes))
+    return search.fewest[key]
 
 
 def _between(path: Sequence[Form], allowed: int) -> float | None:

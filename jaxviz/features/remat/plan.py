@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.training_step import taking_gradient_of
 from jaxviz.features.cost.report import format_flops
@@ -32,6 +33,11 @@ from jaxviz.report.tables import counted, format_bytes, listed, short_location
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_MATTERS = 0.01
+"""The share of the highest peak by which that of some plan has to be lower for others to be shown,"""
+_OTHERS = 8
+"""and how many are, beside one that nobody gave a bound for."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -250,8 +256,7 @@ class RematPlan(Report):
         functions = f"{counted(sum(again.values()), 'transcendental')} ({listed(again)})" if again else ""
         if not self.flops:
             return functions or "nothing that counts as a FLOP"
-        share = f"{100 * self.flops / max(self._search.plain_flops, 1):.2g} %"
-        return f"{format_flops(self.flops)} ({share}){' and ' if functions else ''}{functions}"
+        return f"{format_flops(self.flops)} ({self._share(self.flops)}){' and ' if functions else ''}{functions}"
 
     @cached_property
     def transcendentals(self) -> Mapping[str, int]:
@@ -280,7 +285,31 @@ class RematPlan(Report):
             shown=SHOWN,
             more=more,
         )
+        if not self.bound:
+            yield from self._trade()
         yield from self.notes
+
+    def _trade(self) -> Iterator[Table]:
+        """What other plans come to, from the highest peak to the lowest; for a plan that nobody gave a bound for."""
+        known = {self.everything: "without checkpoints", self.before: "as written", self.after: "this plan"}
+        others = [t for t in self.outline[::-1] if t not in known]
+        few = [others[i] for i in evenly(0, len(others) - 1, min(_OTHERS, len(others)))]
+        trades = sorted({*few, self.after, self.before, *self.outline[-1:]}, key=lambda t: (-t.peak_nbytes, t.work))
+        if trades[0].peak_nbytes - trades[-1].peak_nbytes < _MATTERS * trades[0].peak_nbytes:
+            return
+        yield Table(
+            ("peak", "residuals", "recomputes", ""),
+            [
+                (format_bytes(t.peak_nbytes), format_bytes(t.nbytes), self._share(t.flops), known.get(t, ""))
+                for t in trades
+            ],
+            ">>><",
+            "What other plans come to; memory=, work= or residuals= asks for one of them:",
+            shown=None,
+        )
+
+    def _share(self, flops: int) -> str:
+        return f"{100 * flops / max(self._search.plain_flops, 1):.2g} %"
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The plan among the best ones, peak against FLOPs recomputed; a `matplotlib` figure.

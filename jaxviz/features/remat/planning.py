@@ -13,6 +13,7 @@ from jaxviz.analysis.budgets import free_memory, least_budget, read_budget, read
 from jaxviz.analysis.training_step import step_of
 from jaxviz.derivation import Argnums
 from jaxviz.features.remat.call import Call
+from jaxviz.features.remat.exhaustive import bound_within
 from jaxviz.features.remat.forms import Trade, Trial
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
@@ -114,6 +115,9 @@ def plan_remat(
 
 _WORTH = 0.01
 """The share by which a plan has to lower the peak or, where nobody asked for so much, the work to be worth a change of the source."""
+
+_NEAR = 0.05
+"""The share of a peak by which a lower one is looked for where nobody gave a bound."""
 
 Found = Trial | Trade
 """A plan, or the function as it is."""
@@ -226,7 +230,9 @@ class Planning:
             fewest = min(trade_of(c).work for c in allowed)
             close = [c for c in allowed if search.is_little(trade_of(c).work - fewest)]
             best = min(close, key=lambda c: _rank(c, "peak_nbytes", "work"))
-            return self.plan(bound, self.or_as_written(best, fine), budget=limit)
+            best = self.or_as_written(best, fine)
+            search.bound = bound_within(search, limit)
+            return self.plan(bound, best, *self.how_good(best), budget=limit)
         if candidates:
             peak = min(trade_of(c).peak_nbytes for c in candidates)
             raise ValueError(
@@ -254,7 +260,10 @@ class Planning:
             repeated_effects(search.flat)
         except ValueError as error:
             return self.plan("", search.written, str(error))
-        return self.worthwhile("", best_of_all(search), self.as_they_are)
+        best = best_of_all(search)
+        if isinstance(best, Trial) and best.form.chunk == 1:
+            best = search.improved(best, best.trade.work, _NEAR)
+        return self.worthwhile("", best, self.as_they_are, *self.how_good(best))
 
     def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:
         """A plan, or the function as it is where that does little for its peak and its work; with what holds the peak.

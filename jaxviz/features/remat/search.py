@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 
 from jaxviz.analysis.budgets import evenly
 from jaxviz.analysis.layouts import Layouts, find_layouts, layouts_of_step
@@ -22,7 +23,14 @@ from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.choices import Choice, Part
 from jaxviz.features.remat.chunks import lengths_of_chunks
 from jaxviz.features.remat.context import Context
-from jaxviz.features.remat.exhaustive import Bound, least_bound, least_of_all, least_peak, lowest_of_all
+from jaxviz.features.remat.exhaustive import (
+    Bound,
+    least_of_all,
+    least_peak,
+    least_peak_around,
+    least_works,
+    lowest_of_all,
+)
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
 from jaxviz.features.remat.offload import Offload
@@ -50,6 +58,8 @@ _EXCHANGED = 4
 """How many plans that all but fit are tried with other values of the same bytes."""
 _LOWER = 4
 """How often a lower peak is tried for a bound on work."""
+_SAME = 0.001
+"""The share of a peak that nobody would recompute more for."""
 _NEAR = 0.02
 """The share of a peak that it is worth looking for."""
 _IN_CHUNKS = 4
@@ -92,6 +102,9 @@ class Search:
         self._lowered = 0
         """Equations of the plans for which layouts were found."""
         self._parts: dict[Region, list[Part] | None] = {}
+        self._paths: dict[tuple[Region, ...], list[Form]] = {}
+        self.fewest: dict[tuple[tuple[Region, ...], int], float | None] = {}
+        """The bytes that checkpoints around some regions save at least for so much work, as far as they are known."""
 
     @cached_property
     def written(self) -> Trade:
@@ -336,6 +349,9 @@ class Search:
           regions: they.
           candidates: by name the values that are saved together; by default each by itself.
         """
+        key = tuple(regions)
+        if candidates is None and key in self._paths:
+            return self._paths[key]
         parts = self.outer_parts(regions)
         if candidates is not None:
             parts = [part.restricted(candidates) for part in parts]
@@ -350,6 +366,8 @@ class Search:
         for _, _, i in reversed(steps):
             at[i] += 1
             forms.append(form())
+        if candidates is None:
+            self._paths[key] = forms
         return forms
 
     def outer_parts(self, regions: Sequence[Region]) -> list[Part]:
@@ -396,7 +414,8 @@ class Search:
             if sets is self.sets or best is not None:
                 best, is_proved = least_of_all(self, sets, best, room)
                 if best is not None:
-                    self.bound = Bound(best.trade.work if is_proved else least_bound(self, sets, room), is_proved)
+                    least = best.trade.work if is_proved else int(min(least_works(self, sets, room), default=0))
+                    self.bound = Bound(least, is_proved)
                 in_chunks = self._fastest_in_chunks(sets, room, best)
                 if in_chunks is not best:
                     self.bound, best = None, in_chunks
@@ -404,11 +423,13 @@ class Search:
                     return best
         return None
 
-    def _fastest_of(self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int]) -> Trial | None:
-        """The same of plans around some sets of regions, without chunks."""
+    def _fastest_of(
+        self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int], less_work: float = inf
+    ) -> Trial | None:
+        """The same of plans around some sets of regions, without chunks, as far as they may take less work than this."""
         best: Trial | None = None
         for regions in sets:
-            found = self._fastest_around(regions, room, best)
+            found = self._fastest_around(regions, room, best.trade.work if best is not None else less_work)
             if found is not None and (best is None or by_work(found) < by_work(best)):
                 best = found
         return best
@@ -422,7 +443,7 @@ class Search:
                 last = replace(self.path(regions)[-1], chunk=chunk)
                 if best is not None and (k or self.trial(last).trade.work >= best.trade.work):
                     break  # that of the length which lowers the peak most would have to be better
-                found = self._fastest_around(regions, room, best, chunk)
+                found = self._fastest_around(regions, room, best.trade.work if best is not None else inf, chunk)
                 if found is not None and (best is None or by_work(found) < by_work(best)):
                     best = found
         return best
@@ -437,14 +458,13 @@ class Search:
         return lengths_of_chunks(scan) if is_scan(scan) and kept > _WORTH * self.opened.peak_nbytes else []
 
     def _fastest_around(
-        self, regions: Sequence[Region], room: Callable[[Trade], int], best: Trial | None, chunk: int = 1
+        self, regions: Sequence[Region], room: Callable[[Trade], int], less_work: float, chunk: int = 1
     ) -> Trial | None:
-        """The same of plans around some regions, as far as they may take less work than another one."""
+        """The same of plans around some regions, as far as they may take less work than this."""
         path = [replace(form, chunk=chunk) for form in self.path(regions)]
-        if best is not None:
-            # One that takes as much is where those between two choices are looked for.
-            first = next((i for i, form in enumerate(path) if form.work < best.trade.work), None)
-            path = path[max(first - 1, 0) :] if first is not None else []
+        # One that takes as much is where those between two choices are looked for.
+        first = next((i for i, form in enumerate(path) if form.work < less_work), None)
+        path = path[max(first - 1, 0) :] if first is not None else []
         outside = self.outside(path[0]) if path else 0
 
         def fits(i: int) -> bool:
@@ -508,12 +528,11 @@ class Search:
         best = min(found, key=by_peak, default=None)
         if best is None:
             return None
-        best = self._improved(best, most_work)
+        best = self.improved(best, most_work)
         best, is_proved = lowest_of_all(self, self.sets, best, most_work)
         assert best is not None
-        if best.form.chunk == 1:
-            least = best.trade.peak_nbytes if is_proved else least_peak(self, self.sets, most_work)
-            self.bound = Bound(least, is_proved, of_peak=True)
+        if is_proved:
+            self.bound = Bound(best.trade.peak_nbytes, True, of_peak=True)
         return best
 
     def _lowest_around(self, regions: Sequence[Region], most_work: int) -> list[Trial]:
@@ -532,8 +551,14 @@ class Search:
             forms += [replace(path[i], chunk=chunk) for i in evenly(0, len(path) - 1, min(_IN_CHUNKS, len(path)))]
         return [t for t in map(self.trial, forms) if t.trade.work <= most_work]
 
-    def _improved(self, best: Trial, most_work: int) -> Trial:
-        """A plan with the work that it leaves made use of."""
+    def improved(self, best: Trial, most_work: int, near: float = _NEAR) -> Trial:
+        """A plan with the work that it leaves made use of; its bound is kept in `bound`.
+
+        Args:
+          best: the plan.
+          most_work: FLOPs.
+          near: by what share of its peak a lower one has to be possible to be looked for.
+        """
         for _ in range(_FILLS):
             leaner = best.form.leaner(most_work - best.trade.work)
             trial = self.trial(leaner) if leaner is not None else best
@@ -541,16 +566,33 @@ class Search:
                 break
             best = trial
         # What takes the least work within a lower peak is looked for more closely, further down as long as there is something.
-        low, step = least_peak(self, self.sets, most_work), _NEAR
-        for _ in range(_LOWER):
-            target = int((1 - step) * best.trade.peak_nbytes)
-            if target < low:
+        for k in range(_LOWER + 1):
+            sets = dict.fromkeys([*self.sets, best.form.regions])
+            least = least_peak(self, tuple(sets), best.trade.peak_nbytes, most_work, near)
+            best = min((t for t in (best, *self._trials.values()) if t.trade.work <= most_work), key=by_peak)
+            self.bound = Bound(least, False, of_peak=True) if best.form.chunk == 1 else None
+            target = int((1 - near * 2**k) * best.trade.peak_nbytes)
+            if k == _LOWER:
                 break
-            found = self._fastest_of((*self.sets, *self.nested), partial(_below, target))
+            lower = [regions for regions in (*self.sets, *self.nested) if self._may_have(regions, target, most_work)]
+            found = self._fastest_of(lower, partial(_below, target), most_work + 1)
             if found is None or found.trade.work > most_work:
                 break
-            best, step = found, 2 * step
-        return best
+            best = found
+        highest = (1 + _SAME) * best.trade.peak_nbytes
+        affordable = (t for t in self._trials.values() if t.trade.work <= most_work)
+        return min((t for t in affordable if t.trade.peak_nbytes <= highest), key=by_work)
+
+    def _may_have(self, regions: Sequence[Region], peak: int, most_work: int) -> bool:
+        """Whether a plan around some regions seems to be possible that has no higher peak than this, for so much work."""
+        least = least_peak_around(self, regions, most_work)
+        if least is None:
+            form = next((form for form in self.path(regions) if form.work <= most_work), None)
+            if form is None:
+                return False
+            self.trial(form.leaner(most_work - form.work) or form)
+            least = least_peak_around(self, regions, most_work)
+        return least is not None and least <= peak
 
 
 def _below(peak: int, trade: Trade) -> int:

@@ -88,6 +88,22 @@ class Problem:
             kept -= 2 * over / unit  # the solver's tolerance
         return self.least(weight)
 
+    def bound(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> float:
+        """What choices whose weight keeps to a limit cost at least, which is proved whatever the size of the problem.
+
+        Raises:
+          ValueError: there are none.
+        """
+        some, unit = cost[cost > 0], max(float(weight.max(initial=0.0)), 1e-300)
+        price = float(np.median(some)) if len(some) else 1.0  # for numbers about one, well above the solver's tolerance
+        cost, weight, limit = cost / price, weight / unit, limit / unit
+        relaxed = self._relaxed(cost, weight, limit)
+        least = float(relaxed.fun)
+        if len(cost) <= _EXACT and np.abs(relaxed.x - np.round(relaxed.x)).max(initial=0.0) >= 1e-6:
+            found = self._solved(cost, weight, limit, self.lower, self.upper, _SECONDS[0])
+            least = max(least, found.mip_dual_bound) if found.mip_dual_bound is not None else least
+        return max(least, 0.0) * price
+
     def _within(self, cost: np.ndarray, weight: np.ndarray, limit: float) -> np.ndarray:
         cheapest = self.least(cost)
         if weight @ cheapest <= limit:
@@ -135,20 +151,25 @@ class Problem:
         self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
     ) -> Any:
         """The best choices in whole numbers; None where it takes the solver too long to find any."""
+        found = self._solved(cost, weight, limit, lower, upper, seconds)
+        return None if found.x is None else np.round(found.x)
+
+    def _solved(
+        self, cost: np.ndarray, weight: np.ndarray, limit: float, lower: np.ndarray, upper: np.ndarray, seconds: float
+    ) -> Any:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         constraints = [
             LinearConstraint(self.matrix, -np.inf, 0.0),
             LinearConstraint(_without_dust(weight)[None], -np.inf, limit),
         ]
-        found = milp(
+        return milp(
             _without_dust(cost),
             integrality=np.ones(len(cost)),
             bounds=Bounds(lower, upper),
             constraints=constraints,
             options={"time_limit": seconds, "mip_rel_gap": 1e-3},
         )
-        return None if found.x is None else np.round(found.x)
 
 
 def _without_dust(numbers: np.ndarray) -> np.ndarray:

@@ -7,8 +7,10 @@ from benchmarks.remat_programs import SMALL
 from jaxviz.derivation import derive
 from jaxviz.features.remat.search import Search
 
+pytestmark = pytest.mark.large
 
-@pytest.mark.parametrize("name", ["transformer, scanned", "RNN", "GNN"])
+
+@pytest.mark.parametrize("name", [pytest.param("transformer, scanned", marks=pytest.mark.sweep), "RNN", "GNN"])
 def test_a_plan_recomputes_no_more_than_what_people_write_at_its_peak(name):
     case = SMALL[name]()
     for f in case.variants.values():
