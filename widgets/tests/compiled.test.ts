@@ -24,7 +24,17 @@ const text = {
   links: [[], [], [0], [2, 3], []],
   cut: 0,
 };
-const answer = { function: "f", stages, backend: "cpu", stablehlo: text, hlo: text, notes: [], error: "" };
+const answer = {
+  function: "f",
+  stages,
+  backend: "cpu",
+  stablehlo: text,
+  hlo: text,
+  memory: null,
+  exchanges: null,
+  notes: [],
+  error: "",
+};
 
 beforeAll(() => {
   layOut(0, 0);
@@ -115,6 +125,57 @@ describe("the pane", () => {
       true,
       false,
     ]);
+    pane.destroy();
+  });
+
+  test("opens on the memory, whose rows lead to their lines", () => {
+    const place = shared.place(0)!;
+    const line = shared.placeText(place);
+    const memory = {
+      summary: "peak 3.0 KiB in the backward pass",
+      notes: ["One note."],
+      kinds: ["argument", "constant", "residual", "result", "cotangent", "temporary", "own"],
+      bytes: [
+        [1024, 1024],
+        [0, 0],
+        [0, 1024],
+        [0, 0],
+        [0, 0],
+        [0, 0],
+        [0, 1024],
+      ],
+      turn: 1,
+      held: [
+        ["residual", "residual", "jnp.sin(x)", "f32[256]", 1024, line, "`mul` reads it"],
+        ["copy", "own", "a copy", "f32[256]", 1024, "elsewhere.py:3", ""],
+      ],
+      more: [2, 2048],
+    };
+    const exchanges = {
+      summary: "each device sends at least 6.0 B a run in 1 collective",
+      rows: [["all-reduce", "data", 6, "2 × 6", "backward", line, "`w` is replicated over `data`"]],
+    };
+    const { state, pane, lines } = mounted(source(JSON.stringify({ ...answer, memory, exchanges })));
+    const found = () => pane.element.querySelector<HTMLElement>("[data-testid=compiled-memory]");
+    expect(lines()).toEqual([]);
+    expect(found()!.textContent).toContain("peak 3.0 KiB in the backward pass");
+    expect(found()!.textContent).toContain("XLA's own 1.0 KiB");
+    expect(found()!.textContent).toContain("One note.");
+    expect(found()!.textContent).toContain("and 2.0 KiB in 2 more rows");
+    const [first, second] = found()!.querySelectorAll<HTMLElement>("tbody tr");
+    first!.click();
+    expect([...state.selection.rows]).toEqual([...shared.rowsOfLine(place.file, place.line)]);
+    expect(first!.classList.contains("is-selected")).toBe(true);
+    second!.click();
+    expect(first!.classList.contains("is-selected")).toBe(true);
+    const exchanged = found()!.querySelectorAll("table")[1]!;
+    expect(exchanged.textContent).toContain("all-reducedata6 B2 × 6backward");
+    expect(exchanged.querySelector("tbody tr")!.classList.contains("is-selected")).toBe(true);
+    pane.element.querySelector<HTMLElement>("[data-testid=text-hlo]")!.click();
+    expect(found()).toBeNull();
+    expect(lines()).not.toEqual([]);
+    pane.element.querySelector<HTMLElement>("[data-testid=text-memory]")!.click();
+    expect(found()).not.toBeNull();
     pane.destroy();
   });
 

@@ -24,9 +24,21 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "Metadata": {"op_name": (2, "string"), "source_file": (3, "string"), "source_line": (4, "int32"), "stack_frame_id": (15, "int32")},
     "Instruction": {
         "name": (1, "string"), "opcode": (2, "string"), "shape": (3, "Shape"), "metadata": (7, "Metadata"),
-        "parameter_number": (9, "int64"), "tuple_index": (13, "int64"), "custom_call_target": (28, "string"), "id": (35, "int64"),
+        "parameter_number": (9, "int64"), "tuple_index": (13, "int64"), "backend_config": (43, "bytes"), "replica_groups": (49, "ReplicaGroup*"),
+        "source_target_pairs": (52, "SourceTarget*"), "collective_device_list": (87, "DeviceList"), "iota_device_list": (92, "Iota"),
+        "mesh_device_list": (93, "MeshDevices"), "custom_call_target": (28, "string"), "id": (35, "int64"),
         "operand_ids": (36, "int64*"), "called_computation_ids": (38, "int64*"),
     },
+    "ReplicaGroup": {"replica_ids": (1, "int64*")},
+    "SourceTarget": {"source": (1, "int64"), "target": (2, "int64")},
+    "Iota": {"n_groups": (1, "int64"), "group_size": (2, "int64"), "reshaped": (3, "int64*"), "transposed": (4, "int32*")},
+    "DeviceList": {"replica_groups": (1, "ReplicaGroup*"), "iota": (2, "Iota")},
+    "MeshAxis": {"name": (1, "string"), "size": (2, "int64")},
+    "TiledDevices": {"reshaped": (1, "int64*"), "transposed": (2, "int32*")},
+    "DeviceMesh": {"axes": (1, "MeshAxis*"), "device_ids": (2, "int64*"), "iota": (3, "TiledDevices")},
+    "SubAxis": {"before": (1, "int64"), "size": (2, "int64")},
+    "AxisRef": {"axis": (1, "int64"), "part": (2, "SubAxis")},
+    "MeshDevices": {"mesh": (1, "DeviceMesh"), "axes": (2, "AxisRef*")},
     "Computation": {"name": (1, "string"), "instructions": (2, "Instruction*"), "id": (5, "int64"), "root_id": (6, "int64")},
     "Sequence": {"instruction_ids": (1, "int64*")},
     "Scheduled": {"key": (1, "int64"), "value": (2, "Sequence")},
@@ -60,7 +72,7 @@ _FIELDS: dict[str, dict[str, tuple[int, str]]] = {
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _PLAIN = {
-    "int64": _Field.TYPE_INT64, "int32": _Field.TYPE_INT32, "string": _Field.TYPE_STRING, "bool": _Field.TYPE_BOOL,
+    "int64": _Field.TYPE_INT64, "int32": _Field.TYPE_INT32, "string": _Field.TYPE_STRING, "bytes": _Field.TYPE_BYTES, "bool": _Field.TYPE_BOOL,
 }  # fmt: skip
 
 

@@ -224,17 +224,27 @@ class Module:
 
     def lines(self, instruction: Instruction) -> Iterator[Location]:
         """The lines that JAX noted for an instruction, innermost first."""
-        index = self._frames
-        frame, left = instruction.frame, len(index.stack_frames)
-        if not 0 < frame <= left and instruction.source[0]:
-            yield Location(*instruction.source, "")
-        while 0 < frame <= len(index.stack_frames) and left:
-            here = index.stack_frames[frame - 1]
-            at = index.file_locations[here.file_location_id - 1]
-            function = index.function_names[at.function_name_id - 1] if at.function_name_id else ""
-            file = index.file_names[at.file_name_id - 1]
-            yield Location(file, at.line, function, at.column, at.end_line, at.end_column)
-            frame, left = here.parent_frame_id, left - 1
+        return lines_of(self._frames, instruction.frame, instruction.source)
+
+
+def lines_of(index: Any, frame: int, source: tuple[str, int]) -> Iterator[Location]:
+    """The lines that JAX noted for an instruction, innermost first.
+
+    Args:
+      index: the `StackFrames` message of its module.
+      frame: the number of its innermost frame there.
+      source: its file and line, where it has no frame.
+    """
+    left = len(index.stack_frames)
+    if not 0 < frame <= left and source[0]:
+        yield Location(*source, "")
+    while 0 < frame <= len(index.stack_frames) and left:
+        here = index.stack_frames[frame - 1]
+        at = index.file_locations[here.file_location_id - 1]
+        function = index.function_names[at.function_name_id - 1] if at.function_name_id else ""
+        file = index.file_names[at.file_name_id - 1]
+        yield Location(file, at.line, function, at.column, at.end_line, at.end_column)
+        frame, left = here.parent_frame_id, left - 1
 
 
 def _instruction(read: Any, computation: int) -> Instruction:

@@ -150,13 +150,27 @@ def paths_of(instruction: Instruction) -> list[str]:
     """The names that an instruction has: of one that XLA made of several, theirs; those of parameters are the names of arguments."""
     if not instruction.path or instruction.opcode in ("parameter", "constant"):
         return []
-    return [name for path in instruction.path.split(";") if "/" in path for name in _apart(path)]
+    return [name for path in instruction.path.split(";") if "/" in path for name in apart(path)]
 
 
-def _apart(path: str) -> list[str]:
+def apart(path: str) -> list[str]:
     """`jit(f)/jvp()/psum` and `jit(f)/transpose(jvp())/psum` for `jit(f)/(jvp()/psum:transpose(jvp())/psum)`: collectives that XLA made one."""
-    together = re.fullmatch(r"(.*?/)\((.+:.+)\)", path)
-    return [together[1] + name for name in together[2].split(":")] if together else [path]
+    together = re.fullmatch(r"(.*?/|)\((.+:.+)\)", path)
+    if together is None:
+        return [path]
+    return [name for part in _parts(together[2]) for name in apart(together[1] + part)]
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the colons that are in no parentheses."""
+    found, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == ":" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += c
+    return found
 
 
 def own_line_of(module: Module, instruction: Instruction) -> Location | None:

@@ -152,6 +152,7 @@ class Places:
     def __init__(self, lowering: Lowering, opened: OpenedStep | None = None):
         self.derivation = lowering.derivation
         self.tags = lowering.tags
+        self.programs = lowering.programs
         self.opened = opened
         self.found: list[Place] = []
         for stage, program in zip(lowering.stages, lowering.programs, strict=True):

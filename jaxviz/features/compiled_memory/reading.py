@@ -19,6 +19,7 @@ from jaxviz.analysis.training_step import TrainingStep, step_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
 from jaxviz.features.compiled_memory.buffers import Allocation, Buffer, read_allocations
+from jaxviz.features.compiled_memory.explained import explained
 from jaxviz.features.compiled_memory.messages import message
 from jaxviz.features.compiled_memory.module import Module
 from jaxviz.features.compiled_memory.op_names import OpNames
@@ -75,6 +76,17 @@ def compiled_memory(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
     return _of_gradient(derivation, donated_by(derivation.primal)) if step is None else _of_step(step)
 
 
+@api_boundary
+@deep_stack
+def explained_by(
+    memory: CompiledMemory, f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums
+) -> CompiledMemory:
+    """See `CompiledMemory.explain`."""
+    derivation = f if isinstance(f, Derivation) else derive(f, *args, argnums=argnums, **kwargs)
+    step = step_of(f, args, kwargs, derivation, argnums) if any(derivation.nonzeros) else None
+    return explained(memory, [derivation] if step is None else step.gradients, WITHOUT_FUNCTION)
+
+
 def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
     """The memory of what a modelled gradient, or training step, compiles to."""
     step, derivation = timeline.step, timeline.derivation
@@ -85,9 +97,14 @@ def compiled_like(timeline: MemoryTimeline) -> CompiledMemory:
 
 
 def _of_gradient(derivation: Derivation, donated: Sequence[bool]) -> CompiledMemory:
-    lowering = lower_gradient(derivation, donated=donated)
+    return memory_of_gradient(lower_gradient(derivation, donated=donated))
+
+
+def memory_of_gradient(lowering: Lowering) -> CompiledMemory:
+    """The memory of a gradient that is lowered; compiles it, unless that was done."""
+    derivation = lowering.derivation
     n_devices = mesh_size(derivation.primal, derivation.placed)
-    return read_memory(lowering, Places(lowering), derivation.gradient, _names(derivation), n_devices)
+    return read_memory(lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices)
 
 
 def _of_step(step: TrainingStep) -> CompiledMemory:
@@ -97,7 +114,7 @@ def _of_step(step: TrainingStep) -> CompiledMemory:
     return read_memory(lowering, Places(lowering, opened), step.about, names, mesh_size(step.traced, step.placed))
 
 
-def _names(derivation: Derivation) -> list[str]:
+def names_of_results(derivation: Derivation) -> list[str]:
     """What the results of a compiled gradient are called."""
     n = len(derivation.primal.outvars)
     results = ["the result"] if n == 1 else [f"result {i}" for i in range(n)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from jaxviz.derivation import Argnums
     from jaxviz.features.compiled_memory.change import MemoryChange
 
 
@@ -188,8 +189,19 @@ class CompiledMemory(Report):
 
     @property
     def turn(self) -> int:
-        """The index of the first instruction of the backward pass; the number of instructions where there is none."""
-        return next((i for i, m in enumerate(self.timeline) if m.is_backward), len(self.timeline))
+        """The index at which the backward pass begins; the number of instructions where there is none.
+
+        XLA schedules some instructions of either pass during the other, and shares some between them. So it is where instructions of the
+        backward pass become frequent: the split of the schedule into two shares of them that explains most of their variance.
+        """
+        n = len(self.timeline)
+        if not any(m.is_backward for m in self.timeline):
+            return n
+        is_backward = np.array([m.is_backward for m in self.timeline])
+        before = np.concatenate([[0], np.cumsum(is_backward)[:-1]])
+        k = np.arange(n)
+        rise = (before[-1] + is_backward[-1] - before) / (n - k) - before / np.maximum(k, 1)
+        return int(np.argmax(np.where(is_backward, k * (n - k) * np.maximum(rise, 0) ** 2, -1)))
 
     def _picture(self) -> str:
         kinds = ("argument", "constant", "result", *KINDS[3:])
@@ -301,6 +313,29 @@ class CompiledMemory(Report):
         from jaxviz.features.compiled_memory.dumps import read_dump
 
         return read_dump(folder, module)
+
+    def explain(self, f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> CompiledMemory:
+        """The same with the reasons why a function's gradient keeps its residuals, for a program that was read without the function.
+
+        The function is derived here, and nothing is compiled: a laptop explains what a cluster ran.
+
+        >>> elsewhere = jaxviz.CompiledMemory.from_dump("dump", "jit_train_step")
+        >>> print(elsewhere.explain(train_step, params, batch))
+
+        A residual gets a reason where those that the gradient keeps on its line, of the same operation and size, have one reason. The others
+        stay as they are, and a note says how many bytes have one.
+
+        Args:
+          f: the function that was compiled, or whose gradient was; or a training step, or a Derivation.
+          *args, **kwargs: its arguments, as for `derive`.
+          argnums: the positional arguments to differentiate in.
+
+        Raises:
+          the errors of `derive`.
+        """
+        from jaxviz.features.compiled_memory.reading import explained_by
+
+        return explained_by(self, f, args, kwargs, argnums)
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """The timeline as a stacked area, its peak marked; a `matplotlib` figure.

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import jax
 
+from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
 from jaxviz.derivation import Derivation
+from jaxviz.features.compiled_memory.op_names import apart
+from jaxviz.features.explorer.compiled_peak import compiled_exchanges, compiled_peak
 from jaxviz.features.explorer.messages import Compiled, CompiledText
 from jaxviz.page.texts import first_line, fit
 
@@ -43,7 +46,7 @@ class Text:
 
 
 def compiled(derivation: Derivation) -> Compiled:
-    """The two texts, as JSON values; compiles.
+    """The two texts and the memory, as JSON values; compiles.
 
     Equations are numbered stage after stage, as `Program.walk` meets them; `stages` says which stages and how many they have. Where XLA does
     not compile the program, `hlo` is None and `error` says why.
@@ -64,13 +67,23 @@ def compiled(derivation: Derivation) -> Compiled:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
         hlo, error = None, f"the backend {jax.default_backend()} does not show what it made of the program"
+    memory, exchanges, silent = None, None, []
+    if not error:
+        try:
+            memory = compiled_peak(found)
+            if mesh_size(derivation.primal, derivation.placed) > 1:
+                exchanges = compiled_exchanges(derivation)
+        except Exception as raised:
+            silent = [f"What it holds in memory, or exchanges, cannot be shown: {first_line(raised)}"]
     texts: Compiled = {
         "function": derivation.primal.name,
         "stages": list(zip(found.stages, found.tags.counts, strict=True)),
         "backend": jax.default_backend(),
         "stablehlo": stablehlo.to_dict(),
         "hlo": None if hlo is None else hlo.to_dict(),
-        "notes": list(_notes(found)),
+        "memory": memory,
+        "exchanges": exchanges,
+        "notes": [*_notes(found), *silent],
         "error": error,
     }
     shown: Compiled = fit(texts, _WIDEST)
@@ -160,7 +173,7 @@ def read_hlo(text: str, tags: Tags) -> Text:
         plain = _LAYOUT.sub(lambda m: "" if _is_row_major(m[1]) else m[0], plain)
         opening = _COMPUTATION.match(plain)
         instruction = None if opening else _INSTRUCTION.match(plain)
-        link = tags.named(path)
+        link = tuple(dict.fromkeys(n for of_each in apart(path) for n in tags.named(of_each)))
         if opening:
             within, is_entry = opening[1].lstrip("%"), plain.startswith("ENTRY ")
         elif instruction:

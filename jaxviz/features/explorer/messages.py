@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 
 class Progress(TypedDict):
@@ -173,13 +173,66 @@ class CompiledText(TypedDict):
     cut: int
 
 
+CompiledKind = Literal["argument", "constant", "residual", "result", "cotangent", "temporary", "own"]
+"""The kinds of memory of a compiled program, as they are stacked; the last is XLA's own."""
+
+
+class CompiledHeld(NamedTuple):
+    """What is in the memory of a compiled program at its peak: its kind, and the one that it is drawn as; the expression that makes it; the type, with
+    how many there are; their bytes; the line; and why it is there."""
+
+    kind: str
+    drawn: CompiledKind
+    what: str
+    type: str
+    nbytes: int
+    line: str
+    why: str
+
+
+class CompiledPeak(TypedDict):
+    """The memory of a compiled program: of each kind the bytes while each instruction runs, of which the first `turn` are forward; what is there at the
+    peak, and of how many more rows how many bytes."""
+
+    summary: str
+    notes: list[str]
+    kinds: list[CompiledKind]
+    bytes: list[list[int]]
+    turn: int
+    held: list[CompiledHeld]
+    more: tuple[int, int]
+
+
+class CompiledExchange(NamedTuple):
+    """A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the
+    line, and why it is there."""
+
+    kind: str
+    over: str
+    sent: int
+    times: str
+    stage: str
+    line: str
+    why: str
+
+
+class CompiledExchanges(TypedDict):
+    """What devices exchange in a compiled program."""
+
+    summary: str
+    rows: list[CompiledExchange]
+
+
 class Compiled(TypedDict):
-    """What a gradient compiles to; the stages with how many equations each has."""
+    """What a gradient compiles to; the stages with how many equations each has. `memory` is None where nothing says what it is, and
+    `exchanges` on one device."""
 
     function: str
     stages: list[tuple[str, int]]
     backend: str
     stablehlo: CompiledText
     hlo: CompiledText | None
+    memory: CompiledPeak | None
+    exchanges: CompiledExchanges | None
     notes: list[str]
     error: str

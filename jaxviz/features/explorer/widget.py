@@ -204,7 +204,8 @@ class Explorer(Bundled):
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
-        state["compiled"] = self.compiled or json.dumps({"error": _NOT_IN_THE_PAGE})
+        found = self.compiled if source or not self.compiled else _without_memory(self.compiled)
+        state["compiled"] = found or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts), encoding="utf-8")
         return path
@@ -490,6 +491,11 @@ def _compiled_json(derivation: Derivation) -> str:
         return _json(compiled(derivation))
     except Exception as error:
         return json.dumps({"error": first_line(error)})
+
+
+def _without_memory(found: str) -> str:
+    """What `_compiled_json` gives without the memory and the collectives, whose rows are named by the expressions of the source."""
+    return _json({**json.loads(found), "memory": None, "exchanges": None})
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

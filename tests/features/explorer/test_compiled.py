@@ -319,3 +319,20 @@ def test_a_path_names_the_innermost_equation_of_the_right_call():
     assert tags.named(f"jit(f)/jaxviz.{second}/jit(g)/jaxviz.{carried}/exp") == (second + 1,)
     assert tags.named(f"jaxviz.{carried}/exp") == (first + 1, second + 1)
     assert tags.named("jit(f)/my_jaxviz.1/exp") == tags.named("") == ()
+
+
+@pytest.mark.values
+def test_collectives_that_xla_made_one_are_linked_to_what_each_is_for():
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    laid_out = lambda *shape, spec=(): jax.ShapeDtypeStruct(
+        shape, jnp.float32, sharding=jax.NamedSharding(mesh, jax.P(*spec))
+    )
+    loss = lambda ws, x: jnp.sum(jnp.tanh(jnp.tanh(x @ ws[0]) @ ws[1]))
+    derivation = jaxviz.derive(loss, [laid_out(4, 4)] * 2, laid_out(16, 4, spec=("i",)))
+    linked = {
+        e.primitive.name: stage
+        for line, found in lines_of(derivation, "hlo")
+        if " all-reduce(" in line
+        for stage, e in found
+    }
+    assert linked == {"reduce_sum": "forward", "dot_general": "backward"}

@@ -32,6 +32,9 @@ export class Chart {
     height: number,
     private readonly pixels: number,
     private readonly reference: Totals | null = null,
+    /** What is stacked, in the order of the totals, and what a step is called. */
+    private readonly kinds: readonly string[] = STACKED,
+    private readonly step = "step",
   ) {
     this.right = Math.max(LEFT + 1, width - RIGHT);
     this.bottom = Math.max(TOP + 1, height - LANE - BELOW);
@@ -103,7 +106,7 @@ export class Chart {
   /** One area for each kind, from the ground up: the topmost first, so that those below are painted over it. */
   private stack(steps: Int32Array, className: string): SVGElement[] {
     const levels = new Float64Array(steps.length);
-    const areas = STACKED.flatMap((kind, k) => {
+    const areas = this.kinds.flatMap((kind, k) => {
       const bytes = this.totals.kinds[k]!;
       let any = false;
       for (let c = 0; c < levels.length; c++) {
@@ -153,7 +156,7 @@ export class Chart {
     const { turn, steps } = { turn: this.totals.turn, steps: this.steps };
     const x = crisp(this.turn, this.pixels);
     const name = (pass: string, n: number, from: number, to: number) => {
-      const texts = [`${pass}, ${plural(n, "step")}`, pass].filter((t) => t.length * LETTER < to - from);
+      const texts = [`${pass}, ${plural(n, this.step)}`, pass].filter((t) => t.length * LETTER < to - from);
       if (n === 0 || texts.length === 0) return [];
       return [svg("text", { class: "jv-pass", x: (from + to) / 2, y, "text-anchor": "middle" }, texts[0]!)];
     };

@@ -7,19 +7,25 @@ import { type Change, type Lit, litAs, type Side, type State } from "../state/st
 import { button, h, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import type { Compiled } from "../wire/explorer.generated";
+import { CompiledPeakView } from "./compiledpeak";
 import { Linked, partsOf } from "./compiledtext";
 import { closeButton, markSide, message } from "./head";
 import type { Listing } from "./pane";
 import { marked } from "./residuals";
 
-type Which = "hlo" | "stablehlo";
+type Which = "memory" | "stablehlo" | "hlo";
 
-const NAMES: Record<Which, string> = { stablehlo: "StableHLO", hlo: "optimised HLO" };
+const NAMES: Record<Which, string> = {
+  memory: "memory at its peak",
+  stablehlo: "StableHLO",
+  hlo: "optimised HLO",
+};
 const ABOUT: Record<Which, string> = {
+  memory: "what XLA has in memory while the program runs, beside the model",
   stablehlo: "what JAX hands to XLA",
   hlo: "what XLA makes of it; row-major layouts and metadata are left out",
 };
-const NO_LINE: Record<Which, string> = {
+const NO_LINE = {
   stablehlo: "no operation of its own: folded or shared",
   hlo: "no instruction left: folded or shared",
 };
@@ -56,6 +62,7 @@ export class CompiledPane {
   private compiled: Compiled | null = null;
   private which: Which = "hlo";
   private text: Text | null = null;
+  private memory: CompiledPeakView | null = null;
   private linked: Linked | null = null;
   /** The rows that are selected, and those that stand for them. */
   private selected = new Set<number>();
@@ -91,6 +98,7 @@ export class CompiledPane {
     this.waiting?.destroy();
     this.stop();
     this.text?.view.destroy();
+    this.memory?.destroy();
   }
 
   get listing(): Listing | null {
@@ -99,7 +107,9 @@ export class CompiledPane {
 
   update(change: Change): void {
     if (change === "side" || change === "shown") markSide(this.element, this.state, this.side);
+    if (change === "whole" && this.memory !== null) this.fillWith("memory");
     if (change !== "selection") return;
+    this.memory?.light();
     this.light();
     this.bringIntoSight();
   }
@@ -119,7 +129,9 @@ export class CompiledPane {
   }
 
   focus(): void {
-    (this.element.querySelector<HTMLElement>(".cm-content") ?? this.element).focus({ preventScroll: true });
+    (this.element.querySelector<HTMLElement>(".cm-content, .jv-compiled-peak") ?? this.element).focus({
+      preventScroll: true,
+    });
   }
 
   private fill(): void {
@@ -140,7 +152,7 @@ export class CompiledPane {
       return;
     }
     this.compiled = answer;
-    this.fillWith(answer.hlo === null ? "stablehlo" : "hlo");
+    this.fillWith(answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo");
   }
 
   private fillWith(which: Which): void {
@@ -150,10 +162,13 @@ export class CompiledPane {
     this.text?.view.destroy();
     this.text = null;
     this.linked = null;
+    this.memory?.destroy();
+    this.memory = null;
+    const names: Which[] = compiled.memory === null ? ["stablehlo", "hlo"] : ["memory", "stablehlo", "hlo"];
     this.switches.replaceChildren(
-      ...(["stablehlo", "hlo"] as const).map((name) =>
+      ...names.map((name) =>
         button(
-          NAMES[name],
+          name === "memory" && compiled.exchanges !== null ? "memory and collectives" : NAMES[name],
           () => {
             this.fillWith(name);
             this.switches.querySelector<HTMLElement>(".is-own")?.focus();
@@ -167,6 +182,19 @@ export class CompiledPane {
         ),
       ),
     );
+    if (which === "memory" && compiled.memory !== null) {
+      this.about.textContent = compiled.backend;
+      this.about.title = ABOUT.memory;
+      this.missing.hidden = true;
+      this.memory = new CompiledPeakView(state, compiled.memory, compiled.exchanges);
+      this.body.replaceChildren(this.memory.element);
+      return;
+    }
+    this.fillWithText(which === "stablehlo" ? "stablehlo" : "hlo", compiled);
+  }
+
+  private fillWithText(which: "hlo" | "stablehlo", compiled: Compiled): void {
+    const { state } = this;
     const text = compiled[which];
     const notes = compiled.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note)));
     if (text === null) {
@@ -212,7 +240,7 @@ export class CompiledPane {
     const asked = [...rows].some((row) => linked.isCompiled(row)) ? rows : descendants;
     const compiled = [...asked].filter((row) => linked.isCompiled(row));
     const isGone = compiled.length > 0 && !compiled.some((row) => linked.isLeft(row));
-    this.missing.textContent = isGone ? NO_LINE[this.which] : "";
+    this.missing.textContent = isGone && this.which !== "memory" ? NO_LINE[this.which] : "";
     this.missing.title = isGone ? GONE : "";
     this.missing.hidden = !isGone;
     text.relight();

@@ -120,13 +120,38 @@ export interface CompiledText {
   cut: number;
 }
 
-/** What a gradient compiles to; the stages with how many equations each has. */
+/** What is in the memory of a compiled program at its peak: its kind, and the one that it is drawn as; the expression that makes it; the type, with how many there are; their bytes; the line; and why it is there. */
+export type CompiledHeld = [kind: string, drawn: "argument" | "constant" | "residual" | "result" | "cotangent" | "temporary" | "own", what: string, type: string, nbytes: number, line: string, why: string];
+
+/** The memory of a compiled program: of each kind the bytes while each instruction runs, of which the first `turn` are forward; what is there at the peak, and of how many more rows how many bytes. */
+export interface CompiledPeak {
+  summary: string;
+  notes: string[];
+  kinds: ("argument" | "constant" | "residual" | "result" | "cotangent" | "temporary" | "own")[];
+  bytes: number[][];
+  turn: number;
+  held: CompiledHeld[];
+  more: [number, number];
+}
+
+/** A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the line, and why it is there. */
+export type CompiledExchange = [kind: string, over: string, sent: number, times: string, stage: string, line: string, why: string];
+
+/** What devices exchange in a compiled program. */
+export interface CompiledExchanges {
+  summary: string;
+  rows: CompiledExchange[];
+}
+
+/** What a gradient compiles to; the stages with how many equations each has. `memory` is None where nothing says what it is, and `exchanges` on one device. */
 export interface Compiled {
   function: string;
   stages: [string, number][];
   backend: string;
   stablehlo: CompiledText;
   hlo: CompiledText | null;
+  memory: CompiledPeak | null;
+  exchanges: CompiledExchanges | null;
   notes: string[];
   error: string;
 }

@@ -1,0 +1,89 @@
+"""The memory of the compiled gradient, as the page draws it beside the modelled one, and what devices exchange in it."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+import numpy as np
+
+from jaxviz.analysis.lowering import Lowering
+from jaxviz.derivation import Derivation
+from jaxviz.features.collectives.reading import collectives
+from jaxviz.features.compiled_memory.attribution import KINDS, OWN, Kind
+from jaxviz.features.compiled_memory.reading import memory_of_gradient
+from jaxviz.features.compiled_memory.report import CompiledMemory
+from jaxviz.features.explorer.messages import (
+    CompiledExchange,
+    CompiledExchanges,
+    CompiledHeld,
+    CompiledKind,
+    CompiledPeak,
+)
+from jaxviz.report.tables import format_bytes, repeated, short_location
+
+_DRAWN: tuple[CompiledKind, ...] = get_args(CompiledKind)
+_MOST_STEPS = 4_000
+"""Instructions whose memory is sent; of more, those of each stretch at which most is alive."""
+_MOST_ROWS = 200
+
+
+def compiled_peak(lowering: Lowering) -> CompiledPeak:
+    """What is alive in the compiled program over its schedule, and at its peak; compiles, unless that was done.
+
+    Raises:
+      ValueError: the backend does not report where the compiled program stores its values.
+    """
+    memory = memory_of_gradient(lowering)
+    steps = _steps(memory)
+    beside = {"argument": memory.argument_nbytes, "constant": memory.constant_nbytes, "result": memory.result_nbytes}
+    sums = np.tile(np.array([[beside.get(kind, 0)] for kind in _DRAWN]), len(steps))
+    for kind, nbytes in zip(KINDS[3:], np.array([m.nbytes for m in memory.timeline]).T[3:], strict=True):
+        sums[_DRAWN.index(_drawn(kind))] += nbytes[steps]
+    rest = memory.at_peak[_MOST_ROWS:]
+    return {
+        "summary": f"{memory.peak_text}; XLA sets aside {format_bytes(memory.temp_nbytes)} for temporaries",
+        "notes": list(memory.notes),
+        "kinds": list(_DRAWN),
+        "bytes": sums.tolist(),
+        "turn": int(np.searchsorted(steps, memory.turn)),
+        "held": [
+            CompiledHeld(
+                h.kind, _drawn(h.kind), h.what, repeated(h.count, h.type), h.nbytes, short_location(h.location), h.why
+            )
+            for h in memory.at_peak[:_MOST_ROWS]
+        ],
+        "more": (len(rest), sum(h.nbytes for h in rest)),
+    }
+
+
+def compiled_exchanges(derivation: Derivation) -> CompiledExchanges:
+    """What devices exchange in the compiled gradient; compiles it, unless that was done for a report.
+
+    Raises:
+      ValueError: the devices are not there.
+    """
+    found = collectives(derivation)
+    return {
+        "summary": found.summary,
+        "rows": [
+            CompiledExchange(
+                c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage, short_location(c.location),
+                c.cause or f"{c.what}: no cause found",
+            )
+            for c in found.compiled[:_MOST_ROWS]
+        ],
+    }  # fmt: skip
+
+
+def _steps(memory: CompiledMemory) -> np.ndarray:
+    """The instructions that are drawn."""
+    totals = np.array([sum(m.nbytes) for m in memory.timeline])
+    parts = np.array_split(np.arange(len(totals)), min(len(totals), _MOST_STEPS)) if len(totals) else []
+    return np.array([part[np.argmax(totals[part])] for part in parts], int)
+
+
+def _drawn(kind: Kind) -> CompiledKind:
+    """The kind as which another one is drawn."""
+    if kind in OWN:
+        return "own"
+    return "temporary" if kind == "recomputed" else cast(CompiledKind, kind)

@@ -1,0 +1,163 @@
+/** The memory of the compiled program over its schedule, with the modelled one as a line, and what is alive at its peak. */
+
+import { type Totals, totalsOf } from "../model/timeline";
+import type { State } from "../state/state";
+import { h, onResize, svg } from "../ui/dom";
+import { formatBytes, plural } from "../ui/format";
+import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
+import { Chart, peakOf } from "./chart";
+import { marked } from "./residuals";
+
+const NAMES: Record<CompiledPeak["kinds"][number], string> = {
+  argument: "arguments",
+  constant: "constants",
+  residual: "residuals",
+  result: "results",
+  cotangent: "cotangents",
+  temporary: "temporaries",
+  own: "XLA's own",
+};
+
+export class CompiledPeakView {
+  readonly element: HTMLElement;
+  private readonly stop: () => void;
+  /** The lines of the table with the places that they name. */
+  private readonly lines = new Map<HTMLElement, readonly number[]>();
+
+  constructor(
+    private readonly state: State,
+    private readonly peak: CompiledPeak,
+    exchanges: CompiledExchanges | null,
+  ) {
+    const totals = totalsOfCompiled(peak);
+    const { model } = state;
+    // The modelled curve is there once the whole view is.
+    const modelled = model.view.is_whole && !model.view.no_memory ? totalsOf(model.timeline) : null;
+    const areas = svg("svg", { "aria-hidden": "true" });
+    const plot = h("div", { class: "jv-plot" }, areas);
+    this.element = h(
+      "div",
+      { class: "jv-compiled-peak", "data-testid": "compiled-memory", tabindex: 0 },
+      h("p", { class: "jv-note" }, ...marked(peak.summary)),
+      plot,
+      this.legend(totals, modelled),
+      this.table(),
+      ...(exchanges === null
+        ? []
+        : [h("p", { class: "jv-note" }, ...marked(exchanges.summary)), this.exchanged(exchanges)]),
+      ...peak.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note))),
+    );
+    this.stop = onResize(plot, (width, height, pixels) => {
+      const chart = new Chart(totals, width, height, pixels, modelled, peak.kinds, "instruction");
+      areas.replaceChildren(...chart.draw());
+    });
+    this.light();
+  }
+
+  destroy(): void {
+    this.stop();
+  }
+
+  /** Marks what is on the lines that are selected. */
+  light(): void {
+    const { rows } = this.state.selection;
+    for (const [line, own] of this.lines)
+      line.classList.toggle(
+        "is-selected",
+        own.some((row) => rows.has(row)),
+      );
+  }
+
+  private legend(totals: Totals, modelled: Totals | null): HTMLElement {
+    const at = totals.peak;
+    const kinds = this.peak.kinds.flatMap((kind, k) => {
+      const bytes = at < 0 ? 0 : totals.kinds[k]![at]!;
+      return bytes > 0
+        ? [h("span", { class: `jv-of-${kind}` }, h("i"), `${NAMES[kind]} ${formatBytes(bytes)}`)]
+        : [];
+    });
+    const line =
+      modelled === null
+        ? []
+        : [h("span", { class: "jv-of-model" }, h("i"), `as modelled: peak ${formatBytes(peakOf(modelled))}`)];
+    return h("div", { class: "jv-peak-legend" }, ...kinds.reverse(), ...line);
+  }
+
+  private table(): HTMLElement {
+    const { held, more } = this.peak;
+    const rows = held.map(([kind, drawn, what, type, nbytes, line, why]) =>
+      this.row(
+        line,
+        h("td", { class: `jv-peak-kind jv-of-${drawn}` }, h("i"), kind),
+        h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
+        h("td", { class: "jv-col-name" }, h("code", {}, what)),
+        h("td", {}, type),
+        h("td", {}, line),
+        h("td", { class: "jv-col-reason" }, ...marked(why)),
+      ),
+    );
+    const [n, nbytes] = more;
+    const rest = n > 0 ? `and ${formatBytes(nbytes)} in ${plural(n, "more row")}` : "";
+    return table(["kind", "bytes", "in memory at the peak", "type", "line", "why"], rows, rest);
+  }
+
+  private exchanged({ rows }: CompiledExchanges): HTMLElement {
+    return table(
+      ["collective", "over", "sent", "times", "pass", "line", "why"],
+      rows.map(([kind, over, sent, times, stage, line, why]) =>
+        this.row(
+          line,
+          ...[kind, over].map((text) => h("td", {}, text)),
+          h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
+          ...[times, stage, line].map((text) => h("td", {}, text)),
+          h("td", { class: "jv-col-reason" }, ...marked(why)),
+        ),
+      ),
+    );
+  }
+
+  /** A row that leads to its line. */
+  private row(line: string, ...cells: HTMLElement[]): HTMLElement {
+    const own = this.rowsOf(line);
+    const select = () => this.state.selectRows(own);
+    const row = h(
+      "tr",
+      own.length > 0
+        ? {
+            tabindex: 0,
+            title: "Select what this line does",
+            onclick: select,
+            onkeydown: (event: KeyboardEvent) => event.key === "Enter" && select(),
+          }
+        : {},
+      ...cells,
+    );
+    this.lines.set(row, own);
+    return row;
+  }
+
+  /** The rows of a line such as `model.py:12`. */
+  private rowsOf(line: string): readonly number[] {
+    const { model } = this.state;
+    const [, name = "", number = ""] = /^(.*):(\d+)$/.exec(line) ?? [];
+    const file = model.view.files.findIndex(({ label }) => label === name || label.endsWith(`/${name}`));
+    return file < 0 ? [] : model.rowsOfLine(file, Number(number));
+  }
+}
+
+function table(heads: readonly string[], rows: HTMLElement[], rest = ""): HTMLElement {
+  return h(
+    "table",
+    { class: "jv-table" },
+    rest !== "" && h("caption", {}, rest),
+    h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", {}, ...rows),
+  );
+}
+
+function totalsOfCompiled({ bytes, turn }: CompiledPeak): Totals {
+  const kinds = bytes.map((of) => Float64Array.from(of));
+  const total = new Float64Array(kinds[0]?.length ?? 0);
+  for (const of of kinds) for (let i = 0; i < total.length; i++) total[i]! += of[i]!;
+  return { kinds, total, turn, peak: total.length === 0 ? -1 : total.indexOf(Math.max(...total)) };
+}
