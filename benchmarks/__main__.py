@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks import (
+    compile_cost,
     compiled_memory,
     crossings,
     derivation,
@@ -28,3 +29,4 @@ explorer.main(quick=quick)
 crossings.main(quick=quick)
 reports.main(quick=quick)
 compiled_memory.main(quick=quick)
+compile_cost.main(quick=quick)

@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr
 
 from jaxviz.ir.compat.checks import is_float0
@@ -507,6 +508,17 @@ def compiled_with_its_own_metadata() -> contextlib.AbstractContextManager[None]:
     """Within it a program that the user's cache on disk holds is only taken from there if its names and lines are the same too."""
     context: contextlib.AbstractContextManager[None] = _config.compilation_cache_include_metadata_in_key(True)
     return context
+
+
+@contextlib.contextmanager
+def compiled_afresh() -> Iterator[None]:
+    """Within it XLA compiles all that this thread has it compile: nothing is taken from the cache on disk, and nothing is put there."""
+    try:
+        with _config.enable_compilation_cache(False):
+            compilation_cache.reset_cache()  # JAX asks once in a process whether there is a cache
+            yield
+    finally:
+        compilation_cache.reset_cache()
 
 
 def parsed_hlo(text: str) -> bytes:

@@ -1,0 +1,140 @@
+"""What blocks that are the same cost, and what a loop in their place would save: by programs without them, and with the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from jaxviz.features.compile_cost.folding import Folded, with_loops, with_one_block
+from jaxviz.features.compile_cost.instructions import before_xla
+from jaxviz.features.compile_cost.repeats import Run
+from jaxviz.features.compile_cost.report import LeftOut, Saving
+from jaxviz.features.compile_cost.stages import Measured
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.syntax import Program
+from jaxviz.progress import counting
+from jaxviz.report.messages import short_message
+
+_Key = tuple[str, int]
+"""What stands in the place of a group's blocks, 'loop' or 'one' of them, and the number of the group."""
+_ALL = -1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of one group.
+
+    Args:
+      left_out: what the program with a loop has less.
+      saving: what the loop would save, where that was measured.
+      seconds: XLA's for the blocks, where they were measured.
+      note: why a loop was not tried.
+    """
+
+    left_out: LeftOut | None = None
+    saving: Saving | None = None
+    seconds: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class AllFound:
+    """What was found of several groups.
+
+    Args:
+      each: of each.
+      together: of loops in the place of all.
+    """
+
+    each: tuple[Found, ...]
+    together: Found
+
+
+class Trials:
+    """Programs that are lowered, and compiled where that is asked for, to compare them with one.
+
+    Args:
+      program: it.
+      types: of its inputs.
+      whole: what JAX made of it, once so far.
+      again: has JAX make it once more.
+      times: how often each is compiled; 0 for not at all.
+    """
+
+    def __init__(self, program: Program, types: Sequence[Any], whole: Measured, again: Callable[[], None], times: int):
+        self.program = program
+        self.types = types
+        self.whole = whole
+        self.again = again
+        self.times = times
+
+    def of_all(self, groups: Sequence[Sequence[Run]]) -> AllFound:
+        """The groups, each by itself, and all together."""
+        makes: dict[_Key, Callable[[], Folded]] = {}
+        for i, runs in enumerate(groups):
+            makes["loop", i] = lambda runs=runs: with_loops(self.program, runs, self.types)  # type: ignore[misc]
+            if self.times:
+                makes["one", i] = lambda runs=runs: with_one_block(self.program, runs, self.types)  # type: ignore[misc]
+        if len(groups) > 1:
+            every = [run for runs in groups for run in runs]
+            makes["loop", _ALL] = lambda: with_loops(self.program, every, self.types)
+        measured, failed = self._measured(makes)
+        found = []
+        for i, runs in enumerate(groups):
+            seconds = None
+            if self.times and ("one", i) in measured:
+                n = max(run.count for run in runs)
+                seconds = max(0.0, self._compiling - measured["one", i].phases.compiling.cpu) * n / (n - 1)
+            note = f"it was not tried: {failed['loop', i]}" if ("loop", i) in failed else ""
+            found.append(replace(self._found(measured, i), seconds=seconds, note=note))
+        return AllFound(tuple(found), self._found(measured, _ALL if len(groups) > 1 else 0))
+
+    def _measured(self, makes: dict[_Key, Callable[[], Folded]]) -> tuple[dict[_Key, Measured], dict[_Key, str]]:
+        measured: dict[_Key, Measured] = {}
+        failed: dict[_Key, str] = {}
+        rounds = max(1, self.times)
+        with counting("compiling parts" if self.times else "lowering parts", rounds * (len(makes) + 1) - 1) as done:
+            # In turn, so that what else the machine does meets all alike.
+            for i in range(rounds):
+                if i:
+                    self.again()
+                    done()
+                for key, make in makes.items():
+                    if key not in failed:
+                        try:
+                            self._once(measured.setdefault(key, Measured()), make())
+                        except (TypeError, ValueError, NotImplementedError, jax.errors.JAXTypeError) as error:
+                            failed[key] = short_message(error, "making the loop").splitlines()[0]
+                            del measured[key]
+                    done()
+        return measured, failed
+
+    def _once(self, measured: Measured, folded: Folded) -> None:
+        if self.times:
+            measured.compile(folded.function, folded.types)
+        else:
+            measured.lower(folded.function, folded.types)
+
+    @property
+    def _compiling(self) -> float:
+        return self.whole.phases.compiling.cpu
+
+    def _found(self, measured: dict[_Key, Measured], i: int) -> Found:
+        if ("loop", i) not in measured:
+            return Found()
+        loop = measured["loop", i]
+        equations = 1 - _size(read_jaxpr(loop.traced.jaxpr)) / max(1, _size(self.program))
+        instructions = 1 - len(before_xla(loop.lowered)) / max(1, len(before_xla(self.whole.lowered)))
+        left_out = LeftOut(equations, instructions)
+        if not self.times:
+            return Found(left_out)
+        phases = self.whole.phases
+        compiling = phases.compiling.cpu - loop.phases.compiling.cpu
+        return Found(left_out, Saving(phases.tracing.cpu * equations, phases.lowering.cpu * equations, compiling))
+
+
+def _size(program: Program) -> int:
+    return sum(1 for _ in program.walk())

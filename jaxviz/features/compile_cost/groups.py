@@ -1,0 +1,159 @@
+"""Runs of blocks that one loop would take the place of: the forward pass of layers, their backward pass, and what is done with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxviz.analysis.grouping import alike as one_name
+from jaxviz.analysis.grouping import grouped, pattern
+from jaxviz.features.compile_cost.instructions import Instruction
+from jaxviz.features.compile_cost.parts import rows_of
+from jaxviz.features.compile_cost.places import Place, place_of
+from jaxviz.features.compile_cost.repeats import Alike, Run, find_runs
+from jaxviz.ir.origin import Location, own_line
+from jaxviz.ir.syntax import Atom, Program, Var
+from jaxviz.report.tables import type_text
+
+_AS_MANY = 0.7
+"""The least share of the blocks of one pass that another pass of them has: at either end some may be left out, or differ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of as many blocks, which read what the others of them give, or the same arguments.
+
+    Args:
+      runs: in the order in which they stand, those of inner programs last.
+      places: where they are written.
+      equations: how many they have in all, with those of the programs in them.
+      lines: that are theirs alone.
+    """
+
+    runs: tuple[Run, ...]
+    places: tuple[Place, ...]
+    equations: int
+    lines: frozenset[tuple[str, int]]
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are. The backward pass may have fewer that are the same, as where the first one's input has no gradient."""
+        return max(run.count for run in self.runs)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the blocks are written: the loop, where there is one."""
+        return next((p for p in self.places if p.is_loop), self.places[0] if self.places else None)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether a block reads what the one before gives."""
+        return any(run.carry for run in self.runs)
+
+    @cached_property
+    def carry(self) -> tuple[str, ...]:
+        """The types of what goes from block to block in the first run that has such."""
+        run = next((r for r in self.runs if r.carry), None)
+        return () if run is None else tuple(type_text(run.result(0, result).aval) for _, result in run.carry)
+
+    def stacked(self, names: dict[Atom, str]) -> tuple[str, ...]:
+        """The arguments that blocks take one each: `params['layers'][0…11]['q']`.
+
+        Args:
+          names: of the arguments.
+        """
+        found: dict[tuple[str, ...], None] = {}
+        for run in self.runs:
+            rows = rows_of(run.program)
+            for atoms in run.stacked:
+                arrays = {rows[a].array for a in atoms if a in rows}
+                if all(a in rows for a in atoms) and len(arrays) == 1:
+                    name = names.get(arrays.pop(), "")
+                    found.update({(name,): None} if name else {})
+                    continue
+                paths = tuple(names[a] for a in atoms if names.get(a))
+                if len(paths) == run.count and len({pattern(p) for p in paths}) == 1:
+                    found.setdefault(tuple(sorted(paths)), None)
+        # Another pass may go over all but the first of the same.
+        widest = [paths for paths in found if not any(set(paths) < set(others) for others in found)]
+        return tuple(dict.fromkeys(one_name(paths) for paths in widest))
+
+    def holds(self, instruction: Instruction) -> bool:
+        """Whether an instruction was made for its blocks, by the lines that JAX noted for it."""
+        lines = instruction.lines
+        return any(place.holds(line) for place in self.places for line in lines if place.is_loop) or any(
+            (line.file, line.line) in self.lines for line in lines[:1]
+        )
+
+
+def groups_of(program: Program, alike: Alike) -> list[Group]:
+    """The groups of a program, those first that have most equations."""
+    runs = find_runs(program, alike)
+    seen = {program}
+    for _, e in program.walk():
+        for _, nested in e.programs:
+            if nested not in seen:
+                seen.add(nested)
+                runs += find_runs(nested, alike)
+    places = [place_of([*run.block(0), *run.block(run.count - 1)]) for run in runs]
+    joined = _joined(runs, places)
+    in_groups = [grouped(range(len(runs)), lambda i: joined[i])][0]
+    outside = _lines_outside(program, runs)
+    found = []
+    for numbers in in_groups:
+        own = tuple(runs[i] for i in numbers)
+        equations = sum(alike.size(e.operation) for run in own for e in run.equations)
+        at = tuple(dict.fromkeys(p for i in numbers if (p := places[i]) is not None))
+        lines = {(at.file, at.line) for run in own for at in _lines_of(run.block(0))}
+        found.append(Group(own, at, equations, frozenset(lines - outside)))
+    return sorted(found, key=lambda g: -g.equations)
+
+
+def _joined(runs: Sequence[Run], places: Sequence[Place | None]) -> list[int]:
+    """For each run the number of its group."""
+    group = list(range(len(runs)))
+    of_value: dict[Atom, set[int]] = {}
+    for i, run in enumerate(runs):
+        for atoms in run.stacked:
+            for a in atoms:
+                if isinstance(a, Var):
+                    of_value.setdefault(a, set()).add(i)
+        for k in range(run.count):
+            for e in run.block(k):
+                for v in e.outvars:
+                    of_value.setdefault(v, set()).add(i)
+
+    def join(i: int, j: int) -> None:
+        few, many = sorted((runs[i].count, runs[j].count))
+        if group[i] != group[j] and few >= _AS_MANY * many:
+            old, new = max(group[i], group[j]), min(group[i], group[j])
+            group[:] = [new if g == old else g for g in group]
+
+    for i, run in enumerate(runs):
+        for atoms in run.stacked:
+            shared = [of_value.get(a, set()) - {i} for a in atoms]
+            for j in set.intersection(*shared) if shared else ():
+                join(i, j)
+            # Of a pass that is shorter, all but a few.
+            for j in set.union(*shared) if len(shared) > 2 else ():
+                if sum(j in s for s in shared) >= _AS_MANY * len(shared):
+                    join(i, j)
+        for j in range(i):
+            here, there = places[i], places[j]
+            if here is not None and there is not None and (here.location, here.last) == (there.location, there.last):
+                join(i, j)
+    return group
+
+
+def _lines_of(equations: Iterable[Any]) -> Iterable[Location]:
+    return (at for e in equations if (at := own_line(e.source)) is not None)
+
+
+def _lines_outside(program: Program, runs: Sequence[Run]) -> set[tuple[str, int]]:
+    """The lines that equations outside of all runs are on."""
+    of_runs = {id(e) for run in runs for e in run.equations}
+    inside = {id(inner) for run in runs for e in run.equations for _, p in e.programs for _, inner in p.walk()}
+    rest = (e for _, e in program.walk() if id(e) not in of_runs and id(e) not in inside and not e.programs)
+    return {(at.file, at.line) for at in _lines_of(rest)}

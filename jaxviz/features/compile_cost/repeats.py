@@ -1,0 +1,298 @@
+"""Blocks that stand in a program several times after each other, as a loop in Python leaves them.
+
+A run of blocks is one where each does the same operations in the same order, reads what the block before gives in the same places, and else only
+values that were there before the first block: that is what `jax.lax.scan` can do in one body.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.ir.sharing import exact
+from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+
+_FEWEST = 16
+"""The fewest equations that a loop would leave out, for a run to be worth a word."""
+_SHARE = 0.005
+"""The least share of the program's equations that it would leave out."""
+_PERIODS = 60
+"""How many lengths of a block are tried."""
+_IN_A_BLOCK = 8
+"""How often even the rarest operation of a block may stand in it."""
+_MOST = 24
+"""How many runs are looked for in one program."""
+
+Slot = tuple[int, int]
+"""An equation of a block and one of its operands, or of its results."""
+
+
+class Alike:
+    """Numbers for equations, the same for those that compile to the same, whichever values they are of."""
+
+    def __init__(self) -> None:
+        self._operations: dict[Operation, int] = {}
+        self._programs: dict[Program, Hashable] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._sizes: dict[Operation, int] = {}
+
+    def number(self, operation: Operation) -> int:
+        """The number of what an operation does."""
+        if operation not in self._operations:
+            self._operations[operation] = self._numbers.setdefault(self._key(operation), len(self._numbers))
+        return self._operations[operation]
+
+    def size(self, operation: Operation) -> int:
+        """How many equations it is, with those of the programs that it holds."""
+        if operation not in self._sizes:
+            self._sizes[operation] = 1 + sum(self.size(e.operation) for _, p in operation.programs for e in p.equations)
+        return self._sizes[operation]
+
+    def _key(self, operation: Operation) -> Hashable:
+        if not operation.programs:
+            return id(operation)  # those that are the same are one object
+        held = {id(p) for _, p in operation.programs}
+        params = []
+        for name, value in operation.params.items():
+            if id(value) in held or (isinstance(value, tuple) and any(id(x) in held for x in value)):
+                continue
+            params.append((name, _key_of_param(value)))
+        programs = tuple(self._key_of_program(p) for _, p in operation.programs)
+        return operation.primitive, tuple(params), programs, operation.in_avals, operation.out_avals, operation.effects
+
+    def _key_of_program(self, program: Program) -> Hashable:
+        if program not in self._programs:
+            names: dict[Atom, int] = {}
+            bind = lambda atoms: [names.setdefault(v, len(names)) for v in atoms]
+            bind((*program.constvars, *program.invars))
+            read = lambda a: _literal(a) if isinstance(a, Literal) else names.get(a, -1)
+            equations = []
+            for e in program.equations:
+                equations.append((self.number(e.operation), *map(read, e.invars)))
+                bind(e.outvars)
+            self._programs[program] = (
+                tuple(map(id, program.consts)), program.in_avals, tuple(equations), tuple(map(read, program.outvars)),
+            )  # fmt: skip
+        return self._programs[program]
+
+
+def _key_of_param(value: Any) -> Hashable:
+    """A param that is no program. A function, such as a custom rule, is not compiled: its code tells it apart well enough."""
+    if callable(value) and not isinstance(value, type):
+        return id(getattr(value, "__code__", None) or type(value))
+    try:
+        key = exact(value)
+        hash(key)
+    except TypeError:
+        return id(value)
+    return key
+
+
+def _literal(literal: Literal) -> Hashable:
+    value = np.asarray(literal.val) if not isinstance(literal.val, jax.Array) else literal.val
+    return "literal", literal.aval, value.tobytes() if isinstance(value, np.ndarray) else id(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Blocks after each other in one program.
+
+    Args:
+      program: where they stand.
+      start: the first equation of the first.
+      period: how many equations a block has.
+      count: how many blocks.
+      carried: for each operand of a block that reads what the block before gives, the result that it reads.
+      constants: the operands that read the same value in each block.
+      given: the operands that read another value in each, which was there before.
+    """
+
+    program: Program
+    start: int
+    period: int
+    count: int
+    carried: dict[Slot, Slot]
+    constants: tuple[Slot, ...]
+    given: tuple[Slot, ...]
+
+    @property
+    def end(self) -> int:
+        """The first equation behind them."""
+        return self.start + self.period * self.count
+
+    def block(self, k: int) -> tuple[Equation, ...]:
+        """The equations of a block."""
+        first = self.start + k * self.period
+        return self.program.equations[first : first + self.period]
+
+    @property
+    def equations(self) -> tuple[Equation, ...]:
+        """Those of all blocks."""
+        return self.program.equations[self.start : self.end]
+
+    def operand(self, k: int, slot: Slot) -> Atom:
+        """What an operand is in a block."""
+        return self.program.equations[self.start + k * self.period + slot[0]].invars[slot[1]]
+
+    def result(self, k: int, slot: Slot) -> Var:
+        """What a result is in a block."""
+        return self.program.equations[self.start + k * self.period + slot[0]].outvars[slot[1]]
+
+    @cached_property
+    def carry(self) -> tuple[tuple[Slot, Slot], ...]:
+        """The values that go from block to block: one of the operands that read each, and the result that it is. Several operands may read one."""
+        found: dict[tuple[Slot, Any], tuple[Slot, Slot]] = {}
+        for operand, result in self.carried.items():
+            first = self.operand(0, operand)
+            found.setdefault((result, _literal(first) if isinstance(first, Literal) else first), (operand, result))
+        return tuple(found.values())
+
+    @cached_property
+    def stacked(self) -> tuple[tuple[Atom, ...], ...]:
+        """What a loop goes over: for each value that differs from block to block, the values, each once."""
+        found: dict[tuple[Any, ...], tuple[Atom, ...]] = {}
+        for slot in self.given:
+            atoms = tuple(self.operand(k, slot) for k in range(self.count))
+            found.setdefault(tuple(map(id, atoms)), atoms)
+        return tuple(found.values())
+
+
+def find_runs(program: Program, alike: Alike) -> list[Run]:
+    """The runs among a program's own equations that leave out most equations, in the order in which they stand.
+
+    Args:
+      program: it.
+      alike: numbers for the equations.
+    """
+    n = len(program.equations)
+    if n < 2 * 2:
+        return []
+    numbers = np.array([alike.number(e.operation) for e in program.equations])
+    sizes = np.array([alike.size(e.operation) for e in program.equations])
+    least = max(_FEWEST, _SHARE * sizes.sum())
+    weights = np.concatenate([[0], np.cumsum(sizes)])
+    values = _Values(program)
+    found: list[Run] = []
+    for _ in range(_MOST):
+        best: Run | None = None
+        saved = least
+        for start, end, period in _candidates(numbers):
+            if weights[end] - weights[start] - (weights[start + period] - weights[start]) <= saved:
+                continue
+            for run in values.runs(start, end, period):
+                leaves_out = weights[run.end] - weights[run.start + run.period]
+                if leaves_out > saved or (best is not None and leaves_out == saved and run.period < best.period):
+                    best, saved = run, leaves_out
+        if best is None:
+            break
+        found.append(best)
+        numbers[best.start : best.end] = -1 - np.arange(best.start, best.end)
+    return sorted(found, key=lambda run: run.start)
+
+
+def _candidates(numbers: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Where the same operations follow each other again: start, end, and after how many equations they do; what covers most first."""
+    # An operation may stand in a block several times, so the one before may be of the same block.
+    last: dict[int, deque[int]] = {}
+    gaps: Counter[int] = Counter()
+    for i, number in enumerate(numbers.tolist()):
+        before = last.setdefault(number, deque(maxlen=_IN_A_BLOCK))
+        gaps.update(i - j for j in before)
+        before.append(i)
+    found = []
+    for period, _ in sorted(gaps.items(), key=lambda item: -item[0] * item[1])[:_PERIODS]:
+        same = np.concatenate([[False], numbers[:-period] == numbers[period:], [False]])
+        (turns,) = np.nonzero(same[1:] != same[:-1])
+        for first, past in turns.reshape(-1, 2).tolist():
+            if past - first >= period:
+                found.append((first, past + period, period))
+    yield from sorted(found, key=lambda c: -((c[1] - c[0]) // c[2] - 1) * c[2])
+
+
+class _Values:
+    """Where the values of a program are made, and who reads them."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.made = {v: (i, k) for i, e in enumerate(program.equations) for k, v in enumerate(e.outvars)}
+
+    def runs(self, start: int, end: int, period: int) -> Iterator[Run]:
+        """The longest run that begins at each of the places where a block may begin; of these the one that carries least."""
+        slack = (end - start) % period
+        offsets = sorted(range(slack + 1), key=lambda o: self._crossing(start + o + period, period))
+        best: Run | None = None
+        for offset in offsets[:8]:
+            at = start + offset
+            while (end - at) // period >= 2:
+                run = self._run(at, period, (end - at) // period)
+                if run is not None and (best is None or run.count * run.period > best.count * best.period):
+                    best = run
+                at = at + period if run is None else run.end
+        if best is not None:
+            yield best
+
+    def _crossing(self, at: int, period: int) -> int:
+        """How many values of the block before are read in the one that begins here."""
+        equations = self.program.equations[at : at + period]
+        places = (self.made.get(a, (-1, 0))[0] for e in equations for a in e.invars if not isinstance(a, Literal))
+        return len({p for p in places if at - period <= p < at})
+
+    def _run(self, start: int, period: int, most: int) -> Run | None:
+        """The blocks from here on that read the same places; None where there are not two."""
+        first, second = self._reads(start, period, 0), self._reads(start, period, 1)
+        if first is None or second is None:
+            return None
+        for slot, kind in second.items():
+            outer = kind[0] == "before"
+            if outer and (first[slot][0] != "outer" or not self._fits(start, period, slot, kind)):
+                return None
+            if not outer and first[slot] != kind:
+                return None
+        count = 2
+        while count < most and self._reads(start, period, count) == second:
+            count += 1
+        carried = {slot: (kind[1], kind[2]) for slot, kind in second.items() if kind[0] == "before"}
+        outer_slots = [slot for slot, kind in second.items() if kind[0] == "outer"]
+        at = lambda k, slot: self.program.equations[start + k * period + slot[0]].invars[slot[1]]
+        same = [slot for slot in outer_slots if all(at(k, slot) is at(0, slot) for k in range(1, count))]
+        others = tuple(slot for slot in outer_slots if slot not in set(same))
+        return Run(self.program, start, period, count, carried, tuple(same), others)
+
+    def _fits(self, start: int, period: int, slot: Slot, kind: tuple[Any, ...]) -> bool:
+        """Whether what the first block reads has the type of what the others read in its place."""
+        first = self.program.equations[start + slot[0]].invars[slot[1]]
+        carried = self.program.equations[start + kind[1]].outvars[kind[2]]
+        return bool(first.aval.shape == carried.aval.shape and first.aval.dtype == carried.aval.dtype)
+
+    def _reads(self, start: int, period: int, k: int) -> dict[Slot, tuple[Any, ...]] | None:
+        """What each operand of a block is: a literal, a value of its own, one of the block before, or one from before the run."""
+        begin = start + k * period
+        found: dict[Slot, tuple[Any, ...]] = {}
+        for j, e in enumerate(self.program.equations[begin : begin + period]):
+            if e.effects:
+                return None
+            for o, a in enumerate(e.invars):
+                if isinstance(a, Literal):
+                    found[j, o] = ("literal", _literal(a))
+                    continue
+                i, place = self.made.get(a, (-1, 0))
+                if i >= begin:
+                    found[j, o] = ("own", i - begin, place)
+                elif i >= begin - period and k > 0:
+                    found[j, o] = ("before", i - begin + period, place)
+                elif i >= start:
+                    return None
+                else:
+                    found[j, o] = ("outer",)
+        return found
+
+
+def leaves_out(run: Run, alike: Alike) -> int:
+    """How many equations a loop in the place of a run would leave out."""
+    return (run.count - 1) * sum(alike.size(e.operation) for e in run.block(0))

@@ -1,0 +1,297 @@
+"""What is compiled for a function, as people compile it; and the seconds of tracing, lowering and compiling it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxviz.derivation import Argnums, flat_arguments, placed_at, positions
+from jaxviz.features.compile_cost.instructions import Instruction, after_xla, before_xla
+from jaxviz.features.profile.sampling import Stack, sampled
+from jaxviz.ir import compat
+from jaxviz.ir.convert import read_jaxpr
+from jaxviz.ir.sharing import on_clearing
+from jaxviz.ir.stack import usual_stack
+from jaxviz.ir.trace import noting_arguments, with_fixed
+from jaxviz.report.report import Data
+from jaxviz.runtime.cache import function_name
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds(Data):
+    """The time of some work.
+
+    Args:
+      cpu: seconds of the processor: of the thread that traces and lowers, of all of the process where XLA compiles.
+      wall: seconds by the clock.
+    """
+
+    cpu: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phases(Data):
+    """The seconds of what happens before a jitted call can run.
+
+    Args:
+      tracing: the function runs on tracers, and is differentiated.
+      lowering: to StableHLO.
+      compiling: by XLA.
+    """
+
+    tracing: Seconds
+    lowering: Seconds
+    compiling: Seconds
+
+    @property
+    def cpu(self) -> float:
+        """Of the processor, of all three."""
+        return self.tracing.cpu + self.lowering.cpu + self.compiling.cpu
+
+
+def median(times: Sequence[Seconds]) -> Seconds:
+    """The medians of several measurements, each by itself."""
+    return Seconds(statistics.median(t.cpu for t in times), statistics.median(t.wall for t in times))
+
+
+@contextmanager
+def clocked(whole_process: bool) -> Iterator[list[Seconds]]:
+    """Measures what is done inside; the seconds are in the list afterwards.
+
+    Args:
+      whole_process: whether the processor's time is that of all threads, and not of this one.
+    """
+    clock = time.process_time if whole_process else time.thread_time
+    found: list[Seconds] = []
+    cpu, wall = clock(), time.perf_counter()
+    yield found
+    found.append(Seconds(clock() - cpu, time.perf_counter() - wall))
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is traced, lowered and compiled.
+
+    Args:
+      name: of the user's function.
+      about: what is compiled, such as "gradient of `loss` in `params`".
+      make: gives the function of flat arguments, another one each time, of which JAX knows nothing yet.
+      alone: the same for the function without its gradient; None where that is what is compiled.
+      inputs: the flat arguments: arrays, or types.
+      placed: for each its sharding, where it has one.
+      names: of the arguments, such as `params['w']`.
+      n_own: how many of them are the function's; the others are cotangents.
+    """
+
+    name: str
+    about: str
+    make: Callable[[], Callable[..., Any]]
+    alone: Callable[[], Callable[..., Any]] | None
+    inputs: tuple[Any, ...]
+    placed: tuple[Any, ...]
+    names: tuple[str, ...]
+    n_own: int
+
+
+def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Subject:
+    """What is compiled for a call: the gradient of a function, a whole training step, or the function itself.
+
+    Raises:
+      the errors of f, of `jax.grad` and of `jax.jit`.
+    """
+    compat.check_callable(f)
+    wanted = positions(f, args, argnums)
+    _, _, differentiated, is_input = flat_arguments(args, kwargs, wanted)
+    jitted = compat.jitted_function(f)
+
+    def call() -> Callable[..., Any]:
+        # Inner calls of a jitted function would find it traced already.
+        fresh = compat.jitted_anew(*jitted) if jitted else f
+        made, _, _ = with_fixed(fresh, args, kwargs, is_input)
+        return lambda *xs: made(*xs)
+
+    _, inputs, info = with_fixed(f, args, kwargs, is_input)
+    name = function_name(f)
+    names = tuple(info.arg_names) if info.arg_names is not None else ("",) * len(inputs)
+    placed = tuple(map(placed_at, inputs))
+    types = [jax.typeof(x) if not isinstance(x, jax.ShapeDtypeStruct) else x for x in inputs]
+    active = tuple(
+        i
+        for i, (d, t) in enumerate(zip([d for d, given in zip(differentiated, is_input, strict=True) if given], types, strict=True))
+        if d and jnp.issubdtype(t.dtype, jnp.inexact)
+    )  # fmt: skip
+    as_it_is = lambda about: Subject(name, about, call, None, inputs, placed, names, len(inputs))
+    if not active:
+        return as_it_is(f"function `{name}`")
+    with usual_stack, noting_arguments(f, args, kwargs):
+        traced = jax.jit(call()).trace(*inputs)
+    results = traced.jaxpr.out_avals
+    is_loss = len(results) == 1 and results[0].shape == () and jnp.issubdtype(results[0].dtype, jnp.floating)
+    if not is_loss and any(compat.is_transposed(e.source) for _, e in read_jaxpr(traced.jaxpr).walk()):
+        return as_it_is(f"training step `{name}`")
+    heads = dict.fromkeys(names[i].split("[")[0].split(".")[0] for i in active)
+    of = ", ".join(f"`{head}`" for head in heads if head)
+    about = f"gradient of `{name}` in {of}" if 0 < len(heads) <= 3 and of else f"gradient of `{name}`"
+    if is_loss:
+        make = lambda: _named(jax.value_and_grad(call(), argnums=active), name)
+        return Subject(name, about, make, call, inputs, placed, names, len(inputs))
+    floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in results]
+    cotangents = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in zip(results, floating, strict=True) if is_float
+    ]
+    with_cotangents = (*inputs, *cotangents)
+    return Subject(
+        name, about, lambda: _named(_pulled_back(call(), active, len(inputs), floating), name), call, with_cotangents,
+        (*placed, *(None for _ in cotangents)), (*names, *(f"cotangent[{i}]" for i in range(len(cotangents)))),
+        len(inputs),
+    )  # fmt: skip
+
+
+def _pulled_back(
+    fun: Callable[..., Any], active: Sequence[int], n_inputs: int, floating: Sequence[bool]
+) -> Callable[..., Any]:
+    """`jax.vjp` and the call of what it gives, for a function whose result is no number."""
+
+    def gradient(*values: Any) -> Any:
+        inputs, cotangents = list(values[:n_inputs]), list(values[n_inputs:])
+
+        def of_active(*xs: Any) -> Any:
+            for i, x in zip(active, xs, strict=True):
+                inputs[i] = x
+            leaves = jax.tree.leaves(fun(*inputs))
+            pick = lambda wanted: [x for x, is_float in zip(leaves, floating, strict=True) if is_float == wanted]
+            return pick(True), pick(False)
+
+        out, pull_back, others = jax.vjp(of_active, *(inputs[i] for i in active), has_aux=True)
+        return out, others, pull_back(cotangents)
+
+    return gradient
+
+
+def _named(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
+    made = lambda *values: fun(*values)
+    made.__name__ = made.__qualname__ = name if name.isidentifier() else "f"
+    return made
+
+
+@dataclass
+class _Compiled:
+    """What is known of a program that was compiled: the seconds of each time, and its instructions."""
+
+    seconds: list[Seconds] = field(default_factory=list)
+    after: tuple[Instruction, ...] | None = None
+
+
+_REMEMBERED = 64
+_compiled: OrderedDict[str, _Compiled] = OrderedDict()
+"""By program, lines and flags, what was compiled last: asked for again, or once more after an interrupt, it is not compiled again."""
+
+
+def forget_compiled() -> None:
+    """Forgets what was compiled."""
+    _compiled.clear()
+
+
+on_clearing(forget_compiled)
+
+
+def _known(lowered: Any) -> _Compiled:
+    """What is known of a program: its entry, to be added to. Of large constants only the types count, as for the time that XLA takes."""
+    module = lowered.compiler_ir("stablehlo").operation
+    lines = [(at.file, at.line) if (at := next(iter(i.lines), None)) else None for i in before_xla(lowered)]
+    device = jax.devices()[0]
+    parts = (
+        module.get_asm(large_elements_limit=16, large_resource_limit=16), lines, os.environ.get("XLA_FLAGS", ""), version("jaxlib"),
+        device.platform, device.device_kind,
+    )  # fmt: skip
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()
+    found = _compiled.setdefault(key, _Compiled())
+    _compiled.move_to_end(key)
+    while len(_compiled) > _REMEMBERED:
+        _compiled.popitem(last=False)
+    return found
+
+
+@dataclass
+class Measured:
+    """What was traced, lowered and compiled, and in what time.
+
+    Args:
+      traced, lowered: JAX's stages, those of the first time.
+      after: the instructions of the compiled program; None where the backend does not show them.
+      tracing, lowering, compiling: the seconds of each time.
+      remembered: how many of the times it was not compiled, since it had been for an earlier report.
+    """
+
+    traced: Any = None
+    lowered: Any = None
+    after: tuple[Instruction, ...] | None = None
+    tracing: list[Seconds] = field(default_factory=list)
+    lowering: list[Seconds] = field(default_factory=list)
+    compiling: list[Seconds] = field(default_factory=list)
+    remembered: int = 0
+
+    @property
+    def phases(self) -> Phases:
+        """The medians."""
+        return Phases(median(self.tracing), median(self.lowering), median(self.compiling))
+
+    def trace(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
+        """Traces once more."""
+        with usual_stack, clocked(False) as tracing:
+            self.traced = jax.jit(fun).trace(*inputs)
+        self.tracing += tracing
+
+    def lower(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+        """Traces and lowers once more, and gives what that made."""
+        with usual_stack:
+            with clocked(False) as tracing:
+                traced = jax.jit(fun).trace(*inputs)
+            with clocked(False) as lowering:
+                lowered = traced.lower()
+        self.tracing += tracing
+        self.lowering += lowering
+        if self.lowered is None:
+            self.traced, self.lowered = traced, lowered
+        return lowered
+
+    def compile(self, fun: Callable[..., Any], inputs: Sequence[Any]) -> None:
+        """Traces, lowers and compiles once more."""
+        lowered = self.lower(fun, inputs)
+        known, n = _known(lowered), len(self.compiling)
+        if n == len(known.seconds):
+            with usual_stack, compat.compiled_afresh(), clocked(True) as compiling:
+                compiled = lowered.compile()
+            if not known.seconds:
+                known.after = after_xla(compiled)
+            known.seconds += compiling
+        else:
+            self.remembered += 1
+        self.compiling.append(known.seconds[n])
+        self.after = known.after
+
+
+def sampled_tracing(fun: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[Stack, float]]:
+    """Traces once more while Python is looked at: the stacks, each with its share of the time."""
+    with usual_stack, sampled() as seen:
+        jax.jit(fun).trace(*inputs)
+    total = sum(seconds for _, seconds in seen.stacks)
+    return [(stack, seconds / total) for stack, seconds in seen.stacks if total]
+
+
+def warmed_up() -> None:
+    """Has JAX do once what it does for the first program of a process only."""
+    with compat.compiled_afresh():
+        jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), jnp.float32)).compile()
