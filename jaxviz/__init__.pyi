@@ -5,6 +5,8 @@ from .derivation import Check as Check
 from .derivation import Derivation as Derivation
 from .derivation import clear_caches as clear_caches
 from .derivation import derive as derive
+from .features.collectives.reading import collectives as collectives
+from .features.collectives.report import Collectives as Collectives
 from .features.comparison.report import Comparison as Comparison
 from .features.comparison.report import compare as compare
 from .features.compilations.compiled import CompileReport as CompileReport
@@ -12,6 +14,8 @@ from .features.compilations.report import CompilationReport as CompilationReport
 from .features.compilations.report import FunctionCompilations as FunctionCompilations
 from .features.compilations.report import explain_recompile as explain_recompile
 from .features.compilations.report import watch_compilations as watch_compilations
+from .features.compile_cost.report import CompileCost as CompileCost
+from .features.compile_cost.start import compile_cost as compile_cost
 from .features.compiled_memory.reading import compiled_memory as compiled_memory
 from .features.compiled_memory.report import CompiledMemory as CompiledMemory
 from .features.cost.counts import Cost as Cost

@@ -44,6 +44,9 @@ _EXAMPLES = """examples:
   jaxviz compiled-memory model:loss --args "params, x"                  what the compiled gradient holds at its peak, and why
   jaxviz compiled-memory model:loss --args "params, x" --save a.json    the same, kept for a comparison
   jaxviz compiled-memory model:loss --args "params, x" --against a.json what came and went since then, and why
+  jaxviz compile-cost model:loss --args "params, f32[8,16]"             what takes so long to compile, and what a loop would leave out
+  jaxviz compile-cost model:loss --args "params, x" --ablate            the same, with what it would save, measured
+  jaxviz collectives model:loss --args "params, x"                      which lines make devices communicate, how much, and why
   jaxviz remat model:loss --args "params, x" --budget 512MiB --code     what to recompute, and the lines for it
   jaxviz lint model:loss --args "params, x"                             what to change, with the bytes at stake
   jaxviz jaxpr model:loss --args "params, x" --stage backward           a program as text
@@ -89,7 +92,7 @@ def _run(options: Any) -> int:
         what = f"evaluating --args {options.args}" if options.args else what
         call = _call(function, options, namespace)
         what = f"{options.doing} {options.target}"
-        options.run(Request(call, options, namespace, say=note if options.json else show))
+        options.run(Request(call, options, namespace, say=note if options.json else show, note=note))
         sys.stdout.flush()
         return 0
     except CallError as error:
@@ -179,6 +182,25 @@ def _parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--against", metavar="FILE", help="show what came and went since --save wrote this file, and why"
     )
+    found = command(
+        "compile-cost",
+        "compiling",
+        _report(Request.compile_cost),
+        "what it takes to trace, to lower and to compile the gradient, and where",
+    )
+    _of_report(found)
+    found.add_argument(
+        "--ablate",
+        action="store_true",
+        help="also measure what repeated blocks take of XLA, and what a loop saves: it compiles several programs, five times each",
+    )
+    found = command(
+        "collectives",
+        "compiling",
+        _report(Request.collectives),
+        "which lines make devices communicate in the compiled gradient, and why",
+    )
+    _of_report(found)
     found = command("remat", "planning", _report(Request.remat), "where to put checkpoints, and what they save")
     _of_report(found, policies=True)
     found.add_argument(
@@ -332,17 +354,9 @@ def _report(of: Callable[[Request], Any]) -> Callable[[Request], None]:
 
 
 def _compiled_memory(request: Request) -> CompiledMemory | MemoryChange:
-    options = request.options
-    if options.against and options.plot:
+    if request.options.against and request.options.plot:
         raise CallError("--plot draws the memory of one program, and --against shows two; give one of them")
-    try:
-        before = CompiledMemory.load(options.against) if options.against else None
-    except (OSError, ValueError) as error:
-        raise CallError(f"--against: {error}") from None
-    memory = request.compiled_memory()
-    if options.save:
-        note(f"wrote {memory.save(options.save)}")
-    return memory if before is None else before.compare(memory)
+    return request.compiled_memory()
 
 
 def _save_figure(figure: Figure, path: str) -> None:

@@ -89,6 +89,7 @@ def test_the_reports_are_those_of_the_functions(run, model):
     status, out, _ = run("jaxpr", "loss", *CALL, "--stage", "backward")
     assert out.rstrip("\n") == str(jaxviz.derive(command_line_model.loss, params, x).backward)
     assert run("lint", "loss", *CALL)[1].startswith("lint of the gradient of `loss`")
+    assert "compiled on cpu: no collectives" in " ".join(run("collectives", "loss", *CALL)[1].split())
     status, out, _ = run("remat", "deep", "--args", "jnp.ones((4, 4)), f32[64,4]", "--budget", "0.7", "--code")
     assert status == 0
     assert "jax.checkpoint" in out
@@ -121,7 +122,7 @@ def test_json(run):
     status, out, err = run("residuals", "loss", *CALL, "--json", "--policy", "dots_saveable")
     assert json.loads(out)["nbytes"] > 0
     assert err.startswith("with dots_saveable on ")
-    for command in ("memory", "lint"):
+    for command in ("memory", "lint", "collectives"):
         assert json.loads(run(command, "loss", *CALL, "--json")[1])["function"] == "loss"
 
 
@@ -168,6 +169,14 @@ def test_two_compilations(run, tmp_path):
     status, out, _ = run("compiled-memory", "loss", *longer, "--against", saved, "--json")
     assert status == 0
     assert json.loads(out)["before"]["peak_nbytes"] == before.peak_nbytes
+
+
+def test_what_compiling_takes(run):
+    status, out, _ = run("compile-cost", "deep", "--args", "w[:4], f32[2,4]")
+    assert status == 0
+    assert " ".join(out.split()).startswith("compiling the gradient of `deep` in `w` takes ")
+    status, out, _ = run("compile-cost", "deep", "--args", "w[:4], f32[2,4]", "--json")
+    assert json.loads(out)["counts"]["equations"] > 3
 
 
 def test_the_model_beside_the_compiled_program(run, tmp_path):

@@ -39,6 +39,8 @@ CALLS = {
     "residuals": jaxviz.residuals,
     "memory": jaxviz.memory,
     "compiled_memory": jaxviz.compiled_memory,
+    "compile_cost": jaxviz.compile_cost,
+    "collectives": jaxviz.collectives,
     "cost": jaxviz.cost,
     "lint": jaxviz.lint,
     "policies": jaxviz.policies,

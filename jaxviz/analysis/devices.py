@@ -80,6 +80,15 @@ def mesh_size(program: Program, placed: Sequence[Any]) -> int:
     return max(sizes, default=1)
 
 
+def axes_named(program: Program, placed: Sequence[Any]) -> dict[str, int]:
+    """The axes of the largest mesh that a function names, or that its arguments lie on, each with its size."""
+    named = [params.get("mesh") for params in _params_in(program)]
+    named += [getattr(s, "mesh", None) for params in _params_in(program) for s in _shardings(params)]
+    named += [getattr(s, "mesh", None) for s in placed]
+    found = [dict(mesh.shape) for mesh in named if mesh is not None]
+    return max(found, key=lambda axes: (math.prod(axes.values()), len(axes)), default={})
+
+
 def is_abstract(sharding: Any) -> bool:
     """Whether a sharding is over a mesh of which only the shape is known."""
     return isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)

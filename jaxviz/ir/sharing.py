@@ -155,6 +155,11 @@ def cleared(cached: F) -> F:
     return cached
 
 
+def on_clearing(clear: Callable[[], None]) -> None:
+    """Has `clear_shared` call a function, too, which empties a table of another kind."""
+    _clear.append(clear)
+
+
 def clear_shared() -> None:
     """Forgets all that is shared anywhere."""
     for clear in _clear:

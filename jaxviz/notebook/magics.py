@@ -1,5 +1,5 @@
-"""`%jaxpr`, `%residuals`, `%memory`, `%remat`, `%lint`, `%step`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell magic;
-`%recompile` and `%profile`. Loaded by `%load_ext jaxviz`."""
+"""`%jaxpr`, `%residuals`, `%memory`, `%collectives`, `%remat`, `%lint`, `%step`, `%nan`, `%linearize`, `%vjp` and `%compare`, each also as a cell
+magic; `%recompile`, `%profile` and `%compile_cost`. Loaded by `%load_ext jaxviz`."""
 
 from __future__ import annotations
 
@@ -86,6 +86,16 @@ class JaxvizMagics(Magics):
         action="store_true",
         help="compile it, and say what is in memory at the peak of the compiled program",
     )
+    @argument(
+        "--beside", action="store_true", help="compile it, and show both on one axis and what differs at their peaks"
+    )
+    @argument("--save", metavar="FILE", default=None, help="with --compiled, also write it as JSON, for --against")
+    @argument(
+        "--against",
+        metavar="FILE",
+        default=None,
+        help="with --compiled, what came and went since --save wrote this file, and why",
+    )
     @_EXPLORE
     @_CALL
     @line_cell_magic
@@ -93,9 +103,19 @@ class JaxvizMagics(Magics):
         """Show the memory that the gradient of a call takes over time, as modelled: `%memory loss(params, x)`.
 
         `%memory --compare dots_saveable,nothing_saveable loss(params, x)` shows it under each of several checkpoint policies;
-        `%memory --compiled loss(params, x)` what the program that XLA compiles holds at its peak, and why.
+        `%memory --compiled loss(params, x)` what the program that XLA compiles holds at its peak, and why;
+        `%memory --beside loss(params, x)` both on one axis. `--compiled --save a.json` keeps it, and `--compiled --against a.json`
+        says what came and went since.
         """
         return self._run(self.memory, line, cell, "deriving", self._memory)
+
+    @magic_arguments()
+    @_ARGNUMS
+    @_CALL
+    @line_cell_magic
+    def collectives(self, line: str, cell: str | None = None) -> Any:
+        """Show which lines of a call make devices communicate, in its compiled gradient, and why: `%collectives loss(params, x)`."""
+        return self._run(self.collectives, line, cell, "compiling", Request.collectives)
 
     @magic_arguments()
     @_ARGNUMS
@@ -207,6 +227,20 @@ class JaxvizMagics(Magics):
         """Show where the time of a call goes, by phase, line and kernel: `%profile step(params, x)`. It runs several times."""
         return self._run(self.profile, line, cell, "profiling", self._profile)
 
+    @magic_arguments()
+    @_ARGNUMS
+    @argument(
+        "--ablate",
+        action="store_true",
+        help="also measure what repeated blocks take of XLA, and what a loop saves: it compiles several programs, five times each",
+    )
+    @_CALL
+    @line_cell_magic
+    def compile_cost(self, line: str, cell: str | None = None) -> Any:
+        """Show what it takes to trace, to lower and to compile the gradient of a call, by phase, line and repeated blocks:
+        `%compile_cost loss(params, x)`. It is compiled, and not run."""
+        return self._run(self.compile_cost, line, cell, "compiling", Request.compile_cost)
+
     @line_cell_magic
     def recompile(self, line: str, cell: str | None = None) -> Any:
         """Show what JAX compiled and why again: `%recompile step`; without a function, of all since compilations are watched:
@@ -300,7 +334,10 @@ class JaxvizMagics(Magics):
     def _memory(self, request: Request) -> Any:
         if request.options.explore and request.options.compare is None:
             return self._explored(request.under_policy())
-        return request.compiled_memory() if request.options.compiled else request.memory()
+        options = request.options
+        if (options.save or options.against) and not options.compiled:
+            raise CallError("--save and --against are for the compiled program; add --compiled")
+        return request.compiled_memory() if options.compiled else request.memory()
 
     def _remat(self, request: Request) -> Any:
         plan = request.remat()

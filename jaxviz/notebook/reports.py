@@ -10,7 +10,12 @@ import jax
 
 from jaxviz.analysis.budgets import read_budget, read_share, read_size
 from jaxviz.derivation import Argnums, Derivation, derive
+from jaxviz.features.collectives.reading import collectives
+from jaxviz.features.collectives.report import Collectives
+from jaxviz.features.compile_cost.report import CompileCost
+from jaxviz.features.compile_cost.start import compile_cost
 from jaxviz.features.compiled_memory.beside import MemoryBeside
+from jaxviz.features.compiled_memory.change import MemoryChange
 from jaxviz.features.compiled_memory.reading import compiled_memory
 from jaxviz.features.compiled_memory.report import CompiledMemory
 from jaxviz.features.cost.report import format_flops
@@ -39,12 +44,14 @@ class Request:
       options: as argparse read them.
       namespace: the user's, in which policies are looked up.
       say: takes lines that stand before the report.
+      note: takes what is said of a file that was written.
     """
 
     call: Call
     options: Any
     namespace: dict[str, Any]
     say: Callable[[str], None] = print
+    note: Callable[[str], None] = print
 
     @property
     def argnums(self) -> Argnums:
@@ -71,11 +78,29 @@ class Request:
             self.say(wrapped(timeline.compare()))
         return timeline.beside() if beside else timeline
 
-    def compiled_memory(self) -> CompiledMemory:
-        """The memory of the compiled gradient."""
+    def compiled_memory(self) -> CompiledMemory | MemoryChange:
+        """The memory of the compiled gradient, saved where that is asked for; or what differs from one that was saved."""
         if self.options.compare is not None:
             raise CallError("--compiled shows one compiled program, and --compare several policies; give one of them")
-        return compiled_memory(self.under_policy())
+        path = self.options.against
+        try:
+            before = CompiledMemory.load(path) if path else None
+        except (OSError, ValueError) as error:
+            raise CallError(f"--against: {error}") from None
+        found = compiled_memory(self.under_policy())
+        if self.options.save:
+            self.note(f"wrote {found.save(self.options.save)}")
+        return found if before is None else before.compare(found)
+
+    def compile_cost(self) -> CompileCost:
+        """What it takes to trace, to lower and to compile the call's gradient."""
+        call = self.call
+        return compile_cost(call.fun, *call.args, argnums=self.argnums, ablate=self.options.ablate, **call.kwargs)
+
+    def collectives(self) -> Collectives:
+        """What the devices exchange in the compiled gradient."""
+        call = self.call
+        return collectives(call.fun, *call.args, argnums=self.argnums, **call.kwargs)
 
     def nan(self) -> NanReport | None:
         """Where a NaN is born; that there is none is said."""

@@ -210,6 +210,18 @@ def test_the_options_are_explained(run, shell, capsys):
         assert "a name in jax.checkpoint_policies, or an expression such as" in text
 
 
+def test_collectives(run):
+    run(
+        "mesh = jax.make_mesh((8,), ('i',))\nlaid = lambda x, *spec: jax.device_put(x, jax.NamedSharding(mesh, jax.P(*spec)))"
+    )
+    run("def error(w, x):\n    return jnp.sum(jnp.tanh(x @ w))")
+    report, err = run("%collectives error(laid(jnp.ones((4, 4))), laid(jnp.ones((8, 4)), 'i'))")
+    assert err == ""
+    assert "`w` is replicated over `i`, `x` is split over it: `w`'s cotangent is summed" in [
+        c.cause for c in report.compiled
+    ]
+
+
 def test_lint(run, shell, capsys):
     run("def wide(w, x):\n    return jnp.sum(jax.nn.gelu(x @ w) @ w)\nsquare = jnp.ones((64, 64))")
     report, err = run("%lint wide(square, square)")
@@ -263,11 +275,34 @@ def test_linearize_and_vjp(run):
     assert [name for name, _ in shown.programs] == ["forward", "backward"]
 
 
-def test_memory_as_compiled(run):
+def test_memory_as_compiled(run, blocks):
     found, _ = run("%memory --compiled --argnums 0 blocks(w, xs)")
     assert found.summary.startswith("compiled gradient of `blocks` in `w`")
     _, err = run("%memory --compiled --compare everything,nothing_saveable blocks(w, xs)")
     assert "--compiled shows one compiled program" in err
+
+
+def test_memory_is_kept_and_compared(run, blocks, shell, capsys, tmp_path):
+    path = tmp_path / "a.json"
+    shell.run_cell(f"%memory --compiled --save {path} blocks(w, xs)").raise_error()
+    assert f"wrote {path}" in capsys.readouterr().out
+    found, _ = run("%memory --compiled blocks(w, xs)")
+    assert jaxviz.CompiledMemory.load(path).peak_nbytes == found.peak_nbytes
+    changed, _ = run(f"%memory --compiled --policy nothing_saveable --against {path} blocks(w, xs)")
+    other, _ = run("%memory --compiled --policy nothing_saveable blocks(w, xs)")
+    assert (changed.before.peak_nbytes, changed.after.peak_nbytes) == (found.peak_nbytes, other.peak_nbytes)
+    _, err = run(f"%memory --against {path} blocks(w, xs)")
+    assert "add --compiled" in err
+    _, err = run(f"%memory --compiled --against {tmp_path / 'none.json'} blocks(w, xs)")
+    assert "--against: " in err
+    beside, _ = run("%memory --beside blocks(w, xs)")
+    assert beside.compiled.peak_nbytes == found.peak_nbytes
+
+
+def test_what_compiling_takes(run):
+    found, _ = run("%compile_cost model.loss(x)")
+    assert found.summary.startswith("compiling the gradient of `loss` in `x` takes ")
+    assert found.times == 1
 
 
 def test_compare(run, shell, capsys, monkeypatch):

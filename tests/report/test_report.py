@@ -138,13 +138,23 @@ def f(x):
     return (jnp.sin(x) * x).sum()
 
 
+def three_layers(ws):
+    x = jnp.ones((2, 2))
+    for w in ws:
+        x = jnp.cos(jnp.sin(jnp.tanh(x @ w) + 1.0) * x) + jnp.exp(-x) * jnp.sqrt(x * x + 1.0)
+    return x.sum()
+
+
 X = jnp.ones(4)
 REPORTS = {
     "residuals": lambda: jaxviz.residuals(f, X),
     "memory": lambda: jaxviz.memory(f, X),
     "compiled_memory": lambda: jaxviz.compiled_memory(f, X),
+    "compile_cost": lambda: jaxviz.compile_cost(f, X),
+    "compile_cost, measured": lambda: jaxviz.compile_cost(three_layers, jnp.ones((3, 2, 2)), ablate=True),
     "memory beside compiled_memory": lambda: jaxviz.memory(f, X).beside(),
     "change of compiled_memory": lambda: jaxviz.compiled_memory(f, X).compare(jaxviz.compiled_memory(jnp.sin, X)),
+    "collectives": lambda: jaxviz.collectives(f, X),
     "cost": lambda: jaxviz.cost(f, X),
     "timings": lambda: jaxviz.cost(f, X).measure(1),
     "lint": lambda: jaxviz.lint(f, X),

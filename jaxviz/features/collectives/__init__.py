@@ -1,0 +1,1 @@
+"""Which line communicates: the collectives of a gradient, before and after XLA partitions it."""

@@ -1,0 +1,155 @@
+"""What would defer, merge or avoid a collective. Each advice is followed in a test, and what it says comes true there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxviz.features.collectives.causes import Cause, Causes, axes_text
+from jaxviz.features.collectives.exchanges import Exchange
+from jaxviz.features.compiled_memory.module import Module
+from jaxviz.higher_order import is_loop, of
+from jaxviz.ir.syntax import Atom
+from jaxviz.report.tables import short_location, together
+
+
+@dataclass(frozen=True, eq=False)
+class Caused:
+    """A collective with why it is there."""
+
+    exchange: Exchange
+    cause: Cause | None
+
+    @property
+    def number(self) -> int | None:
+        """That of the equation that it is for; None where that is not known."""
+        if self.cause is not None:
+            return self.cause.number
+        return self.exchange.numbers[0] if self.exchange.numbers else None
+
+
+@dataclass(frozen=True)
+class Advisor:
+    """Says it.
+
+    Args:
+      causes: of the collectives.
+      module: the compiled program.
+      all: the collectives.
+    """
+
+    causes: Causes
+    module: Module
+    all: Sequence[Caused]
+
+    def of(self, caused: Caused) -> str:
+        """What to write instead; '' where nothing is known."""
+        cause, exchange = caused.cause, caused.exchange
+        if cause is None or not exchange.nbytes:
+            return ""
+        match cause.kind:
+            case "cotangent":
+                return self._of_cotangent(cause, exchange)
+            case "asked":
+                return self._of_asked(cause)
+            case "move":
+                return self._gathered_before(caused, cause) or self._together(caused, cause)
+        return ""
+
+    def _of_cotangent(self, cause: Cause, exchange: Exchange) -> str:
+        values = self.causes.values
+        assert cause.value is not None
+        path, over = values.argument(cause.value), axes_text(exchange.axes)
+        if not path or exchange.made < 2 * exchange.group_size:
+            return ""
+        layout = self.causes.arguments.get(path)
+        if layout is not None and layout.axes & set(exchange.axes):
+            return (
+                f"each device needs its part of the cotangent of `{path}` alone, and a reduce-scatter sends half of what this all-reduce does: gather "
+                f"`{path}` by `lax.all_gather(…, tiled=True)` in a `jax.shard_map` over {over}, whose transpose is one"
+            ) if exchange.kind == "all-reduce" else ""  # fmt: skip
+        loop = self._turns_in(cause.value)
+        if loop and exchange.trips is not None and exchange.trips > 1:
+            return (
+                f"the cotangent of `{path}` is summed over {over} in each of {exchange.trips:,} iterations: in a `jax.shard_map` over {over}, "
+                f"`jax.lax.pcast({path}, {_names(exchange.axes)}, to='varying')` before the loop defers it, to one sum after the loop"
+            )  # fmt: skip
+        return ""
+
+    def _turns_in(self, value: Atom) -> bool:
+        """Whether a value is the same in each iteration of a loop in which it is read."""
+        given = self.causes.values.given(value)
+        if given is None or not is_loop(given.holder):
+            return False
+        n_before, _ = of(given.holder).carry(given.holder.operation)
+        return given.place < n_before
+
+    def _of_asked(self, cause: Cause) -> str:
+        need = cause.need
+        assert need is not None
+        return f"to ask for it as it is laid out already, {_spec(need.before.dims)}, moves nothing here"
+
+    def _gathered_before(self, caused: Caused, cause: Cause) -> str:
+        """Of a value that the backward pass gathers, where the forward pass has gathered it too."""
+        values, places = self.causes.values, self.causes.places
+        if cause.value is None or caused.exchange.kind != "all-gather" or not self._is_backward(caused):
+            return ""
+        path = values.argument(cause.value)
+        same = [
+            c for c in self.all
+            if c.cause is not None and c.cause.kind == "move" and c.cause.value is not None and not self._is_backward(c)
+            and path and values.argument(c.cause.value) == path and c.exchange.kind == "all-gather" and c.exchange.axes == caused.exchange.axes
+        ]  # fmt: skip
+        if not same:
+            return ""
+        at = places.label(same[0].cause.number)[1] if same[0].cause is not None else None
+        where = f" at {short_location(at)}" if at is not None else ""
+        return (
+            f"the forward pass gathers `{path}` too{where}: to gather it by `jax.lax.with_sharding_constraint` before it is read, outside of a "
+            "checkpoint, keeps it gathered, which takes its memory and saves this"
+        )  # fmt: skip
+
+    def _together(self, caused: Caused, cause: Cause) -> str:
+        """Of several arguments that are gathered one by one for the same value."""
+        values = self.causes.values
+        mine = self._read_with(caused)
+        if cause.value is None or not mine or caused.exchange.kind != "all-gather":
+            return ""
+        alike = [
+            c for c in self.all
+            if c.cause is not None and c.cause.kind == "move" and c.cause.value is not None and self._read_with(c) == mine
+            and (c.exchange.kind, c.exchange.axes, c.exchange.type) == (caused.exchange.kind, caused.exchange.axes, caused.exchange.type)
+            and c.exchange.instruction.computation == caused.exchange.instruction.computation
+        ]  # fmt: skip
+        paths = list(
+            dict.fromkeys(
+                values.argument(c.cause.value) for c in alike if c.cause is not None and c.cause.value is not None
+            )
+        )
+        ids = {c.exchange.instruction.id for c in alike}
+        if len(paths) < 2 or not all(paths) or len(ids) < 2:
+            return ""
+        return f"{together(f'`{p}`' for p in paths)} are gathered one by one for the same value: stacked in one array they are gathered at once"
+
+    def _read_with(self, caused: Caused) -> tuple[Atom, ...]:
+        """What the equation reads beside the value that is gathered for it."""
+        cause = caused.cause
+        if cause is None or cause.value is None:
+            return ()
+        equation = self.causes.places.found[cause.number].equation
+        return tuple(self.causes.values.source(a) for a in equation.invars if a is not cause.value)
+
+    def _is_backward(self, caused: Caused) -> bool:
+        return caused.number is not None and self.causes.places.found[caused.number].stage == "backward"
+
+
+def _names(axes: Sequence[str]) -> str:
+    return repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+
+
+def _spec(dims: Sequence[Sequence[str]]) -> str:
+    """`` `P('data', None)` ``, which a user writes for a layout."""
+    parts = ["None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes)) for axes in dims]
+    while parts and parts[-1] == "None":
+        parts.pop()
+    return f"`P({', '.join(parts)})`"

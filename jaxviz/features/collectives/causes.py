@@ -1,0 +1,320 @@
+"""Why devices exchange values: read from how values are laid out, and from the collectives that the program has itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxviz.features.collectives.exchanges import Exchange
+from jaxviz.features.collectives.values import Values
+from jaxviz.features.collectives.words import in_words
+from jaxviz.features.compiled_memory.places import Place, Places
+from jaxviz.ir import compat
+from jaxviz.ir.syntax import Atom, Equation
+from jaxviz.report.tables import together
+
+_SUMMED = ("all-reduce", "reduce-scatter")
+_DONE = {
+    "all-gather": "it is gathered", "all-to-all": "its parts are exchanged", "collective-permute": "its parts are moved",
+    "all-reduce": "its parts are summed", "reduce-scatter": "its parts are summed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """Why devices exchange a value.
+
+    Args:
+      text: in a sentence.
+      kind: 'written' for a collective of the program's own, or its transpose; 'cotangent' for the cotangent of a value that is the same, or
+        is gathered, on devices which read different parts of another; 'sum' for a sum over a dimension that is divided; 'asked' for a layout that the
+        program asks for; 'move' for one that an operation needs.
+      number: of the equation that it is for.
+      value: the value that is exchanged, or whose cotangent is, where it is known.
+      need: what Shardy says of it; None for a collective of the program's own.
+    """
+
+    text: str
+    kind: str
+    number: int
+    value: Atom | None = None
+    need: compat.Need | None = None
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Finds them.
+
+    Args:
+      needs: what is to be moved, as Shardy says.
+      places: the equations.
+      values: their names.
+    """
+
+    needs: compat.Needs
+    places: Places
+    values: Values
+
+    def of(self, exchange: Exchange) -> Cause | None:
+        """Why a collective is there; None where nothing says so."""
+        for number in exchange.numbers:
+            place = self.places.found[number]
+            if is_collective(place.equation):
+                return Cause(self._written(place), "written", number, self.values.cotangent_of(place.equation))
+        need = self._need(exchange)
+        if need is None:
+            return None
+        # A value that is moved may have the name of what makes it: what it is moved for says more.
+        named = self.places.tags.named(need.path)
+        numbers = (
+            [n for n in named if n in exchange.served]
+            or [n for n in named if n in exchange.numbers]
+            or [*named, *exchange.numbers]
+        )
+        return self._summed(need, numbers[0]) if need.kind == "sum" else self._moved(need, numbers[0], exchange.kind)
+
+    def of_move(self, number: int) -> Cause | None:
+        """Why a value is laid out anew for an equation; None where nothing says so, or several are."""
+        found = [n for n in self._by_number.get(number, []) if n.kind == "move"]
+        return self._moved(found[0], number) if len(found) == 1 else None
+
+    # --- what is needed -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _by_number(self) -> dict[int, list[compat.Need]]:
+        found: dict[int, list[compat.Need]] = {}
+        for need in self.needs.needs:
+            for path in dict.fromkeys((need.path, need.source)):
+                for number in self.places.tags.named(path):
+                    if need not in found.setdefault(number, []):
+                        found[number].append(need)
+        return found
+
+    @cached_property
+    def _by_path(self) -> dict[str, list[compat.Need]]:
+        found: dict[str, list[compat.Need]] = {}
+        for need in self.needs.needs:
+            for path in filter(None, dict.fromkeys((need.path, need.source))):
+                found.setdefault(path, []).append(need)
+        return found
+
+    def _need(self, exchange: Exchange) -> compat.Need | None:
+        """What a collective is there for: what has its name, or else its equation; along its axes."""
+        kind = "sum" if exchange.kind in _SUMMED else "move"
+        wanted = {a.partition(":")[0] for a in exchange.axes}
+
+        def fitting(needs: Iterable[compat.Need]) -> list[compat.Need]:
+            return [n for n in dict.fromkeys(needs) if n.kind == kind and (not wanted or wanted & _axes(n))]
+
+        named = fitting(n for path in exchange.paths for n in self._by_path.get(path, ()))
+        if exchange.n_together > 1:  # the names are those of all that XLA does in one
+            own = set(exchange.numbers)
+            named = [n for n in named if own & set(self.places.tags.named(n.path))] or named
+        numbers = *exchange.numbers, *(() if named else exchange.served)
+        found = named or fitting(n for number in numbers for n in self._by_number.get(number, ()))
+        alike = [n for n in found if self._size(n) == exchange.size]
+        if not named and not exchange.numbers:
+            found = alike  # by what reads it alone, it may be another value that is moved for that
+
+        def fit(need: compat.Need) -> tuple[bool, bool, bool, bool, int]:
+            of_need = set(self.places.tags.named(need.path))
+            served, own = bool(of_need & set(exchange.served)), bool(of_need & set(exchange.numbers))
+            return need in alike, served, own, wanted <= _axes(need), -len(_axes(need))
+
+        return max(found, key=fit, default=None) if exchange.axes else found[0] if len(found) == 1 else None
+
+    def _size(self, need: compat.Need) -> int:
+        """How many elements of a value one device has before it is moved, or summed."""
+        mesh = max(self.needs.meshes.values(), key=len, default={})
+        parts = math.prod(int(a.rpartition(")")[2]) if ":" in a else mesh.get(a, 1) for a in need.before.axes)
+        return math.prod(need.before.shape) // max(1, parts)
+
+    # --- in words -----------------------------------------------------------------------------------------------------
+
+    def _written(self, place: Place) -> str:
+        equation = place.equation
+        name, over = call_of(equation), axes_text(compat.axis_names(equation.operation.params))
+        if place.stage != "backward":
+            return f"`{name}` over {over} is written here"
+        if place.is_recomputed:
+            return f"`{name}` over {over} is written here, and a checkpoint computes it again"
+        value = self.values.cotangent_of(equation)
+        whose = self.values.name(value) if value is not None else ""
+        source = next(iter(_linear_of(equation)), None)
+        if source is not None and is_collective(source):
+            cotangent = f"the cotangent of `{whose}`" if whose else "the cotangent"
+            return f"it is the transpose of the `{call_of(source)}` over {over} that is written here, for {cotangent}"
+        if whose:
+            return f"`{whose}` is the same on all devices of {over}, and what it meets differs: its cotangent is summed"
+        return f"`{name}` over {over} sums the cotangent of a value that is the same on all of these devices"
+
+    def _summed(self, need: compat.Need, number: int) -> Cause:
+        place = self.places.found[number]
+        equation = place.equation
+        over = axes_text(need.axes)
+        value = self.values.cotangent_of(equation) if place.is_cotangent else None
+        divided = self._divided(need, equation)
+        if value is not None:
+            whose = in_words(self.values.name(value) or "a value")
+            others = [name for name in divided if not name.startswith("the cotangent of ")] or divided
+            read = (
+                f"{_named(others)} {'is' if len(others) == 1 else 'are'} split over it"
+                if others
+                else "what it meets is split over it"
+            )
+            layout = self._layout(value)
+            if layout is not None and any(_along(layout, a) is not None for a in need.axes):
+                text = (
+                    f"{whose} is split over {over} and gathered where it is read, {read}: each device has a part of the sum for all of "
+                    f"{whose}'s cotangent"
+                )  # fmt: skip
+            else:
+                text = f"{whose} is replicated over {over}, {read}: {whose}'s cotangent is summed"
+            return Cause(text, "cotangent", number, value, need)
+        names = _named(divided) if divided else "what it reads"
+        verb = "is" if len(divided) <= 1 else "are"
+        what = self.places.label(number)[0]
+        if "gather" in need.operation:
+            text = f"{names} {verb} split over {over} along the dimension that is looked up: each device gives the part that it has"
+        else:
+            text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} sums over: each device has a part of the sum"
+            if "max" in equation.primitive.name or "min" in equation.primitive.name:
+                text = f"{names} {verb} split over {over} along a dimension that {in_words(what)} reduces: each device has the result of its part"
+        return Cause(text, "sum", number, None, need)
+
+    def _moved(self, need: compat.Need, number: int, kind: str = "") -> Cause:
+        equation = self.places.found[number].equation
+        value = self._value_moved(need, equation)
+        name = in_words(self.values.name(value)) if value is not None and self.values.name(value) else "the value"
+        done = _DONE.get(kind, "it is exchanged")
+        before, after = layout_text(need.before), layout_text(need.after)
+        if need.is_asked:
+            text = f"{name} is {before}, and the program asks for it {after} here: {done}"
+            return Cause(text, "asked", number, value, need)
+        why = self._why_moved(need, equation) or f"and needed {after}"
+        return Cause(f"{name} is {before}, {why}: {done}", "move", number, value, need)
+
+    def _why_moved(self, need: compat.Need, equation: Equation) -> str:
+        """What keeps an operation from working on a value as it is laid out; '' where its rule does not say."""
+        what = equation.primitive.name
+        for axis in need.axes:
+            dim = _along(need.before, axis)
+            factor = next(
+                (f for f in need.factors if 0 <= need.place < len(f.operands) and f.operands[need.place] == dim), None
+            )
+            if factor is None or dim is None:
+                continue
+            if factor.kind == "whole":
+                return f"and `{what}` needs dimension {dim} whole"
+            if factor.kind == "permuted":
+                return f"and `{what}` moves values along dimension {dim}"
+            for k, other in enumerate(need.operands):
+                d = _along(other, axis)
+                taken = next((f for f in need.factors if f.operands[k] == d), None) if d is not None else None
+                if k != need.place and taken is not None and taken is not factor:
+                    name = self._operand_name(need, equation, k) or "the other operand"
+                    return f"and {name} is split over it along another dimension of `{what}`"
+            d = _along(need.result, axis)
+            taken = next((f for f in need.factors if f.result == d), None) if d is not None else None
+            if taken is not None and taken is not factor:
+                return f"and the result of `{what}` is split over it along dimension {d}"
+            if d is None and factor.result is not None:
+                return f"and the result of `{what}` is not split over {axes_text([axis])}"
+        return ""
+
+    # --- what an instruction's operands are ---------------------------------------------------------------------------
+
+    def _divided(self, need: compat.Need, equation: Equation) -> list[str]:
+        """The operands that are divided over the axes along a dimension that is summed over."""
+        found = []
+        for f in need.factors:
+            if f.kind != "sum":
+                continue
+            for k, d in enumerate(f.operands):
+                if d is not None and k < len(need.operands) and d < len(need.operands[k].dims):
+                    parts = {a.partition(":")[0] for a in need.operands[k].dims[d]}
+                    if parts & _axes(need):
+                        found.append(self._operand_name(need, equation, k))
+        return [name for name in dict.fromkeys(found) if name]
+
+    def _operand_name(self, need: compat.Need, equation: Equation, place: int) -> str:
+        atom = self._operand(need, equation, place)
+        name = self.values.name(atom) if atom is not None else ""
+        return in_words(name) if name else ""
+
+    def _operand(self, need: compat.Need, equation: Equation, place: int) -> Atom | None:
+        """The operand of an equation that one of its instruction is, by its place and its shape."""
+        shape = need.operands[place].shape if place < len(need.operands) else None
+        shapes = [tuple(getattr(a.aval, "shape", ())) for a in equation.invars]
+        if place < len(shapes) and shapes[place] == shape:
+            return equation.invars[place]
+        alike = [a for a, s in zip(equation.invars, shapes, strict=True) if s == shape]
+        return alike[0] if len(alike) == 1 else None
+
+    def _value_moved(self, need: compat.Need, equation: Equation) -> Atom | None:
+        if need.place >= 0:
+            found = self._operand(need, equation, need.place)
+            if found is not None:
+                return found
+        if need.is_asked:
+            asking = next((self.places.found[n].equation for n in self.places.tags.named(need.path)), equation)
+            return asking.invars[0] if asking.invars else None
+        shape = need.before.shape
+        return next((v for v in equation.outvars if tuple(getattr(v.aval, "shape", ())) == shape), None)
+
+    def _layout(self, value: Atom) -> compat.Split | None:
+        """How an argument is laid out; None for what is none."""
+        path = self.values.argument(value)
+        return self.arguments.get(path) if path else None
+
+    @cached_property
+    def arguments(self) -> dict[str, compat.Split]:
+        """By path how each argument is laid out."""
+        return {path: split for path, split, _ in self.needs.arguments}
+
+
+def is_collective(equation: Equation) -> bool:
+    """Whether devices exchange values in an equation of the program itself."""
+    return compat.exchanges(equation.primitive) and bool(compat.axis_names(equation.operation.params))
+
+
+def call_of(equation: Equation) -> str:
+    """`lax.psum`: what a user writes for a collective."""
+    name = equation.primitive.name.removesuffix("_invariant")
+    return f"lax.{ {'reduce_scatter': 'psum_scatter'}.get(name, name) }"
+
+
+def axes_text(axes: Iterable[str]) -> str:
+    """`` `data` and `model` ``."""
+    return together(f"`{a}`" for a in sorted(map(str, axes))) if axes else "devices"
+
+
+def layout_text(split: compat.Split) -> str:
+    """`` split over `data` along dimension 0 ``, or `replicated`."""
+    parts = [
+        f"over {together(f'`{a}`' for a in axes)} along dimension {d}" for d, axes in enumerate(split.dims) if axes
+    ]
+    return f"split {together(parts)}" if parts else "replicated"
+
+
+def _named(names: Sequence[str]) -> str:
+    return together(map(in_words, names))
+
+
+def _axes(need: compat.Need) -> set[str]:
+    return {a.partition(":")[0] for a in need.axes}
+
+
+def _along(split: compat.Split, axis: str) -> int | None:
+    """The dimension that is divided over an axis, or a part of it."""
+    name = axis.partition(":")[0]
+    return next((d for d, axes in enumerate(split.dims) if any(a.partition(":")[0] == name for a in axes)), None)
+
+
+def _linear_of(equation: Equation) -> Iterable[Equation]:
+    origin = equation.origin
+    while origin is not None and origin.equation is not None:
+        yield origin.equation
+        origin = origin.equation.origin

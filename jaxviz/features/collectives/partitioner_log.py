@@ -1,0 +1,120 @@
+"""What XLA's partitioner logs while it compiles: the reshards for which it replicates a value though nobody asked for that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_WARNING = re.compile(
+    r"\[spmd\] involuntary full rematerialization\..*?from sharding (?P<before>\{.*?\}) to (?P<after>\{.*?\}) (?:efficiently|without)"
+    r"(?:.*?HLO operation:? (?P<text>%?(?P<name>[\w.-]+) = .*))?",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_SHAPE = re.compile(r"= (\w+\[[\d,]*\])")
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A reshard that the partitioner warned of.
+
+    Args:
+      before, after: the layouts, as XLA writes them.
+      name: the instruction that needs it.
+      path: the name that JAX gave that; '' where the message has none.
+      type: of what one device has of the value, such as `f32[32,32]`.
+    """
+
+    before: str
+    after: str
+    name: str
+    path: str
+    type: str
+
+
+@dataclass
+class Log:
+    """What was logged.
+
+    Args:
+      is_read: whether it could be read.
+      lines: those that are warnings of such reshards.
+    """
+
+    is_read: bool = True
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def warned(self) -> tuple[Warned, ...]:
+        """The reshards, each once."""
+        return tuple(dict.fromkeys(found for line in self.lines if (found := read_warning(line)) is not None))
+
+
+def read_warning(line: str) -> Warned | None:
+    """The reshard that a line of XLA's log tells of; None where it tells of none."""
+    found = _WARNING.search(line)
+    if found is None:
+        return None
+    text = found["text"] or ""  # older ones name no instruction
+    path, shape = _PATH.search(text), _SHAPE.search(text)
+    return Warned(
+        found["before"], found["after"], found["name"] or "a value", path[1] if path else "", shape[1] if shape else "",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def reading_log() -> Iterator[Log]:
+    """Takes those warnings out of what is written to the process's standard error meanwhile; all else goes where it would have gone.
+
+    XLA logs past Python's `sys.stderr`, so that the file descriptor is what has to be read.
+    """
+    log = Log()
+    try:
+        kept = os.dup(2)
+    except OSError:  # a process without one
+        log.is_read = False
+        yield log
+        return
+    with contextlib.suppress(Exception):  # a notebook's or a test's stream may be closed
+        sys.stderr.flush()
+    reads, writes = os.pipe()
+    os.dup2(writes, 2)
+    os.close(writes)
+    thread = threading.Thread(target=_pass_on, args=(reads, kept, log), name="jaxviz log", daemon=True)
+    thread.start()
+    try:
+        yield log
+    finally:
+        os.dup2(kept, 2)  # which closes the last end that writes to the pipe
+        thread.join()
+        os.close(reads)
+        os.close(kept)
+
+
+def _pass_on(reads: int, kept: int, log: Log) -> None:
+    rest = b""
+    while True:
+        got = os.read(reads, 65536)
+        if not got:
+            break
+        *lines, rest = (rest + got).split(b"\n")
+        for line in lines:
+            _sort(line + b"\n", kept, log)
+        if rest and not rest[:1].isalnum():  # a progress bar, which ends in no line
+            os.write(kept, rest)
+            rest = b""
+    if rest:
+        _sort(rest, kept, log)
+
+
+def _sort(line: bytes, kept: int, log: Log) -> None:
+    text = line.decode(errors="replace")
+    if read_warning(text) is not None:
+        log.lines.append(text)
+    else:
+        os.write(kept, line)

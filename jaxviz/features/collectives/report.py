@@ -1,0 +1,328 @@
+"""The report of which lines communicate, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from jaxviz.analysis.grouping import alike, grouped, pattern
+from jaxviz.features.collectives.words import in_words
+from jaxviz.features.compiled_memory.report import Compiler
+from jaxviz.ir.origin import Location
+from jaxviz.report.report import Data, Listed, Part, Report, Table
+from jaxviz.report.tables import counted, format_bytes, more_rows, repeated, short_location
+
+Stage = Literal["forward", "backward", "outside"]
+CauseKind = Literal["written", "cotangent", "sum", "asked", "move", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Data):
+    """A collective of the compiled program, or several alike that one expression in repeated layers leads to.
+
+    Args:
+      kind: 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'collective-permute', 'collective-broadcast' or 'ragged-all-to-all'.
+      axes: of the mesh, along which the devices lie that exchange; () where they lie along none.
+      group_size: how many devices exchange.
+      type: of what one device gives, such as `f32[8,64]`.
+      nbytes: bytes on one device of the array that is exchanged: of an all-gather what is gathered, of a reduce-scatter what is reduced.
+      sent_nbytes: bytes that each device sends at least, for each time it is done.
+      count: how many of them there are in the program.
+      trips: how often each is done in one run; None where that is not known.
+      stage: of which pass the equation is that it is for; 'outside' where there are none.
+      what: the expression that it is for.
+      operation: the equation's, such as 'dot_general'.
+      location: its line in the user's code; None where that is not known.
+      cause: why it is there; '' where nothing says so.
+      cause_kind: 'written' for a collective of the function's own, or its transpose; 'cotangent' for a cotangent that is summed; 'sum' for a sum over a
+        dimension that is split; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
+      advice: what would defer, merge or avoid it; '' where nothing is known.
+      instructions: the names of the compiled program's instructions.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    type: str
+    nbytes: int
+    sent_nbytes: int
+    count: int
+    trips: int | None
+    stage: Stage
+    what: str
+    operation: str
+    location: Location | None
+    cause: str
+    cause_kind: CauseKind
+    advice: str
+    instructions: tuple[str, ...]
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of all of them in one run; what is done an unknown number of times counts once."""
+        return self.nbytes * self.count * (self.trips or 1)
+
+    @property
+    def times(self) -> str:
+        """How often it is done: `2 × 6` for two collectives of a loop of six trips."""
+        return _times(self.count, self.trips)
+
+    @property
+    def total_sent_nbytes(self) -> int:
+        """Bytes that each device sends in one run at least; what is done an unknown number of times counts once."""
+        return self.sent_nbytes * self.count * (self.trips or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Data):
+    """A collective, or a layout that is asked for, of the function itself or of its gradient, before XLA partitions it.
+
+    Args:
+      operation: such as 'psum', 'ppermute', 'reshard' or 'sharding_constraint'.
+      axes: that it names.
+      type: of what one device gives; of a layout the whole value's.
+      nbytes: bytes of that.
+      count: how many of them there are.
+      trips: how often each is done in one run; None where that is not known.
+      stage: of which pass it is.
+      what: the expression.
+      location: the user's line.
+      is_transpose: whether it is what a collective of the forward pass becomes in the backward pass.
+      became: the kinds of what XLA made of it; () where it needs no communication, or XLA merged it with another.
+    """
+
+    operation: str
+    axes: tuple[str, ...]
+    type: str
+    nbytes: int
+    count: int
+    trips: int | None
+    stage: Stage
+    what: str
+    location: Location | None
+    is_transpose: bool
+    became: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated(Data):
+    """A value that each device has whole, though nothing asks for it.
+
+    Args:
+      what: the argument, result or expression.
+      type: of it.
+      axes: over which it is replicated.
+      nbytes: bytes on one device.
+      split_nbytes: bytes on one device if it were split over these axes as well.
+      location: the line.
+      why: what leads to it.
+      advice: what to write.
+    """
+
+    what: str
+    type: str
+    axes: tuple[str, ...]
+    nbytes: int
+    split_nbytes: int
+    location: Location | None
+    why: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rematerialized(Data):
+    """A value that XLA gathers whole on each device and divides anew, since it finds no direct way from one layout to the other.
+
+    Args:
+      what: the expression that it is for.
+      type: of what one device has before.
+      before, after: the layouts.
+      location: the line that led to it; None where XLA's message names no instruction of the program.
+      cause: why it needs another layout; '' where that is not known.
+    """
+
+    what: str
+    type: str
+    before: str
+    after: str
+    location: Location | None
+    cause: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Collectives(Report):
+    """What the devices exchange in a compiled gradient, or training step. See `jaxviz.collectives`.
+
+    Args:
+      function: the name of the function.
+      about: what the report is about, such as "gradient of `loss` in `params`".
+      compiler: the compiler.
+      n_devices: on how many devices it runs.
+      mesh: the axes of its mesh, each with its size.
+      compiled: the collectives of the compiled program, those first that send most.
+      written: those of the function and of its gradient before XLA partitions them.
+      replicated: values that are replicated though nothing asks for it, largest first.
+      rematerialized: values that XLA gathers whole only to lay them out anew; None where XLA's log could not be read.
+      notes: remarks on the whole program.
+    """
+
+    function: str
+    about: str
+    compiler: Compiler
+    n_devices: int
+    mesh: dict[str, int]
+    compiled: tuple[Collective, ...] = field(repr=False)
+    written: tuple[Written, ...] = field(repr=False)
+    replicated: tuple[Replicated, ...] = field(repr=False)
+    rematerialized: tuple[Rematerialized, ...] | None = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    _data = (
+        "function", "about", "compiler", "n_devices", "mesh", "nbytes", "sent_nbytes", "explained", "compiled", "written", "replicated",
+        "rematerialized", "notes",
+    )  # fmt: skip
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are exchanged in one run, on one device."""
+        return sum(c.total_nbytes for c in self.compiled)
+
+    @cached_property
+    def sent_nbytes(self) -> int:
+        """Bytes that each device sends in one run at least."""
+        return sum(c.total_sent_nbytes for c in self.compiled)
+
+    @cached_property
+    def explained(self) -> float:
+        """The fraction of the bytes that are exchanged whose cause is known."""
+        known = sum(c.total_nbytes for c in self.compiled if c.cause)
+        return known / self.nbytes if self.nbytes else 1.0
+
+    @property
+    def summary(self) -> str:
+        """gradient of `loss` on 8 devices (data=8), compiled on cpu: each sends at least 61.4 KiB a run in 5 collectives; most in …."""
+        on = ", ".join(f"{axis}={n}" for axis, n in self.mesh.items())
+        on = f"{counted(self.n_devices, 'device')}{f' ({on})' if on else ''}"
+        if not self.compiled:
+            return f"{self.about} on {on}, compiled on {self.compiler.backend}: no collectives"
+        first = self.compiled[0]
+        where = f" ({short_location(first.location)})" if first.location is not None else ""
+        n = sum(c.count for c in self.compiled)
+        more = (
+            f", most of it in the {first.kind} for {_code(_OPERATION.sub('', first.what))}{where}"
+            if len(self.compiled) > 1
+            else f"{where}"
+        )
+        remat = len(self.rematerialized or ())
+        also = (
+            f"; XLA replicates {counted(remat, 'value')} only to lay {'it' if remat == 1 else 'them'} out anew"
+            if remat
+            else ""
+        )
+        return (
+            f"{self.about} on {on}, compiled on {self.compiler.backend}: each device sends at least "
+            f"{format_bytes(self.sent_nbytes)} a run in {counted(n, 'collective')}{more}{also}"
+        )
+
+    def _parts(self) -> Iterator[Part]:
+        yield Table(
+            ("kind", "over", "sent", "bytes", "times", "pass", "line", "why"),
+            [_row(c) for c in self.compiled], "<<>>><<<", "after partitioning, on each device:" if self.compiled else "", more=self._more,
+        )  # fmt: skip
+        advice = grouped((c for c in self.compiled if c.advice), lambda c: _QUOTED.sub("`…`", c.advice))
+        if advice:
+            yield "What would defer, merge or avoid them:"
+            yield Listed(map(_advice, advice))
+        yield Table(
+            ("type", "line", "what"), list(map(_row_of_rematerialized, self.rematerialized or ())), "<<<",
+            "gathered whole only to be laid out anew (involuntary full rematerialization):" if self.rematerialized else "",
+        )  # fmt: skip
+        alone = grouped(self.replicated, lambda r: (pattern(r.what), pattern(r.why), r.type, r.axes, r.location))
+        yield Table(
+            ("type", "bytes", "if split", "over", "line", "what, and why"), list(map(_row_of_replicated, alone)), "<>><<<",
+            "replicated though nothing asks for it:" if self.replicated else "",
+        )  # fmt: skip
+        yield Listed(dict.fromkeys(r.advice for r in self.replicated if r.advice))
+        yield Table(
+            ("operation", "over", "bytes", "times", "pass", "line", "what, and what XLA makes of it"), list(map(_row_of_written, self.written)),
+            "<<>><<<", "before partitioning, in the function and its gradient:" if self.written else "",
+        )  # fmt: skip
+        if self.compiled:
+            yield f"{self.explained:.1%} of the bytes have a cause; what is sent is the least that the algorithms for each kind send."
+        yield from self.notes
+
+    def _more(self, shown: int) -> str:
+        rest = self.compiled[shown:]
+        return more_rows(
+            len(rest), sum(c.count for c in rest), "collective", format_bytes(sum(c.total_sent_nbytes for c in rest))
+        )
+
+
+_OPERATION = re.compile(r"^\S+ for (?=the cotangent of )")
+_GRADIENT = re.compile(r"the gradient in (.*)")
+_QUOTED = re.compile(r"`[^`]*`")
+
+
+def _advice(same: Sequence[Collective]) -> str:
+    """The advice on several collectives that is the same but for what they are about."""
+    first = same[0]
+    texts = list(dict.fromkeys(c.advice for c in same))
+    at = ", ".join(dict.fromkeys(short_location(c.location) for c in same if c.location is not None))
+    said = texts[0]
+    if len(texts) > 1:
+        said = f"{said} ({len(texts) - 1} more like it)"
+    return f"{at}: {said}" if first.location is not None else said
+
+
+def _row(c: Collective) -> tuple[str, ...]:
+    over = ", ".join(c.axes) or f"{c.group_size} devices"
+    cause = c.cause or f"{_code(c.what)}: no cause found"
+    return (
+        c.kind, over, format_bytes(c.total_sent_nbytes), format_bytes(c.nbytes), c.times, c.stage,
+        short_location(c.location), cause,
+    )  # fmt: skip
+
+
+def _row_of_rematerialized(r: Rematerialized) -> tuple[str, ...]:
+    why = f"; {r.cause}" if r.cause else ""
+    return r.type, short_location(r.location), f"{_code(r.what)}: from {r.before} to {r.after}{why}"
+
+
+def _row_of_replicated(same: Sequence[Replicated]) -> tuple[str, ...]:
+    """The row of values that are the same but for the numbers of their layers."""
+    first = same[0]
+    what = alike([r.what for r in same])
+    gradient = _GRADIENT.fullmatch(what)
+    said = f"the gradient in `{gradient[1]}`" if gradient is not None else _code(what)
+    return (
+        repeated(len(same), first.type), format_bytes(sum(r.nbytes for r in same)), format_bytes(sum(r.split_nbytes for r in same)),
+        ", ".join(first.axes), short_location(first.location),
+        f"{said}: {alike([r.why for r in same])}",
+    )  # fmt: skip
+
+
+def _row_of_written(w: Written) -> tuple[str, ...]:
+    return (
+        w.operation, ", ".join(w.axes), format_bytes(w.nbytes), _times(w.count, w.trips), w.stage, short_location(w.location),
+        f"{_code(w.what)}{_became(w)}",
+    )  # fmt: skip
+
+
+def _times(count: int, trips: int | None) -> str:
+    """`2 × 6`: so many, each so often."""
+    if trips is None:
+        return f"{count:,} × ?"
+    return repeated(count, f"{trips:,}") if trips > 1 else f"{count:,}"
+
+
+def _became(w: Written) -> str:
+    said = ["the transpose of the forward pass's"] if w.is_transpose else []
+    said += [", ".join(w.became)] if w.became else ["nothing is exchanged for it"]
+    return f": {'; '.join(said)}"
+
+
+def _code(what: str) -> str:
+    return in_words(what) if what else what

@@ -1,0 +1,121 @@
+"""How XLA writes the layout of a value, read as the axes of a mesh that divide each of its dimensions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+Dims = tuple[tuple[str, ...], ...]
+"""For each dimension the axes that divide it, the slowest first; a part of an axis is `model:(1)2`."""
+
+_TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))(.*)")
+_NAMED = re.compile(r"mesh\[(.*?)\](?:, device_ids=\(.*?\))?, \[(.*?)\](?:[,} ]|$)")
+_AXIS = re.compile(r"'([^']+)'(:\(\d+\)\d+)?")
+
+
+def dims_of(text: str, rank: int, mesh: Mapping[str, int]) -> Dims | None:
+    """The axes that divide each dimension.
+
+    >>> dims_of("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", 2, {"data": 2, "model": 4})
+    (('data',), ())
+
+    Args:
+      text: as XLA writes it; JAX 0.12 names the axes: `{mesh['data'=2,'model'=4], [{'data'}, {}]}`.
+      rank: the number of dimensions.
+      mesh: the size of each axis.
+
+    Returns:
+      None where the text does not say: of what lies on one device, or is manual; and where no axes of the mesh fit.
+    """
+    return _dims_of(text, rank, tuple(mesh.items()))
+
+
+@lru_cache(maxsize=4096)
+def _dims_of(text: str, rank: int, mesh: tuple[tuple[str, int], ...]) -> Dims | None:
+    text = text.strip()
+    if text.startswith("{replicated"):
+        return ((),) * rank
+    named = _NAMED.search(text)
+    if named:
+        dims = re.findall(r"\{([^}]*)\}", named[2])
+        found = tuple(tuple("".join(axis) for axis in _AXIS.findall(dim)) for dim in dims)
+        return found if len(found) == rank else None
+    tiles = _TILES.search(text)
+    if tiles is None or "manual" in text:
+        return None
+    shape = _numbers(tiles[1])
+    if tiles[4]:
+        devices = np.array(_numbers(tiles[4]))
+    else:
+        reshaped = _numbers(tiles[2])
+        devices = np.arange(math.prod(reshaped)).reshape(reshaped)
+        devices = devices.transpose(_numbers(tiles[3])) if tiles[3] else devices
+    if devices.size != math.prod(size for _, size in mesh) or len(shape) < rank:
+        return None
+    tiled = devices.reshape(shape)
+    return _fitted(tiled, rank, mesh, mesh) or _fitted(tiled, rank, mesh, _primes(mesh))
+
+
+def _fitted(
+    devices: np.ndarray, rank: int, mesh: Sequence[tuple[str, int]], pieces: Sequence[tuple[str, int]]
+) -> Dims | None:
+    """The axes along which the places of devices in the mesh change as one goes along each dimension of their tiles."""
+    places = np.unravel_index(devices, [size for _, size in pieces] or [1])
+    dims: list[list[tuple[int, str]]] = [[] for _ in devices.shape]
+    for (name, size), place in zip(pieces, places, strict=False):
+        along = [d for d in range(devices.ndim) if (np.diff(place, axis=d) != 0).any()]
+        if size > 1 and len(along) != 1:
+            return None
+        for d in along:
+            line = np.moveaxis(place, d, 0).reshape(devices.shape[d], -1)[:, 0]
+            # How far one goes along the dimension until the axis has its next place: the farther, the slower it varies.
+            dims[d].append((-int(np.argmax(line != line[0])), name))
+    return tuple(_joined([name for _, name in sorted(d)], mesh) for d in dims[:rank])
+
+
+def _primes(mesh: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The axes in the smallest parts that there can be, each with its size."""
+    found: list[tuple[str, int]] = []
+    for name, size in mesh:
+        before, left = 1, size
+        while left > 1:
+            part = next(p for p in range(2, left + 1) if left % p == 0)
+            found.append((name if part == size else f"{name}:({before}){part}", part))
+            before, left = before * part, left // part
+    return found
+
+
+def _joined(names: Sequence[str], mesh: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """Parts of an axis that follow each other and make it whole, as the axis."""
+    found = list(names)
+    for name, size in mesh:
+        parts = [n for n in found if n.startswith(f"{name}:(")]
+        if parts and math.prod(int(p.rpartition(")")[2]) for p in parts) == size:
+            found[found.index(parts[0])] = name
+            found = [n for n in found if n not in parts]
+    return tuple(found)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in text.split(",")]
+
+
+def apart(text: str) -> list[str]:
+    """The layouts in one of several values, `{{replicated}, {manual}}`; one of a single value is the only one."""
+    inner = text.strip()
+    if not inner.startswith("{{"):
+        return [inner]
+    found, depth, start = [], 0, 0
+    for i, c in enumerate(inner[1:-1], 1):
+        if c == "{":
+            start = i if depth == 0 else start
+            depth += 1
+        elif c == "}":
+            depth -= 1
+            if depth == 0:
+                found.append(inner[start : i + 1])
+    return found

@@ -1,0 +1,104 @@
+"""Values that XLA replicates only to lay them out anew: what its partitioner logs of them, led to the line."""
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+from collective_programs import CUBE, shape
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxviz
+from jaxviz.features.collectives.partitioner_log import read_warning, reading_log
+
+pytestmark = pytest.mark.values
+
+
+def divided(x):
+    y = lax.with_sharding_constraint(jnp.sin(x), NamedSharding(CUBE, P("a", "b")))
+    z = lax.with_sharding_constraint(y, NamedSharding(CUBE, P(None, ("c", "b", "a"))))
+    return jnp.sum(jnp.cos(z))
+
+
+X = shape(64, 64, mesh=CUBE, spec=("a", "b"))
+
+
+def test_what_xla_warns_of_has_its_line_and_layouts():
+    report = jaxviz.collectives(divided, X, argnums=())
+    assert report.rematerialized
+    warned = report.rematerialized[0]
+    assert warned.before == "P('a', 'b')"
+    assert warned.after == "P(None, ('c', 'b', 'a'))"
+    assert warned.location.line in (divided.__code__.co_firstlineno + 1, divided.__code__.co_firstlineno + 2)
+    assert "XLA replicates" in report.summary
+    assert "involuntary full rematerialization" in str(report)
+
+
+def test_the_report_has_as_many_as_xla_logs():
+    """In a process of its own, whose standard error is what XLA writes to."""
+    code = f"""
+import os, sys
+sys.path[:0] = {[*sys.path]!r}
+import test_partitioner_log as t
+import jax
+from collective_programs import within
+jax.jit(t.divided).lower(t.X).compile()
+"""
+    env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    here = os.path.dirname(__file__)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=here, env=env, check=True)
+    logged = {found for line in done.stderr.splitlines() if (found := read_warning(line)) is not None}
+    report = jaxviz.collectives(divided, X, argnums=())
+    assert logged
+    assert len({(w.before, w.after) for w in logged}) == len(report.rematerialized)
+
+
+def test_a_program_without_has_none():
+    f = lambda x: jnp.sum(lax.with_sharding_constraint(jnp.sin(x), NamedSharding(CUBE, P("a", "b"))))
+    report = jaxviz.collectives(f, X)
+    assert report.rematerialized == ()
+    assert "rematerialization" not in str(report)
+
+
+def test_all_else_that_is_written_goes_where_it_would_have_gone(capfd):
+    with reading_log() as log:
+        os.write(
+            2,
+            b"W1 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {replicated} to {manual} ",
+        )
+        os.write(
+            2,
+            b'efficiently for HLO operation %x.1 = f32[2]{0} copy(%y), metadata={op_name="jit(f)/sin"}. As\nanother line\n\rhalf',
+        )
+    assert capfd.readouterr().err == "another line\n\rhalf"
+    (warned,) = log.warned
+    assert (warned.before, warned.after, warned.name, warned.path, warned.type) == (
+        "{replicated}", "{manual}", "x.1", "jit(f)/sin", "f32[2]",
+    )  # fmt: skip
+
+
+def test_older_wording_is_read_too():
+    line = (
+        "E0531 10:54:04.832741 2609008 spmd_partitioner.cc:613] [spmd] Involuntary full rematerialization. The compiler was not able to go from sharding "
+        "{devices=[2,1,4]<=[4,2]T(1,0)} to {devices=[1,8,1]<=[8]} without doing a full rematerialization of the tensor for HLO operation: "
+        '%add = f32[16,16,16]{2,1,0} add(%a, %b), metadata={op_name="jit(f)/add"}. You probably want to enrich the sharding annotations'
+    )
+    assert read_warning(line).path == "jit(f)/add"
+    assert read_warning(line.partition(" for HLO")[0]).before == "{devices=[2,1,4]<=[4,2]T(1,0)}"
+    assert read_warning("W1123 something else {a} to {b}") is None
+
+
+def test_without_a_standard_error_it_says_so(monkeypatch):
+    def refuse(_):
+        raise OSError("no such file")
+
+    monkeypatch.setattr("jaxviz.features.collectives.partitioner_log.os.dup", refuse)
+    jaxviz.clear_caches()
+    report = jaxviz.collectives(divided, X, argnums=())
+    monkeypatch.undo()
+    jaxviz.clear_caches()
+    assert report.rematerialized is None
+    assert "What XLA logs could not be read" in str(report)
