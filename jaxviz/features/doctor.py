@@ -24,6 +24,8 @@ from jaxviz.terminal import show
 State = Literal["ok", "note", "fault"]
 
 _DISTRIBUTION = "jaxviz-lab"
+_NAMESAKE = "jaxviz"
+"""Another project's distribution, whose package has the same name."""
 _PACKAGE = Path(__file__).parents[1]
 _OLDEST_PYTHON = (3, 11)
 _MANAGER = "@jupyter-widgets/jupyterlab-manager"
@@ -188,6 +190,16 @@ def _versions() -> Iterator[Finding]:
         needed = {"jax": SUPPORTED, "ipywidgets": "", "anywidget": "", "jupyterlab": ""}
     else:
         yield Finding("jaxviz", "versions", "ok", own)
+    try:
+        other = metadata.version(_NAMESAKE)
+    except metadata.PackageNotFoundError:
+        pass
+    else:
+        yield Finding(
+            "another jaxviz", "versions", "fault", f"{_NAMESAKE} {other}",
+            f"The distribution {_NAMESAKE} is another project, whose package has the same name, so each writes over files of the other: "
+            f"`pip uninstall {_NAMESAKE}`, then `pip install --force-reinstall --no-deps {_DISTRIBUTION}`.",
+        )  # fmt: skip
     yield from (_version(name, wanted, _DISTRIBUTION) for name, wanted in sorted(needed.items(), key=_jax_first))
     for owner, name in (("jax", "jaxlib"), ("ipywidgets", "jupyterlab_widgets")):
         try:

@@ -110,6 +110,18 @@ def test_versions_that_do_not_fit(monkeypatch):
     assert "3 problems" in report.summary
 
 
+def test_the_other_project_of_that_name_is_recognised(monkeypatch, tmp_path):
+    assert "another jaxviz" not in jaxviz.doctor()
+    info = tmp_path / "jaxviz-0.0.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: jaxviz\nVersion: 0.0.3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    report = jaxviz.doctor()
+    assert not report.ok
+    assert report["another jaxviz"].found == "jaxviz 0.0.3"
+    assert "pip uninstall jaxviz`" in report["another jaxviz"].advice
+
+
 def test_a_package_that_is_not_installed_says_so(monkeypatch):
     monkeypatch.setattr(module, "_DISTRIBUTION", "jaxviz-nowhere")
     report = jaxviz.doctor()
