@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import re
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,8 +37,8 @@ def pytest_configure(config):
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 
-        settings.register_profile("random", derandomize=False, print_blob=True)
-        settings.register_profile("fixed", derandomize=True)
+        settings.register_profile("random", derandomize=False, print_blob=True, max_examples=60)
+        settings.register_profile("fixed", derandomize=True, max_examples=25)
         settings.load_profile("fixed")
 
 
@@ -64,14 +65,25 @@ def pytest_collection_finish(session):
 
 
 def pytest_runtest_teardown():
-    """Frees what has been compiled before there is too much of it, and gives the memory back, which the C library would keep.
+    """Ends what watches, and frees what has been compiled before there is too much of it, and gives the memory back, which the C library would keep.
 
     Each executable takes memory maps of its own, too, of which Linux gives a process 65,530.
     """
     global _done, _most
+    # A report of what was compiled may have had the process watched from then on, and the tests after it with it.
+    watching = sys.modules.get("jaxviz.runtime.compilations")
+    if watching and watching.is_watching():
+        watching.stop_all()
+        watching.LOG.clear()
     _done += 1
     if _done % 10 or not MEMORY.exists() or _resident() < _most:
         return
+    _empty()
+    _most = max(MOST_BYTES, _resident() + ROOM)
+
+
+def _empty():
+    """Frees what has been compiled, traced and derived; the collector need not look at what is left any more."""
     import jax
 
     import jaxviz
@@ -79,10 +91,16 @@ def pytest_runtest_teardown():
     jaxviz.clear_caches()
     jax.clear_caches()
     gc.collect()
+    gc.freeze()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim:
         trim(0)
-    _most = max(MOST_BYTES, _resident() + ROOM)
+
+
+@pytest.fixture(scope="module")
+def little_to_collect():
+    """Little is on the heap: for tests that collect garbage often, which takes seconds of what other tests have left there."""
+    _empty()
 
 
 def _resident():

@@ -98,8 +98,7 @@ def test_the_explorer_shows_all_of_it(deep):
     "kind",
     [
         "jit",
-        pytest.param("cond", marks=pytest.mark.slow),
-        *(pytest.param(k, marks=pytest.mark.sweep) for k in ("checkpoint", "scan")),
+        *(pytest.param(k, marks=pytest.mark.sweep) for k in ("cond", "checkpoint", "scan")),
     ],
 )
 def test_a_page_is_saved_and_agrees_with_jax(kind, tmp_path):

@@ -47,7 +47,7 @@ def some(items, n):
     return items[::n]
 
 
-@pytest.mark.parametrize("case", marked(CASES, 1, quick=()), ids=str)
+@pytest.mark.parametrize("case", marked(CASES, 1), ids=str)
 def test_vjp(case):
     ct = seeds(jax.eval_shape(case.fun, *case.args), tangent=False)
 
@@ -115,7 +115,15 @@ NESTED += [(CASES[0], nest) for nest in NESTINGS] + [(CASES[-1], nest) for nest 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "nest"), NESTED, ids=[f"{case}-{nest.__name__}" for case, nest in NESTED])
+@pytest.mark.parametrize(
+    ("case", "nest"),
+    [
+        pytest.param(
+            case, nest, marks=[pytest.mark.sweep] * (i < len(CASES) and i % 3 > 0), id=f"{case}-{nest.__name__}"
+        )
+        for i, (case, nest) in enumerate(NESTED)
+    ],
+)
 def test_inside(case, nest):
     """In loops, branches, checkpoints and calls."""
     f = partial(nest, case)
@@ -131,7 +139,7 @@ def test_inside(case, nest):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [c for c in CASES if c.vmaps], ids=str)
+@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=2), ids=str)
 def test_vmap(case):
     args = jax.tree.map(lambda x: jnp.stack([x, x[..., ::-1] if x.ndim else 2.0 * x]), case.args)
     floats = tuple(i for i, a in enumerate(case.args) if inexact(a))

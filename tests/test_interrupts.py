@@ -93,13 +93,16 @@ def calls(work, interrupted_at=0):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "spots", [(1, 4, 7), pytest.param((2, 3, 5, 6), marks=pytest.mark.sweep)], ids=["early, midway, late", "between"]
+)
 @pytest.mark.parametrize("name", WORK)
-def test_interrupted_work_is_done_anew(name):
+def test_interrupted_work_is_done_anew(name, spots):
     work = WORK[name]
     expected = work(*subject())
     pair = subject()
     total = calls(lambda: work(*pair))
-    for spot in range(1, SPOTS):
+    for spot in spots:
         pair = subject()
         with pytest.raises(KeyboardInterrupt):
             calls(lambda pair=pair: work(*pair), interrupted_at=total * spot // SPOTS)

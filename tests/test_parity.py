@@ -24,14 +24,23 @@ cases = pytest.mark.parametrize("case", CASES, ids=str)
 ONE_OF_EACH = one_of_each(CASES)
 
 
-def marked(cases, slow=None, quick=ONE_OF_EACH):
-    """The quick tests compute with one program for each operation. Of the others, `slow` says which half the newest JAX goes without, too:
-    those in the even places, or those in the odd ones."""
+def marked(cases, slow=None, third=None):
+    """The quick tests compute with one program for each operation.
+
+    Of the others, `slow` says which half the newest JAX goes without, too: those in the even places, or those in the odd ones. And `third`
+    says which third of them the short tests compute with, beside one for each operation; where it is None, with all.
+    """
+    others = [c for c in cases if c not in ONE_OF_EACH]
 
     def marks(i, c):
-        return [*[pytest.mark.values] * (c not in quick), *[pytest.mark.slow] * (i % 2 == slow)]
+        if c in others:
+            yield pytest.mark.values
+            if third is not None and c not in others[third::3]:
+                yield pytest.mark.sweep
+        if i % 2 == slow:
+            yield pytest.mark.slow
 
-    return [pytest.param(c, marks=marks(i, c)) for i, c in enumerate(cases)]
+    return [pytest.param(c, marks=[*marks(i, c)]) for i, c in enumerate(cases)]
 
 
 computed = pytest.mark.parametrize("case", marked(CASES), ids=str)
@@ -80,7 +89,7 @@ def seeds(tree, tangent):
     return jax.tree.unflatten(tree, [seed(i, x) for i, x in enumerate(leaves)])
 
 
-@pytest.mark.parametrize("case", marked(CASES, 1), ids=str)
+@pytest.mark.parametrize("case", marked(CASES, 1, third=1), ids=str)
 def test_jvp(case):
     tangents = seeds(case.args, tangent=True)
     if not case.forward:
@@ -92,7 +101,8 @@ def test_jvp(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES[::2], ids=str)  # what is not in it, the vjp below goes through too
+# What is not in it, the vjp below goes through too.
+@pytest.mark.parametrize("case", marked(CASES[::2], third=0), ids=str)
 def test_linearize(case):
     tangents = seeds(case.args, tangent=True)
     y, lin = jaxviz.linearize(case.fun, *case.args)
@@ -218,7 +228,7 @@ def test_a_program_reads_as_jax_prints_it(case):
     assert str(jaxviz.trace(case.fun)(*case.args)) == want
 
 
-@computed
+@pytest.mark.parametrize("case", marked(CASES, third=2), ids=str)
 def test_a_program_or_a_jaxpr_can_be_derived_itself(case):
     program = jaxviz.trace(case.fun)(*case.args)
     everything = tuple(range(len(program.invars)))
@@ -251,7 +261,9 @@ FLOAT_CASES = [
 
 
 @both_ways
-@pytest.mark.parametrize("case", marked(FLOAT_CASES, 0), ids=str)  # with what `test_vjp` goes through, and a sum
+@pytest.mark.parametrize(
+    "case", marked(FLOAT_CASES, 0, third=0), ids=str
+)  # with what `test_vjp` goes through, and a sum
 def test_grad_and_value(case, run):
     side_by_side(lambda m, *args: m.value_and_grad(scalar(case))(*args), *case.args, run=run)
 
@@ -259,7 +271,7 @@ def test_grad_and_value(case, run):
 # Compiling takes most of the time of the next two: every program is in one of them.
 @pytest.mark.slow
 @both_ways
-@pytest.mark.parametrize("case", FLOAT_CASES[::2], ids=str)
+@pytest.mark.parametrize("case", marked(FLOAT_CASES[::2], third=1), ids=str)
 def test_composed_with_jit_and_vmap(case, run):
     f = scalar(case)
     batch = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.asarray(x) * 0.9]), case.args[0])
@@ -274,7 +286,7 @@ def test_composed_with_jit_and_vmap(case, run):
 
 @pytest.mark.slow
 @both_ways
-@pytest.mark.parametrize("case", FLOAT_CASES[1::2], ids=str)
+@pytest.mark.parametrize("case", marked(FLOAT_CASES[1::2], third=2), ids=str)
 def test_second_derivatives_every_way(case, run):
     f = scalar(case)
     point = case.args[0]

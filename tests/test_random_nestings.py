@@ -66,7 +66,7 @@ X, W = jnp.linspace(-0.4, 0.9, 3), jnp.linspace(0.2, 0.7, 3)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(nestings, min_size=1, max_size=3))
 def test_values_derivatives_and_residuals(inside):
     fun = lambda x, w: reduce(lambda x, n: run(n, x, w), inside, x)

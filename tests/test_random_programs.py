@@ -90,7 +90,7 @@ def _fit(x, y):
     return True
 
 
-often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_programs_are_well_typed_linear_and_written_losslessly(program):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@often
 @given(programs())
 def test_second_derivatives_by_checked_differences(program):
     from jax.test_util import check_grads

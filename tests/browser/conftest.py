@@ -95,7 +95,7 @@ OPEN = """async ([path, kernel]) => {
 CLOSE = """async (keepsKernel) => {
     for (const panel of [...jupyterapp.shell.widgets("main")]) {
         if (panel.context && !panel.context.isDisposed) {
-            if (!keepsKernel) await panel.sessionContext.shutdown();
+            if (!keepsKernel) await panel.sessionContext?.shutdown();
             await panel.context.save();
         }
         panel.dispose();
@@ -158,6 +158,7 @@ def open_lab(lab, browser):
 def in_lab(open_lab, theme):
     open_lab.errors.clear()
     open_lab.foreign.clear()
+    open_lab.page.set_viewport_size({"width": 1600, "height": 1100})
     open_lab.wear(theme)
     yield open_lab
     said = lambda: [*open_lab.errors, *open_lab.foreign]

@@ -108,14 +108,14 @@ def test_the_source_marks_the_expression_that_is_selected_and_the_one_that_is_po
 
 
 def test_repeated_layers_are_one_heading_that_opens(tab, tmp_path):
-    f, args = transformer(12)
+    f, args = transformer(6)
     tab.page.goto(jaxviz.explore(f, *args).save_html(tmp_path / "layers.html").as_uri())
     explorer = explorer_of(tab.page)
     for stage in ("primal", "forward", "backward"):
         explorer.get_by_test_id(f"stage-{stage}").click()
         heading = explorer.get_by_test_id("code-left").locator(".jv-line-group")
         expect(heading).to_have_count(1)
-        expect(heading).to_contain_text("layer × 12")
+        expect(heading).to_contain_text("layer × 6")
     tab.screenshot("layers")
     heading.locator(".jv-fold").click()
     expect(explorer.get_by_test_id("code-left").locator(".jv-line-group", has_text="layer 3")).to_be_visible()
@@ -303,6 +303,16 @@ def test_what_a_gradient_compiles_to(tab, tmp_path, stage, primitive, operation)
     page = tab.page
     page.goto(explorer.save_html(tmp_path / "page.html").as_uri())
     code, text = page.get_by_test_id("code-left"), page.get_by_test_id("code-right")
+    # It opens on the memory, with the modelled one as a line; a row leads to its line.
+    memory = text.get_by_test_id("compiled-memory")
+    expect(memory).to_contain_text("peak")
+    expect(memory.locator(".jv-reference")).to_be_visible()
+    memory.locator("tbody tr", has_text="jnp.tanh(x @ w)").first.click()
+    expect(memory.locator("tr.is-selected").first).to_be_visible()
+    expect(code.locator(".cm-line.is-selected").first).to_be_visible()
+    tab.screenshot(f"compiled-{stage}-memory")
+    page.keyboard.press("Escape")
+    text.get_by_test_id("text-hlo").click()
     expect(text.locator(".cm-line", has_text="ENTRY")).to_be_visible()
     lit = text.locator(".cm-line.is-selected")
     if stage == "backward":

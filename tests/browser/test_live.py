@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-from jupyter_lab import KERNEL_IDLE
 from playwright.sync_api import expect
 from test_front_ends import write
 
@@ -49,17 +48,12 @@ HUES_DRAWN = """(canvas) => {
 POINTS = "(element) => Number(element.querySelector('canvas').dataset.points)"
 
 
-def test_points_arrive_while_the_cell_runs(lab, tab):
-    page = tab.page
-    enough = lab.folder / "enough"
+def test_points_arrive_while_the_cell_runs(in_lab):
+    page, folder = in_lab.page, in_lab.lab.folder
+    enough = folder / "enough"
     enough.unlink(missing_ok=True)
-    name = write(lab.folder, TRAIN)
-    page.goto(f"{lab.url}/lab/workspaces/live-{tab.theme}/tree/{name}?token={lab.token}&reset")
-    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
-    page.wait_for_function(KERNEL_IDLE, timeout=60_000)
-    page.evaluate(
-        f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {tab.theme.title()}'}})"
-    )
+    name = write(folder, TRAIN)
+    in_lab.open(name, own_kernel=True)
     page.evaluate("() => { jupyterapp.commands.execute('runmenu:run-all') }")
     live = page.get_by_test_id("live")
     live.wait_for(timeout=60_000)
@@ -78,7 +72,7 @@ def test_points_arrive_while_the_cell_runs(lab, tab):
     enough.write_text("")
     expect(page.get_by_test_id("live-status")).to_have_text("over", timeout=30_000)
     expect(page.get_by_test_id("live-note")).to_have_text(re.compile("reports took .* ms in Python"))
-    tab.screenshot("live")
+    in_lab.screenshot("live")
     assert live.locator("canvas").first.evaluate(HUES_DRAWN) >= 2
     page.get_by_test_id("live-log").check()
     last = loss.text_content()
@@ -87,15 +81,13 @@ def test_points_arrive_while_the_cell_runs(lab, tab):
         "() => !jupyterapp.shell.currentWidget.context.model.dirty",
         timeout=30_000,
     )
-    saved = json.loads((lab.folder / name).read_text())
+    saved = json.loads((folder / name).read_text())
     states = saved["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"].values()
     (plot,) = (s["state"] for s in states if "shown" in s["state"])
     assert len(json.dumps(plot)) < 60_000
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
 
-    again = type(tab)(page.context.browser, tab.theme)
-    lab.open(again.page, name)
-    expect(again.page.locator("[data-name=loss][data-kind=value]")).to_have_text(last, timeout=60_000)
-    expect(again.page.get_by_test_id("live-status")).to_have_text("over")
-    assert again.errors == []
-    again.page.close()
+    in_lab.close()
+    in_lab.open(name, own_kernel=True)
+    expect(page.locator("[data-name=loss][data-kind=value]")).to_have_text(last, timeout=60_000)
+    expect(page.get_by_test_id("live-status")).to_have_text("over")

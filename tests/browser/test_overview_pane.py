@@ -26,8 +26,12 @@ def tab(same_tab):
     return same_tab
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
-@pytest.mark.parametrize("width", [1280, 900, 600])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(1280, "light"), (900, "light"), (600, "light"), (1280, "dark")]
+    + [pytest.param(width, "dark", marks=pytest.mark.sweep) for width in (900, 600)],
+    indirect=["theme"],
+)
 def test_it_says_what_is_kept_where_and_what_would_help(tab, shown, width):
     explorer, path = shown
     tab.page.set_viewport_size({"width": width, "height": 800})

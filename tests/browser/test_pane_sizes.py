@@ -53,8 +53,14 @@ def test_panes_stand_below_each_other_in_a_narrow_page(page):
     assert boxes(page)[0]["y"] == boxes(page)[1]["y"]
 
 
-@pytest.mark.parametrize("name", PANES)
-@pytest.mark.parametrize("width", [560, 720, 1280])
+@pytest.mark.parametrize(
+    ("width", "name"),
+    [
+        pytest.param(width, name, marks=[pytest.mark.sweep] * (width == 720 or (width == 1280 and name != PANES[0])))
+        for width in (560, 720, 1280)
+        for name in PANES
+    ],
+)
 def test_each_pane_is_shown_on_all_of_the_screen(page, name, width):
     page.set_viewport_size({"width": width, "height": 700})
     before = boxes(page)

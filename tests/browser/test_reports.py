@@ -40,7 +40,6 @@ MEASURED = """(output) => {
 }"""
 
 SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
-THEME = "(name) => jupyterapp.commands.execute('apputils:change-theme', { theme: name })"
 
 
 def write(lab, name, cells):
@@ -58,12 +57,11 @@ def output_of(page, name):
     return found
 
 
-def test_reports_open_with_a_drawing_and_lead_to_the_source(lab, tab):
-    page = tab.page
-    (lab.folder / "shown_model.py").write_text(MODEL)
-    write(lab, "reports.ipynb", CELLS)
-    lab.open(page, "reports.ipynb")
-    page.evaluate(THEME, "JupyterLab Dark" if tab.theme == "dark" else "JupyterLab Light")
+def test_reports_open_with_a_drawing_and_lead_to_the_source(in_lab):
+    page = in_lab.page
+    (in_lab.lab.folder / "shown_model.py").write_text(MODEL)
+    write(in_lab.lab, "reports.ipynb", CELLS)
+    in_lab.open("reports.ipynb", own_kernel=True)
     page.evaluate("() => jupyterapp.commands.execute('runmenu:run-all')")
     expect(page.locator(".jaxviz-picture svg").first).to_be_visible(timeout=60_000)
     page.wait_for_function(KERNEL_IDLE, timeout=60_000)
@@ -76,7 +74,7 @@ def test_reports_open_with_a_drawing_and_lead_to_the_source(lab, tab):
             assert measured["text"] >= 11, (name, width)
             assert measured["hasInk"], (name, width)
             assert output.locator("> *:not(style)").first.get_attribute("class") == "jaxviz-picture"
-        tab.screenshot(f"reports-{width}")
+        in_lab.screenshot(f"reports-{width}")
 
     page.evaluate(SAVE)
     outer = page.locator(".jp-WindowedPanel-outer")
@@ -91,8 +89,8 @@ def test_reports_open_with_a_drawing_and_lead_to_the_source(lab, tab):
     page.wait_for_function("() => jupyterapp.shell.currentWidget.content.editor.getCursorPosition().line === 5")
 
 
-def test_of_an_untrusted_notebook_the_tables_are_left(lab, tab):
-    page = tab.page
+def test_of_an_untrusted_notebook_the_tables_are_left(in_lab):
+    page, lab = in_lab.page, in_lab.lab
     import jax.numpy as jnp
 
     import jaxviz
@@ -103,7 +101,7 @@ def test_of_an_untrusted_notebook_the_tables_are_left(lab, tab):
     cell = nbformat.v4.new_code_cell("residuals", outputs=[output], execution_count=1)
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), lab.folder / "untrusted.ipynb")
-    lab.open(page, "untrusted.ipynb")
+    in_lab.open("untrusted.ipynb")
     output = page.locator(".jp-RenderedHTML").first
     expect(output.locator("table")).to_be_visible()
     assert output.locator("svg").count() == 0

@@ -17,7 +17,7 @@ light = pytest.mark.parametrize("theme", ["light"], indirect=True)
 CELL = """
 import jaxviz
 from benchmarks.models import transformer
-f, args = transformer(3)
+f, args = transformer(2)
 e = jaxviz.explore(f, *args)
 e
 """
@@ -52,14 +52,14 @@ def is_on(row):
 
 @light
 def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
-    f, args = transformer(3)
+    f, args = transformer(2)
     switches = Switches(jaxviz.derive(f, *args))
     page = run_in_lab(in_lab, CELL)
     page.get_by_test_id("explorer").scroll_into_view_if_needed()
     page.get_by_test_id("show-what-if").first.click()
     around = next(i for i, r in enumerate(switches.regions) if r.name == "layer")
     written, alone = switches.trade(""), switches.trade(f"{around}||")
-    row = region(page, "3 calls of layer")
+    row = region(page, "2 calls of layer")
     expect(row).to_contain_text(f"−{format_bytes(written.peak_nbytes - alone.peak_nbytes)}")
     expect(row).to_contain_text(f"−{format_bytes(written.nbytes - alone.nbytes)}")
     expect(page.get_by_test_id("what-if-row")).to_have_count(0)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from test_parity import both_ways
 
 import jaxviz
 
@@ -306,11 +307,12 @@ def test_complex_and_holomorphic():
 
 
 @pytest.mark.values
+@both_ways
 @pytest.mark.parametrize("name", ["jacfwd", "jacrev", "hessian"])
-def test_jacobians_of_trees(name):
+def test_jacobians_of_trees(name, run):
     f = lambda p: {"a": p["x"] * jnp.sum(p["y"] ** 2), "b": jnp.sin(p["y"][0])}
     p = {"x": X, "y": jnp.ones((2, 2))}
-    got, want = getattr(jaxviz, name)(f)(p), getattr(jax, name)(f)(p)
+    got, want = run(lambda p: (getattr(jaxviz, name)(f)(p), getattr(jax, name)(f)(p)))(p)
     assert jax.tree.structure(got) == jax.tree.structure(want)
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, 1e-5), got, want)
 

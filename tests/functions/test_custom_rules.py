@@ -506,6 +506,7 @@ DERIVED_AGAIN = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", ["jvp", "jvp of itself", "vjp", "vjp of itself"])
 @pytest.mark.parametrize("nesting", DERIVED_AGAIN)
 def test_what_such_a_rule_gives_is_derived_again(nesting, kind):

@@ -24,7 +24,7 @@ M = jnp.linspace(0.1, 1.2, 12).reshape(4, 3)
 
 
 @pytest.fixture(autouse=True)
-def _empty_cache():
+def _empty_cache(little_to_collect):
     jaxviz.clear_caches()
     gc.collect()
 

@@ -31,23 +31,33 @@ PARTS = (
     "notebooks",
     "binder",
     "docs",
+    "widgets",
     "pyproject.toml",
     "README.md",
     "CONTRIBUTING.md",
 )
-SHORT, LONG = "not sweep and not browser and not packaging", "sweep and not browser and not packaging"
+BESIDE = ("browser", "packaging")
+"""Marks, and folders, of tests that only those faults are looked for by that name the folder."""
 WORKERS = 2
 
 
 def copy_of_the_checkout(folder: Path) -> Path:
-    ignored = shutil.ignore_patterns("__pycache__", "_build", "*.ipynb")
+    ignored = shutil.ignore_patterns("__pycache__", "_build", "*.ipynb", "node_modules")
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, folder / part, ignore=ignored)
         else:
             shutil.copy2(source, folder / part)
+    (folder / "widgets" / "node_modules").symlink_to((ROOT / "widgets" / "node_modules").resolve())
     return folder
+
+
+def write(checkout: Path, path: str, text: bytes) -> None:
+    """Writes a file, and builds the page's bundle where it is one of its sources."""
+    (checkout / path).write_bytes(text)
+    if path.startswith("widgets/"):
+        subprocess.run(["npm", "run", "--silent", "build"], cwd=checkout / "widgets", check=True, capture_output=True)
 
 
 def planted(fault: Fault) -> str:
@@ -77,16 +87,16 @@ def run_tests(checkout: Path, tests: Sequence[str], marks: str) -> tuple[int, st
 
 def looked_for(fault: Fault, checkout: Path) -> tuple[str, str]:
     """By which tests a fault is found: `short`, `sweep` or `none`; and the test that found it."""
-    file = checkout / fault.path
-    sound = file.read_bytes()
-    file.write_text(planted(fault), encoding="utf-8")
+    sound = (checkout / fault.path).read_bytes()
+    beside = "".join(f" and not {mark}" for mark in BESIDE if f"tests/{mark}" not in fault.tests)
+    write(checkout, fault.path, planted(fault).encode())
     try:
-        for kind, marks in (("short", SHORT), ("sweep", LONG)):
-            status, failed = run_tests(checkout, shlex.split(fault.tests), marks)
+        for kind, marks in (("short", "not sweep"), ("sweep", "sweep")):
+            status, failed = run_tests(checkout, shlex.split(fault.tests), marks + beside)
             if status == 1:
                 return kind, failed
     finally:
-        file.write_bytes(sound)
+        write(checkout, fault.path, sound)
     return "none", ""
 
 
@@ -118,7 +128,7 @@ def main(wanted: Sequence[str]) -> int:
             print(f"{number:3} {fault.path}: {fault.what}: {said}", flush=True)
         sound = free.get()
         for test in sorted(found_by):
-            status, _ = run_tests(sound, [test], "not browser")
+            status, _ = run_tests(sound, [test], "")
             if status:
                 missed += 1
                 print(f"{test} fails with no fault planted", flush=True)

@@ -1,12 +1,17 @@
 """The wheel is built from the checkout, and works in an empty environment where there is no Node."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 pytestmark = pytest.mark.packaging
 ROOT = Path(__file__).parents[2]
@@ -55,16 +60,59 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jaxviz", "jaxviz_lab"}
 
 
-def test_the_wheel_works_where_there_is_no_node(wheel, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
-    python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+def works(python, folder, **variables):
+    """Runs a script where nothing of the checkout, and no Node, is within reach."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    env["PATH"] = str(python.parent)
-    script = tmp_path / "smoke.py"
+    env |= {"PATH": str(folder / "bin"), **variables}
+    script = folder / "smoke.py"
     script.write_text(SMOKE)
     done = subprocess.run(
-        [str(python), str(script), str(tmp_path / "page.html")], env=env, cwd=tmp_path, capture_output=True, text=True
+        [str(python), str(script), str(folder / "page.html")], env=env, cwd=folder, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "residuals as in JAX" in done.stdout
+
+
+def test_the_wheel_works_where_there_is_no_node(wheel, tmp_path):
+    """Beside what is installed here: an environment of its own takes pip a minute, and that it has all is asked below."""
+    installed = tmp_path / "site-packages"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]
+    subprocess.run(command, check=True)
+    works(sys.executable, tmp_path, PYTHONPATH=str(installed))
+
+
+@pytest.mark.sweep
+def test_the_wheel_works_in_an_empty_environment(wheel, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path)], check=True)
+    python = tmp_path / "bin" / "python"
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+    works(python, tmp_path)
+
+
+def needed_by(requirements):
+    """The distributions that some requirements come to here, those of their own included."""
+    found, waiting = set(), list(requirements)
+    while waiting:
+        one = Requirement(waiting.pop())
+        name = re.sub(r"[-_.]+", "-", one.name).lower()
+        if name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(name)
+            waiting += requires(name) or ()
+    return found
+
+
+def test_what_is_imported_is_required():
+    """In the environment of the tests all of it is there anyway."""
+    imported = set()
+    for path in (ROOT / "jaxviz").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module)
+    known = packages_distributions()
+    needed = needed_by(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    for name in {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - {"jaxviz"}:
+        assert {re.sub(r"[-_.]+", "-", n).lower() for n in known[name]} & needed, (
+            f"{name} is imported, and not required"
+        )

@@ -17,6 +17,14 @@ SWEEP = [(s, d) for s in SAMPLES for d in s.dtypes]
 sweep = pytest.mark.parametrize(("sample", "dtype"), SWEEP, ids=[f"{s}-{d}" for s, d in SWEEP])
 
 
+def with_dtypes():
+    """The short tests take each sample in one dtype, the next one in another."""
+    for i, sample in enumerate(SAMPLES):
+        for k, dtype in enumerate(sample.dtypes):
+            is_short = k == i % len(sample.dtypes)
+            yield pytest.param(sample, dtype, marks=[pytest.mark.sweep] * (not is_short), id=f"{sample}-{dtype}")
+
+
 @pytest.mark.process
 def test_every_primitive_is_tried_or_left_out_for_a_reason():
     assert differentiable() - COVERED - set(LEFT_OUT) == set()
@@ -43,7 +51,7 @@ def test_the_sample_holds_its_primitive(sample, dtype):
 
 @pytest.mark.slow
 @both_ways
-@sweep
+@pytest.mark.parametrize(("sample", "dtype"), [*with_dtypes()])
 def test_derivatives_are_jaxs(sample, dtype, run):
     with cast(sample, dtype) as args:
         tangents, held = seeds(args, tangent=True), []

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from jax import lax
 from programs import CASES
-from test_parity import assert_same, both_ways, seeds, side_by_side
+from test_parity import assert_same, both_ways, marked, seeds, side_by_side
 
 import jaxviz
 from jaxviz.functions import transformations as api
 from jaxviz.transforms.vmap import vmap_program
 
 X = jnp.linspace(0.1, 1.0, 12).reshape(4, 3)
-cases = pytest.mark.parametrize("case", [c for c in CASES if c.vmaps], ids=str)
 
 
 def stacked(args):
@@ -36,7 +35,7 @@ def operations(fun, *args):
 
 @pytest.mark.slow
 @both_ways
-@cases
+@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=0), ids=str)
 def test_vmap(case, run):
     args = stacked(case.args)
     side_by_side(lambda m, *args: m.vmap(case.fun)(*args), *args, run=run)
@@ -45,7 +44,7 @@ def test_vmap(case, run):
 
 @pytest.mark.slow
 @both_ways
-@cases
+@pytest.mark.parametrize("case", marked([c for c in CASES if c.vmaps], third=1), ids=str)
 def test_composed_with_grad(case, run):
     total = lambda f: (
         lambda *args: sum(

@@ -5,6 +5,7 @@ import itertools
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ from test_remat_plan import held_by_jax
 
 import jaxviz
 from jaxviz.derivation import derive
+from jaxviz.features.remat import exhaustive
 from jaxviz.features.remat.search import Search
 
 _NUMBERS = itertools.count()
@@ -47,7 +49,7 @@ def loss(params, x):
     + BLOCK
     + """
 def loss(params, x):
-    for i in range(6):
+    for i in range(3):
         p = jax.tree.map(lambda w: w[i], params)
         x = block(p, x)
     return jnp.mean(x**2)
@@ -69,7 +71,7 @@ def loss(params, x):
     def body(i, x):
         h = nn.gelu(x @ w)
         return x + jnp.sin(h) * h
-    return jnp.mean(lax.fori_loop(0, 6, body, x) ** 2)
+    return jnp.mean(lax.fori_loop(0, 3, body, x) ** 2)
 """,
     "methods": HEAD
     + BLOCK
@@ -82,7 +84,7 @@ class Layer:
         return x + jnp.sin(h * h) @ self.p["w2"]
 
 def loss(params, x):
-    for i in range(6):
+    for i in range(3):
         layer = Layer(jax.tree.map(lambda w: w[i], params))
         x = layer.mix(
             x
@@ -95,7 +97,7 @@ def loss(params, x):
 PROGRAMS["no end of the last line"] = PROGRAMS["scanned"].rstrip("\n")
 
 
-def arguments(width=16, hidden=64, rows=32, layers=6):
+def arguments(width=16, hidden=64, rows=32, layers=3):
     shapes = {
         "q": (width, width),
         "k": (width, width),
@@ -106,6 +108,12 @@ def arguments(width=16, hidden=64, rows=32, layers=6):
     key = jax.random.key(0)
     params = {name: jax.random.normal(key, (layers, *s)) * 0.1 for name, s in shapes.items()}
     return params, jax.random.normal(key, (rows, width))
+
+
+@pytest.fixture(autouse=True)
+def few_trials(monkeypatch):
+    """It is not the best plan that is asked for here: `test_exhaustive.py` asks for that."""
+    monkeypatch.setattr(exhaustive, "_TRIALS", 10)
 
 
 @pytest.fixture
@@ -130,9 +138,28 @@ def applied(diff, folder):
     subprocess.run(["git", "apply", "-"], input=diff + "\n", text=True, cwd=folder, check=True)
 
 
+BOUNDS = [{"work": "100%"}, {"work": "5%"}, {}]
+SHORT = {"scanned": BOUNDS, "unrolled": BOUNDS, "no end of the last line": BOUNDS[1:2]}
+"""By program the bounds of the short tests, where they are not the first two: by the last one the plan is often the second's."""
+
+
+def with_bounds(name):
+    return [
+        pytest.param(name, bound, marks=[pytest.mark.sweep] * (bound not in SHORT.get(name, BOUNDS[:2])))
+        for bound in BOUNDS
+    ]
+
+
+@cache
+def wanted(name):
+    """The gradient of a program as JAX has it."""
+    made = {}
+    exec(PROGRAMS[name], made)
+    return jax.jit(jax.grad(made["loss"]))(*arguments())
+
+
 @pytest.mark.values
-@pytest.mark.parametrize("bound", [{"work": "100%"}, {"work": "5%"}, {}])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "bound"), [p for name in PROGRAMS for p in with_bounds(name)])
 def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = module(PROGRAMS[name])
@@ -140,7 +167,7 @@ def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypa
     plan = jaxviz.plan_remat(own.loss, *args, **bound)
     assert plan.regions
     assert plan.peak_nbytes < plan.before.peak_nbytes
-    want = jax.jit(jax.grad(own.loss))(*args)
+    want = wanted(name)
     assert held_by_jax(plan.apply(own.loss), *args) == plan.nbytes
     got = jax.jit(jax.grad(plan.apply(own.loss)))(*args)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -159,7 +186,7 @@ def test_the_code_keeps_what_it_promised(module, name, bound, tmp_path, monkeypa
 @pytest.mark.values
 @pytest.mark.parametrize("name", ["unrolled", "methods"])
 def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypatch):
-    """Applied and pasted it keeps what the plan does, and the six numbers that say which branch is taken."""
+    """Applied and pasted it keeps what the plan does, and the three numbers that say which branch is taken."""
     monkeypatch.chdir(tmp_path)
     own = module(PROGRAMS[name])
     args = arguments(rows=256)
@@ -172,9 +199,9 @@ def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypa
     written = compiled(own.loss).memory_analysis().temp_size_in_bytes
     for f, nbytes in ((plan.apply(own.loss, in_branches=True), plan.nbytes), (pasted, promised.nbytes)):
         if jax.__version_info__ < (0, 12):  # that keeps what goes into a branch twice, and undoes no checkpoint
-            assert held_by_jax(f, *args) == nbytes + 6 * 4
+            assert held_by_jax(f, *args) == nbytes + 3 * 4
         made = compiled(f)
-        assert made.memory_analysis().temp_size_in_bytes < 0.6 * written
+        assert made.memory_analysis().temp_size_in_bytes < 0.7 * written  # undone they take 97 % of it, or more
         for a, b in zip(jax.tree.leaves(made(*args)), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
@@ -232,7 +259,7 @@ class Block(nn.Module):
 class Model(nn.Module):
     @nn.compact
     def __call__(self, x):
-        for i in range(6):
+        for i in range(3):
             x = Block(64, name=f"layer_{i}")(x)
         return x
 
@@ -256,7 +283,7 @@ class Block(nnx.Module):
         return x + self.down(jnp.sin(h) * h)
 
 rngs = nnx.Rngs(0)
-GRAPH, PARAMS = nnx.split([Block(rngs) for _ in range(6)])
+GRAPH, PARAMS = nnx.split([Block(rngs) for _ in range(3)])
 X = jnp.ones((32, 16))
 def loss(params, x):
     for layer in nnx.merge(GRAPH, params):
@@ -277,7 +304,7 @@ class Block(eqx.Module):
         h = jnp.tanh(jax.vmap(self.up)(x))
         return x + jax.vmap(self.down)(jnp.sin(h) * h)
 
-PARAMS = [Block(key) for key in jax.random.split(jax.random.key(0), 6)]
+PARAMS = [Block(key) for key in jax.random.split(jax.random.key(0), 3)]
 X = jnp.ones((32, 16))
 def loss(params, x):
     for layer in params:
@@ -295,7 +322,7 @@ class Block(hk.Module):
         return x + hk.Linear(16)(jnp.sin(h) * h)
 
 def forward(x):
-    for _ in range(6):
+    for _ in range(3):
         block = Block()
         x = block(x)
     return x
@@ -310,11 +337,11 @@ def loss(params, x):
 LIBRARIES["linen_setup"] = LIBRARIES["linen"].replace(
     """    @nn.compact
     def __call__(self, x):
-        for i in range(6):
+        for i in range(3):
             x = Block(64, name=f"layer_{i}")(x)
 """,
     """    def setup(self):
-        self.layers = [Block(64) for _ in range(6)]
+        self.layers = [Block(64) for _ in range(3)]
     def __call__(self, x):
         for layer in self.layers:
             x = layer(x)
@@ -325,10 +352,10 @@ LIBRARIES["linen_scan"] = (
     .replace("def __call__(self, x):\n        h", "def __call__(self, x, _):\n        h")
     .replace("(jnp.sin(h) * h)", "(jnp.sin(h) * h), None")
     .replace(
-        """        for i in range(6):
+        """        for i in range(3):
             x = Block(64, name=f"layer_{i}")(x)
 """,
-        """        Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=6)
+        """        Layers = nn.scan(Block, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
         x, _ = Layers(64, name="layers")(x, None)
 """,
     )
@@ -346,7 +373,7 @@ class Block(pz.nn.Layer):
         h = jnp.tanh(x @ self.up)
         return x + (jnp.sin(h) * h) @ self.down
 
-KEYS = jax.random.split(jax.random.key(0), 6)
+KEYS = jax.random.split(jax.random.key(0), 3)
 PARAMS = [Block(jax.random.normal(k, (16, 64)), jax.random.normal(k, (64, 16))) for k in KEYS]
 X = jnp.ones((32, 16))
 def loss(params, x):
@@ -356,7 +383,7 @@ def loss(params, x):
 LIBRARIES["penzai"] = _PENZAI.format(call="for layer in params:\n        x = layer(x)")
 LIBRARIES["penzai_model"] = _PENZAI.format(call="model = pz.nn.Sequential(params)\n    x = model(x)")
 WAYS = {
-    "linen_setup": "[nn.remat(Block{})(64) for _ in range(6)]",
+    "linen_setup": "[nn.remat(Block{})(64) for _ in range(3)]",
     "linen_scan": "nn.scan(nn.remat(Block, prevent_cse=False{}), variable_axes",
     "penzai": "gradient_checkpointing.Checkpointed(layer{})(x)",
     "penzai_model": "x = pz.select(model).at_instances_of(Block).apply(",
@@ -366,8 +393,14 @@ WAYS = {
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("work", ["30%", "2%"])
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        pytest.param(name, work, marks=[pytest.mark.sweep] * (work == "30%" and name.startswith("linen_")))
+        for name in LIBRARIES
+        for work in ("30%", "2%")
+    ],
+)
 def test_modules_are_checkpointed_as_their_library_does_it(module, name, work, tmp_path, monkeypatch):
     pytest.importorskip(
         {"linen": "flax", "nnx": "flax"}.get(name.partition("_")[0], name.partition("_")[0])

@@ -9,28 +9,28 @@ from jaxviz.derivation import derive
 from jaxviz.features.remat.search import Search
 
 LOOPS = {
-    "range": ("for i in range(12):\n        x = block(at(params, i), x)", "for i in range(12):", "i"),
+    "range": ("for i in range(6):\n        x = block(at(params, i), x)", "for i in range(6):", "i"),
     "enumerate": (
-        "for k, n in enumerate(range(12)):\n        x = block(at(params, n), x)",
-        "for k, n in enumerate(range(12)):",
+        "for k, n in enumerate(range(6)):\n        x = block(at(params, n), x)",
+        "for k, n in enumerate(range(6)):",
         "k",
     ),
     "pairs": (
-        "for m, n in zip(range(12), range(12)):\n        x = block(at(params, m), x)",
-        "for i, (m, n) in enumerate(zip(range(12), range(12))):",
+        "for m, n in zip(range(6), range(6)):\n        x = block(at(params, m), x)",
+        "for i, (m, n) in enumerate(zip(range(6), range(6))):",
         "i",
     ),
-    "one": ("for n in list(range(12)):\n        x = block(at(params, n), x)", "for i, n in enumerate(list(range(12))):", "i"),
+    "one": ("for n in list(range(6)):\n        x = block(at(params, n), x)", "for i, n in enumerate(list(range(6))):", "i"),
 }  # fmt: skip
 LOOPS["changed"] = (
-    "for i in range(12):\n        x = block(at(params, i), x)\n        i = 0",
-    "for layer_index, i in enumerate(range(12)):",
+    "for i in range(6):\n        x = block(at(params, i), x)\n        i = 0",
+    "for layer_index, i in enumerate(range(6)):",
     "layer_index",
 )
 OTHERS = {
-    "conditional": "for i in range(24):\n        if i % 2:\n            x = block(at(params, i // 2), x)",
-    "nested": "for i in range(3):\n        for k in range(4):\n            x = block(at(params, 4 * i + k), x)",
-    "breaks": "for i in range(24):\n        if i == 12:\n            break\n        x = block(at(params, i), x)",
+    "conditional": "for i in range(12):\n        if i % 2:\n            x = block(at(params, i // 2), x)",
+    "nested": "for i in range(2):\n        for k in range(3):\n            x = block(at(params, 3 * i + k), x)",
+    "breaks": "for i in range(12):\n        if i == 6:\n            break\n        x = block(at(params, i), x)",
 }
 SOURCE = """
 def at(params, n):
@@ -44,7 +44,7 @@ def loss(params, x):
 
 def planned(own):
     """With a fifth of the peak that checkpoints can take away given back."""
-    args = arguments(layers=12)
+    args = arguments(layers=6)
     search = Search(derive(own.loss, *args), False)
     least, most = min(t.trade.peak_nbytes for t in search.samples()), search.opened.peak_nbytes
     return jaxviz.plan_remat(own.loss, *args, memory=least + (most - least) // 5), args
@@ -77,7 +77,7 @@ def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monke
 
 def test_a_function_that_is_called_twice_has_no_index(module):  # noqa: F811
     own = module(
-        HEAD + BLOCK + SOURCE.format(loop=LOOPS["range"][0]).replace("loss(", "half(").replace("jnp.mean(x**2)", "x").replace("12", "6")
+        HEAD + BLOCK + SOURCE.format(loop=LOOPS["range"][0]).replace("loss(", "half(").replace("jnp.mean(x**2)", "x").replace("(6)", "(3)")
         + "\ndef loss(params, x):\n    for _ in range(2):\n        x = half(params, x)\n    return jnp.mean(x**2)\n"
     )  # fmt: skip
     plan, _ = planned(own)

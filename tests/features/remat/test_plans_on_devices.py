@@ -62,6 +62,7 @@ def test_a_plan_comes_to_what_one_device_holds(f):
     assert plan.before.peak_nbytes < 0.3 * alone.before.peak_nbytes
 
 
+@pytest.mark.large
 def test_a_bound_is_on_one_device():
     args = arguments(GRID)
     written = jaxviz.memory(scanned, *args).peak_nbytes

@@ -73,7 +73,7 @@ def check(module, f, args, share):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("share", [pytest.param(0.3, marks=pytest.mark.sweep), 0.7])
 def test_a_transformer(module, share):
     own = module(Path(models.__file__).read_text())
     params = own.transformer_params(2, width=16, hidden=32)
@@ -118,7 +118,7 @@ def loss(w, x):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.2, 0.5, pytest.param(0.9, marks=pytest.mark.sweep)])
 def test_expressions_of_all_kinds(module, share):
     own = module(SOURCE)
     _, code = check(module, own.loss, (W, X), share)
