@@ -119,7 +119,7 @@ def test_a_plan_that_xla_undoes_names_what_it_merged():
             x = jnp.tanh(jnp.sin(x @ w))
         return jnp.sum(x**2)
 
-    found = jaxviz.plan_remat(loss, weights, x, work="40%").verify()
+    found = jaxviz.plan_remat(loss, weights, x).verify()
     assert not found.happened
     merged = found.beside.because(MERGED)
     # JAX 0.12 recomputes all of it at once.
