@@ -75,8 +75,7 @@ of_f
 of_f.solution(["sin", "exp", "sin'"])
 
 # %% [markdown]
-# So the cosine, which `f` never computes, is kept, and `x`, from which all of it comes, is not. A residual is what the *derivative*
-# reads. Here are the two halves:
+# A residual is what the *derivative* reads, whether or not the function computes it. Here are the two halves:
 
 # %%
 halves = jaxviz.derive(f, 2.0)
@@ -108,7 +107,9 @@ rules = {
     "x / y": lambda x, y: x / y,
     "x @ y": lambda x, y: x @ y,
     "sin(x)": lambda x, y: jnp.sin(x),
+    "log(x)": lambda x, y: jnp.log(x),
     "tanh(x)": lambda x, y: jnp.tanh(x),
+    "relu(x)": lambda x, y: jax.nn.relu(x),
     "x ** 3": lambda x, y: x**3,
     "sum(x)": lambda x, y: jnp.sum(x),
 }
@@ -116,8 +117,10 @@ for name, rule in rules.items():
     print(f"{name:8} keeps", ", ".join(r.expression for r in jaxviz.residuals(rule, a, b, argnums=(0, 1))) or "nothing")
 
 # %% [markdown]
-# A sum keeps nothing: its derivative is the sum of the tangents. A product keeps its factors, since each multiplies the other's tangent. A
-# nonlinear function keeps its slope. One is left out above:
+# A sum keeps nothing: its derivative is the sum of the tangents. A product keeps its factors, since each multiplies the other's tangent. Of the
+# others each keeps what its rule multiplies by, or divides by, or chooses by. Often that is the slope itself, as for `sin(x)`. For `log(x)` it is
+# the operand, which the tangent is divided by. `relu(x)` chooses between the tangent and zeros, by a mask. And a rule may keep two values where one
+# would do: which rules do is JAX's decision, and has changed between versions. `exp` is left out above:
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: of_exp
@@ -153,6 +156,54 @@ kinds = {name: [r.kind for r in jaxviz.residuals(rule, a, b, argnums=(0, 1))] fo
 assert kinds["x + y"] == kinds["sum(x)"] == []
 assert kinds["x * y"] == kinds["x @ y"] == ["argument", "argument"]
 assert all("intermediate" in kinds[name] for name in ("sin(x)", "tanh(x)", "x ** 3"))
+assert kinds["log(x)"] == ["argument"]
+assert sorted(r.aval.dtype.name for r in jaxviz.residuals(jax.nn.relu, a)) == ["bool", "float32"]
+
+# %% [markdown]
+# So how a function is written decides what its gradient keeps. A polynomial, as one may write it down:
+
+
+# %%
+def quartic(x):
+    return x * x * x * x
+
+
+print(jaxviz.residuals(quartic, a).table())
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: frugal
+_some = jnp.array([0.0, 0.5, -3.0, 2.0])
+
+frugal = teach.rule(
+    "Write `my_quartic(x)`, the same function, whose gradient keeps one array beside `x`, or none.",
+    teach.computes(quartic, (_some,)),
+    teach.gradient_of(quartic, (_some,)),
+    teach.keeps_at_most(16, _some),
+    hints=("Each product keeps its factors. How few products, or other operations, make a fourth power?",),
+    wrong=(quartic, lambda x: jnp.abs(x) ** 3 * x, lambda x: jnp.square(jnp.square(x)), lambda x: jnp.exp(4 * jnp.log(x))),
+)
+frugal
+
+
+# %% tags=["answer"]
+def my_quartic(x):
+    return ...
+
+
+frugal.answer(my_quartic)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+frugal.solution(lambda x: x**4)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+def _in_two_steps(x):
+    y = x * x
+    return y * y
+
+
+assert frugal.answer(_in_two_steps)
 
 # %% [markdown]
 # ## Attention
@@ -218,9 +269,21 @@ assert sum(r.aval.shape == (16, 16) for r in residuals) == 2
 # Two of the residuals are $n \times n$: every position with every other. The rest have one row for a position, or none.
 
 # %%
-for n in (16, 32, 64):
-    longer = normal(4, n, 8), normal(5, n, 2)
-    print(f"{n:3} positions: {jaxviz.residuals(loss, params, *longer).nbytes:7,} bytes")
+import matplotlib.pyplot as plt
+
+lengths = (16, 32, 64, 128, 256)
+square, rest = [], []
+for n in lengths:
+    found = jaxviz.residuals(loss, params, normal(4, n, 8), normal(5, n, 2))
+    square.append(sum(r.nbytes for r in found if r.aval.shape == (n, n)) / 1024)
+    rest.append(found.nbytes / 1024 - square[-1])
+plt.figure(figsize=(6, 2.6))
+plt.bar(range(len(lengths)), square, label="n × n")
+plt.bar(range(len(lengths)), rest, bottom=square, label="all else")
+plt.xticks(range(len(lengths)), lengths)
+plt.xlabel("positions")
+plt.ylabel("KiB kept")
+plt.legend(frameon=False);
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: size
@@ -368,7 +431,8 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # ## What to keep of this
 #
 # - Linearizing cuts a function in two. The first half does all that depends on the inputs; the second is linear in the tangents.
-# - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, other functions their slopes.
+# - Residuals are what crosses: the values that derivatives read. Sums need none, products their factors, and any other operation what its rule
+#   multiplies, divides or chooses by. The same function, written with other operations, keeps other values.
 # - Some are values of yours, some are arguments, which take no further memory, and some were computed by a rule.
 # - What you differentiate in decides too.
 #

@@ -226,6 +226,141 @@ assert not any(e.primitive.name == "while" for _, e in stages.linear.walk())
 assert any(e.primitive.name == "div" for _, e in stages.linear.walk())
 
 # %% [markdown]
+# ## The second derivative
+#
+# To find the orbit that fits, Newton's method wants the derivative of the gradient, too. The rule of before is right, and `check_rule` agrees:
+
+
+# %%
+@jax.custom_jvp
+def once(e, M):
+    return solve(e, M)
+
+
+@once.defjvp
+def _(primals, tangents):
+    (e, M), (de, dM) = primals, tangents
+    E = solve(e, M)
+    return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
+
+
+def misfit_with(anomaly):
+    return lambda e: jnp.mean((jnp.cos(anomaly(e, M)) - jnp.cos(solve(0.4, M))) ** 2)
+
+
+print(jax.grad(misfit_with(once))(0.3))
+try:
+    jax.grad(jax.grad(misfit_with(once)))(0.3)
+except Exception as error:
+    print(type(error).__name__, error)
+
+# %% [markdown]
+# A rule is a function like any other, and a second derivative differentiates it. So whatever a rule computes with has to be differentiable itself.
+# The last line of the report says it:
+
+# %%
+not_twice = jaxviz.check_rule(once, 0.3, M[:4])
+print(not_twice)
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: twice
+def _anomaly_by(root):
+    """`anomaly` with Kepler's rule, which computes with `root(anomaly)`."""
+
+    @jax.custom_jvp
+    def anomaly(e, M):
+        return solve(e, M)
+
+    @anomaly.defjvp
+    def _(primals, tangents):
+        (e, M), (de, dM) = primals, tangents
+        E = root(anomaly)(e, M)
+        return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
+
+    return anomaly
+
+
+twice = teach.rule(
+    "Write `anomaly`, whose rule can be differentiated again, forwards and backwards.",
+    teach.computes(solve, (0.3, M[:4])),
+    teach.has_right_rule((0.3, M[:4]), twice=True),
+    hints=(
+        "Which function in the rule has no derivative in reverse mode?",
+        "Is there a function in this notebook that gives the same numbers, and has a derivative?",
+        "The function that the rule belongs to may be called in it.",
+    ),
+    example="E = anomaly(e, M), in the rule of anomaly; the rest stays as it was",
+    wrong=(once, forgetful, solve, _anomaly_by(lambda anomaly: lambda e, M: jax.lax.stop_gradient(solve(e, M)))),
+)
+twice
+
+
+# %% tags=["answer"]
+@jax.custom_jvp
+def my_anomaly(e, M):
+    return solve(e, M)
+
+
+@my_anomaly.defjvp
+def _(primals, tangents):
+    (e, M), (de, dM) = primals, tangents
+    E = ...
+    return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
+
+
+twice.answer(my_anomaly)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+@jax.custom_jvp
+def anomaly(e, M):
+    return solve(e, M)
+
+
+@anomaly.defjvp
+def _(primals, tangents):
+    (e, M), (de, dM) = primals, tangents
+    E = anomaly(e, M)
+    return E, (dM + jnp.sin(E) * de) / (1 - e * jnp.cos(E))
+
+
+twice.solution(anomaly)
+
+# %% [markdown]
+# Here is Newton's method with both derivatives. The planet was seen at equal intervals of time, on an orbit with `e = 0.4`; the fit begins at 0.1.
+
+# %%
+import matplotlib.pyplot as plt
+
+slope = jax.jit(jax.grad(misfit_with(anomaly)))
+curvature = jax.jit(jax.grad(jax.grad(misfit_with(anomaly))))
+
+
+def place(e, E):
+    return jnp.cos(E) - e, jnp.sqrt(1 - e**2) * jnp.sin(E)
+
+
+times = jnp.linspace(0.0, 6.0, 24)
+plt.figure(figsize=(5, 3.6))
+fitted = [0.1]
+for _ in range(5):
+    plt.plot(*place(fitted[-1], jnp.linspace(0, 6.3, 100)), lw=1, alpha=0.6, label=f"e = {fitted[-1]:.4f}")
+    fitted.append(fitted[-1] - float(slope(fitted[-1]) / abs(curvature(fitted[-1]))))
+plt.scatter(*place(0.4, solve(0.4, times)), s=12, color="black", label="as seen", zorder=3)
+plt.scatter(0, 0, marker="*", s=120, color="orange", zorder=3)
+plt.gca().set(aspect="equal", xticks=[], yticks=[])
+plt.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5));
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert not_twice and "Reverse-mode" in not_twice.no_second
+assert abs(fitted[-1] - 0.4) < 1e-3
+assert jnp.allclose(curvature(0.3), jax.hessian(misfit_with(anomaly))(0.3), rtol=1e-4)
+assert twice.answer(_anomaly_by(lambda anomaly: lambda e, M: anomaly(e, M)))
+
+# %% [markdown]
 # ## What the gradient keeps
 #
 # The rule decides that too: whatever its linear part reads.

@@ -279,16 +279,31 @@ def _wrong_weights(written):
     return "" if difference < 1e-6 else f"A weight is off by {difference:.3g}."
 
 
+_padded = jnp.tril(jnp.ones((8, 8), bool)).at[-1].set(False)  # as of a sequence that is filled up: the last row has nothing to look at
+
+
+def _spoils_the_rest(written):
+    def total(scores):
+        weights = written(scores, _padded)
+        return jnp.sum(jnp.where(_padded.any(-1, keepdims=True), weights, 0.0) ** 2)
+
+    is_nan = bool(jnp.isnan(jax.grad(total)(_scores[0, 0, :8, :8])).any())
+    return "With a row that is masked entirely, and whose result nobody uses, the gradient of the scores has NaN in it." * is_nan
+
+
 leaner = teach.rule(
-    "Write `my_weigh(scores, causal)`: the weights of `weigh`, with two values of time × time kept in each head.",
+    "Write `my_weigh(scores, causal)`: the weights of `weigh`, with two values of time × time kept in each head, and no NaN where a row is masked entirely.",
     teach.Check("gives the weights that `weigh` gives", _wrong_weights),
     teach.Check("keeps two values of time × time in a head, no more", _too_many),
+    teach.Check("a row that is masked entirely brings no NaN into the gradient", _spoils_the_rest),
     hints=(
         "What could be added to a score so that its exponential is 0?",
-        "Make an array of 0 and -inf of the mask alone; it depends on no parameter, so it has no tangent.",
+        "Make an array of 0 and very negative numbers of the mask alone; it depends on no parameter, so it has no tangent.",
+        "In a row of -inf the softmax computes -inf - (-inf). What else is negative enough?",
     ),
     wrong=(
         weigh,
+        lambda scores, causal: jax.nn.softmax(scores + jnp.where(causal, 0.0, -jnp.inf)),
         lambda scores, causal: jax.nn.softmax(scores, where=causal),
         lambda scores, causal: jax.nn.softmax(scores * causal),
         lambda scores, causal: jax.nn.softmax(scores) * causal,
@@ -307,22 +322,28 @@ leaner.answer(my_weigh)
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
 def added(scores, causal):
-    return jax.nn.softmax(scores + jnp.where(causal, 0.0, -jnp.inf))
+    return jax.nn.softmax(scores + jnp.where(causal, 0.0, -1e9))
 
 
 leaner.solution(added)
 
-# %%
-lean = loss_with(lambda p, x: attention(p, x, lambda s, c: jax.nn.softmax(s + jnp.where(c, 0.0, -jnp.inf))))
+# %% jupyter={"source_hidden": true}
+# lean: the loss with a mask that is added
+lean = loss_with(lambda p, x: attention(p, x, lambda s, c: jax.nn.softmax(s + jnp.where(c, 0.0, -1e9))))
 jaxviz.compare(loss, lean, params, tokens)
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
+assert _spoils_the_rest(added) == "" and _spoils_the_rest(weigh) == ""
 kept_lean = jaxviz.residuals(lean, params, tokens)
 assert kept_lean.nbytes < 0.75 * kept.nbytes
 assert kept.nbytes - kept_lean.nbytes > sum(r.nbytes for r in kept if r.aval.shape == (4, 4, 128, 128)) / 3
 assert jaxviz.cost(lean, params, tokens).total.flops <= jaxviz.cost(loss, params, tokens).total.flops
 assert not any(r.aval.dtype == bool and r.aval.ndim == 4 for r in kept_lean)
+
+# %% [markdown]
+# A row that is masked entirely is what a mask for padding brings, and a causal mask does not. Such a row, whose result nobody uses, is the subject of a
+# section of [10 · finding a NaN](10_finding_a_nan.ipynb).
 
 # %% [markdown]
 # ## Second way: a checkpoint around attention

@@ -1,4 +1,4 @@
-"""`check_rule`: a custom rule's derivatives, beside numerical differences and those of the function that it replaces."""
+"""`check_rule`: a custom rule's first and second derivatives, beside numerical differences and those of the function that it replaces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LeafCheck:
     """One leaf: the cotangent of an argument, or the tangent of a result.
 
     Args:
-      path: such as `x['w']`, or `output['y']`.
+      path: such as `x['w']`, or `output['y']`; in second order `the slope in x['w']`.
       kind: 'cotangent' or 'tangent'.
       rule, numerical, replaced: one derivative where it is farthest off, by the rule, by central differences, and by the function
         that the rule replaces (None where that cannot be differentiated): for the sum of the results, along all ones, or where
@@ -60,16 +60,21 @@ class RuleCheck(Report):
       leaves: a cotangent for each floating-point leaf of the arguments, if there is a reverse mode; then a tangent for each such
         leaf of the results, if there is a forward mode.
       notes: what was left out, and why.
+      second: the same of the derivative that the rule gives, for the sum of the results: its derivatives are second ones. Empty if the
+        rule is wrong in first order, or cannot be differentiated twice.
+      no_second: why a second derivative cannot be had, in reverse mode or at all; '' if it can.
     """
 
     function: str
     leaves: tuple[LeafCheck, ...]
     notes: tuple[str, ...] = ()
+    second: tuple[LeafCheck, ...] = ()
+    no_second: str = ""
 
     @property
     def agrees(self) -> bool:
-        """Whether no leaf is wrong; a leaf at which the function is not differentiable is neither right nor wrong."""
-        return all(leaf.verdict != "wrong" for leaf in self.leaves)
+        """Whether no leaf is wrong, in second order either; one at which the function is not differentiable is neither right nor wrong."""
+        return all(leaf.verdict != "wrong" for leaf in (*self.leaves, *self.second))
 
     def __bool__(self) -> bool:
         return self.agrees
@@ -79,15 +84,17 @@ class RuleCheck(Report):
         rows = [
             (_cut(f"{x.kind} of {x.path}{x.element}", 36), *map(_number, (x.rule, x.numerical, x.replaced)),
              _short_number(x.error), _short_number(x.replaced_error), x.verdict)
-            for x in self.leaves
+            for x in (*self.leaves, *self.second)
         ]  # fmt: skip
         yield Table(heads, rows, "<>>>>><")
         yield from self.notes
+        if self.no_second:
+            yield self.no_second
 
     @property
     def summary(self) -> str:
         """`rule of f agrees with numerical differences`, or where it is wrong."""
-        for x in self.leaves:
+        for x in (*self.leaves, *self.second):
             if x.verdict == "wrong":
                 return (
                     f"rule of {self.function} is wrong in the {x.kind} of {x.path}{x.element}: {x.rule:.6g} where numerical "
@@ -95,7 +102,8 @@ class RuleCheck(Report):
                 )
         if all(x.verdict == "not differentiable" for x in self.leaves):
             return f"rule of {self.function} could not be checked: the function is not differentiable here"
-        return f"rule of {self.function} agrees with numerical differences"
+        told = f"rule of {self.function} agrees with numerical differences"
+        return f"{told}, but not every second derivative can be had" if self.no_second else told
 
 
 def _number(x: float | None) -> str:
@@ -112,14 +120,16 @@ def _cut(text: str, width: int) -> str:
 
 @api_boundary
 def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kwargs: Any) -> RuleCheck:
-    """Compares a custom rule with numerical differences, and with the derivative of the function that it replaces.
+    """Compares a custom rule with numerical differences, and with the derivative of the function that it replaces; then its derivative
+    with differences of that.
 
     >>> print(jaxviz.check_rule(log1pexp, 3.0))
     rule of log1pexp agrees with numerical differences
     ...
 
     The derivative is computed in 64 bits, along all ones and along random directions. A rule that differs on purpose, such as a
-    straight-through estimator, is reported as wrong, since numerically it is.
+    straight-through estimator, is reported as wrong, since numerically it is. A rule that is right, and cannot be differentiated again
+    in reverse mode, agrees; `no_second` says why there is no second derivative.
 
     Args:
       f: a function with a custom JVP or VJP rule, or one that calls such a function.
@@ -161,11 +171,14 @@ def check_rule(f: Callable[..., Any], *args: Any, tol: float | None = None, **kw
         with jax.enable_x64(True):
             point = tuple(jnp.asarray(values[i], jnp.float64) for i in active)
             checked, more = _check_point(flat, point, inputs, outputs, tol)
+            second = _check_twice(flat, point, inputs, checked, tol)
     except Exception as error:
         with noting_arguments(f, args, kwargs):
-            checked, more = _check_point(flat, tuple(jnp.asarray(values[i]) for i in active), inputs, outputs, tol)
+            point = tuple(jnp.asarray(values[i]) for i in active)
+            checked, more = _check_point(flat, point, inputs, outputs, tol)
+            second = _check_twice(flat, point, inputs, checked, tol)
         notes.append(f"In the types given: in 64 bits it raises {type(error).__name__}.")
-    return RuleCheck(function_name(f), checked, (*notes, *more))
+    return RuleCheck(function_name(f), checked, (*notes, *more), *second)
 
 
 def _is_float(x: Any) -> bool:
@@ -198,8 +211,43 @@ Forward = Callable[[tuple[Any, ...]], Sequence[Any]]
 """From tangents of the arguments to tangents of the results."""
 
 
+def _check_twice(
+    fun: Callable[..., list[Any]],
+    point: tuple[Any, ...],
+    inputs: list[str],
+    checked: tuple[LeafCheck, ...],
+    tol: float | None,
+) -> tuple[tuple[LeafCheck, ...], str]:
+    """The derivative that the rule gives, for the sum of the results, as a function whose own derivatives are checked; why it has none."""
+    if not all(x.verdict == "right" for x in checked):
+        return (), ""
+    in_reverse = checked[0].kind == "cotangent"
+
+    def slopes(*at: Any) -> list[Any]:
+        if in_reverse:
+            results, pull = jax.vjp(fun, *at)
+            return list(pull([jnp.ones_like(y) for y in results]))
+        return list(jax.jvp(fun, at, tuple(map(jnp.ones_like, at)))[1])
+
+    names = [f"the slope in {name}" for name in inputs] if in_reverse else ["the slope"] * len(checked)
+    try:
+        rows, notes = _check_point(slopes, point, inputs, names, tol, is_replaced=False)
+    except Exception as error:
+        return (), f"The derivative cannot be differentiated: {_first_line(error)}"
+    rows = tuple(replace(x, path=f"the slope in {x.path}") if x.kind == "cotangent" else x for x in rows)
+    return rows, next((f"In second order: {note}" for note in notes if note.startswith(_NO_REVERSE)), "")
+
+
+_NO_REVERSE = "There is no reverse mode"
+
+
 def _check_point(
-    fun: Callable[..., list[Any]], point: tuple[Any, ...], inputs: list[str], outputs: list[str], tol: float | None
+    fun: Callable[..., list[Any]],
+    point: tuple[Any, ...],
+    inputs: list[str],
+    outputs: list[str],
+    tol: float | None,
+    is_replaced: bool = True,
 ) -> tuple[tuple[LeafCheck, ...], list[str]]:
     """Compares along all ones and two random directions: the cotangent of each input, the tangent of each output."""
     results = fun(*point)
@@ -212,7 +260,9 @@ def _check_point(
     try:
         program = trace(fun)(*point)
         short |= {v.aval.dtype for _, e in program.walk() for v in e.outvars if _is_float(v.aval)}
-        plain_forward, plain_reverse, problem = _modes(as_function(without_rules(program)), point, results)
+        problem = ""
+        if is_replaced:
+            plain_forward, plain_reverse, problem = _modes(as_function(without_rules(program)), point, results)
     except Exception as error:
         problem = _first_line(error)
     if problem:
@@ -252,7 +302,7 @@ def _modes(
         _, pull = jax.vjp(fun, *point)
         pull([jnp.zeros_like(y) for y in results])
     except Exception as error:
-        return forward, None, f"There is no reverse mode: {_first_line(error)}"
+        return forward, None, f"{_NO_REVERSE}: {_first_line(error)}"
     return forward, pull, ""
 
 

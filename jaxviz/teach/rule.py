@@ -158,17 +158,24 @@ def _gives(
     return Check(says, fails)
 
 
-def has_right_rule(*points: tuple[Any, ...]) -> Check:
-    """The custom rule of what is written agrees with numerical differences; see `jaxviz.check_rule`."""
+def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
+    """The custom rule of what is written agrees with numerical differences; see `jaxviz.check_rule`.
+
+    Args:
+      *points: the inputs, each a tuple of arguments.
+      twice: whether it must have second derivatives in all modes, too.
+    """
 
     def fails(written: Any) -> str:
         for args in points:
             found = check_rule(written, *args)
             if not found:
-                return f"At {_inputs(args)} the {str(found).splitlines()[0]}"
+                return f"At {_inputs(args)} the {found.summary}"
+            if twice and found.no_second:
+                return f"At {_inputs(args)}: {found.no_second}"
         return ""
 
-    return Check("its rule agrees with numerical differences", fails)
+    return Check(f"its rule agrees with numerical differences{', and so does its second derivative' * twice}", fails)
 
 
 def is_linear(*points: tuple[Any, ...]) -> Check:

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
@@ -111,3 +112,51 @@ def test_what_the_rule_raises_is_raised():
 
     with pytest.raises(RuntimeError, match="of the rule"):
         jaxviz.check_rule(with_jvp(lambda x: x * 2.0, rule), X)
+
+
+def root_with_rule(root_of):
+    """Newton's square root, whose JVP rule takes the root from `root_of(rule's own function)`."""
+
+    def root(a):
+        return lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-6, lambda x: 0.5 * (x + a / x), a)
+
+    def rule(primals, tangents):
+        y = root_of(f, root)(*primals)
+        return y, 0.5 * tangents[0] / y
+
+    f = with_jvp(root, rule)
+    return f
+
+
+def test_a_rule_that_computes_with_the_loop_cannot_be_differentiated_again():
+    """The most common mistake with `custom_jvp`: in the rule stands what the rule is for."""
+    once = jaxviz.check_rule(root_with_rule(lambda f, root: root), 2.0)
+    assert once  # what it gives is right
+    assert "Reverse-mode differentiation does not work for lax.while_loop" in once.no_second
+    assert once.summary.endswith("agrees with numerical differences, but not every second derivative can be had")
+    assert once.no_second in " ".join(str(once).split())
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(jax.grad(root_with_rule(lambda f, root: root)))(2.0)
+
+    twice = jaxviz.check_rule(root_with_rule(lambda f, root: f), 2.0)
+    assert twice
+    assert not twice.no_second
+    assert [(x.kind, x.path, x.verdict) for x in twice.second] == [
+        ("cotangent", "the slope in a", "right"),
+        ("tangent", "the slope in a", "right"),
+    ]
+    assert twice.second[0].rule == pytest.approx(-0.25 * 2**-1.5, rel=1e-5)
+
+
+def test_a_rule_that_is_wrong_in_second_order_only():
+    found = jaxviz.check_rule(root_with_rule(lambda f, root: lambda a: lax.stop_gradient(root(a))), 2.0)
+    assert all(leaf.verdict == "right" for leaf in found.leaves)
+    assert not found
+    assert "is wrong in the cotangent of the slope in a: 0 where numerical differences give -0.0883" in found.summary
+
+
+def test_the_second_derivative_of_a_custom_vjp():
+    sine = with_vjp(jnp.sin, lambda x: (jnp.sin(x), x), lambda x, ct: (ct * jnp.cos(x),))
+    assert [x.verdict for x in jaxviz.check_rule(sine, 0.5).second] == ["right", "right"]
+    loose = with_vjp(jnp.sin, lambda x: (jnp.sin(x), lax.stop_gradient(x)), lambda x, ct: (ct * jnp.cos(x),))
+    assert not jaxviz.check_rule(loose, 0.5)
