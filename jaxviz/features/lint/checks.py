@@ -29,7 +29,7 @@ from jaxviz.features.remat.libraries import CHECKPOINTS
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.set_policy import has_checkpoints
-from jaxviz.features.residuals.findings import Finding, find_upcasts
+from jaxviz.features.residuals.findings import Finding, find_one_hots, find_upcasts
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.features.residuals.residual_set import ResidualSet
 from jaxviz.higher_order import of
@@ -351,6 +351,16 @@ def _upcasts(subject: Subject) -> Iterator[Advice]:
     )
 
 
+def _one_hots(subject: Subject) -> Iterator[Advice]:
+    d = subject.derivation
+    yield from _by_line(
+        find_one_hots(subject.found.items, d.linearized.residuals, d.forward),
+        lambda texts: f"Saved as a row of numbers for each integer, all but one of them zero: {texts}.",
+        "index with the integers, as `w[ids]` for `one_hot(ids, n) @ w` or `jnp.take_along_axis(x, ids[..., None], -1)` for the one element of each row "
+        "that `one_hot(ids, n)` selects; or put jax.checkpoint around one_hot together with what reads its result.",
+    )
+
+
 def _duplicates(subject: Subject) -> Iterator[Advice]:
     upcast = {r for f in subject.upcasts for r in f.residuals}
     yield from _by_line(
@@ -505,6 +515,7 @@ FIND: dict[str, Callable[[Subject], Iterator[Advice]]] = {
     "unknown-name": _unknown_names,
     "unused-name": _unused_names,
     "upcast-kept": _upcasts,
+    "one-hot-kept": _one_hots,
     "scan-stacks-invariant": _invariants,
     "captured-constant": _constants,
     "cond-dummy": _dummies,

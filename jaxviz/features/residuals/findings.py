@@ -205,6 +205,47 @@ def _widens(equation: Equation) -> bool:
     return all(jnp.issubdtype(t, jnp.floating) for t in (old, new)) and old.itemsize < new.itemsize
 
 
+# --- rows of zeros with a single one ----------------------------------------------------------------------------------
+
+
+def find_one_hots(residuals: Sequence[Residual], atoms: Sequence[Atom], program: Program) -> tuple[Finding, ...]:
+    """Residuals that are one-hot: integers compared with an `iota`, as numbers. At stake is what saving the integers would save."""
+    producers, made = _Producers(), []
+    for r, atom in zip(residuals, atoms, strict=True):
+        root = None if r.dummies or r.aval.dtype == bool else _root(producers, program, atom)
+        integers = _compared_with_iota(producers, program, root) if root is not None else None
+        at_stake = r.nbytes - math.prod(root.lengths) * nbytes(integers.aval) if root and integers else 0
+        if at_stake > 0:
+            made.append(finding(r, at_stake))
+    return largest_first(made)
+
+
+def _compared_with_iota(producers: _Producers, program: Program, root: Source) -> Atom | None:
+    """What a comparison compares with an `iota`, if it is one."""
+    if root.equation is None or root.equation.primitive.name != "eq":
+        return None
+    around = [program]
+    for entered in root.within:
+        around.append(_body(entered).program)
+    sides = root.equation.invars
+    others = [a for a in sides if not _is_iota(producers, around, root.within, a)]
+    integers = _root(producers, around[-1], others[0]) if len(others) == 1 else None
+    return integers.atom if integers is not None else None
+
+
+def _is_iota(producers: _Producers, around: Sequence[Program], within: Sequence[Equation], atom: Atom) -> bool:
+    """Whether a value is one, possibly made outside of the bodies that read it; `within` has the equations with these bodies."""
+    for depth in range(len(within), -1, -1):
+        source = _root(producers, around[depth], atom)
+        if source is None or source.equation is not None or not depth:
+            break
+        place, holder = producers.place(around[depth], source.atom), within[depth - 1]
+        if place is None or (is_scan(holder) and place >= of(holder).carry(holder.operation)[0]):
+            break
+        atom = holder.invars[place]
+    return source is not None and source.equation is not None and source.equation.primitive.name == "iota"
+
+
 # --- values that a scan stacks though each iteration makes the same ---------------------------------------------------
 
 

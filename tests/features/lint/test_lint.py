@@ -207,6 +207,33 @@ def squares(results, x):
     return jnp.sum(y * y + z * z)
 
 
+IDS = jnp.arange(64) % 7
+
+
+def embed(rows, w):
+    return jnp.sum(jnp.sin(rows(IDS, w)))
+
+
+def rows_by_product(ids, w):
+    return jax.nn.one_hot(ids, 64) @ w
+
+
+def of_label(chosen, x):
+    return jnp.sum(chosen(jnp.exp(x)))
+
+
+def compared(y):
+    return jnp.sum((IDS[:, None] == jnp.arange(64)).astype(y.dtype) * y, -1)
+
+
+def indexed(y):
+    return jnp.take_along_axis(y, IDS[:, None], -1)
+
+
+def embedded_in_loop(rows, w, ids):
+    return jnp.sum(lax.scan(lambda total, i: (total + jnp.sin(rows(i, w)), None), jnp.zeros((4, 64)), ids)[0])
+
+
 @dataclass(frozen=True)
 class Case:
     """What there is advice on by a rule, and the same with the advice followed, or otherwise as near, where there is none.
@@ -289,6 +316,11 @@ CASES = [
          partial(scaled_twice, jax.checkpoint(cast_and_scale)), NARROW, words=("which is saved too",)),
     Case("upcast-kept", "in_scan", partial(scaled_in_loop, cast_and_scale), partial(scaled_in_loop, jax.checkpoint(cast_and_scale)),
          NARROW, words=("3 × f32[64,64] of bf16[64,64]",)),
+    Case("one-hot-kept", "embedding", partial(embed, rows_by_product), partial(embed, lambda ids, w: w[ids]), (W,),
+         words=("`jax.nn.one_hot(ids, 64)`",)),
+    Case("one-hot-kept", "label", partial(of_label, compared), partial(of_label, indexed), (X,), words=("take_along_axis",)),
+    Case("one-hot-kept", "scan", partial(embedded_in_loop, rows_by_product), partial(embedded_in_loop, lambda ids, w: w[ids]),
+         (W, IDS.reshape(16, 4))),
     Case("scan-stacks-invariant", "carried", carried, closed_over, WX),
     Case("captured-constant", "large", lambda x: jnp.sum(x * BIG), lambda x: jnp.sum(x * x), (BIG,), exact=False, words=("f32[512,512]",)),
     Case("cond-dummy", "in_scan", partial(branching, lambda x: x + 1.0), partial(recomputed_branching, lambda x: x + 1.0), (W,),
@@ -347,6 +379,11 @@ NONE = {
         ("wide", partial(scaled, cast_and_scale), (jnp.ones((64, 1)), X)),
         ("converted_later", lambda s, h: jnp.sum((jnp.sin(h) * s).astype(jnp.float32)), (jnp.ones((64, 1), jnp.bfloat16), H)),
         ("converted_down", lambda x: jnp.sum(jnp.sin(x).astype(jnp.bfloat16) ** 2), (X,)),
+    ],
+    "one-hot-kept": [
+        ("identity", lambda x: jnp.sum((jnp.arange(64)[:, None] == jnp.arange(64)).astype(x.dtype) * jnp.sin(x)), (X,)),
+        ("mask", lambda x: jnp.sum(jnp.where(IDS[:, None] == jnp.arange(64), jnp.sin(x), 0.0)), (X,)),
+        ("checkpointed", partial(embed, jax.checkpoint(rows_by_product)), (W,)),
     ],
     "scan-stacks-invariant": [("changes", changed, WX)],
     "captured-constant": [("small", lambda x: jnp.sum(x * SMALL), (SMALL,)), ("argument", lambda x, y: jnp.sum(x * y), (BIG, BIG))],
