@@ -1,6 +1,7 @@
-"""Pictures of each pane, in both themes and at two widths: `make screenshots` puts them into artifacts/screenshots.
+"""Pictures of each pane for four programs, in both themes and at two widths: `make screenshots` puts them into artifacts/screenshots.
 
-With `--docs` it makes those that the README shows, small, in docs/.
+Names say which to make: `docs/screenshots.py rnn` all of that program, `rnn-memory` one pane of it, `versions` the two versions. With `--docs`
+it makes those that the README shows, small, in docs/.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Error, Page, sync_playwright
 
 import jaxviz
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "artifacts" / "screenshots"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-SIZES = {"1280": (1280, 800), "1920": (1920, 1080)}
+SIZES = {"1280": (1280, 800), "900": (900, 800)}
 SMALL_PICTURE_COLOURS = 96
 
 MODEL = """
@@ -54,21 +55,55 @@ def leaner_loss(params, x, y):
     return distance(error, y) + 0.5 * jnp.sum(jnp.abs(params[0][0]))
 
 
+@jax.checkpoint
+def cell(params, h, x):
+    h = jnp.tanh(params["w"] @ h + params["u"] @ x)
+    return jax.lax.cond(h[0] > 0, jnp.cos, jnp.sin, h)
+
+
 def rnn_loss(params, xs, ys):
-    def cell(h, x):
-        h = jnp.tanh(params["w"] @ h + params["u"] @ x)
-        h = jax.lax.cond(h[0] > 0, jnp.cos, jnp.sin, h)
+    def step(h, x):
+        h = cell(params, h, x)
         return h, params["v"] @ h
 
-    _, outs = jax.lax.scan(cell, jnp.zeros(64), xs)
+    _, outs = jax.lax.scan(step, jnp.zeros(64), xs)
     return jnp.mean((outs - ys) ** 2)
 """
 
+FLAX_MODEL = """
+import flax.linen as nn
+import jax.numpy as jnp
 
-def explorers(folder: Path) -> dict[str, Path]:
-    """Saved pages of a small network, of two versions of it, and of a transformer of 12 layers."""
+
+class Block(nn.Module):
+    width: int
+
+    @nn.compact
+    def __call__(self, x):
+        h = nn.gelu(nn.Dense(4 * self.width)(nn.LayerNorm()(x)))
+        return x + nn.Dense(self.width)(h)
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        for _ in range(4):
+            x = Block(64)(x)
+        return nn.Dense(10)(x)
+
+
+def flax_loss(variables, x, labels):
+    log_p = nn.log_softmax(Net().apply(variables, x))
+    return -jnp.take_along_axis(log_p, labels[:, None], 1).mean()
+"""
+
+
+def saved_pages(folder: Path) -> dict[str, Path]:
+    """Saved pages of the four programs, and of what some pictures need beside them."""
     sys.path[:0] = [str(folder), str(ROOT)]
     (folder / "model.py").write_text(MODEL.lstrip())
+    (folder / "flax_model.py").write_text(FLAX_MODEL.lstrip())
+    import flax_model  # type: ignore[import-not-found]
     import model  # type: ignore[import-not-found]
 
     from benchmarks import models
@@ -79,14 +114,18 @@ def explorers(folder: Path) -> dict[str, Path]:
     args = params, jnp.ones((8, 4)), jnp.zeros((8, 2))
     transformer, inputs = models.transformer(12)
     small, small_inputs = models.transformer(3)
+    x = jnp.ones((128, 64))
+    variables = flax_model.Net().init(keys[0], x)
     found = {
-        "model": jaxviz.explore(model.loss, *args),
-        "versions": jaxviz.explore(jaxviz.compare(model.loss, model.leaner_loss, *args)),
+        "mlp": jaxviz.explore(model.loss, *args),
         "transformer": jaxviz.explore(transformer, *inputs),
+        "flax": jaxviz.explore(flax_model.flax_loss, variables, x, jnp.zeros(128, jnp.int32)),
+        "rnn": jaxviz.explore(model.rnn_loss, *rnn_inputs()),
+        "versions": jaxviz.explore(jaxviz.compare(model.loss, model.leaner_loss, *args)),
         "transformer of 3": planned(jaxviz.explore(small, *small_inputs)),
     }
-    pages = {name: e.save_html(folder / f"{name}.html", compiled=name == "model") for name, e in found.items()}
-    return {**pages, **steppers(folder, model.rnn_loss, transformer_layer())}
+    pages = {name: e.save_html(folder / f"{name}.html", compiled=name in PROGRAMS) for name, e in found.items()}
+    return {**pages, **steppers(folder, model.rnn_loss, models.transformer(1))}
 
 
 def planned(explorer: Any) -> Any:
@@ -97,25 +136,21 @@ def planned(explorer: Any) -> Any:
     return explorer
 
 
-def transformer_layer() -> tuple[Any, Any]:
-    """The loss of one layer, and its arguments."""
-    from benchmarks import models
-
-    return models.transformer(1)
+def rnn_inputs() -> tuple[Any, ...]:
+    shapes = {"w": (64, 64), "u": (64, 8), "v": (3, 64)}
+    keys = dict(zip(shapes, jax.random.split(jax.random.key(1), 3), strict=True))
+    params = {name: 0.25 * jax.random.normal(keys[name], shape) for name, shape in shapes.items()}
+    return params, jax.random.normal(jax.random.key(2), (32, 8)), jnp.zeros((32, 3))
 
 
 def steppers(folder: Path, rnn_loss: Any, layer: tuple[Any, Any]) -> dict[str, Path]:
     """Saved pages of steppers: in a loop, at a breakpoint of a layer, and in the backward pass of the loop."""
-    shapes = {"w": (64, 64), "u": (64, 8), "v": (3, 64)}
-    keys = dict(zip(shapes, jax.random.split(jax.random.key(1), 3), strict=True))
-    params = {name: 0.25 * jax.random.normal(keys[name], shape) for name, shape in shapes.items()}
-    xs = jax.random.normal(jax.random.key(2), (32, 8))
 
     def saved(name: str, stepper: jaxviz.Stepper) -> Path:
         path: Path = stepper.widget().save_html(folder / f"{name}.html")
         return path
 
-    in_loop = jaxviz.step(rnn_loss, params, xs, jnp.zeros((32, 3)))
+    in_loop = jaxviz.step(rnn_loss, *rnn_inputs())
     in_loop.break_at(primitive="cond")
     in_loop.break_at(when=_large)
 
@@ -186,8 +221,14 @@ def hover(where: str) -> Callable[[Page], None]:
     return lambda page: page.locator(where).first.hover()
 
 
-FORWARD_AND_BACKWARD = keys("Digit3", "Shift+Digit5")
-WHAT_IF = click("[data-testid=residuals] [data-testid=show-what-if]")
+def stages(*names: str) -> Callable[[Page], None]:
+    """The stages with these keys, side by side, from wherever it is."""
+    return keys(*(f"{'Shift+' if i else ''}Digit{name}" for i, name in enumerate(names)))
+
+
+FORWARD_AND_BACKWARD = stages("3", "5")
+WHAT_IF = click("[data-testid=view-what-if]")
+LARGEST = click("[data-testid=card-open]")
 
 
 def stepper(page: str, size: tuple[int, int] | None = None) -> Shot:
@@ -196,39 +237,43 @@ def stepper(page: str, size: tuple[int, int] | None = None) -> Shot:
     return Shot(page, with_kernel, "[data-testid=stepper]", size, "[data-testid=equation]")
 
 
+PROGRAMS = ("mlp", "transformer", "flax", "rnn")
+
+PANES: Mapping[str, Callable[[Page], Any]] = {
+    "overview": lambda page: None,
+    "kept": LARGEST,
+    "derived": click("[data-testid=view-derived]"),
+    "cost": click("[data-testid=view-cost]"),
+    "what-if": WHAT_IF,
+    "memory": both(LARGEST, keys("m", "ArrowRight", "ArrowRight", "ArrowRight")),
+    "lines": both(click("[data-testid=view-lines]"), click("[data-testid=source-line][aria-expanded]")),
+    "graph": both(stages("3"), keys("g")),
+    "graphs": both(LARGEST, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
+    "linearize": keys("l"),
+    "steps": keys("r", *["ArrowRight"] * 4),
+    "compiled": stages("3", "6"),
+    "search": both(keys("/"), lambda page: page.keyboard.type("dot")),
+    "card": both(LARGEST, hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
+    "help": keys("?"),
+}
+"""What is done with the page of each program; it opens on the overview."""
+
 SHOTS: Mapping[str, Shot] = {
-    "explorer": Shot("model", both(FORWARD_AND_BACKWARD, residual("sub(1.0"))),
-    "linearize": Shot("model", keys("l")),
-    "graph": Shot("transformer", keys("g")),
-    "graph-beside-code": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g"))),
-    "graph-of-both": Shot(
-        "model",
-        both(FORWARD_AND_BACKWARD, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
-    ),
-    "steps": Shot("model", keys("r", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight")),
-    "compiled": Shot("model", both(keys("Digit3", "Shift+Digit6"), residual("sub(1.0"))),
-    "what-if": Shot("transformer of 3", WHAT_IF),
-    "what-if-at-a-residual": Shot("transformer of 3", click("[data-testid=residual-switch]")),
-    "memory": Shot("transformer", both(keys("m", "ArrowRight", "ArrowRight", "ArrowRight"))),
-    "line-by-line": Shot(
-        "transformer",
-        both(click("[data-testid=view-lines]"), click("[data-testid=source-line]:has-text('q, k, v')")),
-    ),
-    "search": Shot("transformer", both(keys("/"), lambda page: page.keyboard.type("weights"))),
+    **{f"{program}-{pane}": Shot(program, act) for program in PROGRAMS for pane, act in PANES.items()},
+    "planned": Shot("transformer of 3", WHAT_IF),
     "versions": Shot("versions"),
     "what-differs": Shot("versions", both(click("[data-testid=view-diff]"), click("[data-testid=diff-forward]"))),
-    "card": Shot("model", hover("[data-testid=code-left] .cm-line[data-row] .jv-variable")),
-    "keys": Shot("model", keys("?")),
     "stepper-in-a-loop": stepper("step in a loop"),
     "stepper-backward": stepper("step backward"),
     "stepper-in-a-layer": stepper("step in a layer"),
 }
 
 FOR_README: Mapping[str, Shot] = {
-    "explorer": Shot("model", both(FORWARD_AND_BACKWARD, residual("sub(1.0")), size=(1280, 640)),
+    "explorer": Shot("transformer", size=(1280, 720)),
+    "residual": Shot("mlp", both(FORWARD_AND_BACKWARD, residual("sub(1.0")), size=(1280, 640)),
     "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-lower", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
-    "steps": Shot("model", keys("r", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"), size=(1280, 620)),
+    "steps": Shot("mlp", keys("r", *["ArrowRight"] * 4), size=(1280, 620)),
     "versions": Shot("versions", size=(1400, 760)),
     "stepper": stepper("step in a loop", (1400, 600)),
 }
@@ -240,6 +285,7 @@ def take(browser: Any, pages: Mapping[str, Path], shot: Shot, path: Path, theme:
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(pages[shot.page].as_uri())
+    page.set_default_timeout(10_000)
     page.wait_for_selector(shot.ready, state="attached")
     page.wait_for_timeout(400)
     shot.act(page)
@@ -260,11 +306,12 @@ def main() -> None:
         sys.exit("the pictures need Chromium; `make browser` installs it")
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        pages = explorers(Path(folder))
+        pages = saved_pages(Path(folder))
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         shots = FOR_README if chosen.docs else SHOTS
+        failed: list[str] = []
         for name, shot in shots.items():
-            if chosen.names and name not in chosen.names:
+            if chosen.names and not {name, shot.page} & set(chosen.names):
                 continue
             if chosen.docs:
                 path = ROOT / "docs" / f"{name}.png"
@@ -275,8 +322,13 @@ def main() -> None:
                 continue
             for theme in ("light", "dark"):
                 for width, size in SIZES.items():
-                    take(browser, pages, shot, OUT / f"{name}-{width}-{theme}.png", theme, size)
+                    try:
+                        take(browser, pages, shot, OUT / f"{name}-{width}-{theme}.png", theme, size)
+                    except (RuntimeError, Error) as error:  # the others are worth having all the same
+                        failed.append(f"{name}, {width} pixels, {theme}: {error}")
         browser.close()
+    if failed:
+        sys.exit("\n".join(failed))
     print(f"{ROOT / 'docs' if chosen.docs else OUT}")
 
 

@@ -73,9 +73,26 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
             if isinstance(trade, Trade) and _lowers(written, trade) and less:
                 found.append((bool(saved), trade, said))
     if not found:
-        return "Recomputing it does not lower the peak."
+        return _alone(switches, set[int]().union(*map(stand_in, mine)), sum(g.nbytes for g in groups))
     _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
     return f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for {_more_work(switches, best)}."
+
+
+def _alone(switches: Switches, values: set[int], nbytes: int) -> str:
+    """What is said where no checkpoint for these values alone is worth it: what the plan's do with them, if it has any."""
+    key = switches.plan()
+    trade = switches.trade(key)
+    if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
+        return "Recomputing it does not lower the peak."
+    setting = switches.setting(key)
+    held = values & set[int]().union(*map(switches.choices, setting.regions))
+    saved = sum(switches.nbytes(i) for i in values & setting.saved)
+    alone = "Recomputing it alone does not lower the peak; the checkpoints above"
+    if not held:
+        return f"{alone} are around other values."
+    if saved == 0:
+        return f"{alone} recompute it with other values."
+    return f"{alone} save {format_bytes(saved)} in its place." if saved < nbytes else f"{alone} go on saving it."
 
 
 def _worth(switches: Switches, trade: Trade) -> float:
