@@ -233,7 +233,7 @@ LARGEST = click("[data-testid=card-open]")
 
 def stepper(page: str, size: tuple[int, int] | None = None) -> Shot:
     """A stepper as it is with its kernel."""
-    with_kernel = lambda p: p.evaluate("() => jaxviz.model.set('is_saved', false)")
+    with_kernel = lambda p: p.evaluate("() => { jaxviz.model.comm_live = true; jaxviz.model.set('is_saved', false); }")
     return Shot(page, with_kernel, "[data-testid=stepper]", size, "[data-testid=equation]")
 
 
