@@ -10,6 +10,7 @@ from jaxviz.features.explorer.whatif import Switches
 from jaxviz.features.remat.forms import Trade
 from jaxviz.features.residuals.residual import ResidualGroup
 from jaxviz.features.residuals.residual_set import ResidualSet
+from jaxviz.ir.origin import Location
 from jaxviz.report.tables import format_bytes
 
 _CARDS = 3
@@ -55,7 +56,12 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
     if not values:
         is_made = any(g.kind == "intermediate" for g in groups)
         what = "what the backward pass starts from" if is_made else "a constant"
-        return f"It is {what}: no checkpoint around it takes it away."
+        planned = _planned(switches, groups)
+        return (
+            f"{planned[:1].upper()}{planned[1:]}."
+            if planned
+            else f"It is {what}: no checkpoint around it takes it away."
+        )
     written = switches.search.written
     found: list[tuple[bool, Trade, str]] = []
     holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
@@ -73,26 +79,32 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
             if isinstance(trade, Trade) and _lowers(written, trade) and less:
                 found.append((bool(saved), trade, said))
     if not found:
-        return _alone(switches, set[int]().union(*map(stand_in, mine)), sum(g.nbytes for g in groups))
+        planned = _planned(switches, groups)
+        return (
+            f"Recomputing it alone does not lower the peak; {planned}."
+            if planned
+            else "Recomputing it does not lower the peak."
+        )
     _, best, said = max(found, key=lambda f: (f[0], _worth(switches, f[1])))
     return f"{said} the peak from {format_bytes(written.peak_nbytes)} to {format_bytes(best.peak_nbytes)}, for {_more_work(switches, best)}."
 
 
-def _alone(switches: Switches, values: set[int], nbytes: int) -> str:
-    """What is said where no checkpoint for these values alone is worth it: what the plan's do with them, if it has any."""
+def _planned(switches: Switches, groups: tuple[ResidualGroup, ...]) -> str:
+    """``with the checkpoints above its line keeps 1.0 KiB in place of 2.0 KiB``; '' where there are none, or where they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
-        return "Recomputing it does not lower the peak."
-    setting = switches.setting(key)
-    held = values & set[int]().union(*map(switches.choices, setting.regions))
-    saved = sum(switches.nbytes(i) for i in values & setting.saved)
-    alone = "Recomputing it alone does not lower the peak; the checkpoints above"
-    if not held:
-        return f"{alone} are around other values."
-    if saved == 0:
-        return f"{alone} recompute it with other values."
-    return f"{alone} save {format_bytes(saved)} in its place." if saved < nbytes else f"{alone} go on saving it."
+        return ""
+    before, after = (_of_line(d.residuals, groups[0].location) for d in (switches.derivation, switches.derived(key)))
+    if after >= before:
+        return ""
+    return f"with the checkpoints above its line keeps {f'{format_bytes(after)} in place of {format_bytes(before)}' if after else 'nothing'}"
+
+
+def _of_line(residuals: ResidualSet, location: Location) -> int:
+    """Bytes that a line of the user's makes a gradient keep."""
+    line = location.file, location.line
+    return sum(r.nbytes for r in residuals if r.kind == "intermediate" and (r.location.file, r.location.line) == line)
 
 
 def _worth(switches: Switches, trade: Trade) -> float:

@@ -176,10 +176,6 @@ class Switches:
         """The numbers of the values that a checkpoint around a region could save."""
         return {self.number[v] for v in self._chosen_from[region]}
 
-    def nbytes(self, value: int) -> int:
-        """What saving a value takes, by its number."""
-        return int(self.search.context.prices.get(self.values[value], 0))
-
     def named(self, region: int) -> str:
         """``all of `loss` ``, `` `block` `` or `the body of the scan at model.py:27`: a region in a sentence."""
         found = self.regions[region]
@@ -316,7 +312,7 @@ class Switches:
                 ],
                 "values": SwitchValues(
                     group=self.group_of,
-                    nbytes=[self.nbytes(i) for i in range(len(self.values))],
+                    nbytes=[self.search.context.prices.get(v, 0) for v in self.values],
                     row=[self.row(self._made[v][1]) for v in self.values],
                 ),
                 "residuals": [[self.number[v] for v in values if v in self.number] for values in self.residuals],
