@@ -1087,9 +1087,26 @@ test("R opens the player where there is a transform to play, and it is a key lik
   expect(find("failed-player")).toHaveLength(0);
 });
 
-test("the switches of a larger function are asked for when there is advice, so that they are saved", async () => {
+test("the comparison with JAX comes when all else is there, and is said in the head", async () => {
+  const { model, find } = show({ payload: withHeader({ check: null }) });
+  expect(find("badge")).toHaveLength(0);
+  await new Promise((done) => setTimeout(done, 350));
+  expect(model.sent).toContain("check");
+  model.set("check", JSON.stringify({ status: "agrees", summary: "as in JAX: 4 of 4", differences: [] }));
+  expect(find("badge")[0]!.textContent).toContain("as in JAX: 4 of 4");
+});
+test("the switches of a larger function are asked for once it is shown, before what takes longer", async () => {
   const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 501] } : stage));
+  const { model } = show({ payload: withHeader({ stages, check: null }) });
+  expect(model.sent).not.toContain("what if");
+  await new Promise((done) => setTimeout(done, 350));
+  expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if", "check"]);
+});
+
+test("the switches of a function that is too large for that are asked for when there is advice, so that they are saved", async () => {
+  const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 3001] } : stage));
   const { model } = show({ payload: withHeader({ stages }) });
+  await new Promise((done) => setTimeout(done, 350));
   expect(model.sent).not.toContain("what if");
   model.set("advice", JSON.stringify({ sentence: "", setting: "", cards: [], error: "" }));
   expect(model.sent).toContain("what if");

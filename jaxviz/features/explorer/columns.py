@@ -48,7 +48,16 @@ def view_of(derivation: Derivation, source: bool = True) -> View:
       source: whether the user's own source lines are embedded.
     """
     with source_shown(source):
-        return ViewMaker(derivation, source).whole
+        return replace(ViewMaker(derivation, source).whole, check=compared_with_jax(derivation))
+
+
+def compared_with_jax(derivation: Derivation) -> CheckResult:
+    """What the comparison of the residuals with JAX's comes to, for which JAX traces the function anew."""
+    try:
+        found = derivation.check()
+    except Exception as error:
+        return CheckResult("unknown", "not compared with JAX", (first_line(error),))
+    return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
 
 
 @contextmanager
@@ -64,7 +73,7 @@ def _all_kept() -> Iterator[None]:
 
 
 class ViewMaker:
-    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer.
+    """Makes the view of a derivation, in one go or in two: what is seen first, then what takes longer. The comparison with JAX is not in it.
 
     Args:
       derivation: its programs are made here if they have not been.
@@ -86,7 +95,7 @@ class ViewMaker:
 
     @cached_property
     def first(self) -> View:
-        """Without what is looked at later: the modelled memory, the notes, and the comparison with JAX, which traces the function anew."""
+        """Without what is looked at later: the modelled memory and the notes."""
         try:
             with _all_kept(), deep_stack:
                 return self._first()
@@ -97,7 +106,7 @@ class ViewMaker:
 
     @cached_property
     def whole(self) -> View:
-        """All of it. Rows, strings and all other numbers are those of `first`."""
+        """All but the comparison with JAX. Rows, strings and all other numbers are those of `first`."""
         first = self.first
         with _all_kept(), deep_stack:
             no_memory, n_devices, peak = self.add_memory()
@@ -105,7 +114,6 @@ class ViewMaker:
                 first,
                 strings=tuple(self.string.number),
                 columns=self.arrays(),
-                check=self.check(),
                 notes=self.notes(),
                 no_memory=no_memory,
                 n_devices=n_devices,
@@ -142,13 +150,6 @@ class ViewMaker:
             if not isinstance(values, np.ndarray):
                 self.columns[name] = _array(values)
         return dict(self.columns)
-
-    def check(self) -> CheckResult:
-        try:
-            found = self.derivation.check()
-        except Exception as error:
-            return CheckResult("unknown", "not compared with JAX", (first_line(error),))
-        return CheckResult("agrees" if found.agrees else "differs", found.summary, found.differences)
 
     def notes(self) -> tuple[str, ...]:
         try:

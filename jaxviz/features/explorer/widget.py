@@ -6,7 +6,7 @@ import base64
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +21,7 @@ from jaxviz.features.draw.dot import Dot
 from jaxviz.features.draw.drawing import Drawing, draw
 from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.changes import changes_of, follow
-from jaxviz.features.explorer.columns import ViewMaker, view_of
+from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
 from jaxviz.features.explorer.compiled import compiled
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
 from jaxviz.features.explorer.still import still_outputs
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _AT_ONCE = 10_000
-"""Of more equations the memory, the notes and the comparison with JAX come after the rest is on the screen."""
+"""Of more equations, counted over all stages, the memory and the notes come after the rest is on the screen."""
+
+_COMPARED_AT_ONCE = 1_000
+"""Of more, what JAX makes of the function is compared when all there is to see is on the screen: JAX takes as long as all else together."""
 
 _ADVISED = 3_000
 """Up to so many equations a page that is saved says what would lower the peak, as a live one asks for it."""
@@ -77,6 +80,7 @@ class Explorer(Bundled):
 
     payload = traitlets.Bytes(b"").tag(sync=True)
     rest = traitlets.Bytes(b"").tag(sync=True)
+    check = traitlets.Unicode("").tag(sync=True)
     failure = traitlets.Unicode("").tag(sync=True)
     what_if = traitlets.Unicode("").tag(sync=True)
     tried = traitlets.Unicode("").tag(sync=True)
@@ -115,6 +119,11 @@ class Explorer(Bundled):
     @cached_property
     def view(self) -> View:
         """What is shown, as plain data."""
+        return replace(self._whole, check=fit(compared_with_jax(self.derivation)))
+
+    @cached_property
+    def _whole(self) -> View:
+        """All of it but the comparison with JAX."""
         whole = fit_to_show(self._maker.whole)
         del self._maker  # which holds more than it needs to be asked for nothing any more
         return whole
@@ -152,16 +161,16 @@ class Explorer(Bundled):
         maker = ViewMaker(derivation)
         payload, partial = _first_payload(maker)
         self._fill()
-        before = pack(encode(self.view)) if self.rest else self.payload
+        before = pack(encode(self.view)) if self.rest or self.check else self.payload
         self.derivation, self._comparison = derivation, comparison
-        for made in ("view", "_switches"):
+        for made in ("view", "_whole", "_switches"):
             self.__dict__.pop(made, None)
         self._asked = 0
         self._maker, self._partial = maker, partial
         # In one message, so that the page is drawn once.
         with self.hold_sync():
             self.selected, self.compiled, self.failure, self.rest = selected, "", "", b""
-            self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
+            self.check = self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
         if self._still_ids is not None:
             self._work("rest", Explorer._fill_rest)
@@ -265,7 +274,8 @@ class Explorer(Bundled):
         self._fill()
         shown = super()._repr_mimebundle_(**kwargs)
         if shown is not None:
-            view = self.view if "view" in vars(self) else fit_to_show(replace(self._maker.first, strings=()))
+            made = vars(self).get("view") or vars(self).get("_whole")
+            view = made or fit_to_show(replace(self._maker.first, strings=()))
             (shown[0] if isinstance(shown, tuple) else shown)["text/plain"] = summary(view)
         return shown
 
@@ -284,7 +294,9 @@ class Explorer(Bundled):
     def _show_still(self, is_new: bool) -> None:
         if self._still_ids is None:
             self._still_ids = {kind: uuid.uuid4().hex for kind in ("image/png", "text/html")}
-        outputs = {kind: output for output in still_outputs(self.view) for kind in self._still_ids if kind in output[0]}
+        outputs = {
+            kind: output for output in still_outputs(self._whole) for kind in self._still_ids if kind in output[0]
+        }
         for kind, number in self._still_ids.items():
             if kind in outputs or not is_new:
                 data, metadata = outputs.get(kind, ({"text/plain": ""}, {}))
@@ -297,8 +309,9 @@ class Explorer(Bundled):
             if self._comparison is not None and not self.changes:
                 self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
                 self.changes = _changes_json(self._comparison)
-            if "view" in vars(self):
-                self.payload = pack(encode(self.view))
+            made = vars(self).get("view") or vars(self).get("_whole")
+            if made is not None:
+                self.payload = pack(encode(made))
             else:
                 self.payload, self._partial = _first_payload(self._maker)
         except Exception as error:
@@ -306,20 +319,28 @@ class Explorer(Bundled):
             raise
 
     def complete(self) -> None:
-        """Works out all that the display leaves for later: the memory of a large program, what would lower the peak, and the switches of *what if*.
+        """Works out all that the display leaves for later: the memory of a large program, the comparison with JAX, what would lower the peak, and the
+        switches of *what if*.
 
         The browser asks for them once what is seen first is on the screen. Where none does, as when a notebook is run by a script, this has them
         saved with the notebook.
         """
         self._fill_rest()
+        self._fill_check()
         self._fill_advice()
         self._fill_what_if()
 
     def _fill_rest(self) -> None:
         self._fill()
         if self._partial is not None:
-            self.rest = pack(encode(self.view, known=self._partial))
+            self.rest = pack(encode(self._whole, known=self._partial))
             self._partial = None
+
+    def _fill_check(self) -> None:
+        """The comparison with JAX."""
+        self._fill_rest()
+        if not self.check and self.view.check is not None:
+            self.check = _json(asdict(self.view.check))
 
     def _fill_what_if(self) -> None:
         """The switches, with what there is to see first: what each checkpoint does by itself."""
@@ -357,6 +378,7 @@ class Explorer(Bundled):
         """What a page without a kernel has of the switches: what has been worked out, and what is one or two switches away."""
         try:
             switches = self._switches
+            switches.trade(self.switches)
             switches.fill([*switches.first_keys, *switches.next_keys], _SAVED)
             state = {"what_if": _json(switches.table(source)), "tried": self._tried(), "switches": self.switches}
             if self.switches:
@@ -455,6 +477,7 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
     "fill": Explorer._fill,
     "advice": Explorer._fill_advice,
     "rest": Explorer._fill_rest,
+    "check": Explorer._fill_check,
     "what if": Explorer._fill_what_if,
     "compile": Explorer._fill_compiled,
 }
@@ -462,10 +485,12 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
 
 
 def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
-    """What is sent first, and the view that it is where that is not all of it."""
-    is_small = maker.first.n_equations <= _AT_ONCE
-    shown = fit_to_show(maker.whole if is_small else maker.first)
-    return pack(encode(shown)), None if is_small else shown
+    """What is sent first, and the view that it is where memory and notes come later."""
+    n = maker.first.n_equations
+    shown = fit_to_show(maker.first if n > _AT_ONCE else maker.whole)
+    if n <= _COMPARED_AT_ONCE:
+        shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
+    return pack(encode(shown)), None if shown.is_whole else shown
 
 
 def _changes_json(comparison: Comparison) -> str:

@@ -63,6 +63,9 @@ export const restOf = (model: WidgetModel): Work =>
 
 export const whatIfOf = (model: WidgetModel): Work => workOf(model, "what if", ["what_if"]);
 
+/** The comparison with JAX, where the payload has none. */
+export const checkOf = (model: WidgetModel): Work => workOf(model, "check", ["check"]);
+
 /** What would lower the peak, in words. */
 export const adviceOf = (model: WidgetModel): Work => workOf(model, "advice", ["advice"]);
 

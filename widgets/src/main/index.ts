@@ -12,6 +12,7 @@ import {
   adviceOf,
   beforeOf,
   changesOf,
+  checkOf,
   compiledOf,
   failureOf,
   laterOf,
@@ -22,6 +23,7 @@ import {
   syncState,
   viewOf,
 } from "../host/sync";
+import type { Work } from "../host/work";
 import { isZipped, textOf, unzipped } from "../host/zip";
 import { Matches } from "../model/changes";
 import { Model } from "../model/model";
@@ -54,7 +56,7 @@ const AT_ONCE = 500;
 /** In an explorer that is narrower, in pixels, panes stand below each other, but for two stages; and in one that is slim these too. */
 const [NARROW, SLIM] = [760, 600];
 
-/** Equations of the function up to which what would lower its peak is looked for by itself. */
+/** Equations of the function up to which its switches, and what would lower its peak, are worked out before they are looked at. */
 const ADVISED = 3000;
 
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
@@ -65,7 +67,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const memory = guarded("memory", () => new MemoryPane(state, root));
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
   const changes = state.other && changesOf(widget);
-  const diff = state.other && changes && diffOf(widget, state, state.other, changes);
+  const diff = state.other && changes && diffOf(root, widget, state, state.other, changes);
   const changed = changes && guarded("changes", () => new ChangesPane(state, changes));
   const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
@@ -166,13 +168,14 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
   });
   const stop = syncState(widget, state);
-  const advise = () => adviseLater(widget, state);
+  const askRest = () => askLater(widget, state);
   // Who comes to see two versions sees first what differs.
   if (state.compared) state.showLower("changes");
   // What is said of the one is heard while no pane shows it, too.
   const unwait = [
     compilation.listen(() => {}),
     state.rest.listen(() => rail.update("whole")),
+    state.check.listen(() => rail.update("whole")),
     state.advice.listen(() => {
       state.advise();
       if (state.advice.read() !== "") state.switches.ask();
@@ -190,7 +193,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   });
   const unsubscribe = state.subscribe((change) => {
     if (change === "view") showView();
-    if (change === "whole" || change === "view") advise();
+    if (change === "whole" || change === "view") askRest();
     if (change === "shown" || change === "params") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
     const others = diff ? [diff] : [];
@@ -211,9 +214,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     pane.update("selection");
     pane.update("filter");
   }
-  advise();
-  // While there is a kernel to ask, so that a notebook opened without one has them. Of a larger program they are asked for when there is
-  // advice, for which most of that work is done.
+  askRest();
+  // While there is a kernel to ask, so that a notebook opened without one has them.
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   if (end - first <= AT_ONCE) state.switches.ask();
   return () => {
@@ -230,14 +232,18 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   };
 }
 
-/** Asks what would lower the peak, once what there is to see first is on the screen. */
-function adviseLater(widget: WidgetModel, state: State): void {
+/** Asks for the rest, once what there is to see first is on the screen; what takes longest comes last. */
+function askLater(widget: WidgetModel, state: State): void {
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
-  const { advice, model } = state;
-  if (state.view !== "overview" || !model.view.is_whole || end - first > ADVISED) return;
-  if (advice.read() !== "" || advice.progress.state !== "none" || widget.comm_live === false || !widget.send)
-    return;
-  setTimeout(() => advice.progress.state === "none" && advice.ask(), 300);
+  const { advice, check, switches, model } = state;
+  if (!model.view.is_whole || widget.comm_live === false || !widget.send) return;
+  const isSmall = end - first <= ADVISED;
+  const ask = (work: Work) => work.read() === "" && work.progress.state === "none" && work.ask();
+  setTimeout(() => {
+    if (isSmall && switches.table === null && !switches.isUnderWay) switches.ask();
+    if (state.checked === null) ask(check);
+    if (isSmall && state.view === "overview") ask(advice);
+  }, 300);
 }
 
 /** The rewrite player, whose code is loaded when it is first opened. */
@@ -273,10 +279,11 @@ function playerOf(root: HTMLElement, widget: WidgetModel, state: State): Pane & 
 }
 
 /** The diff of two versions, whose code is loaded when it is first shown. */
-function diffOf(widget: WidgetModel, state: State, other: Other, changes: Changes): Pane {
+function diffOf(root: HTMLElement, widget: WidgetModel, state: State, other: Other, changes: Changes): Pane {
   const element = h("div", { class: "jv-guard" });
   const load = async () => {
-    const { DiffPane } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
+    const { DiffPane, sheet } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
+    addSheet(root, sheet);
     return () => new DiffPane(state, other, changes);
   };
   let pane: Pane | null = null;
@@ -435,7 +442,7 @@ function renderExplorer(host: Host): () => void {
     }
     clear();
     addSheet(el, sheet); // which may by now be in a shadow tree
-    state = new State(own!, switchesOf(model), restOf(model), adviceOf(model));
+    state = new State(own!, switchesOf(model), restOf(model), adviceOf(model), checkOf(model));
     setBeside(state, other, changesOf(model));
     shown = [payload, earlier];
     unmount = mount(root, model, state);

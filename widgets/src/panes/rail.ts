@@ -296,9 +296,14 @@ const WAITING: Record<Progress["state"], string> = {
 };
 
 function badge(state: State): HTMLElement {
-  const { check, is_whole } = state.model.view;
-  if (check === null)
-    return h("span", { class: "jv-dim" }, is_whole ? "" : WAITING[state.rest.progress.state]);
+  const check = state.checked;
+  const waited = state.model.view.is_whole ? state.check : state.rest;
+  if (check === null) {
+    const { progress } = waited;
+    // A page that was saved before it was known has nobody to ask.
+    const isAsked = waited === state.rest || progress.state !== "none";
+    return h("span", { class: "jv-dim" }, isAsked ? WAITING[progress.state] : "");
+  }
   const mark = { agrees: "✓", differs: "≠", unknown: "?" }[check.status];
   const compared = { agrees: "as in JAX", differs: "not as in JAX", unknown: "not compared" }[check.status];
   const short = check.summary.includes("not opened") ? `${compared}, part of it not opened` : compared;

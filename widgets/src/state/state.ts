@@ -7,6 +7,7 @@ import type { Player } from "../model/player";
 import type { Place } from "../model/records";
 import { NO_SWITCHES, Switches, type SwitchSource } from "../model/switches";
 import type { Advice } from "../wire/explorer.generated";
+import type { CheckResult } from "../wire/schema";
 
 export interface Selection {
   /** The equations selected: one, or all of a source line. */
@@ -135,6 +136,8 @@ export class State {
     readonly rest: Work = NO_WORK,
     /** What would lower the peak, which takes longer than all else. */
     readonly advice: Work = NO_WORK,
+    /** The comparison with JAX, which traces the function anew. */
+    readonly check: Work = NO_WORK,
   ) {
     this.switches = new Switches(switches, () => this.tell("switches"));
   }
@@ -279,6 +282,12 @@ export class State {
     if (place === this.aimed) return;
     this.aimed = place;
     this.tell("hover");
+  }
+
+  /** What the comparison with JAX came to, once it is known. */
+  get checked(): CheckResult | null {
+    const text = this.check.read();
+    return this.model.view.check ?? (text === "" ? null : (JSON.parse(text) as CheckResult));
   }
 
   /** It is known what would lower the peak. */
