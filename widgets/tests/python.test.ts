@@ -20,4 +20,9 @@ test("words, numbers, strings and comments are coloured", () => {
 test("a decorator is coloured, and a product of matrices is not", () => {
   expect(found("  @jax.jit")).toEqual([["jv-literal", "@jax.jit"]]);
   expect(found("x = jnp.tanh(x@w + b)")).toEqual([]);
+  // Nor in a part that is marked by itself; a string that is cut stays one.
+  const parts = (text: string, from: number, to: number) =>
+    coloured(text, from, to).map((part) => (part instanceof HTMLElement ? [part.textContent] : part));
+  expect(parts("x = x@w", 5, 7)).toEqual(["@w"]);
+  expect(parts('p["out"] @ h', 3, 9)).toEqual(["", ['out"'], "] "]);
 });

@@ -10,15 +10,21 @@ const PYTHON = new RegExp(
 );
 const KINDS = ["jv-comment", "jv-string", "jv-keyword", "jv-literal"];
 
-/** A line of Python with its comments, strings, keywords and numbers coloured; a string over several lines is not. */
-export function coloured(text: string): (Node | string)[] {
+/**
+ * A line of Python, or a part of it, with its comments, strings, keywords and numbers coloured; a string over several lines is not. What a
+ * part is depends on the line that it stands in: `@w` is a decorator at its beginning alone.
+ */
+export function coloured(text: string, from = 0, to = text.length): (Node | string)[] {
   const parts: (Node | string)[] = [];
-  let end = 0;
+  let end = from;
   for (const match of text.matchAll(PYTHON)) {
     const kind = KINDS[match.slice(1).findIndex((group) => group !== undefined)];
-    parts.push(text.slice(end, match.index), h("span", { class: kind }, match[0]));
-    end = match.index + match[0].length;
+    const first = Math.max(end, match.index);
+    const last = Math.min(to, match.index + match[0].length);
+    if (last <= first) continue;
+    parts.push(text.slice(end, first), h("span", { class: kind }, text.slice(first, last)));
+    end = last;
   }
-  parts.push(text.slice(end));
+  parts.push(text.slice(end, to));
   return parts;
 }

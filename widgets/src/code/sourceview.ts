@@ -226,7 +226,7 @@ function withMarks(text: string, parts: readonly Part[]): (Node | string)[] {
   return cuts.slice(1).flatMap((to, i) => {
     const from = cuts[i]!;
     const names = new Set(parts.filter((p) => p.from <= from && to <= p.to).map((p) => p.name));
-    const shown = coloured(text.slice(from, to));
+    const shown = coloured(text, from, to);
     return names.size > 0 ? [h("mark", { class: [...names].join(" ") }, ...shown)] : shown;
   });
 }

@@ -97,7 +97,6 @@ export class GraphPane {
       this.outline.element,
       this.canvas,
       this.wait,
-      this.colours.legend,
       h("div", { class: "jv-graph-map", "aria-hidden": "true" }, this.map.canvas),
     );
     const { key, label, title, total, errors } = aboutStages(state, stages);
@@ -120,6 +119,7 @@ export class GraphPane {
       this.tools.element,
       ...errors,
       this.body,
+      this.colours.legend,
     );
     this.pointer = new Pointer(this, this.canvas, this.map, root);
     this.between = betweenOf(state);

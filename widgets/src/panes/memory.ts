@@ -204,7 +204,7 @@ export class MemoryPane {
         : ({ row }: Buffer) => this.state.row >= 0 && chosen.has(row);
     const meant = buffers.filter(isMeant);
     this.lit.replaceChildren(
-      ...meant.flatMap(({ born, last }) => chart.during(born, last)),
+      ...joined(meant).flatMap(({ born, last }) => chart.during(born, last)),
       ...Object.entries(marked).flatMap(([how, at]) => {
         const isTall = how === "is-selected" && at.length <= MOST_LINES;
         return chart.marks(at, how, isTall);
@@ -324,7 +324,7 @@ export class MemoryPane {
       this.cursor.setAttribute(name, String(value));
     const here = timeline.steps[step]!;
     const total = formatBytes(totals.total[step]!);
-    const title = `step ${formatCount(step + 1)} of ${formatCount(timeline.steps.length)}, ${here.isBackward ? "backward" : "forward"}`;
+    const title = `step ${formatCount(step + 1)} of ${formatCount(timeline.steps.length)}, ${here.isBackward ? "backward" : "forward"}${on}`;
     this.plot.setAttribute("aria-valuenow", String(step + 1));
     this.plot.setAttribute("aria-valuetext", `${title}: ${this.primitiveOf(here)}, ${total}`);
     this.tip.replaceChildren(
@@ -405,6 +405,17 @@ export class MemoryPane {
     this.tip.style.left = `${Math.max(4, Math.min(outer.width - width - 6, left))}px`;
     this.tip.style.top = `${Math.max(4, isAbove ? above : plot.top - outer.top + 4)}px`;
   }
+}
+
+/** When any of some values is in memory, as few stretches as there are. */
+function joined(buffers: readonly Pick<Buffer, "born" | "last">[]): { born: number; last: number }[] {
+  const found: { born: number; last: number }[] = [];
+  for (const { born, last } of [...buffers].sort((a, b) => a.born - b.born)) {
+    const before = found.at(-1);
+    if (before && born <= before.last) before.last = Math.max(before.last, last);
+    else found.push({ born, last });
+  }
+  return found;
 }
 
 /** The steps of some equations: their own, those of the functions they call, and that of the loop they stand in. */

@@ -17,6 +17,7 @@ import { STACKED, type Timeline, type Totals, totalsOf } from "../model/timeline
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, percent, plural } from "../ui/format";
+import { fullButton } from "../ui/full";
 import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
 import { marked } from "./residuals";
@@ -77,6 +78,7 @@ export class OverviewPane {
       { class: "jv-overview", "aria-label": "overview", "data-testid": "overview" },
       this.picture,
       this.said,
+      fullButton(),
     );
     this.stops.push(state.rest.listen(() => this.waiting?.update()));
     this.stops.push(onResize(this.flame, (width) => this.resize(Math.floor(width), this.height)));

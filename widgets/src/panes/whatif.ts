@@ -307,7 +307,7 @@ class Board {
     const { kept, again, peak, moved } = figuresOf(this.switches);
     return [
       figure("modelled peak", peak, "what-if-peak"),
-      figure("kept", kept, "what-if-bytes"),
+      figure("residuals", kept, "what-if-bytes"),
       figure("recomputed", again, "what-if-flops"),
       ...(moved ? [figure("offloaded", moved, "what-if-moved")] : []),
     ];

@@ -15,7 +15,7 @@ export function fullButton(): HTMLElement {
   });
   return button(
     svg("svg", { viewBox: "0 0 12 12", width: 11 }, corners),
-    ({ currentTarget }) => toggle((currentTarget as Element).closest(".jv-pane")!),
+    ({ currentTarget }) => toggle((currentTarget as Element).closest(".jv-pane, .jv-overview")!),
     {
       class: "jv-full",
       title,
@@ -49,7 +49,7 @@ function toggle(first: Element): void {
   const at = [...place.children].indexOf(own);
   const watch = new MutationObserver(() => {
     if (pane.isConnected) return;
-    const next = place.children[at]?.querySelector(".jv-pane");
+    const next = place.children[at]?.querySelector(".jv-pane, .jv-overview");
     if (!next) return;
     pane = next;
     mark();
