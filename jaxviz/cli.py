@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
     explore = command("explore", "deriving", _explore, "write the explorer as HTML, or a program as a picture")
     explore.add_argument("--html", metavar="FILE", help="the explorer as one file that works offline")
-    for name, words in (("svg", ""), ("png", ""), ("pdf", ""), ("dot", " in the language of dot")):
+    for name, words in (("svg", ""), ("png", ""), ("pdf", ""), ("dot", " in Graphviz's dot language")):
         explore.add_argument(f"--{name}", metavar="FILE", help=f"a picture of the stages{words}")
     explore.add_argument("--stage", default="", help=f"what the picture shows: {_STAGES}; several are joined by +")
     explore.add_argument(

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import re
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +35,9 @@ _done, _most = 0, MOST_BYTES
 
 def pytest_configure(config):
     """Hypothesis makes up the same programs each time, unless `--hypothesis-profile random` is asked for."""
+    # A shell has what it runs in the background ignore interrupts, which some tests raise.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
 

@@ -45,7 +45,7 @@ _FLAGS: Mapping[str, tuple[Any, str]] = {
     "jax_default_device": (None, "Calls run here, unless their arguments lie somewhere else."),
     "jax_disable_most_optimizations": (False, "XLA skips most of its passes: compiled programs, their memory and their times are not the usual ones."),
     "jax_compilation_cache_dir": (None, "What was compiled once is read from there; the times of its compilation are those of reading."),
-    "jax_use_direct_linearize": (True, "JAX linearizes by the JVP: what it keeps may differ from what is shown; derive(...).check() tells."),
+    "jax_use_direct_linearize": (True, "JAX linearizes by the JVP: what it keeps may differ from what is shown; derive(...).check() says."),
     "jax_remat3": (False, "Checkpoints are hi-primitives, which jaxviz opens since JAX 0.12; what JAX keeps may differ in part: derive(...).check() says where."),
     "jax_custom_vjp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
     "jax_custom_jvp3": (False, "Functions with custom rules are hi-primitives, which jaxviz does not open: reports say so."),
@@ -128,7 +128,7 @@ class DoctorReport(Report):
 
     def _html_parts(self) -> Iterator[Table]:
         rows = [(_MARKS[f.state], f.what, f.found, f.advice) for f in self.findings]
-        yield Table(("", "what", "found", "what to do, or what follows"), rows, "<<<<", shown=None)
+        yield Table(("", "what", "found", "what to do, or what it changes"), rows, "<<<<", shown=None)
 
     _data = ("ok", "findings")
 

@@ -318,7 +318,7 @@ def _difference(got: Any, want: Any) -> str:
     at_got, at_want = ([keystr(p) for p, _ in tree_flatten_with_path(x, _is_none)[0]] for x in (got, want))
     lacks = ", ".join(p for p in at_want if p not in at_got)
     extra = ", ".join(p for p in at_got if p not in at_want)
-    parts = [f"lacks {lacks}"] * bool(lacks) + [f"has {extra} too much"] * bool(extra)
+    parts = [f"lacks {lacks}"] * bool(lacks) + [f"has {extra} in addition"] * bool(extra)
     if "" in (*at_got, *at_want):  # one of them is a leaf itself, and has no path to speak of
         parts = []
     return " and ".join(parts) or f"has the structure {jax.tree.structure(got)}, not {jax.tree.structure(want)}"

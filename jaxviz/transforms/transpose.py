@@ -148,7 +148,7 @@ def _rule(
     operation: Operation, linear: Mask, nonzero_cts: Mask, logs: bool, equation: Equation, index: int,
     values: Callable[[], Sequence[Any]] | None,
 ) -> TransposeRule:  # fmt: skip
-    """The rule of an operation; where its Python looks at values, and they are there, the one that holds at these.
+    """The rule of an operation; where its Python code reads values, and they are there, the one that holds at these.
 
     Args:
       operation, linear, nonzero_cts, logs: as of `transpose_rules`.

@@ -96,7 +96,7 @@ def test_each_switch_says_what_it_does_and_answers_at_once(in_lab):
     page.get_by_test_id("what-if-undo").click()
     expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(alone.peak_nbytes))
     page.get_by_test_id("what-if-plan").click()
-    expect(page.get_by_test_id("what-if-said")).to_contain_text("All switches as the plan has them", timeout=60_000)
+    expect(page.get_by_test_id("what-if-said")).to_contain_text("All switches are set as in the plan", timeout=60_000)
     plan = jaxviz.plan_remat(f, *args)
     expect(page.get_by_test_id("what-if-peak")).to_have_text(format_bytes(plan.peak_nbytes))
     page.get_by_test_id("what-if-reset").click()

@@ -42,7 +42,7 @@ def tree(x):
     [
         (lambda p, t: tree(p[0]), TypeError, "must produce a pair"),
         (lambda p, t: ({"a": p[0]}, tree(t[0])), TypeError, "the primal output lacks ['b']"),
-        (lambda p, t: (tree(p[0]), {**tree(t[0]), "c": t[0]}), TypeError, "the tangent output has ['c'] too much"),
+        (lambda p, t: (tree(p[0]), {**tree(t[0]), "c": t[0]}), TypeError, "the tangent output has ['c'] in addition"),
         (
             lambda p, t: ({**tree(p[0]), "b": p[0]}, tree(t[0])),
             TypeError,
@@ -150,7 +150,7 @@ RIGHT_BWD = lambda res, ct: ({"w": ct * res[1]}, ct * res[0]["w"])
             RIGHT_FWD,
             lambda res, ct: ({"v": ct * res[1]}, ct * res[0]["w"]),
             TypeError,
-            "the cotangent of p lacks ['w'] and has ['v'] too much",
+            "the cotangent of p lacks ['w'] and has ['v'] in addition",
             "bwd",
         ),
         (

@@ -296,7 +296,7 @@ test("one search goes through source, equations, values and scopes, by the keybo
   type(box, "x");
   expect(groups()).toEqual(["source", "values"]);
   type(box, "size>nothing");
-  expect(list.textContent).toBe("nothing is no amount; write such as size>1MiB");
+  expect(list.textContent).toBe("nothing is not an amount; write such as size>1MiB");
   press("Escape");
   expect([list.hidden, box.value]).toEqual([true, "size>nothing"]);
   press("Escape");
@@ -490,7 +490,7 @@ test("two versions are a diff: the source, and the equations of a stage, line by
   expect(before.hidden).toBe(false);
   before.click();
   expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(true);
-  await vi.waitFor(() => expect(find("diff-line")).not.toEqual([]));
+  await vi.waitFor(() => expect(find("diff-line")).not.toEqual([]), 20_000);
   const cells = () =>
     [...find("diff")[0]!.querySelectorAll("tbody tr")].map((tr) =>
       [...tr.querySelectorAll("td")].map((td) => `${td.className}|${td.textContent}`),

@@ -23,7 +23,7 @@ test("equations are asked for as in the graph, and those that repeat are one", (
   const alike = { equation_group: [0, 1, 2, 3, 3], equation_role: [0, 0, 0, 3, 3] };
   expect(found("mul", alike).equations.map(({ rows }) => rows)).toEqual([[2], [3, 4]]);
   expect(found("mul line:300").equations.map(({ about }) => about)).toEqual(["f · model.py:300"]);
-  expect(() => found("flops>lots")).toThrow("lots is no amount");
+  expect(() => found("flops>lots")).toThrow("lots is not an amount");
 });
 
 test("values are the residuals, and variables by their name or what they are called", () => {

@@ -97,7 +97,7 @@ test("the search counts its hits and goes through them", () => {
   input.value = "size>a lot";
   enter();
   expect(input.getAttribute("aria-invalid")).toBe("true");
-  expect(input.title).toContain("is no amount");
+  expect(input.title).toContain("is not an amount");
 });
 
 test("focus goes from both ways to one, the other, and off", () => {

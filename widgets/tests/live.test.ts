@@ -64,7 +64,7 @@ test("what comes is shown, and nothing is left behind", () => {
   document.body.append(el);
   const stop = live.render({ model: model as never, el });
   const find = (id: string) => el.querySelector<HTMLElement>(`[data-testid=${id}]`)!;
-  expect(find("live-status").textContent).toBe("nothing told yet");
+  expect(find("live-status").textContent).toBe("nothing recorded yet");
   model.set("shown", shown([line("loss", [3, 2]), line("h", [1, 1, 1], "cotangent")]));
   expect(find("live-status").textContent).toBe("watching");
   expect(Array.from(find("live-legend").children, (li) => li.textContent)).toEqual([

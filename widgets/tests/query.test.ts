@@ -62,8 +62,8 @@ test.each([
 });
 
 test.each([
-  ["size>much", "much is no amount; write such as size>1MiB"],
-  ["line:x", "line:x is no line"],
+  ["size>much", "much is not an amount; write such as size>1MiB"],
+  ["line:x", "line:x is not a line"],
 ])("%s is an error that says what to write", (expression, message) => {
   expect(() => find(expression)).toThrow(message);
 });

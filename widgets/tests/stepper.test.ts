@@ -44,7 +44,7 @@ async function shown(
   const el = document.createElement("div");
   document.body.append(el);
   const end = main.render({ model, el }) as () => void;
-  await vi.waitFor(() => expect(el.querySelector(".jv-message, .jv-step-head")).not.toBeNull());
+  await vi.waitFor(() => expect(el.querySelector(".jv-message, .jv-step-head")).not.toBeNull(), 20_000);
   const find = (id: string) => el.querySelector<HTMLElement>(`[data-testid=${id}]`)!;
   const all = (id: string) => [...el.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)];
   const press = (key: string, on: Element = find("stepper"), more: KeyboardEventInit = {}) =>

@@ -179,7 +179,7 @@ test("the plan moves all switches, and says so", () => {
   expect(model.sent).toEqual([{ work: "try", keys: [], plan: true }]);
   answer("0|0|");
   expect([switches.isPlanning, switches.key]).toEqual([false, "0|0|"]);
-  expect(switches.said).toContain("All switches as the plan has them");
+  expect(switches.said).toContain("All switches are set as in the plan");
 });
 
 test("the code is handed over once it is written", () => {

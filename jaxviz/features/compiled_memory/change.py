@@ -135,7 +135,7 @@ class MemoryChange(Report):
 
     def _parts(self) -> Iterator[str | Table]:
         if self.compiled_otherwise:
-            yield f"Compiled otherwise: {'; '.join(self.compiled_otherwise)}."
+            yield f"Compiled differently: {'; '.join(self.compiled_otherwise)}."
         rows = [
             (
                 format_change(c.nbytes), c.kind, repeated(c.row.count, c.row.type) if c.row.type else "",

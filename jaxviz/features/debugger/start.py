@@ -62,7 +62,7 @@ def step(
     wanted = backward
     if backward is None:
         wanted = cotangents is not None or _is_one_number(derivation.primal)
-    note = "" if wanted else "The function alone: for a backward pass give `cotangents` of its result."
+    note = "" if wanted else "Only the function runs: for a backward pass give `cotangents` of its result."
     if wanted:
         try:
             return _with_backward(derivation, inputs, cotangents, budget)

@@ -94,7 +94,7 @@ class DonationReport(Report):
         if not n:
             return f"donation of {self.function}: it donates no argument"
         nothing = f"; {format_bytes(self.unused)} donated without effect" if self.unused else ""
-        asked = "" if self.is_told else "; as JAX asked XLA for, which does not tell"
+        asked = "" if self.is_told else "; that is what JAX asked XLA for, which does not report what it did"
         return f"donation of {self.function}: {used} of {n} donated arguments save {format_bytes(self.spared)}{nothing}{asked}"
 
     @property

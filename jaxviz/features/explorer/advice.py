@@ -60,7 +60,7 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
         return (
             f"{planned[:1].upper()}{planned[1:]}."
             if planned
-            else f"It is {what}: no checkpoint around it takes it away."
+            else f"It is {what}: no checkpoint around it removes it."
         )
     written = switches.search.written
     found: list[tuple[bool, Trade, str]] = []

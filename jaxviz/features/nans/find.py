@@ -402,7 +402,7 @@ def _given(subject: _Subject, birth: Birth) -> str:
 
 
 _OTHERWISE = (
-    "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, otherwise."
+    "The compiled program gave this, and with flags in it it did not: XLA then fuses, and so rounds, differently."
 )
 
 

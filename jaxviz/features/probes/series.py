@@ -158,7 +158,7 @@ class Series:
         """
         if self.what != "value":
             raise AttributeError(
-                f"of {self.name!r} summaries are collected: {', '.join(STATISTICS)}. Watch it with what='value'."
+                f"only summaries of {self.name!r} are collected: {', '.join(STATISTICS)}. Watch it with what='value'."
             )
         return _stacked([r.values for r in self.records])
 

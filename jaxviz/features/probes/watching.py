@@ -363,7 +363,7 @@ def watch(
     if what not in ("summary", "value"):
         raise ValueError(f"what={what!r}; it may be 'summary' or 'value'")
     if every < 1 or keep < 2:
-        raise ValueError(f"every={every}, keep={keep}; at least every=1 and keep=2 make sense")
+        raise ValueError(f"every={every}, keep={keep}; `every` is at least 1, and `keep` at least 2")
     if fun is None and lines:
         raise ValueError(
             f"lines={list(lines)} need the function that has them: write watch(f, lines=...), and call what it returns"

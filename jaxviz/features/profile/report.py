@@ -458,7 +458,7 @@ def _profile_python(
     computing = busy or 0.0
     python = max(0.0, run - computing - derivation)
     n_programs = sum(c.is_compiled for c in cold)
-    kept = "" if n_programs else "; all was kept from before"
+    kept = "" if n_programs else "; all of it came from the cache"
     phases = [
         Phase("tracing", seconds["trace"], True, f"of the jitted functions in it, and of single operations{kept}"),
         Phase("lowering", seconds["lower"], True),

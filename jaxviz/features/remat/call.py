@@ -38,7 +38,7 @@ class Call:
         if primal.is_path:
             where = "; ".join(f"{b.kind} at {b.location}" for b in primal.branches[:3] if b.location is not None)
             raise ValueError(
-                f"{primal.name} cannot be planned: its Python looks at values ({where}), so that what it computes differs from call to "
+                f"{primal.name} cannot be planned: its Python code reads values ({where}), so that what it computes differs from call to "
                 "call. Use jax.lax.cond or jnp.where there, or fix the argument with functools.partial."
             )
         leaves, in_tree, _, is_input = flat_arguments(args, kwargs, positions(f, args, argnums))

@@ -278,7 +278,7 @@ def _write(
         if away is None:
             is_by_hand = True
             instead = "this stands in its place." if ways else "without it the peak is no higher."
-            notes.append(f"Take the checkpoint of {region.name} away, {short_location(region.location)}: {instead}")
+            notes.append(f"Remove the checkpoint of {region.name}, {short_location(region.location)}: {instead}")
         elif not any(region.covers(r) for r in ways):
             used += away
             edits += [e for way in away for e in way.edits("")]

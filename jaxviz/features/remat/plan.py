@@ -239,7 +239,7 @@ class RematPlan(Report):
         """`; checkpoints around 32 calls of block, 3 values saved in each`."""
         if self._trial is None:
             taken = self.after is not self.before
-            return "; its checkpoints are taken away" if taken else "; it stays as it is"
+            return "; its checkpoints are removed" if taken else "; it stays as it is"
         around = " and ".join(r.described for r in self.regions)
         if self.chunk > 1:
             around += f", and around each {self.chunk} iterations of it"

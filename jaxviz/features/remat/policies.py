@@ -162,13 +162,13 @@ def _about(derivation: Derivation, checkpoints: Sequence[CheckpointReport]) -> I
         if not any(u.is_opaque for u in derivation.unopened):  # there may be one in it
             yield (
                 f"{primal.name} has no checkpoint, so its gradient keeps all that it reads again. jax.checkpoint(f, policy=...) sets one; "
-                "jaxviz.compare_policies tells what each policy would come to."
+                "jaxviz.compare_policies shows what each policy would save."
             )
     elif not checkpoints:
         yield "No tangent goes through its checkpoints."
     for inner, outer in dict.fromkeys(_nested(primal, None)):
         yield (
-            f"The checkpoint of {inner} stands in that of {outer}: the policy of {outer} decides what is kept between the two passes, "
+            f"The checkpoint of {inner} is inside that of {outer}: the policy of {outer} decides what is kept between the two passes, "
             f"that of {inner} what is kept while the backward pass recomputes its part of {outer}."
         )
 

@@ -211,7 +211,7 @@ def test_what_differs_in_the_compilation_is_said(memory):
     assert "XLA's flag --xla_old=1 before, no longer now" in other
     assert "devices 8 before, 1 now" in other
     assert len(other) == 4
-    assert "Compiled otherwise: JAX 0.8.0 before" in str(before.compare(report))
+    assert "Compiled differently: JAX 0.8.0 before" in str(before.compare(report))
     assert "XLA's flag --xla_old=1 now, not before" in report.compare(before).compiled_otherwise
 
 

@@ -1,4 +1,4 @@
-"""Programs in the language of dot: what is drawn, and that nothing in a program gets out of its label."""
+"""Programs in Graphviz's dot language: what is drawn, and that nothing in a program gets out of its label."""
 
 import re
 import shutil

@@ -110,7 +110,7 @@ def test_nested_checkpoints_say_whose_policy_decides():
     assert [c.function for c in report.checkpoints] == ["outer"]
     assert {v.fate for v in report.checkpoints[0].values if v.equation is not None} == {"recomputed", "not needed"}
     (note,) = report.notes
-    assert note.startswith("The checkpoint of inner stands in that of outer: the policy of outer decides")
+    assert note.startswith("The checkpoint of inner is inside that of outer: the policy of outer decides")
     assert len(jaxviz.residuals(lambda x: jax.checkpoint(outer)(x).sum(), X)) == 1  # as is said
 
 

@@ -491,7 +491,7 @@ def test_python_that_looks_at_values_is_refused():
         return jnp.sum(jnp.sin(x @ w)) if w[0, 0] > 0 else jnp.sum(x @ w)
 
     with pytest.raises(
-        ValueError, match=r"f cannot be planned: its Python looks at values \(bool at .*test_remat_plan\.py:\d+\)"
+        ValueError, match=r"f cannot be planned: its Python code reads values \(bool at .*test_remat_plan\.py:\d+\)"
     ):
         jaxviz.plan_remat(f, W, X, budget=0.5)
 

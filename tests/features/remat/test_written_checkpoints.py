@@ -87,7 +87,7 @@ def test_a_checkpoint_gets_another_policy_at_its_place(module, name, tmp_path, m
     assert plan.regions
     code = holds(own, plan, arguments(), module, tmp_path)
     assert line in code.replace("\n+", "\n")
-    assert "Take the checkpoint" not in code
+    assert "Remove the checkpoint" not in code
 
 
 @pytest.mark.values
@@ -145,9 +145,7 @@ def test_a_checkpoint_that_is_not_found_is_to_be_taken_away(module):  # noqa: F8
     one = "def loss(params, x):\n    return jnp.sum(around(block)(jax.tree.map(lambda w: w[0], params), x))\n"
     own = module(f"{HEAD}{BLOCK}{around}\n{one}")
     code = jaxviz.plan_remat(own.loss, *arguments(layers=6)).code()
-    assert re.search(
-        r"# Take the checkpoint of block away, model_\d+\.py:\d+: without it the peak is no higher\.$", code
-    )
+    assert re.search(r"# Remove the checkpoint of block, model_\d+\.py:\d+: without it the peak is no higher\.$", code)
     assert "as it is written" not in code
 
     own = module(HEAD + BLOCK + around + LOOP.replace("block(", "around(block)(").replace("range(3)", "range(6)"))

@@ -14,7 +14,7 @@ export async function copyText(
     await navigator.clipboard.writeText(text);
     tell("copied");
   } catch {
-    const note = h("span", { class: "jv-dim" }, "the clipboard is not to be had here: press Ctrl+C");
+    const note = h("span", { class: "jv-dim" }, "the clipboard is not available here: press Ctrl+C");
     const area = showSheet({ id: "copy-sheet", label: "JAX text to copy", text: [text], note }, within);
     area.focus();
     getSelection()?.selectAllChildren(area);

@@ -179,7 +179,7 @@ function render({ model, el }: Host): () => void {
     shown = JSON.parse(String(model.get("shown"))) as Shown;
     const names = [...new Set(shown.lines.map((line) => line.name))];
     status.textContent =
-      shown.lines.length === 0 ? "nothing told yet" : shown.isRunning ? "watching" : "over";
+      shown.lines.length === 0 ? "nothing recorded yet" : shown.isRunning ? "watching" : "over";
     legend.replaceChildren(
       ...shown.lines.map((line) =>
         h(

@@ -16,7 +16,7 @@ const WORDS: Partial<Record<Progress["state"], string>> = {
   late: NO_ANSWER,
   gone: GONE,
   stopping: "Stopping…",
-  left: "Not waited for any more. The kernel does it all the same, and it is shown here when it is there.",
+  left: "No longer waiting. The kernel goes on, and the result is shown here when it is ready.",
   stopped: "Stopped.",
 };
 

@@ -248,7 +248,7 @@ export class Rules {
     const c = this.isTransposed ? this.dual(model.outputs(source)[0]) : -1;
     const to = [...new Set(model.inputs(source))].filter((u) => u >= 0 && this.dual(u) >= 0);
     // A rule that adds nothing can but hand on the cotangent of its result.
-    if (c < 0 || to.length === 0 || model.outputs(source).length > 1) return "no equation comes of it";
+    if (c < 0 || to.length === 0 || model.outputs(source).length > 1) return "it adds no equation";
     return `no equation; the cotangent ${this.text(c)} goes to ${to.map((u) => this.text(u)).join(" and to ")} as it is`;
   }
 

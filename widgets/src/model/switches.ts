@@ -283,7 +283,7 @@ export class Switches {
 
   private follow(plan: string): void {
     this.isPlanWanted = false;
-    const said = plan === this.key ? "What is set is the plan." : "All switches as the plan has them.";
+    const said = plan === this.key ? "What is set is the plan." : "All switches are set as in the plan.";
     this.choose(plan === AS_WRITTEN ? null : this.settings!.parse(plan), said);
   }
 

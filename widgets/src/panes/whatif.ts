@@ -288,7 +288,7 @@ class Board {
       say("No kernel: what was worked out before is shown. Run the cell again to have the rest worked out.");
     else if (state === "late") say(NO_ANSWER, button("Try again", again));
     else if (state === "stopped") say("Stopped.", button("Go on", again, { "data-testid": "what-if-again" }));
-    else if (reason) say(`This cannot be had: ${reason}`);
+    else if (reason) say(`This is not possible: ${reason}`);
     else if (isBusy) {
       const of = total > 0 ? ` ${done} of ${plural(total, what.replace(/s$/, ""))}` : "";
       const stop = switches.tries.canStop && button("Cancel", () => switches.tries.cancel());

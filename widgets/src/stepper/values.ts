@@ -282,8 +282,8 @@ export class Values {
         isLooked &&
           button("×", () => this.actions.unlook(stage, name), {
             class: "jv-close",
-            title: `Look no more at ${name}`,
-            "aria-label": `look no more at ${name}`,
+            title: `Remove ${name} from the list`,
+            "aria-label": `remove ${name} from the list`,
           }),
       ),
       error && h("p", { class: "jv-told-note" }, error),

@@ -133,7 +133,7 @@ function nameTest(model: Model, name: string): Test {
 
 function lineTest(model: Model, value: string): Test {
   const [, from, to] = /^(\d+)(?:-(\d+))?$/.exec(value) ?? [];
-  if (from === undefined) throw new Error(`line:${value} is no line; write line:12 or line:12-20`);
+  if (from === undefined) throw new Error(`line:${value} is not a line; write line:12 or line:12-20`);
   const [first, last] = [Number(from), Number(to ?? from)];
   const lines = model.column("location_line");
   const places = model.column("equation_location");
@@ -144,7 +144,7 @@ function amountTest(model: Model, what: string, operator: string, value: string)
   const [, digits, unit] = /^([\d.]+(?:e\d+)?)\s*([a-z]*)$/i.exec(value) ?? [];
   const factor = unit === undefined ? undefined : UNITS[unit.toLowerCase().replace(/flops?$/, "")];
   if (digits === undefined || factor === undefined || Number.isNaN(Number(digits)))
-    throw new Error(`${value} is no amount; write such as ${what}>${what === "size" ? "1MiB" : "1e6"}`);
+    throw new Error(`${value} is not an amount; write such as ${what}>${what === "size" ? "1MiB" : "1e6"}`);
   const amount = Number(digits) * factor;
   const is = COMPARE[operator]!;
   const of = what === "size" ? (row: number) => sizeOf(model, row) : (row: number) => model.flops(row);
