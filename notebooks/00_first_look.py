@@ -171,6 +171,9 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # - [8 · named axes and devices](08_named_axes_and_devices.ipynb): why is my gradient on eight devices eight times too large? A training step on eight devices.
 # - [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb): which tensor eats the memory, and what does it cost to be rid of it?
 # - [10 · finding a NaN](10_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
-# - [11 · build your own autodiff](11_build_your_own_autodiff.ipynb): can 150 lines of Python differentiate a transformer?
+# - [11 · your own tracer](11_own_tracer.ipynb): can I write what is under `jax.jvp` myself? The first of four, whose functions become your engine.
+# - [12 · your own gradients](12_own_gradients.ipynb): how do tangents become gradients? Two moons.
+# - [13 · your own vmap](13_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
+# - [14 · your own loops and checkpoints](14_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
 #
 # Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).

@@ -565,4 +565,4 @@ assert alarm is None
 #
 # `%nan loss(params, batch)` finds one in a program of yours.
 #
-# Next: write all of it yourself, in [11 · build your own autodiff](11_build_your_own_autodiff.ipynb).
+# Next: write the engine yourself, in [11 · your own tracer](11_own_tracer.ipynb).

@@ -5,6 +5,7 @@
 >>> kept.answer(["x", "tanh"])  # or by name
 """
 
+from jaxviz.teach import autodiff as autodiff
 from jaxviz.teach.exercise import Exercise as Exercise
 from jaxviz.teach.exercise import Point as Point
 from jaxviz.teach.exercise import Verdict as Verdict

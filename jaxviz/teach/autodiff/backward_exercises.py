@@ -1,0 +1,183 @@
+"""The second notebook's exercises: what can be computed now, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxviz.teach.autodiff.grading import (
+    DOTS,
+    LINEAR,
+    SAMPLES,
+    A,
+    B,
+    close,
+    each,
+    functions,
+    reference,
+    shown,
+)
+from jaxviz.teach.autodiff.workbook import Engine
+from jaxviz.teach.exercise import Exercise
+from jaxviz.teach.rule import Check, rule
+
+
+def _both(my: Engine, text: str) -> tuple[Any, int]:
+    f, _, args = functions(my)[text]
+    program, n = my.trace(f, *args), len(args)
+
+    def moved(*xs: Any) -> list[Any]:
+        outs, dots = my.jvp(program, xs[:n], xs[n:])
+        return [*outs, *dots]
+
+    return my.trace(moved, *args, *args), n
+
+
+def of_split(my: Engine) -> Exercise:
+    def fails(split: Any) -> str:
+        for text in functions(my):
+            both, n = _both(my, text)
+            now, later = map(list, split(list(both.equations), both.inputs[n:]))
+            if sorted(map(id, now + later)) != sorted(map(id, both.equations)):
+                return f"Of the JVP of {text}, each equation should be in one of the lists: {len(both.equations)} are given, {len(now)} + {len(later)} come."
+            if [id(e) for e in both.equations if e in now] != [id(e) for e in now]:
+                return "Each list should be in the order of the program."
+            waiting = set(both.inputs[n:])
+            for e in both.equations:
+                waits = not waiting.isdisjoint(e.inputs)
+                if waits:
+                    waiting.update(e.outputs)
+                if waits and not any(e is x for x in later):
+                    return f"In the JVP of {text}, `{e.op}` is in the first list, and reads what is unknown, at once or through another equation."
+                if not waits and not any(e is x for x in now):
+                    return f"In the JVP of {text}, `{e.op}` is in the second list, and reads nothing that is unknown."
+        return ""
+
+    def at_once(equations: Any, unknown: Any) -> Any:
+        now = [e for e in equations if set(unknown).isdisjoint(e.inputs)]
+        return now, [e for e in equations if e not in now]
+
+    return rule(
+        "Write `split(equations, unknown)`: two lists, of what can be computed now, and of what waits for an unknown variable.",
+        Check("each equation is in the list where it belongs", fails),
+        hints=(
+            "Keep a set of the variables that are waited for. It begins with `unknown`.",
+            "If an input of an equation is in the set, its outputs are too.",
+        ),
+        example=my.original("split"), wrong=(at_once, lambda es, unknown: (es, []), lambda es, unknown: ([], es)),
+    )  # fmt: skip
+
+
+def of_transposed(my: Engine) -> Exercise:
+    def problem(transposed: Any, op: str) -> str:
+        inputs, params = SAMPLES[op]
+        for i in LINEAR[op]:
+            f = lambda x, i=i: reference(op, params)(*(x if j == i else y for j, y in enumerate(inputs)))
+            out = jax.eval_shape(f, inputs[i])
+            ct = np.cos(np.arange(out.size, dtype=np.float32)).reshape(out.shape)
+            given = [None if j == i else y for j, y in enumerate(inputs)]
+            found = transposed(op, i, ct, given, inputs[i].shape, params)
+            if found is ...:
+                return DOTS
+            (wanted,) = jax.linear_transpose(f, inputs[i])(ct)
+            if np.shape(found) != np.shape(wanted):
+                return f"The cotangent of input {i} has the shape {np.shape(found)}, and the input {np.shape(wanted)}."
+            if not close(found, wanted):
+                return f"For input {i} it gives {shown(np.ravel(found)[:3])} …, and jax.linear_transpose {shown(np.ravel(wanted)[:3])} …"
+        return ""
+
+    def but(op: str, other: Callable[..., Any]) -> Callable[..., Any]:
+        solution = my.original("transposed")
+        return lambda o, i, ct, inputs, shape, params: (other if o == op else solution)(o, i, ct, inputs, shape, params)
+
+    return each(
+        my, "Write `transposed`: for each linear operation the cotangent of input number `i`, from the cotangent of the result.",
+        LINEAR, problem, "transposed",
+        hints=(
+            "sum and spread are each other's transposes. `shape` is that of the input: it tells how many copies there have to be.",
+            "A product with a known factor is a product with that factor, backwards too.",
+            "y = x @ w: the cotangent of x is `ct @ swap(w)`, that of w `swap(x) @ ct`. Look at the shapes.",
+        ),
+        wrong=(
+            but("dot", lambda op, i, ct, xs, shape, ps: my.dot(ct, my.swap(xs[1])) if i == 0 else my.dot(ct, my.swap(xs[0]))),
+            but("sum", lambda op, i, ct, xs, shape, ps: my.spread(ct, 0, shape[0])),
+            but("spread", lambda op, i, ct, xs, shape, ps: my.sum(ct, 0)),
+            but("neg", lambda op, i, ct, xs, shape, ps: ct),
+            but("swap", lambda op, i, ct, xs, shape, ps: ...),
+        ),
+    )  # fmt: skip
+
+
+def of_transpose(my: Engine) -> Exercise:
+    def cases() -> dict[str, tuple[Any, list[Any], list[Any], Any]]:
+        w = B
+        linear = my.trace(lambda x: [my.dot(x, w), my.sum(x, 0)], A)
+        three = my.trace(lambda x: (lambda y: 2.0 * y + 3.0 * y + 4.0 * y)(5.0 * x), np.float32(1.0))
+        mixed = my.trace(lambda k, x: my.mul(my.sin(k), x), np.float32(1.0), np.float32(1.0))
+        cts = [np.ones((2, 2), np.float32), np.arange(3, dtype=np.float32)]
+        return {
+            "x → (x @ w, sum(x))": (linear, [None], cts, [cts[0] @ w.T + cts[1]]),
+            "y = 5x, 2y + 3y + 4y": (three, [None], [np.float32(1.0)], [45.0]),
+            "sin(k) · x, linear in x": (mixed, [np.float32(2.0), None], [np.float32(3.0)], [None, 3.0 * np.sin(2.0)]),
+            "x → (x, x)": (my.trace(lambda x: [x, x], np.float32(1.0)), [None], [np.float32(2.0), np.float32(5.0)], [7.0]),
+            "x → (2x, 3), and no cotangent for 2x": (
+                my.trace(lambda x: [2.0 * x, np.float32(3.0)], np.float32(1.0)), [None], [None, np.float32(1.0)], [None]),
+        }  # fmt: skip
+
+    def fails(transpose: Any) -> str:
+        for text, (program, inputs, cts, wanted) in cases().items():
+            found = transpose(program, inputs, cts)
+            if len(found) != len(wanted):
+                return f"{text}: it gives {len(found)} cotangents for {len(wanted)} inputs; None for one that is known."
+            for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+                if (a is None) != (b is None) or (a is not None and not close(a, b)):
+                    said = "None" if a is None else shown(a)
+                    return (
+                        f"{text}: for input {i} it gives {said}, and the transpose {'None' if b is None else shown(b)}."
+                    )
+        return ""
+
+    def few(transpose: Any) -> str:
+        program = cases()["y = 5x, 2y + 3y + 4y"][0]
+        n = len(
+            [
+                e
+                for e in my.trace(lambda ct: transpose(program, [None], [ct])[0], np.float32(1.0)).equations
+                if e.op == "mul"
+            ]
+        )
+        return (
+            ""
+            if n <= 4
+            else f"The transpose of 5x, 2y + 3y + 4y multiplies {n} times; if the parts of y's cotangent are added up first, 4 times."
+        )
+
+    def last_part_only(program: Any, inputs: Any, cts: Any) -> Any:
+        env = dict(zip(program.outputs, cts, strict=True))
+        for e in reversed(program.equations):
+            if e.outputs[0] in env:
+                ins = [a.value if isinstance(a, my.Const) else None for a in e.inputs]
+                for a, ct in zip(
+                    e.inputs,
+                    my.pull(e.op, ins, [a.shape for a in e.inputs], [env[e.outputs[0]]], e.params),
+                    strict=True,
+                ):
+                    if ct is not None:
+                        env[a] = ct
+        return [env.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
+
+    return rule(
+        "Write `transpose(program, inputs, cts)`: from the end to the beginning; `inputs` has a value where one is known, and None where the program is linear.",
+        Check("gives the cotangents", fails), Check("reads each cotangent when it is complete", few),
+        hints=(
+            "`my.split(program.equations, linear inputs)` gives what can be computed first, and the linear equations.",
+            "Keep a dict of cotangents. It begins with those of the outputs; where a variable has one already, add. Only linear variables have one.",
+            "Walk the linear equations in reverse: take out the cotangents of the outputs, and give them to "
+            "`my.pull(e.op, inputs, shapes, cts, e.params)`, where an input is None if it is linear.",
+            "If no output of an equation has a cotangent, go on to the next.",
+        ),
+        example=my.original("transpose"), wrong=(last_part_only, lambda program, inputs, cts: [None] * len(inputs)),
+    )  # fmt: skip

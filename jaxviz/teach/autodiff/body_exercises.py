@@ -1,0 +1,224 @@
+"""The exercises of the last two notebooks: all examples at once, loops and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.teach.autodiff.grading import (
+    DOTS,
+    POSITIVE,
+    SAMPLES,
+    close,
+    each,
+    functions,
+    reference,
+    shown,
+)
+from jaxviz.teach.autodiff.workbook import Engine
+from jaxviz.teach.exercise import Exercise
+from jaxviz.teach.rule import Check, rule
+
+
+def of_batched(my: Engine) -> Exercise:
+    def problem(batched: Any, op: str) -> str:
+        inputs, params = SAMPLES[op]
+        by_jax = reference(op, params)
+        for flags in [(True,)] if len(inputs) == 1 else [(True, True), (True, False), (False, True)]:
+            given = [np.stack([x, x + 1, 2 * x]) if m else x for x, m in zip(inputs, flags, strict=True)]
+            found = batched(op, given, list(flags), 3, params)
+            if found is ... or (isinstance(found, list) and ... in [x for x in found if x is ...]):
+                return DOTS
+            if not isinstance(found, (list, tuple)):
+                return "It should give a list of results, as `my.bind` does."
+            wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
+            which = " and ".join(f"input {i}" for i, m in enumerate(flags) if m)
+            if np.shape(found[0]) != wanted.shape:
+                return f"With {which} mapped, the result has the shape {np.shape(found[0])}, and that of jax.vmap {wanted.shape}."
+            if not close(found[0], wanted):
+                return f"With {which} mapped, it does not give what jax.vmap gives."
+            recorded = (
+                my.trace(lambda *xs, flags=flags: batched(op, xs, list(flags), 3, params), *given).outputs[0].shape
+            )
+            if recorded != wanted.shape:
+                return f"With {which} mapped, the equation that is recorded has the shape {recorded}: an operation's inputs have one shape."
+        return ""
+
+    def forgets_axis(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
+        return my.bind(op, *(x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)), **params)
+
+    def no_spread(op: str, inputs: Any, mapped: Any, size: int, params: Any) -> Any:
+        return my.original("batched")(op, inputs, [True] * len(inputs), size, params)
+
+    return each(
+        my, "Write `batched`: each operation for all examples at once, which lie along axis 0 of what is mapped, and of the results.",
+        SAMPLES, problem, "batched",
+        hints=(
+            "For most operations all that is needed is that each input has the examples along axis 0: `my.spread(x, 0, size)` for one that is not mapped.",
+            "sum and spread name an axis. With the examples in front, where is it?",
+        ),
+        wrong=(forgets_axis, no_spread),
+    )  # fmt: skip
+
+
+def of_vmap_program(my: Engine) -> Exercise:
+    def fails(walk: Any) -> str:
+        for text, (f, by_jax, args) in functions(my).items():
+            flags = [i == 0 for i in range(len(args))]
+            given = [np.stack([x, x + 1, x + 2]) if m else x for x, m in zip(args, flags, strict=True)]
+            outs, along = walk(my.trace(f, *args), given, flags, 3)
+            wanted = jax.vmap(by_jax, tuple(0 if m else None for m in flags))(*given)
+            if not along[0] or not close(outs[0], wanted):
+                return f"{text}, with its first argument mapped: it gives the shape {np.shape(outs[0])}, mapped: {along[0]}; jax.vmap gives {wanted.shape}."
+        return ""
+
+    def once(walk: Any) -> str:
+        program = my.trace(lambda x, y: [my.sin(y) * x, my.sin(y), np.float32(2.0)], np.float32(1.0), np.float32(1.0))
+        (product, sine, two), along = walk(program, [POSITIVE, np.float32(1.0)], [True, False], 3)
+        if [bool(a) for a in along] != [True, False, False] or np.shape(sine) != () or np.shape(two) != ():
+            return f"(x, y) → (sin(y) · x, sin(y), 2), x mapped: only the first result depends on the example. Said to be mapped: {along}."
+        return "" if close(product, np.sin(1.0) * POSITIVE) else "sin(y) · x is wrong where x is mapped."
+
+    def all_mapped(program: Any, inputs: Any, mapped: Any, size: int) -> Any:
+        full = [x if m else my.spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)]
+        return my.vmap_program(program, full, [True] * len(full), size)
+
+    return rule(
+        "Write `vmap_program(program, inputs, mapped, size)`: the outputs for all examples, and for each whether it is mapped.",
+        Check("gives what jax.vmap gives", fails), Check("computes once what does not depend on the example", once),
+        hints=(
+            "It is `evaluate` with a second dict, which tells of each variable whether it is mapped.",
+            "If no input of an equation is mapped, `my.bind` does it as it is, and its outputs are not mapped. Else `my.batched`, and they are.",
+        ),
+        example=my.original("vmap_program"), wrong=(all_mapped, lambda program, inputs, mapped, size: (list(inputs), list(mapped))),
+    )  # fmt: skip
+
+
+def _scanned(my: Engine, k: Any, c: Any, xs: Any) -> Any:
+    last, ys = my.scan(lambda c, x, k: (lambda n: (n, n * n))(my.sin(c * k) + x), c, xs, (k,))
+    return my.add(my.total(ys), last)
+
+
+def _scanned_by_jax(k: Any, c: Any, xs: Any) -> Any:
+    def body(c: Any, x: Any) -> Any:
+        n = jnp.sin(c * k) + x
+        return n, n * n
+
+    last, ys = jax.lax.scan(body, c, xs)
+    return jnp.sum(ys) + last
+
+
+_AT = (np.float32(1.3), np.float32(0.4), np.array([0.1, -0.5, 0.7, 0.2], np.float32))
+
+
+def of_scan_jvp(my: Engine) -> Exercise:
+    def fails(scan_jvp: Any) -> str:
+        with my.trying("scan_jvp", scan_jvp):
+            program = my.trace(lambda *a: _scanned(my, *a), *_AT)
+            for i, name in enumerate(("the constant k", "the first carry", "the xs")):
+                dots = [np.ones_like(x) if j == i else None for j, x in enumerate(_AT)]
+                (value,), (moved,) = my.jvp(program, _AT, dots)
+                given = tuple(np.zeros_like(x) if d is None else d for x, d in zip(_AT, dots, strict=True))
+                wanted = jax.jvp(_scanned_by_jax, _AT, given)
+                if not close(value, wanted[0]):
+                    return f"The loop gives {shown(value)}, and JAX's {shown(wanted[0])}."
+                if moved is None or not close(moved, wanted[1]):
+                    return f"{name.capitalize()} moves: the tangent is {moved if moved is None else shown(moved)}, and jax.jvp gives {shown(wanted[1])}."
+        return ""
+
+    def separates(scan_jvp: Any) -> str:
+        with my.trying("scan_jvp", scan_jvp):
+            found = my.grad(lambda k: _scanned(my, k, *_AT[1:]))(_AT[0])
+            forward, linear, _ = my.linearize_program(my.trace(lambda k: _scanned(my, k, *_AT[1:]), _AT[0]))
+        wanted = jax.grad(_scanned_by_jax)(*_AT)
+        counts = [len([e for e in half.equations if e.op == "scan"]) for half in (forward, linear)]
+        if counts[0] == 0:
+            return "Nothing of the loop can be computed before the tangents are known: its values and its tangents have to be two loops."
+        return (
+            ""
+            if close(found, wanted)
+            else f"By `transpose` the gradient in k is {shown(found)}, and JAX's {shown(wanted)}."
+        )
+
+    def one_loop(inputs: Any, tangents: Any, params: Any) -> Any:
+        body, n, m = params["body"], params["n_const"], params["n_carry"]
+        dots = [my.zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
+        c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
+
+        def both(*args: Any) -> Any:
+            p, q, r = len(c), len(k), len(x)
+            values = [*args[:p], *args[2 * p :][:q], *args[2 * p + 2 * q :][:r]]
+            moved = [*args[p:][:p], *args[2 * p + q :][:q], *args[2 * p + 2 * q + r :]]
+            outs, dots = my.jvp(body, values, moved)
+            dots = [my.zeros(o) if d is None else d for o, d in zip(outs, dots, strict=True)]
+            return [*outs[:m], *dots[:m], *outs[m:], *dots[m:]]
+
+        carry, ys = my.bind_scan(
+            my.trace(both, *c, *c, *k, *k, *x, *x), [*inputs[:n], *dots[:n]], [*inputs[n : n + m], *dots[n : n + m]],
+            [*inputs[n + m :], *dots[n + m :]], params["length"], params["reverse"],
+        )  # fmt: skip
+        half = len(ys) // 2
+        return [*carry[:m], *ys[:half]], [*carry[m:], *ys[half:]]
+
+    def nothing_moves(inputs: Any, tangents: Any, params: Any) -> Any:
+        outs = my.bind("scan", *inputs, **params)
+        return outs, [my.zeros(o) for o in outs]
+
+    return rule(
+        "Write `scan_jvp(inputs, tangents, params)`: the outputs of a loop, and their tangents, by two loops.",
+        Check("gives what jax.jvp gives", fails), Check("the values are a loop of their own, and the tangents can be transposed", separates),
+        hints=(
+            "First loop: `body`, which also gives the carry that each iteration began with, as one more y.",
+            "Second loop: its carry is the tangent of the carry. It reads those stacked carries, the xs and the dxs, and calls `my.jvp(body, …)`.",
+            "Make `None` zeros first: `my.zeros(x)`. `my.bind_scan(body, consts, carry, xs, length, reverse)` gives (carry, ys); "
+            "`my.trace(f, *like)` makes a body of a function, and a Var will do for like.",
+        ),
+        example=my.original("scan_jvp"), wrong=(one_loop, nothing_moves),
+    )  # fmt: skip
+
+
+def of_checkpoint_jvp(my: Engine) -> Exercise:
+    f = lambda x: my.sin(my.exp(my.sin(x)))
+    g = lambda x: jnp.sin(jnp.exp(jnp.sin(x)))
+
+    def fails(checkpoint_jvp: Any) -> str:
+        with my.trying("checkpoint_jvp", checkpoint_jvp):
+            outs, (moved,) = my.jvp(my.trace(my.checkpoint(f), POSITIVE), [POSITIVE], [np.ones_like(POSITIVE)])
+            found = my.grad(lambda x: my.total(my.checkpoint(f)(x)))(POSITIVE)
+        wanted = jax.grad(lambda x: jnp.sum(g(x)))(POSITIVE)
+        if not close(outs[0], g(POSITIVE)):
+            return f"The value is {shown(outs[0])}, and without a checkpoint {shown(g(POSITIVE))}."
+        if moved is None or not close(moved, wanted):
+            return f"The tangent along ones is {moved if moved is None else shown(moved)}, and jax.jvp gives {shown(wanted)}."
+        return "" if close(found, wanted) else f"The gradient is {shown(found)}, and JAX's {shown(wanted)}."
+
+    def keeps(checkpoint_jvp: Any) -> str:
+        with my.trying("checkpoint_jvp", checkpoint_jvp):
+            _, linear, _ = my.linearize_program(my.trace(my.checkpoint(f), POSITIVE))
+        n = len(linear.inputs) - 1
+        return (
+            ""
+            if n <= 1
+            else f"{n} arrays are kept for the backward pass; the input alone is enough, since all else is computed again."
+        )
+
+    def as_without(inputs: Any, tangents: Any, params: Any) -> Any:
+        return my.jvp(params["body"], inputs, tangents)
+
+    def no_tangent(inputs: Any, tangents: Any, params: Any) -> Any:
+        outs = my.bind("checkpoint", *inputs, **params)
+        return outs, [my.zeros(o) for o in outs]
+
+    return rule(
+        "Write `checkpoint_jvp(inputs, tangents, params)`: the outputs, and their tangents, so that only the inputs are kept.",
+        Check("gives the value, the tangent and the gradient", fails), Check("only the inputs are kept", keeps),
+        hints=(
+            "Which equations does `split` put into the second half? Those that read a tangent. What would have to be one of them?",
+            'Two operations: `my.bind("checkpoint", *inputs, body=body)`, and a second checkpoint whose body takes the inputs and the tangents.',
+            "The second body is `my.trace` of a function that calls `my.jvp(body, …)`, and gives the tangents alone.",
+        ),
+        example=my.original("checkpoint_jvp"), wrong=(as_without, no_tangent),
+    )  # fmt: skip

@@ -1,0 +1,600 @@
+"""A small autodiff engine: what the notebooks on building one's own start from, and their solutions.
+
+`workbook.engine` runs this file in a namespace of its own, and puts the learner's functions in the place of these.
+Values are NumPy arrays of float32, or JAX's. An operation is known by its name; `bind` does it, or records that it is to be done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.teach.autodiff.text import show
+
+
+class Var:
+    """A variable. Two are the same only if they are the same object."""
+
+    def __init__(self, shape: Any):
+        self.shape = tuple(shape)
+
+
+class Const:
+    """A value that was known when it was recorded."""
+
+    def __init__(self, value: Any):
+        self.value, self.shape = value, shape(value)
+
+
+class Equation(NamedTuple):
+    """One operation: `outputs = op(inputs)`. An input is a Var or a Const."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    params: dict[str, Any]
+    outputs: tuple[Var, ...]
+
+
+class Program(NamedTuple):
+    """Equations in order, from inputs to outputs."""
+
+    inputs: tuple[Var, ...]
+    equations: list[Equation]
+    outputs: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+class Recording:
+    """The equations of one trace. The later it began, the further inside it is."""
+
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+        self.number = next(self._numbers)
+
+    def read(self, x: Any) -> Any:
+        """The variable of a tracer of this recording; anything else, such as an array, is a constant to it."""
+        return x.var if isinstance(x, Tracer) and x.recording is self else Const(x)
+
+
+def read(env: dict[Any, Any], a: Any) -> Any:
+    """The value of a Var or a Const."""
+    return a.value if isinstance(a, Const) else env[a]
+
+
+class Tracer:
+    """Stands for a value that is not there yet: whatever is done with it becomes an equation of its recording."""
+
+    __array_ufunc__ = None  # array * tracer is left to the tracer
+
+    def __init__(self, recording: Recording, var: Var):
+        self.recording, self.var = recording, var
+
+    shape = property(lambda self: self.var.shape)
+    ndim = property(lambda self: len(self.var.shape))
+    __add__ = __radd__ = lambda self, other: add(self, other)
+    __mul__ = __rmul__ = lambda self, other: mul(self, other)
+    __neg__ = lambda self: neg(self)
+    __sub__ = lambda self, other: add(self, neg(other))
+    __rsub__ = lambda self, other: add(neg(self), other)
+    __truediv__ = lambda self, other: mul(self, recip(other))
+    __rtruediv__ = lambda self, other: mul(recip(self), other)
+    __matmul__ = lambda self, other: dot(self, other)
+    __rmatmul__ = lambda self, other: dot(other, self)
+
+
+# --- operations --------------------------------------------------------------------------------------------------------
+
+IMPLEMENTATIONS: dict[str, Any] = {
+    "neg": lambda np, x: -x,
+    "add": lambda np, x, y: x + y,
+    "mul": lambda np, x, y: x * y,
+    "sin": lambda np, x: np.sin(x),
+    "cos": lambda np, x: np.cos(x),
+    "exp": lambda np, x: np.exp(x),
+    "log": lambda np, x: np.log(x),
+    "recip": lambda np, x: 1 / x,
+    "step": lambda np, x: np.where(x > 0, 1.0, 0.0),
+    "sum": lambda np, x, axis: np.sum(x, axis),
+    "spread": lambda np, x, axis, size: np.repeat(np.expand_dims(x, axis), size, axis),
+    "dot": lambda np, x, y: np.matmul(x, y),
+    "swap": lambda np, x: np.swapaxes(x, -1, -2),
+}
+"""What computes each operation, with NumPy or, for values of JAX's, with jax.numpy: a list of results, or the only one."""
+
+
+def compute(op: str, inputs: Any, params: dict[str, Any]) -> list[Any]:
+    """Does an operation with values, at once."""
+    library = jnp if any(isinstance(x, jax.Array) for x in inputs) else np
+    given = [library.asarray(x, np.float32) for x in inputs]
+    out = IMPLEMENTATIONS[op](library, *given, **params)
+    return [library.asarray(y, np.float32) for y in (out if isinstance(out, list) else [out])]
+
+
+def shapes_of(op: str, inputs: Any, params: dict[str, Any]) -> list[tuple[int, ...]]:
+    """The shapes that an operation's results will have. Nothing is computed."""
+    first, axis = shape(inputs[0]), params.get("axis", 0)
+    match op:
+        case "sum":
+            return [(*first[:axis], *first[axis + 1 :])]
+        case "spread":
+            return [(*first[:axis], params["size"], *first[axis:])]
+        case "dot":
+            return [(*first[:-1], shape(inputs[1])[-1])]
+        case "swap":
+            return [(*first[:-2], first[-1], first[-2])]
+        case "checkpoint":
+            return [v.shape for v in params["body"].outputs]
+        case "scan":
+            n, outputs = params["n_carry"], [v.shape for v in params["body"].outputs]
+            return [*outputs[:n], *((params["length"], *s) for s in outputs[n:])]
+    return [first]
+
+
+def shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+
+
+def aligned(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both with as many axes as the one that has more: a bias is spread over the rows that it is added to."""
+    while len(shape(x)) < len(shape(y)):
+        x = spread(x, 0, shape(y)[-len(shape(x)) - 1])
+    while len(shape(y)) < len(shape(x)):
+        y = spread(y, 0, shape(x)[-len(shape(y)) - 1])
+    return x, y
+
+
+neg: Any = lambda x: bind("neg", x)[0]
+add: Any = lambda x, y: bind("add", *aligned(x, y))[0]
+mul: Any = lambda x, y: bind("mul", *aligned(x, y))[0]
+sin: Any = lambda x: bind("sin", x)[0]
+cos: Any = lambda x: bind("cos", x)[0]
+exp: Any = lambda x: bind("exp", x)[0]
+log: Any = lambda x: bind("log", x)[0]
+recip: Any = lambda x: bind("recip", x)[0]
+dot: Any = lambda x, y: bind("dot", x, y)[0]  # of two matrices, or of two stacks of as many
+swap: Any = lambda x: bind("swap", x)[0]  # the last two axes exchanged
+step: Any = lambda x: bind("step", x)[0]  # 1 where x is above 0, else 0
+
+
+def sum(x: Any, axis: int) -> Any:
+    return bind("sum", x, axis=axis % len(shape(x)))[0]
+
+
+def spread(x: Any, axis: int, size: int) -> Any:
+    """Copies of x along a new axis."""
+    return bind("spread", x, axis=axis, size=size)[0]
+
+
+def total(x: Any) -> Any:
+    """The sum of all elements."""
+    while shape(x):
+        x = sum(x, 0)
+    return x
+
+
+def mean(x: Any) -> Any:
+    return total(x) * (1.0 / math.prod(shape(x)))
+
+
+def tanh(x: Any) -> Any:
+    return 1.0 - 2.0 * recip(1.0 + exp(2.0 * x))
+
+
+def zeros(like: Any) -> Any:
+    return np.zeros(shape(like), np.float32)
+
+
+# --- 1. tracing and tangents -------------------------------------------------------------------------------------------
+
+
+def innermost(inputs: Any) -> Recording | None:
+    """The recording that is furthest inside, of those that the inputs are tracers of; None if there is no tracer."""
+    found = [x.recording for x in inputs if isinstance(x, Tracer)]
+    return max(found, key=lambda r: r.number, default=None)
+
+
+def bind(op: str, *inputs: Any, **params: Any) -> list[Any]:
+    """Computes an operation, or, if an input is a tracer, records it; the list of its results."""
+    recording = innermost(inputs)
+    if recording is None:
+        return compute(op, inputs, params)
+    outputs = tuple(Var(s) for s in shapes_of(op, inputs, params))
+    recording.equations.append(Equation(op, tuple(recording.read(x) for x in inputs), params, outputs))
+    return [Tracer(recording, v) for v in outputs]
+
+
+def trace(f: Any, *like: Any) -> Program:
+    """The program of a function, for arguments of these shapes."""
+    recording = Recording()
+    inputs = [Tracer(recording, Var(shape(x))) for x in like]
+    out = f(*inputs)
+    outputs = out if isinstance(out, (list, tuple)) else [out]
+    return Program(tuple(t.var for t in inputs), recording.equations, tuple(recording.read(x) for x in outputs))
+
+
+def evaluate(program: Program, *inputs: Any) -> list[Any]:
+    """Does all of a program's operations, in order."""
+    env = dict(zip(program.inputs, inputs, strict=True))
+    for e in program.equations:
+        env.update(zip(e.outputs, bind(e.op, *(read(env, a) for a in e.inputs), **e.params), strict=True))
+    return [read(env, a) for a in program.outputs]
+
+
+def partial(op: str, i: int, dx: Any, inputs: Any, out: Any, params: dict[str, Any]) -> Any:
+    """The tangent of the result, if input number i moves by dx and the others stay; None if the result stays."""
+    match op:
+        case "add":
+            return dx
+        case "mul":
+            return mul(dx, inputs[1 - i])
+        case "sin":
+            return mul(dx, cos(inputs[0]))
+        case "cos":
+            return -mul(dx, sin(inputs[0]))
+        case "exp":
+            return mul(dx, out)
+        case "log":
+            return mul(dx, recip(inputs[0]))
+        case "recip":
+            return -mul(dx, mul(out, out))
+        case "step":
+            return None
+        case "dot":
+            return dot(dx, inputs[1]) if i == 0 else dot(inputs[0], dx)
+        case "neg" | "sum" | "spread" | "swap":  # linear: what happens to x happens to dx
+            return bind(op, dx, **params)[0]
+    raise NotImplementedError(f"no rule for {op}")
+
+
+JVP_OF: dict[str, Any] = {}
+"""For operations that hold a program, such as a loop: (inputs, tangents, params) -> (outputs, tangents)."""
+
+
+def push(op: str, inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The results of an operation, and their tangents: the sum of what each input that moves brings. None is a tangent of zero."""
+    if op in JVP_OF:
+        return tuple(JVP_OF[op](inputs, tangents, params))  # type: ignore[return-value]
+    (out,) = bind(op, *inputs, **params)
+    moved = None
+    for i, dx in enumerate(tangents):
+        part = None if dx is None else partial(op, i, dx, inputs, out, params)
+        moved = part if moved is None else moved if part is None else add(moved, part)
+    return [out], [moved]
+
+
+def jvp(program: Program, inputs: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+    """The program's outputs, and their tangents; None is a tangent of zero, among those given too."""
+    value, moved = dict(zip(program.inputs, inputs, strict=True)), dict(zip(program.inputs, tangents, strict=True))
+    for e in program.equations:
+        ins, dots = [read(value, a) for a in e.inputs], [moved.get(a) for a in e.inputs]
+        outs, out_dots = push(e.op, ins, dots, e.params)
+        value.update(zip(e.outputs, outs, strict=True))
+        moved.update(zip(e.outputs, out_dots, strict=True))
+    return [read(value, a) for a in program.outputs], [moved.get(a) for a in program.outputs]
+
+
+# --- 2. linearize and transpose ----------------------------------------------------------------------------------------
+
+
+def split(equations: Any, unknown: Any) -> tuple[list[Equation], list[Equation]]:
+    """The equations that can be computed now, and those that wait for an unknown variable, at once or through others."""
+    waiting, now, later = set(unknown), [], []
+    for e in equations:
+        if waiting.isdisjoint(e.inputs):
+            now.append(e)
+        else:
+            later.append(e)
+            waiting.update(e.outputs)
+    return now, later
+
+
+def partial_eval(program: Program, n_known: int) -> tuple[Program, Program]:
+    """The program cut in two, at what its first n_known inputs tell.
+
+    The first half goes from the known inputs to the residuals and the outputs that are known, the second from the residuals and the
+    other inputs to the rest; together `(*residuals, *outputs known)` and `(outputs that are not)`.
+    """
+    known, unknown = program.inputs[:n_known], program.inputs[n_known:]
+    now, later = split(program.equations, unknown)
+    made = {*known, *(v for e in now for v in e.outputs)}
+    wanted = [a for e in later for a in e.inputs] + [a for a in program.outputs if a in unknown]
+    residuals = tuple(dict.fromkeys(a for a in wanted if a in made))
+    late = {*unknown, *(v for e in later for v in e.outputs)}
+    early = tuple(a for a in program.outputs if a not in late)
+    first = Program(known, now, (*residuals, *early))
+    return first, Program((*residuals, *unknown), later, tuple(a for a in program.outputs if a in late))
+
+
+def linearize_program(program: Program) -> tuple[Program, Program, list[int]]:
+    """inputs -> (residuals, outputs), and (residuals, tangents) -> tangents of the outputs with these numbers, which are those that move."""
+    moving: list[int] = []
+
+    def both(*xs: Any) -> list[Any]:
+        n = len(program.inputs)
+        outs, dots = jvp(program, xs[:n], xs[n:])
+        moving[:] = [i for i, d in enumerate(dots) if d is not None]
+        return [*outs, *(dots[i] for i in moving)]
+
+    traced = trace(both, *program.inputs, *program.inputs)
+    return (*partial_eval(traced, len(program.inputs)), list(moving))
+
+
+def linearize(f: Any, *inputs: Any) -> tuple[list[Any], Any]:
+    """The outputs of f, and the function from tangents of its inputs to tangents of its outputs."""
+    program = trace(f, *inputs)
+    forward, linear, moving = linearize_program(program)
+    n_residuals = len(linear.inputs) - len(inputs)
+    results = evaluate(forward, *inputs)
+    residuals, outs = results[:n_residuals], results[n_residuals:]
+
+    def pushed(*tangents: Any) -> list[Any]:
+        found = dict(zip(moving, evaluate(linear, *residuals, *tangents), strict=True))
+        return [found.get(i, zeros(out)) for i, out in enumerate(outs)]
+
+    return outs, pushed
+
+
+def transposed(op: str, i: int, ct: Any, inputs: Any, shape: Any, params: dict[str, Any]) -> Any:
+    """The cotangent of input number i, in which the operation is linear, and which has this shape; the others have values."""
+    match op:
+        case "add":
+            return ct
+        case "mul":
+            return mul(ct, inputs[1 - i])
+        case "sum":
+            return spread(ct, params["axis"], shape[params["axis"]])
+        case "spread":
+            return sum(ct, params["axis"])
+        case "dot":
+            return dot(ct, swap(inputs[1])) if i == 0 else dot(swap(inputs[0]), ct)
+        case "neg" | "swap":
+            return bind(op, ct)[0]
+    raise NotImplementedError(f"{op} is not linear")
+
+
+TRANSPOSE_OF: dict[str, Any] = {}
+"""For operations that hold a program: (inputs, None where linear; their shapes; cotangents; params) -> cotangents of the linear inputs."""
+
+
+def pull(op: str, inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
+    """Cotangents for the inputs that are None, in which the operation is linear; None for the others."""
+    if op in TRANSPOSE_OF:
+        return list(TRANSPOSE_OF[op](inputs, shapes, cts, params))
+    return [transposed(op, i, cts[0], inputs, shapes[i], params) if x is None else None for i, x in enumerate(inputs)]
+
+
+def transpose(program: Program, inputs: Any, cts: Any) -> list[Any]:
+    """From cotangents of the outputs to those of the inputs that are None, in which the program is linear; None for the others, and for zero."""
+    linear_inputs = [v for v, x in zip(program.inputs, inputs, strict=True) if x is None]
+    now, later = split(program.equations, linear_inputs)
+    value = {v: x for v, x in zip(program.inputs, inputs, strict=True) if x is not None}
+    for e in now:
+        value.update(zip(e.outputs, bind(e.op, *(read(value, a) for a in e.inputs), **e.params), strict=True))
+    linear = {*linear_inputs, *(v for e in later for v in e.outputs)}
+    found: dict[Var, Any] = {}
+
+    def collect(v: Any, ct: Any) -> None:
+        if ct is not None and v in linear:
+            found[v] = add(found[v], ct) if v in found else ct
+
+    for v, ct in zip(program.outputs, cts, strict=True):
+        collect(v, ct)
+    for e in reversed(later):
+        out_cts = [found.pop(v, None) for v in e.outputs]
+        if all(ct is None for ct in out_cts):
+            continue
+        ins = [None if a in linear else read(value, a) for a in e.inputs]
+        parts = pull(e.op, ins, [shape(a) for a in e.inputs], out_cts, e.params)
+        for a, ct in zip(e.inputs, parts, strict=True):
+            collect(a, ct)
+    return [found.get(v) if x is None else None for v, x in zip(program.inputs, inputs, strict=True)]
+
+
+def value_and_grad(f: Any) -> Any:
+    """Of a function with one number as its result, in its first argument, which may be nested."""
+
+    def both(x: Any, *others: Any) -> Any:
+        leaves, tree = jax.tree.flatten(x)
+        program = trace(lambda *xs: f(tree.unflatten(xs), *others), *leaves)
+        forward, linear, moving = linearize_program(program)
+        n_residuals = len(linear.inputs) - len(leaves)
+        results = evaluate(forward, *leaves)
+        cts = [np.float32(1) for _ in moving]
+        found = transpose(linear, [*results[:n_residuals], *(None for _ in leaves)], cts)[n_residuals:]
+        gradient = [zeros(x) if ct is None else ct for x, ct in zip(leaves, found, strict=True)]
+        return results[n_residuals], tree.unflatten(gradient)
+
+    return both
+
+
+def grad(f: Any) -> Any:
+    both = value_and_grad(f)
+    return lambda *args: both(*args)[1]
+
+
+# --- 3. vmap -----------------------------------------------------------------------------------------------------------
+
+
+def batched(op: str, inputs: Any, mapped: Any, size: int, params: dict[str, Any]) -> list[Any]:
+    """The operation for all examples at once. Those of the inputs that are mapped have the examples along axis 0, and so have the results."""
+    if op in ("sum", "spread"):
+        return bind(op, *inputs, **{**params, "axis": params["axis"] + 1})
+    return bind(op, *(x if m else spread(x, 0, size) for x, m in zip(inputs, mapped, strict=True)), **params)
+
+
+def vmap_program(program: Program, inputs: Any, mapped: Any, size: int) -> tuple[list[Any], list[bool]]:
+    """The outputs for all examples, and which of them are mapped. What does not depend on the example is computed once."""
+    value, along = dict(zip(program.inputs, inputs, strict=True)), dict(zip(program.inputs, mapped, strict=True))
+    for e in program.equations:
+        ins, maps = [read(value, a) for a in e.inputs], [along.get(a, False) for a in e.inputs]
+        outs = batched(e.op, ins, maps, size, e.params) if any(maps) else bind(e.op, *ins, **e.params)
+        value.update(zip(e.outputs, outs, strict=True))
+        along.update((v, any(maps)) for v in e.outputs)
+    return [read(value, a) for a in program.outputs], [along.get(a, False) for a in program.outputs]
+
+
+def vmap(f: Any, mapped: Any) -> Any:
+    """f for all examples along axis 0 of the arguments for which `mapped` is True; its arguments and results may be nested."""
+
+    def mapped_f(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        flags = jax.tree.leaves([jax.tree.map(lambda _, m=m: m, a) for a, m in zip(args, mapped, strict=True)])
+        size = next(shape(x)[0] for x, m in zip(leaves, flags, strict=True) if m)
+        results: list[Any] = []
+
+        def flat(*xs: Any) -> list[Any]:
+            made, result = jax.tree.flatten(f(*tree.unflatten(xs)))
+            results[:] = [result]
+            return list(made)
+
+        like = [Var(shape(x)[1:]) if m else x for x, m in zip(leaves, flags, strict=True)]
+        outs, along = vmap_program(trace(flat, *like), leaves, flags, size)
+        outs = [x if m else spread(x, 0, size) for x, m in zip(outs, along, strict=True)]
+        return results[0].unflatten(outs)
+
+    return mapped_f
+
+
+# --- 4. scan and checkpoint --------------------------------------------------------------------------------------------
+
+
+def _run_scan(
+    library: Any, *inputs: Any, body: Program, n_const: int, n_carry: int, length: int, reverse: bool
+) -> list[Any]:
+    consts, carry, xs = inputs[:n_const], inputs[n_const : n_const + n_carry], inputs[n_const + n_carry :]
+
+    def one(carry: Any, x: Any) -> Any:
+        outs = evaluate(body, *consts, *carry, *x)
+        return tuple(outs[:n_carry]), tuple(outs[n_carry:])
+
+    if library is jnp:
+        carry, ys = jax.lax.scan(one, tuple(carry), tuple(xs), length=length, reverse=reverse)
+        return [*carry, *ys]
+    made = []
+    for i in reversed(range(length)) if reverse else range(length):
+        carry, y = one(carry, [x[i] for x in xs])
+        made.append(y)
+    return [*carry, *(np.stack(y) for y in zip(*(made[::-1] if reverse else made), strict=True))]
+
+
+IMPLEMENTATIONS["scan"] = _run_scan
+IMPLEMENTATIONS["checkpoint"] = lambda library, *inputs, body: evaluate(body, *inputs)
+
+
+def bind_scan(
+    body: Program, consts: Any, carry: Any, xs: Any, length: int, reverse: bool = False
+) -> tuple[list[Any], list[Any]]:
+    """A loop: the carry at its end, and what each iteration gave, stacked. The body goes from (consts, carry, x) to (carry, y), each some."""
+    params = {"body": body, "n_const": len(consts), "n_carry": len(carry), "length": length, "reverse": reverse}
+    outs = bind("scan", *consts, *carry, *xs, **params)
+    return outs[: len(carry)], outs[len(carry) :]
+
+
+def scan(f: Any, carry: Any, xs: Any, consts: Any = ()) -> tuple[Any, Any]:
+    """`f(carry, x, *consts) -> (carry, y)`, over the first axis of xs; what f needs from outside is passed in consts."""
+    n = len(consts)
+
+    def flat(*args: Any) -> list[Any]:
+        new, y = f(args[n], args[n + 1], *args[:n])
+        return [new, y]
+
+    body = trace(flat, *consts, carry, Var(shape(xs)[1:]))
+    (carry,), (ys,) = bind_scan(body, consts, [carry], [xs], shape(xs)[0])
+    return carry, ys
+
+
+def scan_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Two loops: one as before, which also stacks the carry that each iteration began with; and one over tangents, which reads that."""
+    body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
+    consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
+    dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
+
+    def with_carry(*args: Any) -> list[Any]:
+        return [*evaluate(body, *args), *args[n : n + m]]
+
+    def moved(*args: Any) -> list[Any]:
+        consts, dconsts, args = args[:n], args[n : 2 * n], args[2 * n :]
+        dcarry, before, args = args[:m], args[m : 2 * m], args[2 * m :]
+        xs, dxs = args[: len(args) // 2], args[len(args) // 2 :]
+        outs, out_dots = jvp(body, [*consts, *before, *xs], [*dconsts, *dcarry, *dxs])
+        return [zeros(x) if d is None else d for x, d in zip(outs, out_dots, strict=True)]
+
+    outs, stacked = bind_scan(trace(with_carry, *body.inputs), consts, carry, xs, length, params["reverse"])
+    n_y = len(stacked) - m
+    before = stacked[n_y:]
+    c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
+    moved_body = trace(moved, *c, *c, *k, *k, *x, *x)
+    dcarry, dys = bind_scan(
+        moved_body, [*consts, *dots[:n]], dots[n : n + m], [*before, *xs, *dots[n + m :]], length, params["reverse"]
+    )
+    return [*outs, *stacked[:n_y]], [*dcarry, *dys]
+
+
+def scan_transpose(inputs: Any, shapes: Any, cts: Any, params: dict[str, Any]) -> list[Any]:
+    """A loop the other way round. The cotangent of the carry is its carry; those of the constants are summed up in it."""
+    body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
+    is_linear = [
+        n <= i < n + m or x is None for i, x in enumerate(inputs)
+    ]  # tangents may begin at zeros, and are tangents all the same
+    k_consts = [x for x in inputs[:n] if x is not None]
+    k_xs = [x for x in inputs[n + m :] if x is not None]
+    sums = [np.zeros(s, np.float32) for s, lin in zip(shapes[:n], is_linear, strict=False) if lin]
+    shapes_out = [v.shape for v in body.outputs[:m]] + [(length, *v.shape) for v in body.outputs[m:]]
+    cts = [np.zeros(s, np.float32) if ct is None else ct for s, ct in zip(shapes_out, cts, strict=True)]
+    p, q, r = len(k_consts), len(sums), len(k_xs)
+
+    def backward(*args: Any) -> list[Any]:
+        values = iter([*args[:p], *args[p + q + m :][:r]])
+        given = [None if lin else next(values) for lin in is_linear]
+        found = transpose(body, given, [*args[p + q :][:m], *args[p + q + m + r :]])
+        found = [zeros(v) if ct is None else ct for v, ct in zip(body.inputs, found, strict=True)]
+        parts = [ct for ct, lin in zip(found, is_linear[:n], strict=False) if lin]
+        ct_xs = [ct for ct, lin in zip(found[n + m :], is_linear[n + m :], strict=True) if lin]
+        return [*(add(x, y) for x, y in zip(args[p:], parts, strict=False)), *found[n : n + m], *ct_xs]
+
+    one = [Var(shape(x)[1:]) for x in (*k_xs, *cts[m:])]
+    traced = trace(backward, *k_consts, *sums, *cts[:m], *one)
+    done, ct_xs = bind_scan(traced, k_consts, [*sums, *cts[:m]], [*k_xs, *cts[m:]], length, not params["reverse"])
+    in_turn = iter([*done, *ct_xs])
+    made = [next(in_turn) if lin else None for lin in is_linear]
+    return [ct if x is None else None for x, ct in zip(inputs, made, strict=True)]
+
+
+def checkpoint(f: Any) -> Any:
+    """f, whose values are not kept for the backward pass but computed again there. Its arguments are arrays."""
+
+    def checkpointed(*args: Any) -> Any:
+        outs = bind("checkpoint", *args, body=trace(f, *args))
+        return outs[0] if len(outs) == 1 else outs
+
+    return checkpointed
+
+
+def checkpoint_jvp(inputs: Any, tangents: Any, params: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Two operations: the values, and the tangents, which begin again from the inputs."""
+    body, n = params["body"], len(inputs)
+    dots = [zeros(x) if d is None else d for x, d in zip(inputs, tangents, strict=True)]
+
+    def moved(*args: Any) -> list[Any]:
+        outs, out_dots = jvp(body, args[:n], args[n:])
+        return [zeros(x) if d is None else d for x, d in zip(outs, out_dots, strict=True)]
+
+    outs = bind("checkpoint", *inputs, body=body)
+    return outs, bind("checkpoint", *inputs, *dots, body=trace(moved, *body.inputs, *body.inputs))
+
+
+JVP_OF |= {"scan": lambda *a: scan_jvp(*a), "checkpoint": lambda *a: checkpoint_jvp(*a)}
+TRANSPOSE_OF |= {
+    "scan": lambda *a: scan_transpose(*a),
+    # `transpose` computes what is known before it goes backwards: here that is the recomputation.
+    "checkpoint": lambda inputs, shapes, cts, params: transpose(params["body"], inputs, cts),
+}

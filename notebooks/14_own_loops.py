@@ -1,0 +1,274 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 14 · How does a gradient go through a loop that is one equation?
+#
+# A loop of a hundred steps, written out, is a hundred times as many equations. As one equation that holds a program it needs rules of its own: what
+# the gradient keeps of each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
+#
+# It takes 25 minutes. You need the walks of [12 · your own gradients](12_own_gradients.ipynb), and should have seen a checkpoint:
+# [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb).
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import jaxviz
+from jaxviz import teach
+
+my = teach.autodiff.engine()
+my
+
+# %% [markdown]
+# ## The program
+#
+# A pendulum that swings with friction. Its angles were measured; how strong are gravity and friction? Each step takes the angle and the speed from one
+# moment to the next, so a run is a loop. `my.scan(step, carry, xs, consts)` is `jax.lax.scan`, with what the step needs from outside in `consts`.
+
+
+# %%
+def step(state, push, constants):
+    """The state is (angle, speed) as an array of 2; `push` is a force from outside, `constants` are (gravity, friction)."""
+    angle, speed = my.total(state * [1.0, 0.0]), my.total(state * [0.0, 1.0])
+    gravity, friction = my.total(constants * [1.0, 0.0]), my.total(constants * [0.0, 1.0])
+    speed = speed + 0.1 * (push - gravity * my.sin(angle) - friction * speed)
+    angle = angle + 0.1 * speed
+    return angle * np.array([1.0, 0.0]) + speed * np.array([0.0, 1.0]), angle
+
+
+T = 60
+pushes = np.where(np.arange(T) < 5, 4.0, 0.0).astype(np.float32)
+start = np.array([0.2, 0.0], np.float32)
+
+
+def swing(constants):
+    return my.scan(step, start, pushes, (constants,))[1]
+
+
+measured = np.asarray(swing(np.array([3.0, 0.3], np.float32)))
+guess = np.array([2.0, 0.1], np.float32)
+
+
+def loss(constants):
+    off = swing(constants) - measured
+    return my.mean(off * off)
+
+
+program = my.trace(loss, guess)
+print(program)
+
+# %% [markdown]
+# The loop is one equation, whatever its length. Its `params` hold the program of one step:
+
+# %%
+(loop,) = (e for e in program.equations if e.op == "scan")
+print({name: value for name, value in loop.params.items() if name != "body"})
+print(len(loop.params["body"].equations), "equations in the body")
+
+# %% [markdown]
+# - `n_const` inputs come first, the same for each iteration; then `n_carry`, what is carried; then the `xs`, one slice for each iteration.
+# - The body goes from (constants, carry, slice) to (carry, ys). The loop gives the last carry, and the ys stacked.
+#
+# ## 1. The tangent of a loop
+#
+# One loop that carries values and tangents together would do for forward mode. But could `my.split` cut it in two? All of it waits for a tangent. So write two
+# loops: one for the values, which also stacks the carry that each iteration *began* with, and one for the tangents, which reads them.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: looping
+looping = teach.autodiff.exercise(my, "scan_jvp")
+looping
+
+
+# %% tags=["answer"]
+def scan_jvp(inputs, tangents, params):
+    """(outputs, tangents of the outputs), each a list: the carry, then the ys."""
+    body, n, m, length = params["body"], params["n_const"], params["n_carry"], params["length"]
+    consts, carry, xs = inputs[:n], inputs[n : n + m], inputs[n + m :]
+    dots = [my.zeros(x) if d is None else d for x, d in zip(inputs, tangents)]
+
+    def with_carry(*args):  # the body of the first loop: (consts, carry, slice) -> (carry, ys, the carry it began with)
+        return ...
+
+    def moved(*args):  # the body of the second: (consts, their tangents; tangent of the carry; carry, slice, tangent of the slice)
+        return ...  # -> the tangents of the body's outputs
+
+    outs, stacked = my.bind_scan(my.trace(with_carry, *body.inputs), consts, carry, xs, length, params["reverse"])
+    c, k, x = body.inputs[:n], body.inputs[n : n + m], body.inputs[n + m :]
+    tangent_body = my.trace(moved, *c, *c, *k, *k, *x, *x)
+    ...
+
+
+looping.answer(scan_jvp)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+looping.solution(my.original("scan_jvp"))
+
+# %% [markdown]
+# The way back is written already, since it is mostly bookkeeping: `my.scan_transpose` is a loop in the other direction, whose body is your `transpose` of the
+# body. The cotangent of the carry is what it carries, and that of the constants is summed up on the way.
+
+# %%
+value, gradient = my.value_and_grad(loss)(guess)
+
+
+def by_jax(constants):
+    def step(state, push):
+        speed = state[1] + 0.1 * (push - constants[0] * jnp.sin(state[0]) - constants[1] * state[1])
+        angle = state[0] + 0.1 * speed
+        return jnp.stack([angle, speed]), angle
+
+    return jnp.mean((jax.lax.scan(step, start, pushes)[1] - measured) ** 2)
+
+
+print("yours:", gradient, " JAX:", jax.jit(jax.grad(by_jax))(guess))
+
+# %% [markdown]
+# With it the constants are found, by gradient descent on a compiled gradient.
+
+# %%
+value_and_grad = jax.jit(my.value_and_grad(loss))
+fitted, losses = jnp.asarray(guess), []
+for _ in range(300):
+    now, g = value_and_grad(fitted)
+    fitted, losses = fitted - 0.5 * g, [*losses, float(now)]
+print("gravity and friction:", fitted)
+
+plt.figure(figsize=(6, 2.6))
+plt.plot(measured, "o", ms=3, label="measured")
+plt.plot(swing(guess), lw=1, label="at the guess")
+plt.plot(swing(np.asarray(fitted)), label="fitted by your gradient")
+plt.xlabel("step")
+plt.ylabel("angle")
+plt.legend(frameon=False);
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert np.allclose(gradient, jax.jit(jax.grad(by_jax))(guess), rtol=1e-3)
+assert losses[-1] < 0.02 * losses[0]
+assert np.allclose(fitted, [3.0, 0.3], atol=0.2)
+
+# %% [markdown]
+# ## 2. What is kept of each step
+#
+# The second loop reads what the first one stacked. Beside it the explorer shows JAX's gradient, and its residuals.
+
+# %%
+explorer = jaxviz.explore(jaxviz.compare(jax.grad(by_jax), my.grad(loss), jnp.asarray(guess)))
+explorer.stage, explorer.beside = "primal", "primal"
+explorer
+
+
+# %%
+def kept(f, *like):
+    """Bytes of the residuals of your gradient."""
+    _, linear, _ = my.linearize_program(my.trace(f, *like))
+    return sum(4 * int(np.prod(v.shape)) for v in linear.inputs[: len(linear.inputs) - len(like)])
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: stacked
+def _of_jax(f):
+    return jaxviz.residuals(f, jnp.asarray(guess)).nbytes_without_arguments
+
+
+stacked = teach.predict(
+    "The gradient of the run keeps something of each step. Which keeps fewer bytes for 60 steps?",
+    ["your loop", "JAX's loop"],
+    truth=lambda: "your loop" if kept(loss, guess) < _of_jax(by_jax) else "JAX's loop",
+    because=lambda: f"Yours keeps {kept(loss, guess):,} B, JAX's {_of_jax(by_jax):,} B. Your second loop begins each iteration with the carry, and computes the "
+    "sine again; JAX splits the body too, and stacks what the tangents read, such as the cosine. Less memory, more work: it is what "
+    "`jax.checkpoint` around the body does.",
+    hints=("What does your second loop read, and what does it compute from that?",),
+)
+stacked
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+stacked.solution("your loop" if kept(loss, guess) < _of_jax(by_jax) else "JAX's loop")
+
+# %% [markdown]
+# ## 3. A checkpoint
+#
+# `my.checkpoint(f)` is one equation, too: it holds the program of `f`. Its values are not to be kept, but computed again from its inputs, on the way back. Nothing but
+# its tangent rule decides that: `my.split` puts into the first half whatever does not wait for a tangent.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: again
+again = teach.autodiff.exercise(my, "checkpoint_jvp")
+again
+
+
+# %% tags=["answer"]
+def checkpoint_jvp(inputs, tangents, params):
+    """(outputs, tangents of the outputs), each a list."""
+    body, n = params["body"], len(inputs)
+    dots = [my.zeros(x) if d is None else d for x, d in zip(inputs, tangents)]
+    outs = my.bind("checkpoint", *inputs, body=body)
+    return outs, ...
+
+
+again.answer(checkpoint_jvp)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+again.solution(my.original("checkpoint_jvp"))
+
+# %% [markdown]
+# Eight layers, without a checkpoint, with one around each layer, and with one around all of them:
+
+
+# %%
+def layer(x):
+    return my.sin(my.exp(my.sin(x)))
+
+
+def layers(wrap_layer=lambda f: f, wrap_all=lambda f: f):
+    def all_of_them(x):
+        for _ in range(8):
+            x = wrap_layer(layer)(x)
+        return x
+
+    return lambda x: my.total(wrap_all(all_of_them)(x))
+
+
+x = np.linspace(0, 1, 100, dtype=np.float32)
+versions = {
+    "none": layers(),
+    "each layer": layers(wrap_layer=my.checkpoint),
+    "all": layers(wrap_all=my.checkpoint),
+}
+bytes_kept = {name: kept(f, x) for name, f in versions.items()}
+gradients = {name: my.grad(f)(x) for name, f in versions.items()}
+sines = {name: sum(e.op in ("sin", "cos", "exp") for e in my.trace(my.grad(f), x).equations) for name, f in versions.items()}
+plt.figure(figsize=(5, 2.4))
+plt.bar(list(bytes_kept), [n / 1024 for n in bytes_kept.values()])
+plt.ylabel("KiB kept");
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert all(np.allclose(g, gradients["none"], rtol=1e-3, atol=1e-4) for g in gradients.values())
+assert bytes_kept["none"] > 2 * bytes_kept["each layer"] > 2 * bytes_kept["all"]
+
+# %% [markdown]
+# ## What to keep of this
+#
+# - An equation may hold a program. A transform needs a rule for it, and the rule calls the transform on the program inside.
+# - What a loop keeps, it stacks. What is not kept is computed again, and both are decisions of a rule.
+# - The backward pass of a loop is a loop backwards.
+#
+# You have written what `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint` rest on; the file `answers/my_autodiff.py` has it. That is the end of
+# the series, which began with [0 · a first look](00_first_look.ipynb).
