@@ -19,7 +19,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.errors import EquationError
 from jaxviz.ir.stack import usual_stack
 from jaxviz.ir.syntax import Operation, Program
-from jaxviz.progress import counting
+from jaxviz.runtime.stoppable import compiled_once
 from jaxviz.transforms.inline import inlined_where
 
 _TAG = re.compile(r"(?:^|/)jaxviz\.(\d+)(?=/|:|$)")
@@ -134,14 +134,23 @@ class Lowering:
     @cached_property
     @usual_stack
     def compiled(self) -> Any:
-        """What XLA made of it, as a `jax.stages.Compiled`."""
-        with counting("compiling"), compat.compiled_with_its_own_metadata():
-            return self.lowered.compile()
+        """What XLA made of it, as a `jax.stages.Compiled`; compiled once for the same program and flags, and in a way that can be stopped."""
+        return compiled_once(self.lowered, "", lambda: compiled_as_named(self.lowered))
+
+    def take(self, compiled: Any) -> None:
+        """Takes what XLA made of it for another reason, so that it need not be compiled again."""
+        self.__dict__.setdefault("compiled", compiled)
 
     @property
     def hlo(self) -> str:
         """The program that XLA made of it, with metadata; '' where the backend does not show it. Compiles."""
         return str(self.compiled.as_text() or "")
+
+
+def compiled_as_named(lowered: Any) -> Any:
+    """What XLA makes of a program, with the names and lines of that program."""
+    with compat.compiled_with_its_own_metadata():
+        return lowered.compile()
 
 
 @usual_stack

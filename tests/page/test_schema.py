@@ -15,7 +15,7 @@ import jaxviz
 from jaxviz.features.debugger import messages as stepper
 from jaxviz.features.explorer import messages as explorer
 from jaxviz.features.explorer.changes import changes_of
-from jaxviz.features.explorer.compiled import compiled
+from jaxviz.features.explorer.compiled import compiled, lower
 from jaxviz.features.probes import messages as live
 from jaxviz.features.probes.widget import shown_of
 from jaxviz.page.schema import COLUMNS, MAGIC, VERSION, decode, encode, from_json, pack, to_json
@@ -172,7 +172,7 @@ def watched():
             for case in (WHAT_IF[name] for name in ("chain", "loop", "blocks"))
         ),
         (lambda: changes_of(jaxviz.compare(f, g, jnp.ones(3))), explorer.Changes),
-        (lambda: compiled(jaxviz.derive(f, jnp.ones(3))), explorer.Compiled),
+        (lambda: compiled(lower(jaxviz.derive(f, jnp.ones(3)))), explorer.Compiled),
         (lambda: json.loads(shown_of(watched())), live.Shown),
     ],
 )

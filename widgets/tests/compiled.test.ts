@@ -34,6 +34,8 @@ const answer = {
   exchanges: null,
   notes: [],
   error: "",
+  block: "",
+  isBlock: false,
 };
 
 beforeAll(() => {
@@ -153,7 +155,7 @@ describe("the pane", () => {
     };
     const exchanges = {
       summary: "each device sends at least 6.0 B a run in 1 collective",
-      rows: [["all-reduce", "data", 6, "2 × 6", "backward", line, "`w` is replicated over `data`"]],
+      rows: [["all-reduce", "data", 6, "2 × 6", "backward", line, "`w` is replicated over `data`", [4]]],
     };
     const { state, pane, lines } = mounted(source(JSON.stringify({ ...answer, memory, exchanges })));
     const found = () => pane.element.querySelector<HTMLElement>("[data-testid=compiled-memory]");
@@ -170,7 +172,16 @@ describe("the pane", () => {
     expect(first!.classList.contains("is-selected")).toBe(true);
     const exchanged = found()!.querySelectorAll("table")[1]!;
     expect(exchanged.textContent).toContain("all-reducedata6 B2 × 6backward");
+    exchanged.querySelector<HTMLElement>("tbody tr")!.click();
+    expect([...state.selection.rows]).toEqual([
+      shared.view.stages.find(({ key }) => key === "backward")!.equations[0] + 1,
+    ]);
     expect(exchanged.querySelector("tbody tr")!.classList.contains("is-selected")).toBe(true);
+    // The equation and those that it came from are marked everywhere.
+    for (let row = state.row; row >= 0; row = shared.origin(row))
+      expect(state.exchanges.get(row)).toEqual([
+        "all-reduce over data, backward: each device sends 6 B in 2 × 6; `w` is replicated over `data`",
+      ]);
     pane.element.querySelector<HTMLElement>("[data-testid=text-hlo]")!.click();
     expect(found()).toBeNull();
     expect(lines()).not.toEqual([]);
@@ -228,7 +239,7 @@ describe("the pane", () => {
       vi.advanceTimersByTime(125_000);
       expect(seen(pane)).toEqual([expect.stringContaining("Compiling"), "2 min 05 s", "Stop waiting"]);
       button(pane).click();
-      expect(seen(pane)).toEqual([expect.stringContaining("The kernel does it all the same")]);
+      expect(seen(pane)).toEqual([expect.stringContaining("The kernel goes on")]);
       from.says({ what: "compiling" });
       expect(seen(pane)).toHaveLength(1);
       from.set(JSON.stringify(answer));
@@ -247,6 +258,35 @@ describe("the pane", () => {
       expect(seen(pane)).toEqual([expect.stringContaining("Compiling")]);
       pane.destroy();
     });
+  });
+
+  test("shows what JAX hands to XLA meanwhile, and offers one block", () => {
+    const from = source("");
+    const { pane, lines } = mounted(from);
+    const { hlo, memory, exchanges, notes, error, ...lowered } = answer;
+    const block = "24 blocks that are the same, `x = layer(p, x)`";
+    from.widget.set("lowered", JSON.stringify({ ...lowered, block }));
+    from.says({ what: "compiling" });
+    expect(lines()).not.toEqual([]);
+    expect(pane.element.querySelector("[data-testid=compiling]")).not.toBeNull();
+    // Where nothing can be interrupted, one block would have to wait for all.
+    const offer = () => pane.element.querySelector<HTMLElement>("[data-testid=compile-block]");
+    expect(offer()).toBeNull();
+    from.says({ stopped: true });
+    expect(pane.element.textContent).toContain("Stopped.");
+    expect(pane.element.textContent).toContain("There are 24 blocks");
+    offer()!.click();
+    expect(from.widget.sent).toEqual(["compile", "compile one"]);
+    expect(pane.element.textContent).toContain("one block alone");
+    from.widget.set("lowered", "");
+    from.set(JSON.stringify({ ...answer, block, isBlock: true, notes: ["One block alone"] }));
+    expect(pane.element.querySelector("[data-testid=compiling]")).toBeNull();
+    expect(lines()).not.toEqual([]);
+    pane.element.querySelector<HTMLElement>("[data-testid=compile-all]")!.click();
+    expect(from.widget.sent).toEqual(["compile", "compile one", "compile"]);
+    expect(pane.element.querySelector("[data-testid=compiling]")).not.toBeNull();
+    pane.destroy();
+    expect(from.widget.count()).toBe(0);
   });
 
   test("says at once that there is nobody to answer, and asks again when told to", async () => {

@@ -52,6 +52,21 @@ test("only what the kernel is known to be at is interrupted", async () => {
   expect(work.progress.state).toBe("stopped");
 });
 
+test("what is done beside the user's cells is stopped by code, and no cell is interrupted", () => {
+  const model = interruptible();
+  const requestExecute = vi.fn(() => ({ done: Promise.resolve() }));
+  Object.assign(model.widget_manager.kernel, { requestExecute });
+  const work = whatIfOf(model);
+  work.listen(() => {});
+  work.ask();
+  model.tell("msg:custom", { work: "what if", stop: "stop('abc')" });
+  expect(work.canStop).toBe(true);
+  work.cancel();
+  expect(requestExecute).toHaveBeenCalledWith({ code: "stop('abc')", silent: true, store_history: false });
+  expect(model.interrupt).not.toHaveBeenCalled();
+  expect(work.progress.state).toBe("stopping");
+});
+
 test("where an interrupt is refused, it is not waited for", async () => {
   const model = interruptible(vi.fn(() => Promise.reject(new Error("no"))));
   const work = restOf(model);

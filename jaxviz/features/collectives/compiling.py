@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import tempfile
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from jaxviz.analysis.lowering import Lowering
 from jaxviz.features.collectives.partitioner_log import Log, Warned, reading_log
 from jaxviz.features.compiled_memory.messages import message
 from jaxviz.features.compiled_memory.report import Compiler
 from jaxviz.ir import compat
-from jaxviz.ir.sharing import cleared
-from jaxviz.progress import counting
+from jaxviz.runtime.stoppable import compiled_once
 
-_KEPT = 8
-"""How many compiled programs are kept."""
 _PASS = "shardy-xla"
 """The pass after which XLA knows the layout of each value; it divides the program right after it."""
-_GLANCE = 0.05
-"""Seconds between two looks at whether the user wants to stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,60 +30,26 @@ class Partitioned:
       before: the same before XLA divided it, with the layouts of all values; None where XLA did not show it.
       warned: the reshards that XLA warned of; None where its log could not be read.
       compiler: what compiled it.
+      compiled: it, as JAX has it.
     """
 
     module: bytes
     before: bytes | None
     warned: tuple[Warned, ...] | None
     compiler: Compiler
-
-
-@cleared
-@lru_cache(maxsize=_KEPT)
-def _kept(key: str) -> list[Partitioned]:
-    """Where what a program was compiled to is put."""
-    return []
+    compiled: Any = field(repr=False)
 
 
 def partitioned(lowering: Lowering) -> Partitioned:
     """What XLA makes of a program, compiled or, if it has been compiled with the same flags, as it was then.
 
     Raises:
-      KeyboardInterrupt: the user stops it. XLA itself cannot be stopped: it finishes in a thread of its own, and what it made is kept.
+      KeyboardInterrupt: the user stops it.
       the errors of compiling.
     """
-    key = _key(lowering)
-    kept = _kept(key)
-    if not kept:
-        with counting("compiling"):
-            _in_a_thread(lambda: kept.append(_compile(lowering)))
-    return kept[0]
-
-
-def _key(lowering: Lowering) -> str:
-    flags = os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")
-    backend = jax.default_backend(), jax.devices()[0].device_kind, version("jaxlib")
-    settings = repr(sorted((k, v) for k, v in jax.config.values.items() if "compil" in k or "shardy" in k))
-    told = "\n".join([compat.told_of(lowering.lowered), *flags, *backend, settings])
-    return hashlib.sha256(told.encode()).hexdigest()
-
-
-def _in_a_thread(work: Callable[[], None]) -> None:
-    """Does work so that the user can stop waiting for it."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name="jaxviz compiling", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_GLANCE)
-    if raised:
-        raise raised[0]
+    made = compiled_once(lowering.lowered, "shown as it is divided", lambda: _compile(lowering))
+    lowering.take(made.compiled)
+    return made
 
 
 def _compile(lowering: Lowering) -> Partitioned:
@@ -104,7 +59,7 @@ def _compile(lowering: Lowering) -> Partitioned:
         before = _before(Path(folder))
     (module,) = compiled.runtime_executable().hlo_modules()[:1]
     return Partitioned(
-        module.as_serialized_hlo_module_proto(), before, _warned(log), _compiler(compiled.runtime_executable()),
+        module.as_serialized_hlo_module_proto(), before, _warned(log), _compiler(compiled.runtime_executable()), compiled,
     )  # fmt: skip
 
 

@@ -79,7 +79,12 @@ def collectives(f: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> Coll
 
 def _of_gradient(derivation: Derivation) -> Collectives:
     _check_devices(derivation.primal.arg_names, derivation.placed)
-    lowering = lower_gradient(derivation, donated=donated_by(derivation.primal))
+    return collectives_of(lower_gradient(derivation, donated=donated_by(derivation.primal)))
+
+
+def collectives_of(lowering: Lowering) -> Collectives:
+    """Those of a gradient that is lowered; compiles it, unless that was done for this."""
+    derivation = lowering.derivation
     n_devices = mesh_size(derivation.primal, derivation.placed)
     return read_collectives(
         lowering, Places(lowering), derivation.gradient, names_of_results(derivation), n_devices, derivation.placed
@@ -186,6 +191,7 @@ def _row(caused: Caused, advisor: Advisor) -> Collective:
     return Collective(
         e.kind, e.axes, e.group_size, e.type, e.nbytes, e.sent, 1, e.trips, stage, what, operation, location,  # type: ignore[arg-type]
         cause.text if cause is not None else "", cause.kind if cause is not None else "", advisor.of(caused), (e.instruction.name,),  # type: ignore[arg-type]
+        () if caused.number is None else (caused.number,),
     )  # fmt: skip
 
 
@@ -197,6 +203,7 @@ def _one(rows: Sequence[Collective]) -> Collective:
         first.kind, first.axes, first.group_size, first.type, first.nbytes, first.sent_nbytes, len(rows), first.trips, first.stage,
         alike([r.what for r in rows]), first.operation, first.location, most_alike([r.cause for r in rows]), first.cause_kind,
         most_alike([r.advice for r in rows]), tuple(n for r in rows for n in r.instructions),
+        tuple(dict.fromkeys(n for r in rows for n in r.equations)),
     )  # fmt: skip
 
 

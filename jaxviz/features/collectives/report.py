@@ -41,6 +41,7 @@ class Collective(Data):
         dimension that is split; 'asked' for a layout that the function asks for; 'move' for one that an operation needs.
       advice: what would defer, merge or avoid it; '' where nothing is known.
       instructions: the names of the compiled program's instructions.
+      equations: the numbers of the equations that they are for, as `Tags` numbers them.
     """
 
     kind: str
@@ -59,6 +60,12 @@ class Collective(Data):
     cause_kind: CauseKind
     advice: str
     instructions: tuple[str, ...]
+    equations: tuple[int, ...] = ()
+
+    _data = (
+        "kind", "axes", "group_size", "type", "nbytes", "sent_nbytes", "count", "trips", "stage", "what", "operation", "location", "cause",
+        "cause_kind", "advice", "instructions",
+    )  # fmt: skip
 
     @property
     def total_nbytes(self) -> int:

@@ -35,8 +35,12 @@ class Folded:
 
 def with_one_block(program: Program, runs: Iterable[Run], types: Sequence[Any]) -> Folded:
     """The program with the first block alone of each run: what reads another block's values reads those of the first."""
-    changed = _changed(program, runs, lambda p, own: _cut(p, own))
-    return Folded(as_function(changed), tuple(types))
+    return Folded(as_function(cut_to_one_block(program, runs)), tuple(types))
+
+
+def cut_to_one_block(program: Program, runs: Iterable[Run]) -> Program:
+    """See `with_one_block`."""
+    return _changed(program, runs, _cut)
 
 
 def with_loops(program: Program, runs: Iterable[Run], types: Sequence[Any]) -> Folded:

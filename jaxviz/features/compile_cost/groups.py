@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,15 @@ from typing import Any
 from jaxviz.analysis.grouping import alike as one_name
 from jaxviz.analysis.grouping import grouped, pattern
 from jaxviz.features.compile_cost.instructions import Instruction
-from jaxviz.features.compile_cost.parts import rows_of
+from jaxviz.features.compile_cost.parts import rows_of, set_apart
 from jaxviz.features.compile_cost.places import Place, place_of
 from jaxviz.features.compile_cost.repeats import Alike, Run, find_runs
+from jaxviz.higher_order import of
+from jaxviz.higher_order.jit import JIT
 from jaxviz.ir.origin import Location, own_line
 from jaxviz.ir.syntax import Atom, Program, Var
 from jaxviz.report.tables import type_text
+from jaxviz.transforms.inline import inlined_where
 
 _AS_MANY = 0.7
 """The least share of the blocks of one pass that another pass of them has: at either end some may be left out, or differ."""
@@ -109,6 +113,17 @@ def groups_of(program: Program, alike: Alike) -> list[Group]:
         lines = {(at.file, at.line) for run in own for at in _lines_of(run.block(0))}
         found.append(Group(own, at, equations, frozenset(lines - outside)))
     return sorted(found, key=lambda g: -g.equations)
+
+
+def opened(program: Program, alike: Alike) -> Program:
+    """The program with each jitted call in it that is the only one of its kind replaced by what it calls, as XLA does it."""
+    while True:
+        times = Counter(alike.number(e.operation) for _, e in program.walk() if of(e) is JIT)
+        once = {number for number, n in times.items() if n == 1}
+        opened = inlined_where(program, lambda e: of(e) is JIT and alike.number(e.operation) in once, own_sources=True)
+        if opened is program or not once:
+            return set_apart(program)
+        program = opened
 
 
 def _joined(runs: Sequence[Run], places: Sequence[Place | None]) -> list[int]:

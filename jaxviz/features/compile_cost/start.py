@@ -13,16 +13,13 @@ from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import Argnums
 from jaxviz.features.compile_cost.ablation import Found, Trials
-from jaxviz.features.compile_cost.groups import Group, groups_of
+from jaxviz.features.compile_cost.groups import Group, groups_of, opened
 from jaxviz.features.compile_cost.instructions import Instruction, before_xla
-from jaxviz.features.compile_cost.parts import set_apart
 from jaxviz.features.compile_cost.places import Place, line_of_stack, own_line_of
 from jaxviz.features.compile_cost.repeats import Alike
 from jaxviz.features.compile_cost.report import CompileCost, Counts, Part, Repeated, label_of
 from jaxviz.features.compile_cost.stages import Measured, Subject, median, sampled_tracing, subject_of, warmed_up
 from jaxviz.features.profile.sampling import Stack
-from jaxviz.higher_order import of
-from jaxviz.higher_order.jit import JIT
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.origin import Location
@@ -32,7 +29,6 @@ from jaxviz.ir.trace import noting_arguments
 from jaxviz.progress import counting
 from jaxviz.report.report import Data
 from jaxviz.runtime import compilations
-from jaxviz.transforms.inline import inlined_where
 
 TIMES = 5
 """How often each program is compiled where it is measured."""
@@ -93,7 +89,7 @@ class _Costs:
         program = read_jaxpr(whole.traced.jaxpr)
         before, after = before_xla(whole.lowered), whole.after
         alike = Alike()
-        flat = _opened(program, alike)
+        flat = opened(program, alike)
         groups = groups_of(flat, alike)
         names: dict[Atom, str] = {v: n for v, n in zip(flat.invars, s.names, strict=False) if n}
         trials = Trials(flat, types_to_lower(flat, s.placed), whole, once, TIMES if self.ablate else 0)
@@ -150,19 +146,8 @@ def _written(alone: Any, alike: Alike) -> dict[Place, int]:
     """How many blocks the function itself has in each place: its gradient leaves out of the first what nothing is differentiated in."""
     if alone is None:
         return {}
-    groups = groups_of(_opened(read_jaxpr(alone.jaxpr), alike), alike)
+    groups = groups_of(opened(read_jaxpr(alone.jaxpr), alike), alike)
     return {place: group.count for group in reversed(groups) for place in group.places}
-
-
-def _opened(program: Program, alike: Alike) -> Program:
-    """The program with each jitted call in it that is the only one of its kind replaced by what it calls, as XLA does it."""
-    while True:
-        times = Counter(alike.number(e.operation) for _, e in program.walk() if of(e) is JIT)
-        once = {number for number, n in times.items() if n == 1}
-        opened = inlined_where(program, lambda e: of(e) is JIT and alike.number(e.operation) in once, own_sources=True)
-        if opened is program or not once:
-            return set_apart(program)
-        program = opened
 
 
 class _Tally(Data):

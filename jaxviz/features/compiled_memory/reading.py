@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxviz.analysis.devices import mesh_size
 from jaxviz.analysis.grouping import alike, grouped, most_alike, pattern
-from jaxviz.analysis.lowering import Lowering, lower_gradient, lower_step
+from jaxviz.analysis.lowering import Lowering, compiled_as_named, lower_gradient, lower_step
 from jaxviz.analysis.training_step import TrainingStep, step_of
 from jaxviz.derivation import Argnums, Derivation, derive
 from jaxviz.features.compiled_memory.attribution import KINDS, Attribution, Described
@@ -27,10 +27,10 @@ from jaxviz.features.compiled_memory.places import Makers, Places
 from jaxviz.features.compiled_memory.report import CompiledMemory, Compiler, Held, Moment, largest_first
 from jaxviz.features.memory.timeline import MemoryTimeline, donated_by
 from jaxviz.features.residuals.notes import no_gradient_note
-from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.stack import deep_stack
 from jaxviz.progress import counting
+from jaxviz.runtime.stoppable import compiled_alone
 from jaxviz.transforms.unopened import unopened_note
 
 
@@ -125,8 +125,9 @@ def names_of_results(derivation: Derivation) -> list[str]:
 def _read_stage(stage: Any) -> CompiledMemory:
     """The memory of a program that JAX has lowered or compiled, of which the function is not at hand."""
     if isinstance(stage, jax.stages.Lowered):
-        with counting("compiling"), compat.compiled_with_its_own_metadata():
-            stage = stage.compile()
+        lowered = stage
+        # Names and lines are read, too, which programs that are kept need not share.
+        stage = compiled_alone(lambda: compiled_as_named(lowered))
     program = _program(stage)
     name = function_of(program.module)
     shardings = jax.tree.leaves((stage.input_shardings, stage.output_shardings))

@@ -58,9 +58,7 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
         what = "what the backward pass starts from" if is_made else "a constant"
         planned = _planned(switches, groups)
         return (
-            f"{planned[:1].upper()}{planned[1:]}."
-            if planned
-            else f"It is {what}: no checkpoint around it removes it."
+            f"{planned[:1].upper()}{planned[1:]}." if planned else f"It is {what}: no checkpoint around it removes it."
         )
     written = switches.search.written
     found: list[tuple[bool, Trade, str]] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import jax
 
@@ -13,8 +14,10 @@ from jaxviz.analysis.lowering import Lowering, Tags, lower_gradient
 from jaxviz.derivation import Derivation
 from jaxviz.features.compiled_memory.op_names import apart
 from jaxviz.features.explorer.compiled_peak import compiled_exchanges, compiled_peak
-from jaxviz.features.explorer.messages import Compiled, CompiledText
+from jaxviz.features.explorer.messages import Compiled, CompiledText, Lowered
 from jaxviz.page.texts import first_line, fit
+
+T = TypeVar("T")
 
 _LARGEST = 30_000
 """Equations of the two passes, nested ones counted in each place, up to which they are compiled."""
@@ -45,46 +48,71 @@ class Text:
         return {"text": "\n".join(self.lines), "links": [list(numbers) for numbers in self.links], "cut": self.cut}
 
 
-def compiled(derivation: Derivation) -> Compiled:
-    """The two texts and the memory, as JSON values; compiles.
-
-    Equations are numbered stage after stage, as `Program.walk` meets them; `stages` says which stages and how many they have. Where XLA does
-    not compile the program, `hlo` is None and `error` says why.
-
-    Args:
-      derivation: of the function.
+def lower(derivation: Derivation) -> Lowering:
+    """The gradient as it is compiled.
 
     Raises:
       ValueError: there are too many equations.
       what JAX raises when it lowers the program.
     """
-    found = lower_gradient(derivation, _LARGEST)
-    stablehlo = read_stablehlo(found.stablehlo, found.tags)
+    return lower_gradient(derivation, _LARGEST)
+
+
+def lowered(found: Lowering, block: str = "") -> Lowered:
+    """What there is before XLA has compiled it, as JSON values.
+
+    Equations are numbered stage after stage, as `Program.walk` meets them; `stages` says which stages and how many they have.
+
+    Args:
+      found: the lowered gradient.
+      block: says of which blocks one can be compiled alone.
+    """
+    texts: Lowered = {
+        "function": found.derivation.primal.name,
+        "stages": list(zip(found.stages, found.tags.counts, strict=True)),
+        "backend": jax.default_backend(),
+        "stablehlo": read_stablehlo(found.stablehlo, found.tags).to_dict(),
+        "block": block,
+    }
+    shown: Lowered = fit(texts, _WIDEST)
+    return shown
+
+
+def compiled(found: Lowering, block: str = "") -> Compiled:
+    """The two texts, the memory, and on several devices the collectives, as JSON values; compiles.
+
+    Where XLA does not compile the program, `hlo` is None and `error` says why.
+    """
     hlo, error = None, ""
+    exchanges, memory = None, None
+    silent: list[str] = []
+
+    def unless_silent(what: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except Exception as raised:
+            silent.append(f"{what} cannot be shown: {first_line(raised)}")
+        return None
+
+    # Of several devices first what says how the program is divided: that compiles it for the rest too.
+    if mesh_size(found.derivation.primal, found.derivation.placed) > 1:
+        exchanges = unless_silent("What devices exchange", lambda: compiled_exchanges(found))
     try:
         hlo = read_hlo(found.hlo, found.tags)
     except Exception as raised:
         error = first_line(raised)
     if hlo is not None and not hlo.lines:
         hlo, error = None, f"the backend {jax.default_backend()} does not show what it made of the program"
-    memory, exchanges, silent = None, None, []
     if not error:
-        try:
-            memory = compiled_peak(found)
-            if mesh_size(derivation.primal, derivation.placed) > 1:
-                exchanges = compiled_exchanges(derivation)
-        except Exception as raised:
-            silent = [f"What it holds in memory, or exchanges, cannot be shown: {first_line(raised)}"]
+        memory = unless_silent("What it holds in memory", lambda: compiled_peak(found))
     texts: Compiled = {
-        "function": derivation.primal.name,
-        "stages": list(zip(found.stages, found.tags.counts, strict=True)),
-        "backend": jax.default_backend(),
-        "stablehlo": stablehlo.to_dict(),
+        **lowered(found, block),
         "hlo": None if hlo is None else hlo.to_dict(),
         "memory": memory,
-        "exchanges": exchanges,
-        "notes": [*_notes(found), *silent],
+        "exchanges": None if error else exchanges,
+        "notes": [*_notes(found), *([] if error else silent)],
         "error": error,
+        "isBlock": False,
     }
     shown: Compiled = fit(texts, _WIDEST)
     return shown

@@ -7,8 +7,7 @@ from typing import cast, get_args
 import numpy as np
 
 from jaxviz.analysis.lowering import Lowering
-from jaxviz.derivation import Derivation
-from jaxviz.features.collectives.reading import collectives
+from jaxviz.features.collectives.reading import collectives_of
 from jaxviz.features.compiled_memory.attribution import KINDS, OWN, Kind
 from jaxviz.features.compiled_memory.reading import memory_of_gradient
 from jaxviz.features.compiled_memory.report import CompiledMemory
@@ -56,19 +55,15 @@ def compiled_peak(lowering: Lowering) -> CompiledPeak:
     }
 
 
-def compiled_exchanges(derivation: Derivation) -> CompiledExchanges:
-    """What devices exchange in the compiled gradient; compiles it, unless that was done for a report.
-
-    Raises:
-      ValueError: the devices are not there.
-    """
-    found = collectives(derivation)
+def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:
+    """What devices exchange in the compiled gradient; compiles it, unless that was done."""
+    found = collectives_of(lowering)
     return {
         "summary": found.summary,
         "rows": [
             CompiledExchange(
                 c.kind, ", ".join(c.axes) or f"{c.group_size} devices", c.total_sent_nbytes, c.times, c.stage, short_location(c.location),
-                c.cause or f"{c.what}: no cause found",
+                c.cause or f"{c.what}: no cause found", list(c.equations),
             )
             for c in found.compiled[:_MOST_ROWS]
         ],

@@ -6,12 +6,14 @@ from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 
 class Progress(TypedDict):
-    """A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped."""
+    """A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped. `stop` is code
+    that stops it, where an interrupt does not, as it is done beside the user's cells."""
 
     work: str
     what: NotRequired[str]
     done: NotRequired[int]
     total: NotRequired[int]
+    stop: NotRequired[str]
     stopped: NotRequired[bool]
 
 
@@ -205,7 +207,7 @@ class CompiledPeak(TypedDict):
 
 class CompiledExchange(NamedTuple):
     """A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the
-    line, and why it is there."""
+    line, why it is there, and the equations that it is for, numbered over the stages."""
 
     kind: str
     over: str
@@ -214,6 +216,7 @@ class CompiledExchange(NamedTuple):
     stage: str
     line: str
     why: str
+    equations: list[int]
 
 
 class CompiledExchanges(TypedDict):
@@ -223,16 +226,24 @@ class CompiledExchanges(TypedDict):
     rows: list[CompiledExchange]
 
 
-class Compiled(TypedDict):
-    """What a gradient compiles to; the stages with how many equations each has. `memory` is None where nothing says what it is, and
-    `exchanges` on one device."""
+class Lowered(TypedDict):
+    """What a gradient is lowered to, which is there before XLA has compiled it; the stages with how many equations each has. `block` says of which
+    blocks one can be compiled alone, in the place of all of them; '' where there are none."""
 
     function: str
     stages: list[tuple[str, int]]
     backend: str
     stablehlo: CompiledText
+    block: str
+
+
+class Compiled(Lowered):
+    """What a gradient compiles to. `memory` is None where nothing says what it is, and `exchanges` on one device; `isBlock` says
+    whether it is compiled with one block alone, in the place of all that are the same."""
+
     hlo: CompiledText | None
     memory: CompiledPeak | None
     exchanges: CompiledExchanges | None
     notes: list[str]
     error: str
+    isBlock: bool

@@ -22,8 +22,9 @@ from jaxviz.features.draw.drawing import Drawing, draw
 from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
-from jaxviz.features.explorer.compiled import compiled
+from jaxviz.features.explorer.compiled import compiled, lower, lowered
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
+from jaxviz.features.explorer.one_block import OneBlock, one_block_of
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
 from jaxviz.features.explorer.whatif import Switches
@@ -32,6 +33,7 @@ from jaxviz.ir.syntax import Equation
 from jaxviz.page.bundle import GRAPHVIZ, MAIN, STEPPER, Bundled, packed, part_names, script
 from jaxviz.page.html import fit_to_show, page
 from jaxviz.page.schema import View, encode, pack
+from jaxviz.page.stopping import stoppable
 from jaxviz.page.texts import first_line, fit
 from jaxviz.progress import report_progress_to
 from jaxviz.report.tables import printable
@@ -87,6 +89,7 @@ class Explorer(Bundled):
     drawn = traitlets.Unicode("").tag(sync=True)
     written = traitlets.Unicode("").tag(sync=True)
     switches = traitlets.Unicode("").tag(sync=True)
+    lowered = traitlets.Unicode("").tag(sync=True)
     compiled = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     stage = traitlets.Unicode("primal").tag(sync=True)
@@ -101,6 +104,8 @@ class Explorer(Bundled):
 
     _is_told = False
     """Whether the page is telling what it shows."""
+    _is_block = False
+    """Whether what is compiled is one block alone."""
     _still_ids: dict[str, str] | None = None
     """By which the outputs of the cell besides the widget are found again, by mime type."""
 
@@ -131,6 +136,10 @@ class Explorer(Bundled):
     @cached_property
     def _switches(self) -> Switches:
         return Switches(self.derivation)
+
+    @cached_property
+    def _one_block(self) -> OneBlock | None:
+        return one_block_of(self.derivation)
 
     @property
     def equation(self) -> Equation | None:
@@ -163,13 +172,13 @@ class Explorer(Bundled):
         self._fill()
         before = pack(encode(self.view)) if self.rest or self.check else self.payload
         self.derivation, self._comparison = derivation, comparison
-        for made in ("view", "_whole", "_switches"):
+        for made in ("view", "_whole", "_switches", "_one_block"):
             self.__dict__.pop(made, None)
         self._asked = 0
         self._maker, self._partial = maker, partial
         # In one message, so that the page is drawn once.
         with self.hold_sync():
-            self.selected, self.compiled, self.failure, self.rest = selected, "", "", b""
+            self.selected, self.compiled, self.lowered, self.failure, self.rest = selected, "", "", "", b""
             self.check = self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
         if self._still_ids is not None:
@@ -399,8 +408,31 @@ class Explorer(Bundled):
             self.advice = _json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
 
     def _fill_compiled(self) -> None:
-        if not self.compiled:
-            self.compiled = _compiled_json(self.derivation)
+        """What the gradient compiles to; what JAX hands to XLA is there before."""
+        if self.compiled and not self._is_block:
+            return
+        one, made = None, ""
+        try:
+            one = self._one_block
+            found = lower(self.derivation)
+            text = "" if one is None else one.text
+            with self.hold_sync():
+                self.lowered, self.compiled, self._is_block = _json(lowered(found, text)), "", False
+            made = _json(compiled(found, text))
+        except Exception as error:
+            made = _json({"error": first_line(error), "block": "" if one is None else one.text})
+        with self.hold_sync():
+            self.compiled, self.lowered = made, ""
+
+    def _fill_block(self) -> None:
+        """The same of the function with one block in the place of all that are the same."""
+        try:
+            one = self._one_block
+            made = _json(one.compiled()) if one is not None else _json({"error": "no blocks are the same"})
+        except Exception as error:
+            made = json.dumps({"error": first_line(error)})
+        with self.hold_sync():
+            self.compiled, self.lowered, self._is_block = made, "", True
 
     def _answer(self, widget: Any, content: Any, buffers: Any) -> None:
         """What the browser asks for."""
@@ -412,13 +444,15 @@ class Explorer(Bundled):
     def _work(self, asked: str, work: Callable[[Explorer], None]) -> None:
         """Does what was asked for and says how far it is, since a kernel that is at work hears no questions."""
 
-        def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
-            self.send({"work": asked, "what": what, "done": done, "total": total or 0})
-
-        tell()
         try:
-            with report_progress_to(tell):
-                work(self)
+            with stoppable(self.model_id) as stop:
+
+                def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
+                    self.send({"work": asked, "what": what, "done": done, "total": total or 0, "stop": stop})
+
+                tell()
+                with report_progress_to(tell):
+                    work(self)
         except KeyboardInterrupt:
             self.send({"work": asked, "stopped": True})
 
@@ -480,6 +514,7 @@ _WORK: dict[str, Callable[[Explorer], None]] = {
     "check": Explorer._fill_check,
     "what if": Explorer._fill_what_if,
     "compile": Explorer._fill_compiled,
+    "compile one": Explorer._fill_block,
 }
 """What the browser may ask for that takes time."""
 
@@ -510,17 +545,11 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _compiled_json(derivation: Derivation) -> str:
-    """The texts of the compiled gradient, or why there are none."""
-    try:
-        return _json(compiled(derivation))
-    except Exception as error:
-        return json.dumps({"error": first_line(error)})
-
-
 def _without_memory(found: str) -> str:
-    """What `_compiled_json` gives without the memory and the collectives, whose rows are named by the expressions of the source."""
-    return _json({**json.loads(found), "memory": None, "exchanges": None})
+    """What `_fill_compiled` gives without what has expressions of the source: the memory, the collectives, which blocks are the same."""
+    made = json.loads(found)
+    notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
+    return _json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

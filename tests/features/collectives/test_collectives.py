@@ -5,7 +5,6 @@ import itertools
 import math
 import re
 import threading
-import time
 from functools import cache
 
 import jax
@@ -194,9 +193,6 @@ def test_compiling_can_be_stopped_and_what_it_made_is_kept(monkeypatch):
     may_end.set()
     assert ended.wait(60)
     monkeypatch.setattr(compiling, "_compile", None)
-    deadline = time.monotonic() + 10
-    while not compiling._kept(compiling._key(lowering)) and time.monotonic() < deadline:
-        time.sleep(0.01)
     assert partitioned(lowering).module
 
 

@@ -17,11 +17,10 @@ from benchmarks import models
 from jaxviz.analysis.devices import types_to_lower
 from jaxviz.features.compile_cost import stages
 from jaxviz.features.compile_cost.ablation import Trials
-from jaxviz.features.compile_cost.groups import groups_of
+from jaxviz.features.compile_cost.groups import groups_of, opened
 from jaxviz.features.compile_cost.instructions import before_xla
 from jaxviz.features.compile_cost.repeats import Alike
 from jaxviz.features.compile_cost.stages import Measured, subject_of
-from jaxviz.features.compile_cost.start import _opened
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.progress import report_progress_to
 
@@ -128,7 +127,7 @@ def lowered(f, args):
     subject, made = subject_of(f, args, {}, 0), Measured()
     made.lower(subject.make(), subject.inputs)
     alike = Alike()
-    return subject, made, _opened(read_jaxpr(made.traced.jaxpr), alike), alike
+    return subject, made, opened(read_jaxpr(made.traced.jaxpr), alike), alike
 
 
 @pytest.mark.values

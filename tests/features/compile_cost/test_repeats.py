@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks import models
 from jaxviz.features.compile_cost.folding import _Loops, with_loops, with_one_block
-from jaxviz.features.compile_cost.groups import groups_of
+from jaxviz.features.compile_cost.groups import groups_of, opened
 from jaxviz.features.compile_cost.repeats import Alike, find_runs
-from jaxviz.features.compile_cost.start import _opened
 from jaxviz.ir.convert import read_jaxpr
 from jaxviz.ir.emit import as_function
 
@@ -100,7 +99,7 @@ PROGRAMS = {name: (jax.value_and_grad(f), args) for name, (f, args) in GRADIENTS
 
 def grouped(f, args):
     alike = Alike()
-    program = _opened(read_jaxpr(jax.jit(lambda *xs: f(*xs)).trace(*args).jaxpr), alike)
+    program = opened(read_jaxpr(jax.jit(lambda *xs: f(*xs)).trace(*args).jaxpr), alike)
     return program, groups_of(program, alike)
 
 

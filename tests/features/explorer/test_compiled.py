@@ -14,7 +14,8 @@ import jaxviz
 from jaxviz.analysis import lowering
 from jaxviz.analysis.lowering import Tags, lower_gradient
 from jaxviz.features.explorer import compiled as module
-from jaxviz.features.explorer.compiled import compiled, read_hlo, read_stablehlo
+from jaxviz.features.explorer.compiled import compiled, lower, lowered, read_hlo, read_stablehlo
+from jaxviz.features.explorer.one_block import one_block_of
 from jaxviz.ir.origin import locate
 
 X = jnp.linspace(0.1, 1.0, 6).reshape(2, 3)
@@ -24,7 +25,7 @@ CASES = {case.name: case for case in programs.CASES}
 
 def lines_of(derivation, which):
     """The lines of a text, each with the equations that it is linked to, as (stage, equation)."""
-    made = compiled(derivation)
+    made = compiled(lower(derivation))
     rows = [(stage, e) for stage, _ in made["stages"] for _, e in getattr(derivation, stage).walk()]
     assert len(rows) == sum(n for _, n in made["stages"])
     text = made[which]
@@ -98,7 +99,7 @@ def test_what_a_checkpoint_computes_again_leads_to_the_backward_pass():
 def test_the_calls_of_one_function_are_told_apart():
     g = jax.jit(lambda x: jnp.exp(x) * 2.0)
     derivation = jaxviz.derive(lambda x: jnp.sum(g(jnp.sin(x)) + g(jnp.cos(x))), X)
-    made = compiled(derivation)
+    made = compiled(lower(derivation))
     calls = [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == "jit"]
     places = [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == "exp"]
     assert len(calls) == len(places) == 2
@@ -122,7 +123,7 @@ def test_what_xla_shares_has_no_line_of_its_own():
         return jnp.sum(jnp.sin(x) * jnp.exp(jnp.sin(x)))
 
     derivation = jaxviz.derive(loss, X)
-    made = compiled(derivation)
+    made = compiled(lower(derivation))
     sines = [i for i, (_, e) in enumerate(derivation.forward.walk()) if e.primitive.name == "sin"]
     assert len(sines) == 2
     of = lambda which: {i for link in made[which]["links"] for i in link}
@@ -192,7 +193,7 @@ def test_tags_change_nothing_that_is_compiled(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["mlp", "scan_in_scan", "everything_at_once", "attention"])
 def test_no_tag_or_location_is_left_in_sight(name):
-    made = compiled(jaxviz.derive(CASES[name].fun, *CASES[name].args))
+    made = compiled(lower(jaxviz.derive(CASES[name].fun, *CASES[name].args)))
     for which in ("stablehlo", "hlo"):
         assert not re.search(r"jaxviz\.\d|loc\(|#loc|metadata=|FileNames|stack_frame", made[which]["text"])
     # All that is computed is linked; parameters, constants and the like need not be.
@@ -208,21 +209,21 @@ def test_no_tag_or_location_is_left_in_sight(name):
 
 def test_a_function_without_a_gradient_is_compiled_by_itself():
     loop = jaxviz.derive(lambda x: lax.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, x), 1.0)
-    made = compiled(loop)
+    made = compiled(lower(loop))
     assert made["stages"] == [("primal", 3)]
     assert made["notes"][0].startswith("The function alone, since it has no gradient: Reverse-mode")
     assert linked(lines_of(loop, "hlo"), r"\bmultiply\(") == [[("primal", "mul")]]
 
 
 def test_one_path_says_so():
-    made = compiled(jaxviz.derive(lambda x: x * 2.0 if x > 0 else x, 1.0))
+    made = compiled(lower(jaxviz.derive(lambda x: x * 2.0 if x > 0 else x, 1.0)))
     assert any(note.startswith("One path") for note in made["notes"])
 
 
 def test_too_large_a_program_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setattr(module, "_LARGEST", 3)
     with pytest.raises(ValueError, match=r"up to 3 equations are compiled here.*as_text\(\)"):
-        compiled(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * x), X))
+        compiled(lower(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * x), X)))
 
 
 def test_what_xla_refuses_is_shown_beside_what_it_was_given(monkeypatch):
@@ -230,7 +231,7 @@ def test_what_xla_refuses_is_shown_beside_what_it_was_given(monkeypatch):
         raise RuntimeError("INTERNAL: no kernel for this\nmore")
 
     monkeypatch.setattr(module.Lowering, "hlo", property(refuse))
-    made = compiled(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x)), X))
+    made = compiled(lower(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x)), X)))
     assert made["hlo"] is None
     assert made["error"].startswith("RuntimeError: INTERNAL: no kernel for this")
     assert "stablehlo.sine" in made["stablehlo"]["text"]
@@ -238,7 +239,7 @@ def test_what_xla_refuses_is_shown_beside_what_it_was_given(monkeypatch):
 
 def test_a_long_text_is_cut(monkeypatch):
     monkeypatch.setattr(module, "_LONGEST", 5)
-    made = compiled(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x)), X))
+    made = compiled(lower(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x)), X)))
     for which in ("stablehlo", "hlo"):
         assert len(made[which]["text"].split("\n")) == len(made[which]["links"]) == 5
         assert made[which]["cut"] > 0
@@ -336,3 +337,35 @@ def test_collectives_that_xla_made_one_are_linked_to_what_each_is_for():
         for stage, e in found
     }
     assert linked == {"reduce_sum": "forward", "dot_general": "backward"}
+
+
+def layers(ws, x):
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x**2)
+
+
+def test_what_jax_hands_to_xla_is_there_before_it_is_compiled():
+    found = lower(jaxviz.derive(layers, [jnp.ones((3, 3))] * 3, jnp.ones((2, 3))))
+    first = lowered(found)
+    assert "compiled" not in vars(found)
+    made = compiled(found)
+    assert {key: made[key] for key in first} == first
+    assert made["hlo"] is not None
+
+
+def test_one_block_alone_is_linked_to_the_equations_of_the_first():
+    ws, x = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 12, jax.ShapeDtypeStruct((4, 8), jnp.float32)
+    derivation = jaxviz.derive(layers, ws, x)
+    one = one_block_of(derivation)
+    assert "12 blocks that are the same, `x = jnp.tanh(x @ w)`" in one.text
+    made, whole = one.compiled(), compiled(lower(derivation))
+    assert made["isBlock"]
+    assert made["stages"] == whole["stages"]
+    assert one.text in made["notes"][0]
+    assert len(made["hlo"]["text"]) < 0.5 * len(whole["hlo"]["text"])
+    programs = [e for stage in ("forward", "backward") for _, e in getattr(derivation, stage).walk()]
+    linked = [str(programs[n].primitive.name) for link in made["stablehlo"]["links"] for n in link]
+    # Of one block alone x has no cotangent.
+    assert (linked.count("tanh"), linked.count("dot_general")) == (1, 2)
+    assert one_block_of(jaxviz.derive(lambda x: jnp.sum(jnp.sin(x) * x), X)) is None

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import jaxviz
 from jaxviz.features.explorer import compiled as module
 from jaxviz.features.explorer import compiled_peak as peak_module
-from jaxviz.features.explorer.compiled import compiled
+from jaxviz.features.explorer.compiled import compiled, lower
 
 W, X = jnp.ones((8, 64, 64)) * 0.1, jnp.ones((256, 64))
 
@@ -35,7 +35,7 @@ def test_the_peak_and_its_rows_are_those_of_the_report(f, most, monkeypatch):
     monkeypatch.setattr(peak_module, "_MOST_STEPS", most)
     derivation = jaxviz.derive(f, W, X)
     report = jaxviz.compiled_memory(derivation)
-    found = compiled(derivation)["memory"]
+    found = compiled(lower(derivation))["memory"]
     totals = [sum(step) for step in zip(*found["bytes"], strict=True)]
     assert len(totals) == min(most, len(report.timeline))
     assert max(totals) == report.peak_nbytes
@@ -55,7 +55,7 @@ def test_more_rows_than_are_sent_are_counted(monkeypatch):
     monkeypatch.setattr(peak_module, "_MOST_ROWS", 2)
     derivation = jaxviz.derive(unrolled, W, X)
     report = jaxviz.compiled_memory(derivation)
-    found = compiled(derivation)["memory"]
+    found = compiled(lower(derivation))["memory"]
     rest = report.at_peak[2:]
     assert len(found["held"]) == 2
     assert found["more"] == (len(rest), sum(h.nbytes for h in rest))
@@ -80,13 +80,19 @@ def test_what_devices_exchange_is_that_of_the_report():
     w = jax.ShapeDtypeStruct(W.shape, jnp.float32, sharding=NamedSharding(mesh, P()))
     derivation = jaxviz.derive(unrolled, w, x)
     report = jaxviz.collectives(derivation)
-    found = compiled(derivation)["exchanges"]
+    found = compiled(lower(derivation))["exchanges"]
     assert found["summary"] == report.summary
     assert [(r.kind, r.sent, r.why) for r in found["rows"]] == [
         (c.kind, c.total_sent_nbytes, c.cause) for c in report.compiled
     ]
     assert found["rows"]
-    assert compiled(jaxviz.derive(unrolled, W, X))["exchanges"] is None
+    backward = list(derivation.backward.walk())
+    before = sum(1 for _ in derivation.forward.walk())
+    for row in found["rows"]:
+        assert row.equations
+        if row.stage == "backward":
+            assert all(backward[n - before][1].primitive.name == "dot_general" for n in row.equations)
+    assert compiled(lower(jaxviz.derive(unrolled, W, X)))["exchanges"] is None
 
 
 def test_where_nothing_says_what_is_in_memory_the_texts_are_shown_and_why(monkeypatch):
@@ -94,7 +100,7 @@ def test_where_nothing_says_what_is_in_memory_the_texts_are_shown_and_why(monkey
         raise ValueError("the backend x does not report where the compiled program stores its values")
 
     monkeypatch.setattr(module, "compiled_peak", silent)
-    found = compiled(jaxviz.derive(unrolled, W, X))
+    found = compiled(lower(jaxviz.derive(unrolled, W, X)))
     assert found["memory"] is None
     assert found["hlo"] is not None
     assert any("the backend x does not report" in note for note in found["notes"])

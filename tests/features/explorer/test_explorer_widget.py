@@ -166,9 +166,46 @@ def test_the_program_is_compiled_when_it_is_asked_for(explorer):
 
 def test_a_program_that_cannot_be_lowered_says_why(monkeypatch):
     failing = jaxviz.explore(lambda x: x * 2.0, 1.0)
-    monkeypatch.setattr(module, "compiled", lambda derivation: 1 / 0)
+    monkeypatch.setattr(module, "compiled", lambda *_: 1 / 0)
     failing._handle_custom_msg("compile", [])
-    assert json.loads(failing.compiled) == {"error": "ZeroDivisionError: division by zero"}
+    assert json.loads(failing.compiled) == {"error": "ZeroDivisionError: division by zero", "block": ""}
+
+
+def test_what_is_compiled_can_be_stopped_and_what_jax_hands_to_xla_stays(explorer, monkeypatch):
+    sent = []
+    monkeypatch.setattr(explorer, "send", sent.append)
+    at_hand = []
+
+    def interrupted(found, block):
+        at_hand.append(json.loads(explorer.lowered))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "compiled", interrupted)
+        explorer._handle_custom_msg("compile", [])
+    assert sent[-1] == {"work": "compile", "stopped": True}
+    assert "tanh" in at_hand[0]["stablehlo"]["text"]
+    assert explorer.compiled == ""
+    assert json.loads(explorer.lowered) == at_hand[0]
+    explorer._handle_custom_msg("compile", [])
+    assert json.loads(explorer.compiled)["stablehlo"] == at_hand[0]["stablehlo"]
+    assert explorer.lowered == ""
+    assert {"work": "compile", "what": "compiling", "done": 0, "total": 0, "stop": ""} in sent
+
+
+def test_one_block_alone_is_compiled_where_it_is_asked_for_and_all_when_that_is():
+    def stack(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    shown = jaxviz.explore(stack, [jnp.ones((3, 3))] * 12, jnp.ones((2, 3)))
+    shown._handle_custom_msg("compile one", [])
+    assert json.loads(shown.compiled)["isBlock"]
+    shown._handle_custom_msg("compile", [])
+    made = json.loads(shown.compiled)
+    assert not made["isBlock"]
+    assert "12 blocks" in made["block"]
 
 
 def test_a_page_has_the_compiled_program_where_it_is_asked_for_or_shown(explorer, tmp_path):
@@ -388,7 +425,7 @@ def test_the_browser_is_told_how_far_the_work_is(explorer, monkeypatch):
     sent = []
     monkeypatch.setattr(explorer, "send", lambda content, buffers=None: sent.append(content))
     explorer._handle_custom_msg({"work": "try", "keys": [], "plan": True}, [])
-    assert sent[0] == {"work": "try", "what": "", "done": 0, "total": 0}
+    assert sent[0] == {"work": "try", "what": "", "done": 0, "total": 0, "stop": ""}
     plans = [s for s in sent if s["what"] == "plans"]
     assert [s["done"] for s in plans] == list(range(plans[0]["total"] + 1))
     sent.clear()

@@ -60,12 +60,13 @@ export class Looks {
       attributes["data-letter"] = ROLE_LETTERS[role] ?? "";
     }
     if (lit === "is-selected") attributes["aria-current"] = "true";
-    const marks = line.tokens.map((t) => ({
-      from: t.from,
-      to: t.to,
-      name: this.nameOf(t, line, pointed),
-      title: t.title,
-    }));
+    const exchanges = line.kind === "equation" ? state.exchanges.get(row) : undefined;
+    const marks = line.tokens.map((t) => {
+      const name = this.nameOf(t, line, pointed);
+      return exchanges && ["primitive", "collective"].includes(t.kind)
+        ? { ...t, name: `${name} jv-exchanges`, title: exchanges.join("\n") }
+        : { ...t, name };
+    });
     return { attributes, marks, before: this.folding.arrow(i, editor) };
   }
 

@@ -18,6 +18,8 @@ export class SourcePane {
   readonly element: HTMLElement;
   private readonly source: SourceView;
   private readonly under = new Map<string, UnderLine>();
+  /** The lines for which devices exchange values. */
+  private exchanged: ReadonlySet<string>;
 
   constructor(private readonly state: State) {
     const { view } = state.model;
@@ -32,6 +34,7 @@ export class SourcePane {
       choose: (file, line, part) => this.choose(file, line, part),
       under: (file, line) => (withEquations.has(`${file}:${line}`) ? () => this.equations(file, line) : null),
     });
+    this.exchanged = this.describe();
     this.element = this.source.element;
     this.element.dataset["figure"] = this.figures[0] ?? "";
     if (view.stages.some((s) => s.is_path))
@@ -45,9 +48,14 @@ export class SourcePane {
   }
 
   update(change: Change): void {
-    if (change === "selection") {
+    if (change === "exchanges") this.exchanged = this.describe();
+    if (change === "selection" || change === "exchanges") {
       const lit = litLines(this.state);
-      this.source.light((key) => lit.get(key) ?? "", ["is-selected"]);
+      const mark = (key: string) => (this.exchanged.has(key) ? "jv-exchanges" : "");
+      this.source.light(
+        (key) => `${lit.get(key) ?? ""} ${mark(key)}`,
+        change === "selection" ? ["is-selected"] : [],
+      );
       for (const each of this.under.values()) each.light();
     } else if (change !== "hover" && change !== "variable") return;
     this.source.mark({
@@ -56,6 +64,23 @@ export class SourcePane {
     });
     const { aimed } = this.state;
     this.source.point(aimed && `${aimed.file}:${aimed.line}`);
+  }
+
+  /** Says of lines what devices exchange for them. */
+  private describe(): ReadonlySet<string> {
+    const { model, exchanges } = this.state;
+    const said = new Map<string, Set<string>>();
+    for (const [row, texts] of exchanges) {
+      const place = model.place(row);
+      if (place === null) continue;
+      const key = `${place.file}:${place.line}`;
+      said.set(
+        key,
+        new Set([...(said.get(key) ?? [model.lines.said(model.lines.of(place.file, place.line))]), ...texts]),
+      );
+    }
+    for (const [key, texts] of said) this.source.describe(key, [...texts].filter(Boolean).join("\n"));
+    return new Set(said.keys());
   }
 
   /** The columns that there are. */

@@ -35,7 +35,15 @@ function graphvizOf(source: string): Graphviz {
 /** A box of more equations is not selected as a whole. */
 const MANY_ROWS = 2000;
 
-const NOTHING: Marks = { lit: new Map(), hits: new Map(), at: -1, hover: -1, hoverEdge: -1, focus: null };
+const NOTHING: Marks = {
+  lit: new Map(),
+  hits: new Map(),
+  exchanges: new Set(),
+  at: -1,
+  hover: -1,
+  hoverEdge: -1,
+  focus: null,
+};
 
 export class GraphPane {
   readonly element: HTMLElement;
@@ -145,6 +153,7 @@ export class GraphPane {
   update(change: Change): void {
     if (change === "side") markSide(this.element, this.state, this.side);
     if (change === "selection") this.onSelection();
+    if (change === "exchanges") this.light();
   }
 
   /** Selects the next equation, or the previous, in the order of the program. */
@@ -192,6 +201,11 @@ export class GraphPane {
 
   get view(): View {
     return this.camera.view;
+  }
+
+  /** What is said of the equations for which devices exchange values. */
+  get exchanges(): ReadonlyMap<number, readonly string[]> {
+    return this.state.exchanges;
   }
 
   private get scene(): Scene | null {
@@ -390,7 +404,8 @@ export class GraphPane {
     if (!this.scene) return;
     const isOpen = (node: number) => this.open.has(node);
     const lit = litBoxes(this.tree, this.scene, this.state.selection, this.current, isOpen);
-    this.marks = { ...this.marks, lit, at: this.box(this.current) };
+    const exchanging = [...this.exchanges.keys()].map((row) => boxOfRow(this.tree, this.scene!, row, isOpen));
+    this.marks = { ...this.marks, lit, exchanges: new Set(exchanging), at: this.box(this.current) };
     this.request();
   }
 

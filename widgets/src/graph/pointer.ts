@@ -17,6 +17,7 @@ export interface Pointed {
   readonly tree: Tree;
   readonly camera: Camera;
   readonly colours: Colours;
+  readonly exchanges: ReadonlyMap<number, readonly string[]>;
   readonly drawing: Drawing | null;
   /** Takes the keys. */
   focus(): void;
@@ -118,7 +119,7 @@ export class Pointer {
   }
 
   private onHover(event: PointerEvent): void {
-    const { drawing, camera, tree, colours } = this.graph;
+    const { drawing, camera, tree, colours, exchanges } = this.graph;
     if (event.buttons !== 0 || drawing === null) return;
     const [x, y] = this.world(event);
     const { scene } = drawing;
@@ -135,7 +136,7 @@ export class Pointer {
       if (this.graph.drawing !== drawing) return null;
       if (stubs.length > 0) return stubsTip(tree, stubs);
       if (edge >= 0) return edgeTip(tree, scene, edge);
-      return box > 0 ? boxTip(tree, scene, box, colours) : null;
+      return box > 0 ? boxTip(tree, scene, box, colours, exchanges) : null;
     };
     const [clientX, clientY] = [event.clientX, event.clientY];
     this.resting = setTimeout(() => this.say(make(), clientX, clientY), REST);

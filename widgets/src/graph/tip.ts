@@ -10,7 +10,13 @@ import type { Stub } from "./layout/stubs";
 
 const MANY = 8;
 
-export function boxTip(tree: Tree, scene: Scene, box: number, colours: Colours): HTMLElement {
+export function boxTip(
+  tree: Tree,
+  scene: Scene,
+  box: number,
+  colours: Colours,
+  exchanges: ReadonlyMap<number, readonly string[]>,
+): HTMLElement {
   const { model } = tree;
   const node = scene.node[box]!;
   if (scene.variable[box]! >= 0)
@@ -25,6 +31,7 @@ export function boxTip(tree: Tree, scene: Scene, box: number, colours: Colours):
       h("strong", {}, tree.name(node)),
       h("div", {}, plural(tree.count[node]!, "equation"), h("span", { class: "jv-dim" }, `  ${cost}`)),
       ...differ,
+      ...exchanged(tree.rows(node), exchanges),
     );
   }
   const params = model.params(row);
@@ -53,7 +60,18 @@ export function boxTip(tree: Tree, scene: Scene, box: number, colours: Colours):
         .join(" · "),
     ),
     model.scope(row) !== "" && h("div", { class: "jv-dim" }, model.scope(row)),
+    ...exchanged([row], exchanges),
   );
+}
+
+/** What devices exchange for some equations. */
+function exchanged(
+  rows: readonly number[],
+  exchanges: ReadonlyMap<number, readonly string[]>,
+): HTMLElement[] {
+  const said = [...new Set(rows.flatMap((row) => exchanges.get(row) ?? []))];
+  const more = said.length > MANY ? [`and ${said.length - MANY} more`] : [];
+  return [...said.slice(0, MANY).map((text) => `⇄ ${text}`), ...more].map((text) => h("div", {}, text));
 }
 
 const known = new WeakMap<Tree, Map<number, HTMLElement[]>>();

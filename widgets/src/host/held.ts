@@ -21,9 +21,13 @@ export async function isGone(model: WidgetModel): Promise<boolean> {
   }
 }
 
-/** What interrupts the kernel, where the host lets a page do that. */
-export function interruptOf({ widget_manager }: WidgetModel): (() => Promise<void>) | null {
+/** What interrupts the kernel, or runs the code that stops what it does beside the user's cells; null where the host lets no page do that. */
+export function interruptOf({ widget_manager }: WidgetModel, code = ""): (() => Promise<unknown>) | null {
   const kernel = widget_manager?.kernel;
+  if (code !== "")
+    return typeof kernel?.requestExecute === "function"
+      ? () => kernel.requestExecute!({ code, silent: true, store_history: false }).done
+      : null;
   return typeof kernel?.interrupt === "function" ? () => kernel.interrupt!() : null;
 }
 

@@ -2,7 +2,11 @@
 
 interface Notebook {
   /** JupyterLab's has it; null where there is none any more. */
-  kernel?: { status?: string; interrupt?(): Promise<void> } | null;
+  kernel?: {
+    status?: string;
+    interrupt?(): Promise<void>;
+    requestExecute?(what: object): { done: Promise<unknown> };
+  } | null;
   get_model?(id: string): Promise<Pick<WidgetModel, "get" | "comm_live"> | undefined>;
 }
 

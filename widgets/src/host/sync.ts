@@ -91,8 +91,18 @@ export function switchesOf(model: WidgetModel): SwitchSource {
   };
 }
 
-export const compiledOf = (model: WidgetModel): Work =>
-  workOf(model, "compile", ["compiled"], { isPython: false });
+/** The compiled program: of all, or of one block in the place of all that are the same; and what is there before XLA is done. */
+export interface Compilation {
+  whole: Work;
+  block: Work;
+  lowered(): string;
+}
+
+export const compiledOf = (model: WidgetModel): Compilation => ({
+  whole: workOf(model, "compile", ["compiled"]),
+  block: workOf(model, "compile one", ["compiled"]),
+  lowered: () => String(model.get("lowered") ?? ""),
+});
 
 /** Keeps the selected equation, as `stage:number`, the stages in each pane, and the filter the same on both sides. */
 export function syncState(model: WidgetModel, state: State): () => void {

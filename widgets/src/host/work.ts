@@ -27,7 +27,7 @@ export interface Work {
   /** Calls back when it is there, and when it is known how far it is. */
   listen(callback: () => void): () => void;
   readonly progress: Progress;
-  /** Whether the kernel can be interrupted at it from here; a page cannot in every host, and XLA cannot be interrupted by anybody. */
+  /** Whether the kernel can be interrupted at it from here, which not every host lets a page do. */
   readonly canStop: boolean;
   /** Stops the work, or else the waiting for it. */
   cancel(): void;
@@ -55,19 +55,20 @@ export const NO_WORK: Work = {
  * Work that is asked for by a message of one word, or by what has more to say.
  *
  * @param traits what is made of it is found in the first; it is there, or is known to have failed, when one of them is set.
- * @param isPython whether an interrupt reaches it.
  * @param content what is sent in place of the word, which is what the kernel calls the work then.
  */
 export function workOf(
   model: WidgetModel,
   message: string,
   traits: readonly [string, ...string[]],
-  { patience = PATIENCE, isPython = true, content = (): unknown => message } = {},
+  { patience = PATIENCE, content = (): unknown => message } = {},
 ): Work {
   const callbacks = new Set<() => void>();
   let progress = NONE;
   /** Whether the kernel has said that it is at it, and not that it is over. */
   let isBegun = false;
+  /** The code that stops it, where an interrupt does not. */
+  let stop = "";
   let clock: ReturnType<typeof setInterval> | undefined;
 
   const tell = (next: Progress) => {
@@ -104,11 +105,11 @@ export function workOf(
     }
     isBegun = true;
     const { what = "", done = 0, total = 0 } = said;
+    stop = said.stop ?? "";
     const isWaited = progress.state !== "left" && progress.state !== "stopping";
     tell({ ...progress, state: isWaited ? "working" : progress.state, what, done, total });
     if (clock === undefined) watch();
   };
-  const interrupt = () => (isPython ? interruptOf(model) : null);
   return {
     read() {
       const made = model.get(traits[0]);
@@ -118,7 +119,7 @@ export function workOf(
       return progress;
     },
     get canStop() {
-      return progress.state === "working" && interrupt() !== null;
+      return progress.state === "working" && interruptOf(model, stop) !== null;
     },
     ask() {
       if (isBegun) {
@@ -151,9 +152,9 @@ export function workOf(
     },
     cancel() {
       // Only what the kernel is known to be at: it might else be a cell that is interrupted.
-      const stop = progress.state === "working" ? interrupt() : null;
-      tell({ ...progress, state: stop ? "stopping" : "left" });
-      stop?.().catch(() => {
+      const interrupt = progress.state === "working" ? interruptOf(model, stop) : null;
+      tell({ ...progress, state: interrupt ? "stopping" : "left" });
+      interrupt?.().catch(() => {
         if (progress.state === "stopping") tell({ ...progress, state: "left" });
       });
     },

@@ -101,7 +101,9 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
         return () => new GraphPane(state, stages, side, root, loadDot);
       };
       const compiled = async () => {
-        const { CompiledPane } = await loadPart<typeof import("../host/parts/compiled")>(widget, "compiled");
+        const part = loadPart<typeof import("../host/parts/compiled")>(widget, "compiled");
+        const { CompiledPane, sheet } = await part;
+        addSheet(root, sheet);
         return () => new CompiledPane(state, compilation, side, root, textView);
       };
       const pane = isGraph
@@ -173,7 +175,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   if (state.compared) state.showLower("changes");
   // What is said of the one is heard while no pane shows it, too.
   const unwait = [
-    compilation.listen(() => {}),
+    compilation.whole.listen(() => {}),
+    compilation.block.listen(() => {}),
     state.rest.listen(() => rail.update("whole")),
     state.check.listen(() => rail.update("whole")),
     state.advice.listen(() => {

@@ -1,14 +1,15 @@
 /** The pane of the stage `compiled`: StableHLO and optimised HLO, each line linked to the equations that it was made from. */
 
 import type { Look, Text, TextView } from "../code/editor";
+import type { Compilation } from "../host/sync";
 import type { Work } from "../host/work";
 import { Waiting } from "../main/waiting";
 import { type Change, type Lit, litAs, type Side, type State } from "../state/state";
 import { button, h, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
-import type { Compiled } from "../wire/explorer.generated";
-import { CompiledPeakView } from "./compiledpeak";
-import { Linked, partsOf } from "./compiledtext";
+import type { Compiled, CompiledText, Lowered } from "../wire/explorer.generated";
+import { CompiledPeakView, exchangesOf } from "./compiledpeak";
+import { Linked, partsOf, rowsOfStages } from "./compiledtext";
 import { closeButton, markSide, message } from "./head";
 import type { Listing } from "./pane";
 import { marked } from "./residuals";
@@ -34,7 +35,11 @@ const GONE =
   "Its result is a constant or another equation's, or nothing reads it; or XLA left no metadata on what it became.";
 
 const COMPILING =
-  "Compiling forward and backward as one program… The kernel does that once; XLA cannot be interrupted.";
+  "Compiling forward and backward as one program… That is done once. XLA itself cannot be interrupted: who stops it has the kernel back, and XLA goes on beside it.";
+const COMPILING_BLOCK = "Compiling forward and backward with one block alone…";
+
+/** What is to be made still, or may be. */
+const UNDER_WAY = ["asked", "late", "working", "stopping", "left"];
 
 /** Places of the user's source that are written behind a line. */
 const MOST_PLACES = 2;
@@ -58,8 +63,12 @@ export class CompiledPane {
     "data-testid": "no-instruction",
   });
   private readonly stop: () => void;
-  private waiting: Waiting | null = null;
+  private waiting: { of: Work; shown: Waiting; about: string } | null = null;
+  /** What is on the screen, as it came. */
+  private filled = "";
   private compiled: Compiled | null = null;
+  /** The equations for which the collectives are, each row of the table by itself. */
+  private exchanging: readonly (readonly number[])[] = [];
   private which: Which = "hlo";
   private text: Text | null = null;
   private memory: CompiledPeakView | null = null;
@@ -69,7 +78,7 @@ export class CompiledPane {
 
   constructor(
     private readonly state: State,
-    private readonly source: Work,
+    private readonly source: Compilation,
     private readonly side: Side,
     private readonly root: HTMLElement,
     /** Of the main module, which has the editor. */
@@ -89,13 +98,16 @@ export class CompiledPane {
       this.body,
       this.missing,
     );
-    this.stop = source.listen(() => this.fill());
+    const stops = [source.whole, source.block].map((work) => work.listen(() => this.fill()));
+    this.stop = () => {
+      for (const stop of stops) stop();
+    };
     this.fill();
     markSide(this.element, state, side);
   }
 
   destroy(): void {
-    this.waiting?.destroy();
+    this.waiting?.shown.destroy();
     this.stop();
     this.text?.view.destroy();
     this.memory?.destroy();
@@ -135,35 +147,106 @@ export class CompiledPane {
   }
 
   private fill(): void {
-    const text = this.source.read();
-    if (text === "") {
-      if (this.waiting === null) {
-        this.waiting = new Waiting(this.source, COMPILING, "compiling");
-        this.body.replaceChildren(this.waiting.element);
-        this.source.ask();
-      } else this.waiting.update();
+    const { whole, block } = this.source;
+    const text = whole.read();
+    const isUnderWay = (work: Work) => UNDER_WAY.includes(work.progress.state);
+    if (text === "" || isUnderWay(block) || isUnderWay(whole)) {
+      const isOfBlock = block.progress.state !== "none" && block.progress.since >= whole.progress.since;
+      this.wait(isOfBlock ? block : whole, isOfBlock ? COMPILING_BLOCK : COMPILING);
       return;
     }
-    this.waiting?.destroy();
+    if (this.waiting === null && text === this.filled) return;
+    this.waiting?.shown.destroy();
     this.waiting = null;
-    const answer = JSON.parse(text) as Compiled | { error: string };
+    this.filled = text;
+    const answer = JSON.parse(text) as Compiled | { error: string; block?: string };
     if (!("stablehlo" in answer)) {
-      this.body.replaceChildren(message("There is no compiled program", answer.error, "not-compiled"));
+      this.clear();
+      const said = message("There is no compiled program", answer.error, "not-compiled");
+      this.body.replaceChildren(said, ...this.offer(answer.block ?? ""));
       return;
     }
+    const { model } = this.state;
     this.compiled = answer;
+    this.exchanging = (answer.exchanges?.rows ?? []).map((row) => {
+      const rowOf = rowsOfStages(model, answer.stages);
+      return row[7].map((number) => rowOf[number]!);
+    });
+    if (answer.exchanges) this.state.exchange(exchangesOf(model, answer.exchanges, this.exchanging));
     this.fillWith(answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo");
+  }
+
+  /** What is being made, and how far it is; below it what JAX hands to XLA, once that is there. */
+  private wait(of: Work, what: string): void {
+    const isNew = this.waiting?.of !== of;
+    if (isNew) {
+      this.waiting?.shown.destroy();
+      this.waiting = { of, shown: new Waiting(of, what, "compiling"), about: "" };
+      if (of.progress.state === "none") of.ask();
+    }
+    const { waiting } = this;
+    if (waiting === null) return; // it was there at once
+    waiting.shown.update();
+    const given = this.source.lowered();
+    const about = `${given} ${of.progress.state === "working" && of.canStop} ${of.progress.state}`;
+    if (!isNew && about === waiting.about) return;
+    const isSame = !isNew && waiting.about.startsWith(given) && given !== "";
+    waiting.about = about;
+    const lowered = given === "" ? null : (JSON.parse(given) as Lowered);
+    const isOfBlock = of === this.source.block;
+    const isStopped = of.progress.state === "stopped";
+    const offered = isOfBlock && !isStopped ? [] : this.offer(lowered?.block ?? "", isOfBlock);
+    if (isSame) {
+      this.body.querySelector(".jv-compiled-block")?.remove();
+      waiting.shown.element.after(...offered);
+      return;
+    }
+    this.clear();
+    this.body.replaceChildren(waiting.shown.element, ...offered);
+    if (lowered === null) return;
+    this.which = "stablehlo";
+    const linked = this.showText("stablehlo", lowered.stablehlo, lowered.stages, offered);
+    this.body.prepend(waiting.shown.element);
+    this.about.textContent = `${lowered.backend} · ${NAMES.stablehlo}, ${plural(linked.lines.length, "line")}`;
+    this.about.title = ABOUT.stablehlo;
+  }
+
+  /** To have one block alone compiled, where blocks are the same; or all, where that was done. */
+  private offer(blocks: string, isBlock = false): HTMLElement[] {
+    const { whole, block } = this.source;
+    if (blocks === "" || (whole.progress.state === "working" && !whole.canStop)) return [];
+    const act = () => {
+      if (whole.progress.state === "working") whole.cancel();
+      (isBlock ? whole : block).ask();
+    };
+    const text = isBlock ? "Compile all of it" : "Compile one block alone";
+    const said = isBlock ? [] : [`There are ${blocks}.`];
+    return [
+      h(
+        "p",
+        { class: "jv-compiled-block" },
+        ...said.flatMap((each) => marked(each)),
+        button(text, act, { "data-testid": isBlock ? "compile-all" : "compile-block" }),
+      ),
+    ];
+  }
+
+  private clear(): void {
+    this.text?.view.destroy();
+    this.text = null;
+    this.linked = null;
+    this.memory?.destroy();
+    this.memory = null;
+    this.missing.hidden = true;
+    this.switches.replaceChildren();
+    this.about.textContent = "";
   }
 
   private fillWith(which: Which): void {
     const { compiled, state } = this;
     if (compiled === null) return;
     this.which = which;
-    this.text?.view.destroy();
-    this.text = null;
-    this.linked = null;
-    this.memory?.destroy();
-    this.memory = null;
+    this.clear();
     const names: Which[] = compiled.memory === null ? ["stablehlo", "hlo"] : ["memory", "stablehlo", "hlo"];
     this.switches.replaceChildren(
       ...names.map((name) =>
@@ -186,15 +269,14 @@ export class CompiledPane {
       this.about.textContent = compiled.backend;
       this.about.title = ABOUT.memory;
       this.missing.hidden = true;
-      this.memory = new CompiledPeakView(state, compiled.memory, compiled.exchanges);
-      this.body.replaceChildren(this.memory.element);
+      this.memory = new CompiledPeakView(state, compiled.memory, compiled.exchanges, this.exchanging);
+      this.body.replaceChildren(...this.offered(compiled), this.memory.element);
       return;
     }
     this.fillWithText(which === "stablehlo" ? "stablehlo" : "hlo", compiled);
   }
 
   private fillWithText(which: "hlo" | "stablehlo", compiled: Compiled): void {
-    const { state } = this;
     const text = compiled[which];
     const notes = compiled.notes.map((note) => h("p", { class: "jv-note" }, ...marked(note)));
     if (text === null) {
@@ -203,7 +285,31 @@ export class CompiledPane {
       this.body.replaceChildren(...notes, message("XLA did not compile it", compiled.error, "not-compiled"));
       return;
     }
-    const linked = new Linked(state.model, text, compiled.stages);
+    const linked = this.showText(which, text, compiled.stages, [...this.offered(compiled), ...notes]);
+    const { total, without } = linked.gone();
+    const gone = without > 0 && !compiled.isBlock ? ` · ${plural(without, "equation")} without a line` : "";
+    this.about.textContent = `${compiled.backend}${gone}`;
+    this.about.title = [
+      `${NAMES[which]}: ${ABOUT[which]}`,
+      `${plural(linked.lines.length + linked.cut, "line")}; ${formatCount(without)} of ${plural(total, "equation")} have none. ${GONE}`,
+    ].join("\n");
+    const entry = linked.lines.findIndex((line) => line.startsWith("ENTRY "));
+    if (!this.bringIntoSight() && entry >= 0) this.text?.scrollTo(entry, "start");
+  }
+
+  private offered({ block, isBlock }: Compiled): HTMLElement[] {
+    return isBlock ? this.offer(block, true) : [];
+  }
+
+  /** Shows a text below what is said of it. */
+  private showText(
+    which: "hlo" | "stablehlo",
+    text: CompiledText,
+    stages: readonly [string, number][],
+    above: readonly HTMLElement[],
+  ): Linked {
+    const { state } = this;
+    const linked = new Linked(state.model, text, stages);
     this.linked = linked;
     this.text = this.textView(this.root, {
       label: NAMES[which],
@@ -216,19 +322,11 @@ export class CompiledPane {
       },
       step: (by) => this.step(by),
     });
-    const { total, without } = linked.gone();
-    const gone = without > 0 ? ` · ${plural(without, "equation")} without a line` : "";
-    this.about.textContent = `${compiled.backend}${gone}`;
-    this.about.title = [
-      `${NAMES[which]}: ${ABOUT[which]}`,
-      `${plural(linked.lines.length + linked.cut, "line")}; ${formatCount(without)} of ${plural(total, "equation")} have none. ${GONE}`,
-    ].join("\n");
     const cut =
       linked.cut > 0 ? [message("", `${plural(linked.cut, "more line")} are not shown`, "cut")] : [];
-    this.body.replaceChildren(...notes, this.text.view.dom, ...cut);
+    this.body.replaceChildren(...above, this.text.view.dom, ...cut);
     this.light();
-    const entry = linked.lines.findIndex((line) => line.startsWith("ENTRY "));
-    if (!this.bringIntoSight() && entry >= 0) this.text.scrollTo(entry, "start");
+    return linked;
   }
 
   /** Lights the lines of what is selected, and says so where there are none. */

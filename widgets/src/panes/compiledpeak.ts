@@ -1,5 +1,6 @@
 /** The memory of the compiled program over its schedule, with the modelled one as a line, and what is alive at its peak. */
 
+import type { Model } from "../model/model";
 import { type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { h, onResize, svg } from "../ui/dom";
@@ -28,6 +29,8 @@ export class CompiledPeakView {
     private readonly state: State,
     private readonly peak: CompiledPeak,
     exchanges: CompiledExchanges | null,
+    /** The equations of each row of them. */
+    private readonly exchanging: readonly (readonly number[])[] = [],
   ) {
     const totals = totalsOfCompiled(peak);
     const { model } = state;
@@ -87,7 +90,7 @@ export class CompiledPeakView {
     const { held, more } = this.peak;
     const rows = held.map(([kind, drawn, what, type, nbytes, line, why]) =>
       this.row(
-        line,
+        this.rowsOf(line),
         h("td", { class: `jv-peak-kind jv-of-${drawn}` }, h("i"), kind),
         h("td", { class: "jv-col-nbytes" }, formatBytes(nbytes)),
         h("td", { class: "jv-col-name" }, h("code", {}, what)),
@@ -101,12 +104,13 @@ export class CompiledPeakView {
     return table(["kind", "bytes", "in memory at the peak", "type", "line", "why"], rows, rest);
   }
 
+  /** A row leads to its equations, or where those are not known to its line. */
   private exchanged({ rows }: CompiledExchanges): HTMLElement {
     return table(
       ["collective", "over", "sent", "times", "pass", "line", "why"],
-      rows.map(([kind, over, sent, times, stage, line, why]) =>
+      rows.map(([kind, over, sent, times, stage, line, why], i) =>
         this.row(
-          line,
+          this.exchanging[i]?.length ? this.exchanging[i] : this.rowsOf(line),
           ...[kind, over].map((text) => h("td", {}, text)),
           h("td", { class: "jv-col-nbytes" }, formatBytes(sent)),
           ...[times, stage, line].map((text) => h("td", {}, text)),
@@ -116,16 +120,15 @@ export class CompiledPeakView {
     );
   }
 
-  /** A row that leads to its line. */
-  private row(line: string, ...cells: HTMLElement[]): HTMLElement {
-    const own = this.rowsOf(line);
+  /** A row that leads to equations. */
+  private row(own: readonly number[], ...cells: HTMLElement[]): HTMLElement {
     const select = () => this.state.selectRows(own);
     const row = h(
       "tr",
       own.length > 0
         ? {
             tabindex: 0,
-            title: "Select what this line does",
+            title: "Select its equations",
             onclick: select,
             onkeydown: (event: KeyboardEvent) => event.key === "Enter" && select(),
           }
@@ -153,6 +156,22 @@ function table(heads: readonly string[], rows: HTMLElement[], rest = ""): HTMLEl
     h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, ...rows),
   );
+}
+
+/** The equations for which devices exchange values, and those that they came from, with what is said of them. */
+export function exchangesOf(
+  model: Model,
+  { rows }: CompiledExchanges,
+  exchanging: readonly (readonly number[])[],
+): Map<number, readonly string[]> {
+  const found = new Map<number, Set<string>>();
+  rows.forEach(([kind, over, sent, times, stage, , why], i) => {
+    const often = times === "1" ? "" : ` in ${times}`;
+    const text = `${kind} over ${over}, ${stage}: each device sends ${formatBytes(sent)}${often}; ${why}`;
+    for (const row of exchanging[i]!.flatMap((each) => model.alike(each)))
+      for (let r = row; r >= 0; r = model.origin(r)) found.set(r, (found.get(r) ?? new Set()).add(text));
+  });
+  return new Map([...found].map(([row, texts]) => [row, [...texts]]));
 }
 
 function totalsOfCompiled({ bytes, turn }: CompiledPeak): Totals {

@@ -4,6 +4,14 @@ import { push } from "../model/groups";
 import type { Model } from "../model/model";
 import type { CompiledText } from "../wire/explorer.generated";
 
+/** The rows of equations that are numbered over stages. */
+export function rowsOfStages(model: Model, stages: readonly [string, number][]): number[] {
+  return stages.flatMap(([key, n]) => {
+    const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
+    return Array.from({ length: n }, (_, i) => first + i);
+  });
+}
+
 /** One of the texts, with rows of the model in place of numbers. */
 export class Linked {
   readonly lines: readonly string[];
@@ -17,11 +25,7 @@ export class Linked {
     text: CompiledText,
     private readonly stages: readonly [string, number][],
   ) {
-    const rowOf: number[] = [];
-    for (const [key, n] of stages) {
-      const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
-      for (let i = 0; i < n; i++) rowOf.push(first + i);
-    }
+    const rowOf = rowsOfStages(model, stages);
     this.lines = text.text.split("\n");
     this.rows = text.links.map((numbers) => numbers.map((i) => rowOf[i]!));
     this.cut = text.cut;

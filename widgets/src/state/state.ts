@@ -90,6 +90,7 @@ export type Change =
   | "linking"
   | "filter"
   | "player"
+  | "exchanges"
   | "whole";
 
 export class State {
@@ -127,6 +128,8 @@ export class State {
   compared = false;
   /** What is typed above the residuals. */
   filter = "";
+  /** What is said of the equations for which devices exchange values, by row. */
+  exchanges: ReadonlyMap<number, readonly string[]>;
   private readonly listeners = new Set<(change: Change) => void>();
 
   constructor(
@@ -140,6 +143,7 @@ export class State {
     readonly check: Work = NO_WORK,
   ) {
     this.switches = new Switches(switches, () => this.tell("switches"));
+    this.exchanges = ownExchanges(model);
   }
 
   /** The number of what the stages compile to, after those of the programs. */
@@ -288,6 +292,12 @@ export class State {
   get checked(): CheckResult | null {
     const text = this.check.read();
     return this.model.view.check ?? (text === "" ? null : (JSON.parse(text) as CheckResult));
+  }
+
+  /** It is known for which equations the compiled program exchanges values. */
+  exchange(found: ReadonlyMap<number, readonly string[]>): void {
+    this.exchanges = new Map([...ownExchanges(this.model), ...found]);
+    this.tell("exchanges");
   }
 
   /** It is known what would lower the peak. */
@@ -484,6 +494,19 @@ export class State {
   private tell(change: Change): void {
     for (const listener of this.listeners) listener(change);
   }
+}
+
+/** The collectives that the function has itself. */
+function ownExchanges(model: Model): Map<number, readonly string[]> {
+  const found = new Map<number, readonly string[]>();
+  for (const [row, exchanges] of model.axes) {
+    const [v] = model.outputs(row);
+    if (exchanges && v !== undefined)
+      found.set(row, [
+        `${model.primitive(row)}, ${model.params(row)[0]}, ${model.sizeText(v)}: a collective that is written here, or its transpose`,
+      ]);
+  }
+  return found;
 }
 
 export type Lit = "" | "is-selected" | "is-ancestor" | "is-descendant" | "is-related";

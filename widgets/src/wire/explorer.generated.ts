@@ -1,11 +1,12 @@
 /** Written by `python tests/page/wire_types.py` from `jaxviz/features/explorer/messages.py`, which says more: not to be edited. */
 
-/** A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped. */
+/** A message of the kernel while it is at work: how much of what is done, 0 in all where that is not known; or that it was stopped. `stop` is code that stops it, where an interrupt does not, as it is done beside the user's cells. */
 export interface Progress {
   work: string;
   what?: string;
   done?: number;
   total?: number;
+  stop?: string;
   stopped?: boolean;
 }
 
@@ -134,8 +135,8 @@ export interface CompiledPeak {
   more: [number, number];
 }
 
-/** A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the line, and why it is there. */
-export type CompiledExchange = [kind: string, over: string, sent: number, times: string, stage: string, line: string, why: string];
+/** A collective of a compiled program: its kind, the axes that it goes over, the bytes that a device sends, how often it is done, the pass, the line, why it is there, and the equations that it is for, numbered over the stages. */
+export type CompiledExchange = [kind: string, over: string, sent: number, times: string, stage: string, line: string, why: string, equations: number[]];
 
 /** What devices exchange in a compiled program. */
 export interface CompiledExchanges {
@@ -143,15 +144,26 @@ export interface CompiledExchanges {
   rows: CompiledExchange[];
 }
 
-/** What a gradient compiles to; the stages with how many equations each has. `memory` is None where nothing says what it is, and `exchanges` on one device. */
+/** What a gradient is lowered to, which is there before XLA has compiled it; the stages with how many equations each has. `block` says of which blocks one can be compiled alone, in the place of all of them; '' where there are none. */
+export interface Lowered {
+  function: string;
+  stages: [string, number][];
+  backend: string;
+  stablehlo: CompiledText;
+  block: string;
+}
+
+/** What a gradient compiles to. `memory` is None where nothing says what it is, and `exchanges` on one device; `isBlock` says whether it is compiled with one block alone, in the place of all that are the same. */
 export interface Compiled {
   function: string;
   stages: [string, number][];
   backend: string;
   stablehlo: CompiledText;
+  block: string;
   hlo: CompiledText | null;
   memory: CompiledPeak | null;
   exchanges: CompiledExchanges | null;
   notes: string[];
   error: string;
+  isBlock: boolean;
 }

@@ -17,6 +17,8 @@ export interface Marks {
   lit: ReadonlyMap<number, Lit>;
   /** Boxes that hold what was searched for, and how many. */
   hits: ReadonlyMap<number, number>;
+  /** Boxes for which devices exchange values. */
+  exchanges: ReadonlySet<number>;
   /** The box that keys act on, and the one under the pointer; or -1. */
   at: number;
   hover: number;
@@ -311,7 +313,8 @@ class Frame {
     const letter = tree.row[node]! >= 0 ? (ROLE_LETTERS[role] ?? "") : "";
     const hits = marks.hits.get(b) ?? 0;
     const text = count || arrow || letter;
-    if (text === "" && hits < 2) return;
+    const exchanges = marks.exchanges.has(b);
+    if (text === "" && hits < 2 && !exchanges) return;
     ctx.textAlign = "right";
     this.write("700 ", 10.5);
     const own = role === "zero" || role === "dummy" ? palette.dim : (palette.roles[role] ?? palette.dim);
@@ -320,6 +323,9 @@ class Frame {
     if (hits > 1 && tree.canOpen(node)) {
       ctx.fillStyle = lit || byRole ? palette.hit : ink;
       ctx.fillText(`${hits} hits`, right, y + 24.5 * scale);
+    } else if (exchanges) {
+      ctx.fillStyle = lit || !byRole ? ink : palette.axis;
+      ctx.fillText("⇄", right, y + 24.5 * scale);
     }
   }
 

@@ -12,6 +12,7 @@ export interface Palette {
   descendant: string;
   related: string;
   hit: string;
+  axis: string;
   roles: Record<string, string>;
   mono: string;
   sans: string;
@@ -41,6 +42,7 @@ export function readPalette(element: HTMLElement): Palette {
     descendant: read("descendant"),
     related: read("related"),
     hit: read("residual"),
+    axis: read("axis"),
     roles: { ...roles, recomputation: roles["residual"]!, zero: roles["primal"]!, dummy: roles["primal"]! },
     mono: getComputedStyle(element).getPropertyValue("--jv-mono") || "monospace",
     sans: getComputedStyle(element).fontFamily || "sans-serif",

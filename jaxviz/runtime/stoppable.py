@@ -1,0 +1,131 @@
+"""Compiling so that it can be stopped, and once for each program and flags.
+
+XLA itself cannot be interrupted. It compiles in a thread of its own; an interrupt ends the waiting, XLA finishes, and what it made is there when it is
+asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, Generic, TypeVar
+
+import jax
+
+from jaxviz.ir import compat
+from jaxviz.ir.sharing import on_clearing
+from jaxviz.progress import counting
+
+T = TypeVar("T")
+
+_KEPT = 8
+"""How many compiled programs are kept."""
+_GLANCE = 0.05
+"""Seconds between two looks at whether the user wants to stop."""
+
+
+class _Work(Generic[T]):
+    """Work in a thread, which begins when it is first waited for, and what comes of it."""
+
+    def __init__(self, work: Callable[[], T]):
+        self.made: list[T] = []
+        self.raised: BaseException | None = None
+        self._work: Callable[[], T] | None = work
+        self._thread = threading.Thread(target=self._run, name="jaxviz compiling", daemon=True)
+
+    def _run(self) -> None:
+        assert self._work is not None
+        try:
+            self.made.append(self._work())
+        except BaseException as error:
+            self.raised = error
+        finally:
+            self._work = None  # and what it was made from, which may be large
+
+    def wait(self) -> None:
+        if self._thread.ident is None:
+            with contextlib.suppress(RuntimeError):  # an interrupt came as it began
+                self._thread.start()
+        while self._thread.is_alive():
+            self._thread.join(_GLANCE)
+
+    @property
+    def result(self) -> T:
+        """What came of it, once it has been waited for.
+
+        Raises:
+          what the work raised.
+        """
+        if self.raised is not None:
+            raise self.raised
+        return self.made[0]
+
+
+_kept: OrderedDict[str, _Work[Any]] = OrderedDict()
+_alone: list[_Work[Any]] = []
+"""What is measured, of which one is at work at a time."""
+
+
+def forget_compiled() -> None:
+    """Forgets what was compiled."""
+    _kept.clear()
+
+
+on_clearing(forget_compiled)
+
+
+def compiled_once(lowered: Any, how: str, work: Callable[[], T]) -> T:
+    """What comes of compiling a lowered program: as it was made before, by the same flags, or by compiling it now.
+
+    Args:
+      lowered: what `jax.jit(f).lower(...)` gave.
+      how: it is compiled, where there are several ways.
+      work: compiles it; it runs in another thread.
+
+    Raises:
+      KeyboardInterrupt: the user stops it. Asked for again, what XLA is at is waited for, and nothing is begun anew.
+      the errors of compiling.
+    """
+    key = key_of(lowered, how)
+    of: _Work[T] | None = _kept.get(key)
+    if of is None:
+        of = _kept[key] = _Work(work)
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    with counting("compiling"):
+        of.wait()
+    if of.raised is not None:
+        _kept.pop(key, None)
+    return of.result
+
+
+def compiled_alone(work: Callable[[], T]) -> T:
+    """What comes of work that is measured: it begins when what was stopped before is done.
+
+    Raises:
+      KeyboardInterrupt: the user stops it.
+      what the work raises.
+    """
+    while _alone:
+        _alone[-1].wait()
+        _alone.pop()
+    of = _Work(work)
+    _alone.append(of)
+    of.wait()
+    _alone.remove(of)
+    return of.result
+
+
+def key_of(lowered: Any, how: str = "") -> str:
+    """The same for programs that compile to the same: by what JAX tells XLA, and by flags."""
+    flags = os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")
+    backend = jax.default_backend(), jax.devices()[0].device_kind, version("jaxlib")
+    settings = repr(sorted((k, v) for k, v in jax.config.values.items() if "compil" in k or "shardy" in k))
+    told = "\n".join([compat.told_of(lowered), how, *flags, *backend, settings])
+    return hashlib.sha256(told.encode()).hexdigest()
