@@ -30,8 +30,10 @@ export class Lines {
   constructor(model: Model, stages: readonly number[], fullParams: boolean) {
     this.all = listing(model, stages, fullParams);
     this.all.forEach((line, i) => {
-      if (line.kind === "equation") this.ofRow.set(line.row, i);
-      for (const { variable, isBinder } of line.tokens) if (isBinder) this.bindings.set(variable!, i);
+      if (line.kind === "equation") {
+        this.ofRow.set(line.row, i);
+        for (const variable of model.outputs(line.row)) if (variable >= 0) this.bindings.set(variable, i);
+      } else for (const { variable, isBinder } of line.tokens) if (isBinder) this.bindings.set(variable!, i);
     });
     this.hidden = new Uint8Array(this.all.length);
   }

@@ -33,12 +33,16 @@ const LONG_PARAMS = 28;
 export class LineText {
   readonly tokens: Token[] = [];
 
-  constructor(public text = "") {}
+  /** @param isPlain whether the text alone is asked for, without its parts. */
+  constructor(
+    public text = "",
+    private readonly isPlain = false,
+  ) {}
 
   add(text: string, kind?: TokenKind, more: Partial<Token> = {}): void {
     const from = this.text.length;
     this.text += text.replace(/[\n\r\u2028\u2029]/g, " ");
-    if (kind) this.tokens.push({ from, to: this.text.length, kind, ...more });
+    if (kind && !this.isPlain) this.tokens.push({ from, to: this.text.length, kind, ...more });
   }
 
   /** Params in brackets: whole, or as many as fit. The first is always there where it says along which axes. */

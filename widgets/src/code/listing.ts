@@ -11,7 +11,8 @@ export type LineKind = "heading" | "binders" | "equation" | "label" | "results" 
 export interface Line {
   kind: LineKind;
   text: string;
-  tokens: Token[];
+  /** Of an equation they are made anew each time: of many thousands those in sight are looked at. */
+  readonly tokens: readonly Token[];
   /** The equation that it shows or is part of, or -1. */
   row: number;
   /** The program that it is part of, or -1. */
@@ -33,8 +34,23 @@ export function donationText({ result, reason }: Donation): string {
   return result < 0 ? `donated, but ${reason}` : `donated: result ${result} takes over its memory`;
 }
 
+/** Listings that are kept of a model: who looks at a question after the other comes back to stages. */
+const KEPT = 4;
+const listings = new WeakMap<Model, Map<string, readonly Line[]>>();
+
 /** The lines of some stages, one below the other; more than one are given headings. */
-export function listing(model: Model, stages: readonly number[], fullParams = false): Line[] {
+export function listing(model: Model, stages: readonly number[], fullParams = false): readonly Line[] {
+  const made = listings.get(model) ?? new Map<string, readonly Line[]>();
+  listings.set(model, made);
+  const key = `${stages.join()} ${fullParams}`;
+  const lines = made.get(key) ?? written(model, stages, fullParams);
+  made.delete(key);
+  made.set(key, lines);
+  if (made.size > KEPT) made.delete(made.keys().next().value!);
+  return lines;
+}
+
+function written(model: Model, stages: readonly number[], fullParams: boolean): Line[] {
   const lines: Line[] = [];
   for (const stage of stages) {
     const { programs, equations, label, title } = model.view.stages[stage]!;
@@ -177,7 +193,8 @@ class Writer {
 
   private equation(row: number, depth: number): void {
     const { model } = this;
-    const head = this.head(row, depth);
+    const head = new EquationLine(this, this.part(row, depth, true).text, row, depth, model.program(row));
+    this.lines.push(head);
     const nested = model.nested(row);
     const box = this.tree?.ofRow[row] ?? -1;
     for (const [i, p] of nested.entries()) {
@@ -193,8 +210,12 @@ class Writer {
 
   /** The equation by itself, without the programs that it holds. */
   head(row: number, depth: number): Line {
+    return this.part(row, depth).end();
+  }
+
+  part(row: number, depth: number, isPlain = false): Part {
     const { model } = this;
-    const line = this.start("equation", row, depth, model.program(row));
+    const line = new Part(model, this.lines, "equation", row, depth, model.program(row), isPlain);
     model.outputs(row).forEach((v, i) => {
       if (i > 0) line.add(" ");
       line.typed(v);
@@ -207,11 +228,28 @@ class Writer {
       line.add(" ");
       line.atom(a);
     }
-    return line.end();
+    return line;
   }
 
   private start(kind: LineKind, row: number, depth: number, program = -1): Part {
     return new Part(this.model, this.lines, kind, row, depth, program);
+  }
+}
+
+class EquationLine implements Line {
+  readonly kind = "equation";
+  foldTo = -1;
+
+  constructor(
+    private readonly writer: Writer,
+    readonly text: string,
+    readonly row: number,
+    readonly depth: number,
+    readonly program: number,
+  ) {}
+
+  get tokens(): readonly Token[] {
+    return this.writer.part(this.row, this.depth).tokens;
   }
 }
 
@@ -223,8 +261,9 @@ class Part extends LineText {
     private readonly row: number,
     private readonly depth: number,
     private readonly program: number,
+    isPlain = false,
   ) {
-    super("  ".repeat(depth));
+    super("  ".repeat(depth), isPlain);
   }
 
   atom(a: number): void {

@@ -79,6 +79,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const between = splitter(codes, "column", "--jv-right");
   const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
   const showCodes = () => {
+    // What is hidden is made when it is seen.
+    if (["overview", "lines", "diff"].includes(state.view)) return;
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
       const { stages } = shown;
@@ -195,7 +197,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     root.classList.toggle("is-slim", width > 0 && width < SLIM);
   });
   const unsubscribe = state.subscribe((change) => {
-    if (change === "view") showView();
+    if (change === "view") {
+      showView();
+      showCodes();
+    }
     if (change === "whole" || change === "view") askRest();
     if (change === "shown" || change === "params") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
