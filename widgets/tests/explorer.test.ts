@@ -1095,12 +1095,15 @@ test("the comparison with JAX comes when all else is there, and is said in the h
   model.set("check", JSON.stringify({ status: "agrees", summary: "as in JAX: 4 of 4", differences: [] }));
   expect(find("badge")[0]!.textContent).toContain("as in JAX: 4 of 4");
 });
-test("the switches of a larger function are asked for once it is shown, before what takes longer", async () => {
-  const stages = json.stages.map((stage, i) => (i === 0 ? { ...stage, equations: [0, 501] } : stage));
-  const { model } = show({ payload: withHeader({ stages, check: null }) });
+
+test("after the overview of a larger function come its switches, before what takes longer", async () => {
+  const stages = json.stages.map((stage, i) =>
+    i === 0 ? { ...stage, key: "forward", equations: [0, 501] } : stage,
+  );
+  const { model } = show({ payload: withHeader({ stages, check: null }), overview: true });
   expect(model.sent).not.toContain("what if");
   await new Promise((done) => setTimeout(done, 350));
-  expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if", "check"]);
+  expect(model.sent.filter((m) => typeof m === "string")).toEqual(["what if", "check", "advice"]);
 });
 
 test("the switches of a function that is too large for that are asked for when there is advice, so that they are saved", async () => {

@@ -245,12 +245,12 @@ function askLater(widget: WidgetModel, state: State): void {
   const [first, end] = state.model.view.stages[0]?.equations ?? [0, 0];
   const { advice, check, switches, model } = state;
   if (!model.view.is_whole || widget.comm_live === false || !widget.send) return;
-  const isSmall = end - first <= ADVISED;
+  const isAdvised = end - first <= ADVISED && state.view === "overview";
   const ask = (work: Work) => work.read() === "" && work.progress.state === "none" && work.ask();
   setTimeout(() => {
-    if (isSmall && switches.table === null && !switches.isUnderWay) switches.ask();
+    if (isAdvised && switches.table === null && !switches.isUnderWay) switches.ask();
     if (state.checked === null) ask(check);
-    if (isSmall && state.view === "overview") ask(advice);
+    if (isAdvised) ask(advice);
   }, 300);
 }
 
