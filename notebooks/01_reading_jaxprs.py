@@ -357,4 +357,4 @@ assert str(jaxviz.trace(loss)(params, x, target).jaxpr) == str(jax.make_jaxpr(lo
 #
 # `%load_ext jaxviz` and then `%jaxpr loss(params, x, target)` show it for a function of yours.
 #
-# Next: what JAX makes of a jaxpr for a derivative, in [2 · JVP and linearize](02_jvp_and_linearize.ipynb).
+# Next: what a tracer cannot do, in [2 · sharp bits](02_sharp_bits.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 10 · The loss is fine, the gradient is NaN: where was it born?
+# # 16 · The loss is fine, the gradient is NaN: where was it born?
 #
 # A training run stops learning. No loss was ever NaN, and the parameters are. This notebook finds the operation that made the first NaN, the
 # iteration of the loop and the example that it was made from, mends it, and shows the usual ways in which a good value has a bad derivative.
 #
 # It takes 25 minutes. You should know that a backward pass computes cotangents from what the forward pass kept:
-# [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+# [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The run
 #
@@ -565,4 +565,4 @@ assert alarm is None
 #
 # `%nan loss(params, batch)` finds one in a program of yours.
 #
-# Next: write the engine yourself, in [11 · your own tracer](11_own_tracer.ipynb).
+# Next: write the engine yourself, in [17 · your own tracer](17_own_tracer.ipynb).

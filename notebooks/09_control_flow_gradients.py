@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 6 · My solver takes 8 steps; why does its gradient cost 512?
+# # 9 · My solver takes 8 steps; why does its gradient cost 512?
 #
 # An adaptive solver stops when it is done. JAX can differentiate a loop backward only if it knows how long the loop can get, so the loop
 # is given a bound: at most 512 steps. The solver still takes 8 steps and is as fast as before. Its gradient is not.
 #
 # This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what its gradient pays for, and stops paying.
-# It takes 25 minutes. You should know what a residual is: [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+# It takes 25 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The solver
 #
@@ -572,4 +572,4 @@ assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 #
 # `jaxviz.lint(loss, params, x)` finds such conds in a program of yours, with their bytes.
 #
-# Next: a loop that needs no gradient of its own, since you know a better one, in [7 · custom rules](07_custom_rules.ipynb).
+# Next: a loop that needs no gradient of its own, since you know a better one, in [10 · custom rules](10_custom_rules.ipynb).

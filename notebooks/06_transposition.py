@@ -11,14 +11,14 @@
 # ---
 
 # %% [markdown]
-# # 4 · How do I get the gradient of a blur without deriving it?
+# # 6 · How do I get the gradient of a blur without deriving it?
 #
 # A camera moved while its shutter was open. What the photo shows is known as a program: the mean of shifted scenes. To find the scene, one
 # minimises the misfit between the photo and what the program makes of a guess, and for that one needs a gradient. Of a linear program `A`
 # the gradient is made with its *transpose*, `Aᵀ`. Nobody has to derive that: JAX turns the program of `A` round.
 #
 # This notebook shows how, and ends with a sharp picture. It takes 20 minutes. You should know what a linear program is:
-# [2 · JVP and linearize](02_jvp_and_linearize.ipynb).
+# [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 #
 # ## The program
 
@@ -431,7 +431,7 @@ print("as Aᵀ(A x - photo):", bool(jnp.allclose(by_grad, camera_t(camera(x) - p
 
 # %% [markdown]
 # A program that is not linear cannot be transposed, but its *linear program* can: linearize
-# ([2 · JVP and linearize](02_jvp_and_linearize.ipynb)), and transpose that. So reverse mode is two transformations, one after the other. Film is an example: it does not get brighter than white.
+# ([3 · JVP and linearize](03_jvp_and_linearize.ipynb)), and transpose that. So reverse mode is two transformations, one after the other. Film is an example: it does not get brighter than white.
 
 
 # %%
@@ -493,4 +493,4 @@ assert all(r.kind in ("constant", "literal") for r in jaxviz.residuals(camera, s
 # - The transpose is not the inverse. `⟨A x, y⟩ = ⟨x, Aᵀ y⟩` is the check, and `linear_transpose` makes none of its own.
 # - `jax.grad` is two transformations: linearize, and transpose what is linear.
 #
-# Next: [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb), for what is not linear and does not fit in memory.
+# Next: [7 · checkpoints](07_checkpoints.ipynb), for what is not linear and does not fit in memory.
