@@ -17,7 +17,7 @@
 # minimises the misfit between the photo and what the program makes of a guess, and for that one needs a gradient. Of a linear program `A`
 # the gradient is made with its *transpose*, `Aᵀ`. Nobody has to derive that: JAX turns the program of `A` round.
 #
-# This notebook shows how, and ends with a sharp picture. It takes 20 minutes. You should know what a linear program is:
+# This notebook shows how, and ends with a sharp picture. It takes 25 minutes. You should know what a linear program is:
 # [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 #
 # ## The program
