@@ -205,21 +205,36 @@ for name, f in dictionary.items():
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: scattered
 gather = dictionary["x[ROWS]"]
-scattered = teach.predict(
-    "`x[ROWS]` reads the elements 0, 2 and 2 of `x`. Its transpose is given the cotangent [1, 10, 100]. What is element 2 of its result?",
-    truth=lambda: float(jax.linear_transpose(gather, example)(jnp.array([1.0, 10.0, 100.0]))[0][2]),
-    because="Element 2 was read twice, so it has its part in two results, and both cotangents come back to it: 10 + 100. The transpose of a gather "
-    "is a scatter that adds; one that overwrites would lose the 10. Element 1 was read by nobody: its cotangent is 0.",
+
+
+def _gather_t(ct):
+    return jax.linear_transpose(gather, example)(ct)[0]
+
+
+scattered = teach.rule(
+    "`x[ROWS]` reads the elements 0, 2 and 2 of `x`. Write its transpose: from three cotangents to three.",
+    teach.is_linear((jnp.ones(3),)),
+    teach.computes(_gather_t, (jnp.array([1.0, 0.0, 0.0]),), (jnp.array([1.0, 10.0, 100.0]),)),
     hints=(
-        "Which results did element 2 have its part in?",
-        "Write `x[ROWS]` as a matrix of zeros and ones, and take the last row of its transpose times [1, 10, 100].",
+        "Which results did element 2 have its part in? And element 1?",
+        "Write `x[ROWS]` as a matrix of zeros and ones, and multiply by its transpose. Or begin with zeros, and use `.at[ROWS]`.",
+        "What was read twice gets two parts of its cotangent, and they are added: `.add`, and not `.set`.",
     ),
+    wrong=(lambda ct: jnp.zeros(3).at[ROWS].set(ct), lambda ct: ct[ROWS], lambda ct: jnp.stack([ct[0], ct[1] * 0, ct[2]])),
 )
 scattered
 
+
+# %% tags=["answer"]
+def gather_t(ct):
+    return ...
+
+
+scattered.answer(gather_t)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-scattered.solution(110)
+scattered.solution(lambda ct: jnp.zeros(3).at[ROWS].add(ct))
 
 # %% [markdown]
 # The matrix of a gather has one 1 in each row. In its transpose, two 1s can stand in one row:

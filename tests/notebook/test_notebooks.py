@@ -156,6 +156,11 @@ def test_a_notebook_takes_about_as_long_as_it_says(path):
     assert minutes_of(notebook) <= 1.1 * said, f"{minutes_of(notebook):.0f} minutes, by its words, lines and exercises"
 
 
+@pytest.mark.parametrize("path", PATHS[1:], ids=lambda p: p.stem)
+def test_in_a_notebook_one_writes_code(path):
+    assert len(tagged(jupytext.read(path), "answer")) >= 2
+
+
 def links_of(text):
     """Pairs of a notebook and what the link to it says."""
     return [(name, label) for label, name in re.findall(r"\[([^\]]+)\]\(([^)]+)\.ipynb\)", text)]
