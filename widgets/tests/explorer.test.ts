@@ -472,9 +472,10 @@ test("the version before stands beside this one, and what is new is marked", () 
   expect(find("code-right").length).toBe(0);
 });
 
-test("the changes are told in figures", () => {
+test("the changes are told in figures", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
+  await vi.waitFor(() => expect(find("figure")).not.toEqual([]));
   const texts = (id: string) => find(id).map((row) => row.textContent);
   expect(texts("figure")).toEqual(["bytes kept, was 1.0 KiB2.0 KiB+100%"]);
   expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
@@ -508,9 +509,10 @@ test("two versions are a diff: the source, and the equations of a stage, line by
   expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(false);
 });
 
-test("what only one version has is gone through in that version", () => {
+test("what only one version has is gone through in that version", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
+  await vi.waitFor(() => expect(find("next-added-primal")).not.toEqual([]));
   const selected = () =>
     ["left", "right"].map(
       (side) => find(`code-${side}`)[0]?.querySelector<HTMLElement>(".is-selected")?.dataset["row"],

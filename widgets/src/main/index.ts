@@ -29,7 +29,6 @@ import { Matches } from "../model/changes";
 import { Model } from "../model/model";
 import { transformsOf } from "../model/player";
 import { CardsPane } from "../panes/cards";
-import { ChangesPane } from "../panes/changes";
 import { InspectorPane } from "../panes/inspector";
 import { lower } from "../panes/lower";
 import { MEANINGS } from "../panes/meanings";
@@ -68,7 +67,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const whatIf = guarded("what-if", () => new WhatIfPane(state));
   const changes = state.other && changesOf(widget);
   const diff = state.other && changes && diffOf(root, widget, state, state.other, changes);
-  const changed = changes && guarded("changes", () => new ChangesPane(state, changes));
+  const changed = changes && later("changes", changesOfVersions(widget, state, changes));
   const below = lower(state, residuals, whatIf, memory, changed);
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
@@ -284,6 +283,12 @@ function playerOf(root: HTMLElement, widget: WidgetModel, state: State): Pane & 
       }
     },
   };
+}
+
+/** What differs between two versions, of the part that has their diff. */
+async function changesOfVersions(widget: WidgetModel, state: State, changes: Changes): Promise<() => Pane> {
+  const { ChangesPane } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
+  return () => new ChangesPane(state, changes);
 }
 
 /** The diff of two versions, whose code is loaded when it is first shown. */

@@ -1,4 +1,5 @@
-/** Two versions as a diff. */
+/** Two versions: what differs, and the diff. */
 
+export { ChangesPane } from "../../panes/changes";
 export { DiffPane } from "../../panes/diff";
 export { default as sheet } from "../../styles/diff.css";
