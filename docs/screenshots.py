@@ -247,6 +247,7 @@ PANES: Mapping[str, Callable[[Page], Any]] = {
     "what-if": WHAT_IF,
     "memory": both(LARGEST, keys("m", "ArrowRight", "ArrowRight", "ArrowRight")),
     "lines": both(click("[data-testid=view-lines]"), click("[data-testid=source-line][aria-expanded]")),
+    "motion": both(click("[data-testid=view-motion]"), keys(*["ArrowDown"] * 12)),
     "graph": both(stages("3"), keys("g")),
     "graphs": both(LARGEST, click("[data-testid=as-graph-left]"), click("[data-testid=as-graph-right]")),
     "linearize": keys("l"),

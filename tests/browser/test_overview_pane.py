@@ -74,3 +74,31 @@ def test_what_is_kept_leads_to_its_equations_and_back(tab, shown):
         tab.page.keyboard.press(key)
     expect(page.get_by_test_id("code-left")).to_be_visible()
     expect(page.locator(".cm-line.is-selected").first).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"], indirect=True)
+def test_the_gradient_is_seen_in_motion(tab, shown):
+    _, path = shown
+    tab.page.set_viewport_size({"width": 1280, "height": 800})
+    tab.page.goto(path.as_uri())
+    page = tab.page.get_by_test_id("explorer")
+    page.get_by_test_id("view-motion").click()
+    shelf = page.get_by_test_id("shelf").filter(has_text="jax.nn.gelu(")
+    expect(shelf).to_contain_text("–")
+    while "jax.nn.gelu(" not in page.get_by_test_id("motion-said").inner_text():
+        tab.page.keyboard.press("ArrowDown")
+    expect(page.get_by_test_id("motion-said")).to_contain_text("It saves jax.nn.gelu(")
+    expect(shelf).to_contain_text("KiB")
+    expect(page.get_by_test_id("source").locator("mark.jv-aimed")).to_contain_text("jax.nn.gelu(")
+    count = page.get_by_test_id("motion-count").inner_text()
+    tab.page.keyboard.press("Space")
+    expect(page.get_by_test_id("motion-count")).not_to_have_text(count)
+    tab.page.keyboard.press("Space")
+    tab.page.wait_for_timeout(600)
+    tab.screenshot("motion")
+    assert violations(tab.page) == ""
+    tab.page.keyboard.press("End")
+    expect(shelf).not_to_contain_text("KiB")  # numbers of a few bytes are there to the end
+    expect(page.get_by_test_id("motion-now")).to_contain_text("backward pass")
+    shelf.click()
+    expect(page.get_by_test_id("code-left")).to_have_attribute("data-stage", "forward")

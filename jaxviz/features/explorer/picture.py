@@ -59,6 +59,9 @@ _KINDS = {
 }
 
 
+KIND_COLOURS = {kind: colour for kind, (_, colour) in _KINDS.items()}
+
+
 def overview_png(view: View) -> bytes:
     """The picture as a file. It has no background, and reads on a white page and on a black one.
 
@@ -105,7 +108,7 @@ class _Drawing:
         self.largest = [steps.start + int(self.total[steps].argmax()) for steps in self.columns]
         self.turn = self.x(self.edges[n_forward(view)])
         drawn = [b for b in boxes(view, self.measure) if b.depth < _DEPTHS and self.width(b) >= 2]
-        self.kept = _kept_rows(view)
+        self.kept = kept_rows(view)
         depths = 1 + max(b.depth for b in drawn)
         said = headline(view)
         height = len(said) * _LINE + 50 + depths * _BOX + 24 + len(self.kept) * (_BAND + 12) + 34 + _MEMORY + 8
@@ -184,7 +187,7 @@ class _Drawing:
                 if columns["scope_kind"][i] != SCOPES.index("rest")
             ]
             name = ", ".join(map(self.title, inner[:3])) + ", …" * (len(inner) > 3)
-        name = name or _line(self.view, int(columns["scope_location"][scope]))
+        name = name or line_of(self.view, int(columns["scope_location"][scope]))
         times = int(columns["scope_count"][scope])
         return f"{name} × {times:,}" if times > 1 else name
 
@@ -237,7 +240,7 @@ class _Drawing:
         return bottom
 
 
-def _kept_rows(view: View) -> list[tuple[list[int], str, str, bool]]:
+def kept_rows(view: View) -> list[tuple[list[int], str, str, bool]]:
     """The kept expressions of a band, what is written beside it, and whether that is code."""
     columns = view.columns
     sizes = columns["kept_nbytes"].tolist()
@@ -260,7 +263,7 @@ def _flops(n: float) -> str:
     return f"{text}{' ' * text[-1].isdigit()}FLOP"
 
 
-def _line(view: View, location: int) -> str:
+def line_of(view: View, location: int) -> str:
     """The text of a line, or which it is where its source is not there."""
     if location < 0:
         return ""

@@ -75,6 +75,7 @@ class Explorer(Bundled):
       beside: the same for the pane at the right; '' for none.
       filter: the words that the residuals shown must have, as typed into the filter above their table.
       overview: whether the overview is shown, as it is at first; setting a stage or selecting an equation leads away from it.
+      motion: whether the gradient is shown in motion, step by step; setting it leads away from the overview.
       compared: whether it is shown side by side with the version before, if there is one: see `update`.
       switches: the checkpoints of *what if* as set, by the numbers of regions, groups and values; '' for the function as it is written.
       height: in pixels.
@@ -88,7 +89,6 @@ class Explorer(Bundled):
     tried = traitlets.Unicode("").tag(sync=True)
     drawn = traitlets.Unicode("").tag(sync=True)
     written = traitlets.Unicode("").tag(sync=True)
-    line = traitlets.Unicode("").tag(sync=True)
     switches = traitlets.Unicode("").tag(sync=True)
     lowered = traitlets.Unicode("").tag(sync=True)
     compiled = traitlets.Unicode("").tag(sync=True)
@@ -101,6 +101,7 @@ class Explorer(Bundled):
     changes = traitlets.Unicode("").tag(sync=True)
     compared = traitlets.Bool(False).tag(sync=True)
     overview = traitlets.Bool(True).tag(sync=True)
+    motion = traitlets.Bool(False).tag(sync=True)
     advice = traitlets.Unicode("").tag(sync=True)
 
     _is_told = False
@@ -180,9 +181,7 @@ class Explorer(Bundled):
         # In one message, so that the page is drawn once.
         with self.hold_sync():
             self.selected, self.compiled, self.lowered, self.failure, self.rest = selected, "", "", "", b""
-            self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
-                self.switches
-            ) = ""
+            self.check = self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
         if self._still_ids is not None:
             self._work("rest", Explorer._fill_rest)
@@ -210,7 +209,7 @@ class Explorer(Bundled):
         view = self.view if source else fit_to_show(view_of(self.derivation, source=False))
         state = {
             name: getattr(self, name)
-            for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview")
+            for name in ("stage", "beside", "selected", "filter", "height", "compared", "overview", "motion")
         }
         state |= self._what_if_state(source)
         first, end = view.stages[0].equations
@@ -271,6 +270,25 @@ class Explorer(Bundled):
         from jaxviz.features.explorer.picture import overview_figure
 
         return overview_figure(self.view)
+
+    def save_animation(self, path: str | Path, seconds: float = 15) -> Path:
+        """Writes the gradient in motion as an animated picture: what runs, what is kept and taken out again, and the memory meanwhile.
+
+        >>> explorer.save_animation("loss.gif")
+
+        Args:
+          path: of the file, a .gif, .png or .webp.
+          seconds: how long it takes to the end, about; it is repeated.
+
+        Returns:
+          the path.
+
+        Raises:
+          ValueError: the function has no gradient, the file is of another kind, or it would take no time.
+        """
+        from jaxviz.features.explorer.animation import save_animation
+
+        return save_animation(self.view, path, seconds)
 
     def text(self, stage: str) -> str:
         """The program of a stage as plain text, with the names that the explorer shows."""
@@ -379,12 +397,9 @@ class Explorer(Bundled):
         if request.get("plan"):
             switches.trade(switches.plan())
         switches.fill(request["keys"], _AT_A_TIME)
-        compiled_line = _json(switches.compiled(request["compile"])) if "compile" in request else ""
         with self.hold_sync():
             if "draw" in request:
                 self.drawn = _json(switches.drawn(request["draw"]))
-            if compiled_line:
-                self.line = compiled_line
             if "code" in request:
                 self.written = _json({"key": request["code"], "text": _code_of(switches, request["code"])})
             self.tried = self._tried()
@@ -469,7 +484,7 @@ class Explorer(Bundled):
         finally:
             self._is_told = False
 
-    @traitlets.observe("stage", "beside", "selected", "compared")  # type: ignore[untyped-decorator]
+    @traitlets.observe("stage", "beside", "selected", "compared", "motion")  # type: ignore[untyped-decorator]
     def _leave_overview(self, change: Any) -> None:
         """Who asks for a stage or an equation wants to see it."""
         if not self._is_told and change["new"]:

@@ -88,7 +88,6 @@ export function switchesOf(model: WidgetModel): SwitchSource {
     tried: () => json("tried"),
     drawn: () => json("drawn"),
     written: () => json("written"),
-    line: () => json("line"),
   };
 }
 
@@ -109,7 +108,7 @@ export const compiledOf = (model: WidgetModel): Compilation => ({
 export function syncState(model: WidgetModel, state: State): () => void {
   let busy = false;
   const put = (values: Record<string, string | boolean>) => {
-    const changed = Object.entries(values).filter(([name, value]) => model.get(name) !== value);
+    const changed = Object.entries(values).filter(([name, value]) => (model.get(name) ?? false) !== value);
     if (changed.length === 0) return;
     busy = true;
     for (const [name, value] of changed) model.set(name, value);
@@ -121,7 +120,7 @@ export function syncState(model: WidgetModel, state: State): () => void {
   const unsubscribe = state.subscribe((change) => {
     if (change === "shown" && state.other !== null) put({ compared: state.compared });
     if (change === "shown") put({ stage: keys(state.shown.left), beside: keys(state.shown.right) });
-    if (change === "view") put({ overview: state.view === "overview" });
+    if (change === "view") put({ overview: state.view === "overview", motion: state.view === "motion" });
     if (change === "filter") put({ filter: state.filter });
     if (change === "switches" && state.switches.settings !== null) put({ switches: state.switches.key });
     if (change === "selection") put({ selected: state.row >= 0 ? state.model.name(state.row) : "" });
@@ -131,7 +130,7 @@ export function syncState(model: WidgetModel, state: State): () => void {
     if (busy || row === state.row) return;
     if (row < 0) state.clear();
     else {
-      if (state.view === "overview") state.show({});
+      if (state.view === "overview" || state.view === "motion") state.show({});
       state.goTo(row);
     }
   };
@@ -150,13 +149,14 @@ export function syncState(model: WidgetModel, state: State): () => void {
     if (!busy && (key !== "" || state.switches.chosen !== null))
       state.switches.ask(() => state.switches.restore(key));
   };
-  const onOverview = () => {
-    if (busy || (state.view === "overview") === (model.get("overview") === true)) return;
-    if (model.get("overview") === true) state.arrange("overview");
+  const onView = (view: "overview" | "motion") => () => {
+    if (busy || (state.view === view) === (model.get(view) === true)) return;
+    if (model.get(view) === true) state.arrange(view);
     else state.show({});
   };
   const listeners: [string, () => void][] = [
-    ["change:overview", onOverview],
+    ["change:overview", onView("overview")],
+    ["change:motion", onView("motion")],
     ["change:selected", onSelected],
     ["change:stage", onStages],
     ["change:beside", onStages],
@@ -171,9 +171,11 @@ export function syncState(model: WidgetModel, state: State): () => void {
   state.compare(isCompared);
   // Which is first so that what else is told does not lead away from it.
   const isOverview = model.get("overview") === true;
+  const isMotion = model.get("motion") === true;
   onSelected();
   onSwitches();
-  if (isOverview) state.arrange("overview");
+  if (isMotion) state.arrange("motion");
+  else if (isOverview) state.arrange("overview");
   for (const [event, listener] of listeners) model.on(event, listener);
   return () => {
     unsubscribe();

@@ -39,7 +39,7 @@ import type { PlayerPane } from "../panes/player";
 import { KEYS, Rail } from "../panes/rail";
 import { ResidualsPane } from "../panes/residuals";
 import { WhatIfPane } from "../panes/whatif";
-import { type Other, type Side, State } from "../state/state";
+import { type Other, type Side, State, type View, WHOLE } from "../state/state";
 import sheet from "../styles/style.css";
 import { h, onResize } from "../ui/dom";
 import { splitter } from "../ui/splitter";
@@ -72,6 +72,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const inspector = guarded("inspector", () => new InspectorPane(state));
   const source = guarded("source", () => new SourcePane(state));
   const overview = guarded("overview", () => new OverviewPane(state));
+  const motion = motionOf(root, widget, state);
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
   const codes = h("div", { class: "jv-codes" });
@@ -132,6 +133,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const top = h("div", { class: "jv-row jv-top" });
   top.append(
     overview.element,
+    motion.element,
     ...(diff ? [diff.element] : []),
     codes,
     splitter(top, "column", "--jv-side"),
@@ -186,8 +188,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     }),
   ];
   const showView = () => {
-    for (const view of ["overview", "lines", "diff"])
-      root.classList.toggle(`is-${view}`, state.view === view);
+    for (const view of WHOLE) root.classList.toggle(`is-${view}`, state.view === view);
   };
   showView();
   showCodes();
@@ -203,7 +204,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     if (change === "whole" || change === "view") askRest();
     if (change === "shown" || change === "params") showCodes();
     const shown = [...code.values()].map((c) => c.pane);
-    const others = diff ? [diff] : [];
+    const others = diff ? [motion, diff] : [motion];
     for (const pane of [player, rail, overview, ...others, cards, ...shown, below, inspector, source])
       pane.update(change);
   });
@@ -215,7 +216,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
         () => diff,
       )
     : () => {};
-  for (const pane of [rail, overview, below, inspector, source]) {
+  for (const pane of [rail, overview, motion, below, inspector, source]) {
     pane.update("view");
     pane.update("shown");
     pane.update("selection");
@@ -235,6 +236,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     for (const stop of unwait) stop();
     state.switches.destroy();
     diff?.destroy?.();
+    motion.destroy?.();
     for (const pane of [player, overview, below, ...[...code.values()].map((c) => c.pane)]) pane.destroy?.();
   };
 }
@@ -291,20 +293,33 @@ async function changesOfVersions(widget: WidgetModel, state: State, changes: Cha
   return () => new ChangesPane(state, changes);
 }
 
-/** The diff of two versions, whose code is loaded when it is first shown. */
+/** The diff of two versions. */
 function diffOf(root: HTMLElement, widget: WidgetModel, state: State, other: Other, changes: Changes): Pane {
-  const element = h("div", { class: "jv-guard" });
-  const load = async () => {
+  return partFor(state, "diff", async () => {
     const { DiffPane, sheet } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
     addSheet(root, sheet);
     return () => new DiffPane(state, other, changes);
-  };
+  });
+}
+
+/** The gradient in motion. */
+function motionOf(root: HTMLElement, widget: WidgetModel, state: State): Pane {
+  return partFor(state, "motion", async () => {
+    const { MotionPane, sheet } = await loadPart<typeof import("../host/parts/motion")>(widget, "motion");
+    addSheet(root, sheet);
+    return () => new MotionPane(state);
+  });
+}
+
+/** A view whose code is loaded when it is first shown. */
+function partFor(state: State, view: View, load: () => Promise<() => Pane>): Pane {
+  const element = h("div", { class: "jv-guard" });
   let pane: Pane | null = null;
   return {
     element,
     update: (change) => {
-      if (pane === null && state.view === "diff") {
-        pane = later("diff", load(), () => pane?.update("view"));
+      if (pane === null && state.view === view) {
+        pane = later(view, load(), () => pane?.update("view"));
         element.append(pane.element);
       } else pane?.update(change);
     },

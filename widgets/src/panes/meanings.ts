@@ -22,6 +22,19 @@ export const MEANINGS: readonly Meanings[] = [
     ],
   ],
   [
+    "In motion",
+    [
+      [
+        "what runs",
+        "an equation of the forward or of the backward pass, with its line; in the order of the model",
+      ],
+      [
+        "bins",
+        "what is in memory of each kept expression, and of the rest; as high as what it holds at most",
+      ],
+    ],
+  ],
+  [
     "Line by line",
     [
       ["kept", "bytes that are kept for the backward pass, without the arguments"],

@@ -56,6 +56,11 @@ const COMPILED = {
 const VIEWS: [View, string, string][] = [
   ["overview", "Overview", "The gradient on one axis: what runs, what is kept for how long, the memory (H)"],
   [
+    "motion",
+    "In motion",
+    "The gradient, step by step: what is saved, what takes it out again, and the memory",
+  ],
+  [
     "lines",
     "Line by line",
     "Your code, with what the gradient keeps and does on each line; a click unfolds its equations",
@@ -136,7 +141,8 @@ export class Rail {
     this.badge = badge(state);
     this.search = new SearchBox(state);
     for (const [key, word, title] of VIEWS) {
-      const isThere = key === "overview" ? state.hasOverview : key !== "diff" || state.other !== null;
+      const isThere =
+        key === "overview" || key === "motion" ? state.hasOverview : key !== "diff" || state.other !== null;
       this.views.push(
         button(word, () => state.arrange(key), {
           class: "jv-button jv-view",

@@ -72,7 +72,10 @@ export interface Other {
 }
 
 /** What the panes are arranged for: a question, or nothing in particular. */
-export type View = "overview" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
+export type View = "overview" | "motion" | "lines" | "diff" | "kept" | "derived" | "cost" | "what-if" | "";
+
+/** Those that take the place of the stages' panes. */
+export const WHOLE: readonly View[] = ["overview", "motion", "lines", "diff"];
 
 export type Change =
   | "view"
@@ -228,7 +231,7 @@ export class State {
   /** Arranges the panes for a question. */
   arrange(view: View): void {
     if (view === "diff") this.compare(true);
-    if (view === "overview" || view === "lines" || view === "diff") {
+    if (WHOLE.includes(view)) {
       const isThere = view === "lines" || (view === "diff" ? this.compared : this.hasOverview);
       if (isThere) this.look(view);
       return;
@@ -267,7 +270,7 @@ export class State {
 
   /** Leaves what hides the panes of stages. */
   openStages(): void {
-    if (["overview", "lines", "diff"].includes(this.view)) this.arrange(this.hasOverview ? "kept" : "");
+    if (WHOLE.includes(this.view)) this.arrange(this.hasOverview ? "kept" : "");
   }
 
   private look(view: View): void {

@@ -1,0 +1,248 @@
+"""A gradient in motion as an animated picture: what runs, what is kept and taken out again, and the memory that grows and falls with it.
+
+`widgets/src/panes/motion.ts` is the same on the page, where it is stopped and stepped through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from jaxviz.features.explorer.axis import STACKED, alive, kept_alive, memory_by_kind, n_forward
+from jaxviz.features.explorer.picture import KIND_COLOURS, kept_rows, line_of
+from jaxviz.features.explorer.still import place
+from jaxviz.page.schema import MEMORY_KINDS, ROLES, View
+from jaxviz.report.tables import format_bytes
+
+FORMATS = (".gif", ".png", ".webp")
+_WIDTH, _HEIGHT = 900, 470
+_SHARP = 1.25
+_FRAMES = 120
+_LEAST_MS = 40
+_TOP, _BINS, _GROUND, _CHART = 104, 250, 316, 118
+_PALE, _INK, _DIM = "#ffffff", "#1d232b", "#5b6470"
+_MARK = "#1666aa"
+_AGAIN = "#a3691f"
+
+
+@dataclass(frozen=True)
+class _Bin:
+    """Values that are in memory together.
+
+    Args:
+      label: below it.
+      bytes: at each step.
+      colour: of what is in it.
+      is_code: whether the label is.
+    """
+
+    label: str
+    bytes: np.ndarray
+    colour: str
+    is_code: bool = False
+
+
+def save_animation(view: View, path: str | Path, seconds: float) -> Path:
+    """Writes a gradient in motion; see `Explorer.save_animation`."""
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise ValueError(f"an animation is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {path.name!r}")
+    if not seconds > 0:
+        raise ValueError(f"seconds is a number above 0; got {seconds}")
+    if not len(view.columns["scope_parent"]):
+        why = view.no_memory or next((stage.error for stage in view.stages if stage.error), "")
+        raise ValueError(f"the {view.title} has nothing to animate{f': {why}' * bool(why)}")
+    scene = _Scene(view)
+    frames = [scene.frame(step) for step in scene.steps]
+    if path.suffix == ".gif":
+        # One set of colours for all, that of a frame that has them all, so that what does not move takes no bytes.
+        colours = frames[len(frames) // 2].quantize(192)
+        frames = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
+    stays = max(_LEAST_MS, round(1000 * seconds / len(frames)))
+    # The end is looked at for a while before it begins again.
+    stay = [stays] * (len(frames) - 1) + [max(stays, 1500)]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=stay, loop=0)
+    return path
+
+
+class _Scene:
+    """What is drawn at each step, in pixels of a page.
+
+    Args:
+      view: what is drawn.
+    """
+
+    def __init__(self, view: View):
+        self.view = view
+        self.memory = memory_by_kind(view)
+        self.total = self.memory.sum(0)
+        self.turn = n_forward(view)
+        self.bins = _bins(view)
+        n = len(self.total)
+        changes = {0, n - 1, int(self.total.argmax())}
+        for b in self.bins:
+            changes.update(np.flatnonzero(np.diff(b.bytes)).tolist() if b.is_code else ())
+        even = np.linspace(0, n - 1, min(n, _FRAMES)).round().astype(int).tolist()
+        self.steps = sorted({*even, *(changes if len(changes) < _FRAMES else ())})
+        self.chart = self.draw_chart()
+
+    def frame(self, step: int) -> Image.Image:
+        image = self.chart.copy()
+        pen = _Pen(image)
+        self.runs(pen, step)
+        most = max((b.bytes.max() for b in self.bins), default=0) or 1
+        room = (_WIDTH - 40) / max(1, len(self.bins))
+        before = max((s for s in self.steps if s < step), default=step)
+        for i, b in enumerate(self.bins):
+            left, right = 20 + i * room + 6, 20 + (i + 1) * room - 6
+            size = max(8.0, (_BINS - _TOP) * b.bytes.max() / most)
+            held = size * b.bytes[step] / (b.bytes.max() or 1)
+            pen.box(left, _BINS - held, right, _BINS, b.colour)
+            pen.line((left, _BINS - size), (left, _BINS), (right, _BINS), (right, _BINS - size), colour="#c4ccd4")
+            if b.bytes[step] != b.bytes[before]:
+                pen.line((left - 3, _BINS + 48), (right + 3, _BINS + 48), colour=_MARK, width=2)
+            nbytes = format_bytes(int(b.bytes[step])) if b.bytes[step] else "–"
+            pen.text((left + right) / 2, _BINS + 5, nbytes, right - left + 10, bold=True, middle=True)
+            pen.text(
+                (left + right) / 2, _BINS + 24, b.label, right - left, mono=b.is_code, colour=_DIM, middle=True, size=11
+            )
+        self.mark(pen, step)
+        return image
+
+    def runs(self, pen: _Pen, step: int) -> None:
+        """What runs."""
+        columns, strings = self.view.columns, self.view.strings
+        row = int(columns["step_row"][step])
+        is_again = row >= 0 and ROLES[int(columns["equation_role"][row])] == "recomputation"
+        is_backward = step >= self.turn
+        passing = (
+            "backward pass, computed again for a checkpoint"
+            if is_again
+            else "backward pass"
+            if is_backward
+            else "forward pass"
+        )
+        kind = "cotangent" if is_backward else "temporary"
+        pen.box(20, 14, _WIDTH - 20, 86, "#f4f6f8")
+        pen.box(20, 14, 25, 86, _AGAIN if is_again else KIND_COLOURS[kind])
+        pen.text(36, 20, passing, 500, colour=_AGAIN if is_again else _DIM)
+        at = int(columns["equation_location"][row]) if row >= 0 else -1
+        pen.text(36, 40, line_of(self.view, at), _WIDTH - 80, mono=True, bold=True, size=15)
+        name = strings[int(columns["equation_primitive"][row])] if row >= 0 else ""
+        said = [name, place(self.view, at), f"step {step + 1:,} of {len(self.total):,}"]
+        pen.text(36, 64, " · ".join(filter(None, said)), _WIDTH - 80, colour=_DIM)
+
+    def x(self, step: float) -> float:
+        return 20 + (_WIDTH - 40) * step / len(self.total)
+
+    def y(self, nbytes: float) -> float:
+        return _GROUND + 18 + _CHART * (1 - nbytes / (self.total.max() or 1))
+
+    def draw_chart(self) -> Image.Image:
+        """The memory by kind over all steps, of which a frame covers what is still to come."""
+        image = Image.new("RGB", (round(_WIDTH * _SHARP), round(_HEIGHT * _SHARP)), _PALE)
+        pen = _Pen(image)
+        level = np.zeros(len(self.total))
+        n = len(level)
+        for kind, nbytes in zip(STACKED, self.memory, strict=True):
+            upper = level + nbytes
+            if nbytes.any():
+                above = [(self.x(s + e), self.y(upper[s])) for s in range(n) for e in (0, 1)]
+                below = [(self.x(s + e), self.y(level[s])) for s in reversed(range(n)) for e in (1, 0)]
+                pen.shape([*above, *below], KIND_COLOURS[kind])
+            level = upper
+        return image
+
+    def mark(self, pen: _Pen, step: int) -> None:
+        """Where the run is: what comes later is paler, and its peak is named once it is reached."""
+        x, bottom = self.x(step + 1), self.y(0)
+        pen.cover(x, _GROUND, _WIDTH - 18, bottom + 1)
+        for start, end, name in ((0, self.turn, "forward"), (self.turn, len(self.total), "backward")):
+            pen.text(
+                (self.x(start) + self.x(end)) / 2,
+                bottom + 4,
+                name,
+                self.x(end) - self.x(start),
+                colour=_DIM,
+                middle=True,
+                size=11,
+            )
+        pen.line((self.x(self.turn), _GROUND + 10), (self.x(self.turn), bottom), colour="#8a939d")
+        pen.line((20, bottom), (_WIDTH - 20, bottom), colour="#8a939d")
+        pen.line((x, _GROUND + 6), (x, bottom), colour=_INK, width=2)
+        pen.text(24, _GROUND, f"{format_bytes(int(self.total[step]))} in memory", 240, bold=True)
+        peak = int(self.total.argmax())
+        if step >= peak:
+            said, at = f"peak {format_bytes(int(self.total[peak]))}", self.x(peak + 0.5)
+            pen.text(min(_WIDTH - 90, max(330, at)), _GROUND, said, 160, bold=True, middle=True)
+
+
+def _bins(view: View) -> list[_Bin]:
+    columns = view.columns
+    kept = [
+        _Bin(label, kept_alive(view, which), KIND_COLOURS["residual"], is_code)
+        for which, label, _, is_code in kept_rows(view)
+    ]
+    rows = columns["buffer_row"]
+    again = (rows >= 0) & (columns["equation_role"][rows] == ROLES.index("recomputation"))
+    of = lambda kind: columns["buffer_kind"] == MEMORY_KINDS.index(kind)
+    others = [
+        _Bin("temporary", alive(view, of("temporary") & ~again), KIND_COLOURS["temporary"]),
+        *kept,
+        _Bin("recomputed", alive(view, of("temporary") & again), _AGAIN),
+        _Bin("cotangents", alive(view, of("cotangent")), KIND_COLOURS["cotangent"]),
+    ]
+    return [b for b in others if b.bytes.any()]
+
+
+class _Pen:
+    """Draws on a picture, in pixels of a page.
+
+    Args:
+      image: with `_SHARP` times as many.
+    """
+
+    def __init__(self, image: Image.Image):
+        self.image = image
+        self.draw = ImageDraw.Draw(image)
+
+    def box(self, left: float, top: float, right: float, bottom: float, colour: str) -> None:
+        if bottom > top and right > left:
+            self.draw.rectangle([_SHARP * v for v in (left, top, right, bottom)], fill=colour)
+
+    def cover(self, left: float, top: float, right: float, bottom: float) -> None:
+        """Makes a part paler."""
+        x, y, to_x, to_y = (round(_SHARP * v) for v in (left, top, right, bottom))
+        if to_x > x:
+            part = self.image.crop((x, y, to_x, to_y))
+            self.image.paste(Image.blend(part, Image.new("RGB", part.size, _PALE), 0.72), (x, y))
+
+    def line(self, *points: tuple[float, float], colour: str, width: int = 1) -> None:
+        self.draw.line([(_SHARP * x, _SHARP * y) for x, y in points], fill=colour, width=round(width * _SHARP))
+
+    def shape(self, points: list[tuple[float, float]], colour: str) -> None:
+        self.draw.polygon([(_SHARP * x, _SHARP * y) for x, y in points], fill=colour)
+
+    def text(
+        self, x: float, y: float, text: str, room: float, *, size: int = 13, mono: bool = False, bold: bool = False,
+        colour: str = _INK, middle: bool = False,
+    ) -> None:  # fmt: skip
+        """A text, cut to the room that there is for it."""
+        font = _font(mono, bold, size)
+        if font.getlength(text) > _SHARP * room:
+            while text and font.getlength(f"{text}…") > _SHARP * room:
+                text = text[:-1]
+            text = f"{text}…"
+        self.draw.text((_SHARP * x, _SHARP * y), text, fill=colour, font=font, anchor="ma" if middle else "la")
+
+
+@cache
+def _font(mono: bool, bold: bool, size: int) -> ImageFont.FreeTypeFont:
+    """A font that comes with matplotlib."""
+    name = f"DejaVuSans{'Mono' * mono}{'-Bold' * bold}.ttf"
+    return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / name), round(size * _SHARP))

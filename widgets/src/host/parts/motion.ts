@@ -1,0 +1,4 @@
+/** A gradient in motion. */
+
+export { MotionPane } from "../../panes/motion";
+export { default as sheet } from "../../styles/motion.css";

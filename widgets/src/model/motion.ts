@@ -1,0 +1,151 @@
+/** A gradient in motion: at each step what runs, what it saves, what it takes from what was saved, and what is in memory. */
+
+import { push } from "./groups";
+import type { Model } from "./model";
+import { aliveOf, type Kept, overviewOf } from "./overview";
+import type { Place } from "./records";
+import { type Buffer, type Timeline, type Totals, totalsOf } from "./timeline";
+
+/** Kept expressions that have a shelf; the rest share one more. */
+const MOST = 8;
+
+export type ShelfKind = "kept" | "again" | "temporary" | "cotangent";
+
+/** Values that belong together, and what of them is in memory at each step. */
+export interface Shelf {
+  kind: ShelfKind;
+  label: string;
+  /** Why they are kept; empty where that needs no reason. */
+  reason: string;
+  place: Place | null;
+  residuals: readonly number[];
+  alive: Float64Array;
+  /** The most that is in memory at once. */
+  most: number;
+}
+
+/** What happens at a step: shelves, by number. */
+export interface Happening {
+  saves: number[];
+  reads: number[];
+  frees: number[];
+}
+
+const NOTHING: Happening = { saves: [], reads: [], frees: [] };
+
+export class Motion {
+  readonly timeline: Timeline;
+  readonly totals: Totals;
+  readonly shelves: Shelf[];
+  /** The steps at which something is saved, or read. */
+  readonly stops: number[];
+  private readonly happenings = new Map<number, Happening>();
+
+  constructor(readonly model: Model) {
+    this.timeline = model.timeline;
+    this.totals = totalsOf(this.timeline);
+    this.shelves = this.makeShelves();
+    const steps = stepsOfRows(this.timeline);
+    this.shelves.forEach((shelf, i) => {
+      if (shelf.kind === "kept") this.note(shelf, i, steps);
+    });
+    this.stops = [...this.happenings]
+      .filter(([, at]) => at.saves.length + at.reads.length > 0)
+      .map(([s]) => s);
+    this.stops.sort((a, b) => a - b);
+  }
+
+  get length(): number {
+    return this.timeline.steps.length;
+  }
+
+  at(step: number): Happening {
+    return this.happenings.get(step) ?? NOTHING;
+  }
+
+  isBackward(step: number): boolean {
+    return this.timeline.steps[step]?.isBackward ?? false;
+  }
+
+  /** Whether the backward pass computes there what the forward pass has computed, for a checkpoint. */
+  isAgain(step: number): boolean {
+    const row = this.timeline.steps[step]?.row ?? -1;
+    return row >= 0 && this.model.role(row) === "recomputation";
+  }
+
+  /** The first stop after a step, or the last before it; the ends where there is none. */
+  stopFrom(step: number, by: 1 | -1): number {
+    if (by > 0) return this.stops.find((s) => s > step) ?? this.length - 1;
+    return this.stops.filter((s) => s < step).at(-1) ?? 0;
+  }
+
+  private makeShelves(): Shelf[] {
+    const { model, timeline } = this;
+    const { kept } = overviewOf(model);
+    const shown = kept.slice(0, kept.length > MOST ? MOST - 1 : MOST);
+    const rest = kept.slice(shown.length);
+    const ofKept = (k: Kept, label: string, reason: string) =>
+      shelf("kept", label, aliveOf(k, timeline), { reason, place: k.place, residuals: k.residuals });
+    const shelves = shown.map((k) => ofKept(k, k.label, k.reason));
+    if (rest.length > 0) {
+      const all = { ...rest[0]!, place: null, residuals: rest.flatMap((k) => k.residuals) };
+      shelves.push(ofKept(all, `${rest.length} other expressions`, ""));
+    }
+    const others = (kind: ShelfKind, label: string, has: (buffer: Buffer) => boolean) => {
+      const alive = totalsOf({ steps: timeline.steps, buffers: timeline.buffers.filter(has) }).total;
+      const made = shelf(kind, label, alive);
+      return made.most > 0 ? [made] : [];
+    };
+    const isAgain = ({ kind, row }: Buffer) =>
+      kind === "temporary" && row >= 0 && model.role(row) === "recomputation";
+    return [
+      ...others("temporary", "temporary", (b) => b.kind === "temporary" && !isAgain(b)),
+      ...shelves,
+      ...others("again", "recomputed for checkpoints", isAgain),
+      ...others("cotangent", "cotangents", (b) => b.kind === "cotangent"),
+    ];
+  }
+
+  private note({ alive, residuals }: Shelf, number: number, steps: Map<number, number[]>): void {
+    const { model } = this;
+    const add = (step: number, what: keyof Happening) => {
+      const found = this.happenings.get(step) ?? { saves: [], reads: [], frees: [] };
+      this.happenings.set(step, found);
+      if (found[what].at(-1) !== number) found[what].push(number);
+    };
+    for (let s = 0; s < alive.length; s++) {
+      if (alive[s]! > (alive[s - 1] ?? 0)) add(s, "saves");
+      if (alive[s]! > (alive[s + 1] ?? alive[s]!)) add(s, "frees");
+    }
+    for (const consumer of new Set(residuals.flatMap((r) => model.residuals[r]?.consumers ?? [])))
+      for (let row = consumer; row >= 0; row = model.owner(row)) {
+        const there = steps.get(row);
+        if (there === undefined) continue;
+        for (const step of there) add(step, "reads");
+        break;
+      }
+  }
+}
+
+function shelf(
+  kind: ShelfKind,
+  label: string,
+  alive: Float64Array,
+  about: { reason: string; place: Place | null; residuals: readonly number[] } = {
+    reason: "",
+    place: null,
+    residuals: [],
+  },
+): Shelf {
+  let most = 0;
+  for (const bytes of alive) most = Math.max(most, bytes);
+  return { kind, label, alive, most, ...about };
+}
+
+function stepsOfRows({ steps }: Timeline): Map<number, number[]> {
+  const found = new Map<number, number[]>();
+  steps.forEach(({ row }, step) => {
+    if (row >= 0) push(found, row, step);
+  });
+  return found;
+}
