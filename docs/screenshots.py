@@ -270,8 +270,8 @@ SHOTS: Mapping[str, Shot] = {
 }
 
 FOR_README: Mapping[str, Shot] = {
-    "explorer": Shot("transformer", size=(1280, 720)),
-    "residual": Shot("mlp", both(FORWARD_AND_BACKWARD, residual("sub(1.0")), size=(1280, 640)),
+    "explorer": Shot("transformer", size=(1280, 750)),
+    "residual": Shot("mlp", both(FORWARD_AND_BACKWARD, residual("sub in the derivative")), size=(1280, 640)),
     "what-if": Shot("transformer of 3", WHAT_IF, part=".jv-lower", size=(1240, 1060)),
     "graph": Shot("transformer", both(FORWARD_AND_BACKWARD, keys("g")), part=".jv-codes", size=(1500, 1000)),
     "steps": Shot("mlp", keys("r", *["ArrowRight"] * 4), size=(1280, 620)),

@@ -409,6 +409,8 @@ class Explorer(Bundled):
         try:
             switches = self._switches
             switches.trade(self.switches)
+            if self.switches:
+                switches.fill([switches.flipped(self.switches, i) for i in range(len(switches.regions))], _SAVED)
             switches.fill([*switches.first_keys, *switches.next_keys], _SAVED)
             state = {"what_if": _json(switches.table(source)), "tried": self._tried(), "switches": self.switches}
             if self.switches:
