@@ -5,6 +5,7 @@
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
 # make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
+# make lock   the versions that Binder installs, in binder/lock.txt; it needs a Python 3.12
 # make bench  speed and memory beside JAX's
 # make test-jax JAX_CHECKOUT=…   JAX's own tests, run on jaxviz: a checkout of JAX at the tag of the version installed; test-jax-latest likewise
 # make test-latest   the engine's tests with the newest JAX, which needs a Python 3.12; make test-latest JAX=0.11: with the newest JAX 0.11
@@ -34,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An editable install would run npm and build once more, and npm writes package-lock.json anew, for which Make does all of it again.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: docs site docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: lock docs site docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install beside each other, and lint and the widgets' tests run so.
 MAKEFLAGS += --jobs=2
@@ -86,6 +87,16 @@ browser:
 	else \
 		echo "The tests need Chromium and Graphviz (as root: apt-get install chromium graphviz)"; exit 1; \
 	fi
+
+# What Binder's Python has in a new environment, so that its image is the same in a year.
+lock: jaxviz/static/explorer.js
+	@command -v "$(PYTHON_LATEST)" >/dev/null || { echo "make lock needs Python 3.12; set PYTHON_LATEST to one"; exit 1; }
+	rm -rf $(STAMPS)/lock
+	$(PYTHON_LATEST) -m venv $(STAMPS)/lock
+	SKIP_JUPYTER_BUILDER=1 $(STAMPS)/lock/bin/python -m pip install --quiet '.[lab]'
+	{ echo "# The versions that Binder installs; 'make lock' writes them anew."; \
+		$(STAMPS)/lock/bin/python -m pip freeze --exclude jaxviz-lab; } > binder/lock.txt
+	rm -rf $(STAMPS)/lock
 
 $(STAMPS)/install-docs: $(STAMPS)/install
 	$(INSTALL) '.[docs]'

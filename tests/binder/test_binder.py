@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 POST_BUILD = ROOT / "binder" / "postBuild"
@@ -50,6 +53,18 @@ def test_what_post_build_names_is_there():
     assert re.search(r"pip install .*'\.\[lab\]'", text)
 
 
+def test_the_lock_has_what_the_package_needs():
+    text = (ROOT / "binder" / "lock.txt").read_text()
+    locked = {name: Version(number) for name, number in re.findall(r"(?m)^([\w.-]+)==(\S+)$", text)}
+    assert len(locked) == sum(
+        not line.startswith("#") for line in text.splitlines()
+    )  # versions, and no files or addresses
+    locked = {canonicalize_name(name): number for name, number in locked.items()}
+    for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["lab"]):
+        needed = Requirement(text)
+        assert needed.specifier.contains(locked[canonicalize_name(needed.name)]), f"{text}: run `make lock`"
+
+
 def test_binders_own_tool_takes_it():
     pytest.importorskip("repo2docker", reason="pip install jupyter-repo2docker")
     done = subprocess.run(
@@ -73,7 +88,14 @@ def image(tmp_path_factory):
             ".git", ".venv*", ".stamps", "node_modules", "artifacts", "_build", "*.ipynb", "__pycache__", ".*_cache", "build", "dist"
         ),
     )  # fmt: skip
-    subprocess.run([sys.executable, "-m", "venv", str(root / "env")], check=True)
+    version = yaml.safe_load((ROOT / "binder" / "environment.yml").read_text())["dependencies"][0].partition("=")[2]
+    pythons = [
+        shutil.which(f"python{version}"),
+        *Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python{version}"),
+    ]
+    if not any(pythons):
+        pytest.skip(f"Binder's versions are for Python {version}, which is not here")
+    subprocess.run([str(next(filter(None, pythons))), "-m", "venv", str(root / "env")], check=True)
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env |= {"PATH": f"{root / 'env' / 'bin'}:{env['PATH']}", "PIP_NO_CACHE_DIR": "0", "JAX_PLATFORMS": "cpu"}
     env |= {"JUPYTER_CONFIG_DIR": str(root / "config"), "JUPYTER_RUNTIME_DIR": str(root / "runtime")}
