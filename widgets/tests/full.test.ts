@@ -23,11 +23,17 @@ afterEach(() => document.body.replaceChildren());
 test("a pane is shown alone, and with the others again", () => {
   press("code");
   expect(alone()).toEqual(["code"]);
-  expect(root.classList.contains("jv-around")).toBe(true);
-  expect(codes.classList.contains("jv-around")).toBe(true);
+  expect(root.classList.contains("jv-holds-alone")).toBe(true);
+  expect(codes.classList.contains("jv-holds-alone")).toBe(true);
   press("code");
   expect(alone()).toEqual([]);
-  expect(document.querySelectorAll(".jv-around")).toHaveLength(0);
+  expect(document.querySelectorAll(".jv-holds-alone")).toHaveLength(0);
+});
+
+test("rows of the switches, which stand around values, are none of its", () => {
+  codes.append(h("tbody", { class: "jv-around" }));
+  press("code");
+  expect(alone()).toEqual(["code"]);
 });
 
 test("Escape ends it, and does nothing else", () => {

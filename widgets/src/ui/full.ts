@@ -3,7 +3,7 @@
 import { button, svg } from "./dom";
 
 const PANE = "jv-alone";
-const AROUND = "jv-around";
+const AROUND = "jv-holds-alone";
 
 /** A button in the head of a pane that shows it alone, and then the others again. */
 export function fullButton(): HTMLElement {
