@@ -72,7 +72,8 @@ class Verdict(Data):
         for p in self.points:
             lines.append(wrapped(f"{_SIGNS[p.mark]} {p.mark}: {p.what}" if p.mark != "note" else f"· {p.what}", "  "))
             lines += [wrapped(p.why, "      ")] if p.why else []
-        return "\n".join([*lines, *([wrapped(self.note)] if self.note else [])])
+        note = self.note if "\n" in self.note else wrapped(self.note)  # what has lines of its own is code
+        return "\n".join([*lines, *([note] if note else [])])
 
     __repr__ = __str__
 
@@ -85,10 +86,11 @@ class Verdict(Data):
             f'<td style="text-align:left;vertical-align:top">{code_html(p.why)}</td></tr>'
             for p in self.points
         )
+        note = f'<div style="white-space:pre-wrap">{code_html(self.note)}</div>' if self.note else ""
         shown = (
             f'<div style="border-left:4px solid {_COLOURS[mark]};padding:2px 0 2px 10px;margin:4px 0;line-height:1.45">'
             f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
-            f"{f'<table>{rows}</table>' if rows else ''}{f'<div>{code_html(self.note)}</div>' if self.note else ''}</div>"
+            f"{f'<table>{rows}</table>' if rows else ''}{note}</div>"
         )
         return f"<details><summary>What the solution gives</summary>{shown}</details>" if self.is_folded else shown
 

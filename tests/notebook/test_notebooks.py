@@ -40,7 +40,8 @@ from jaxviz import teach as _teach
 _found, _seconds = {}, _time.process_time()
 for _name, _exercise in list(globals().items()):
     if isinstance(_exercise, _teach.Exercise) and not _name.startswith("_"):
-        _found[_name] = [str(_exercise.answer(_given).is_right) for _given in _exercise.wrong()]
+        _verdicts = [_exercise.answer(_given) for _given in _exercise.wrong()]
+        _found[_name] = [(str(v.is_right), bool(v.note or any(p.why for p in v.points))) for v in _verdicts]
         assert _exercise.answer(...).is_right is None
         assert _exercise.reveal().headline
         for _ in _exercise.hints:
@@ -64,16 +65,41 @@ def tagged(notebook, tag):
     return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
 
 
+@pytest.fixture(scope="module")
+def run():
+    """Runs sources one after the other in a fresh process, which has imported JAX already: a list of what each showed, as text."""
+    command = [sys.executable, str(Path(__file__).with_name("forking.py"))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+
+        def run(cells, folder):
+            server.stdin.write(json.dumps({"cells": cells, "folder": str(folder)}) + "\n")
+            server.stdin.flush()
+            found = json.loads(server.stdout.readline())
+            assert "error" not in found, found["error"]
+            return found["texts"]
+
+        yield run
+        server.stdin.close()
+
+
+def run_in_kernel(cells, folder):
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    return list(map(text_of, notebook.cells))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
-def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path):
+def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path, run):
     notebook = jupytext.read(path)
-    last = nbformat.v4.new_code_cell(WRONG_ANSWERS)
-    notebook.cells.append(last)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    runs = run_in_kernel if path == PATHS[0] else run
+    *texts, last = runs([*(cell.source for cell in code), WRONG_ANSWERS], tmp_path)
+    of_cell = {id(cell): text for cell, text in zip(code, texts, strict=True)}
 
-    code = [cell for cell in notebook.cells[:-1] if cell.cell_type == "code"]
-    shown = " ".join("\n".join(map(text_of, code)).split())  # a sentence in a table runs over several lines
+    shown = " ".join("\n".join(texts).split())  # a sentence in a table runs over several lines
     for text in SHOWN.get(path.stem, ()):
         assert text in shown
     assert "residuals differ" not in shown
@@ -81,15 +107,16 @@ def test_a_notebook_runs_and_its_exercises_hold(path, tmp_path):
 
     solved = {name for cell in tagged(notebook, "solution") for name in re.findall(r"(\w+)\.solution\(", cell.source)}
     for cell in tagged(notebook, "solution"):
-        assert text_of(cell).startswith("Right. "), cell.source
+        assert of_cell[id(cell)].startswith("Right. "), cell.source
     for cell in tagged(notebook, "answer"):
-        assert text_of(cell).startswith(("Write your answer", "Not yet.")), cell.source
-    seconds, tried = json.loads(text_of(last))
+        assert of_cell[id(cell)].startswith(("Write your answer", "Not yet.")), cell.source
+    seconds, tried = json.loads(last.splitlines()[-1])
     assert seconds < MOST_SECONDS
     assert set(tried) == solved
     for name, verdicts in tried.items():
         assert verdicts, f"{name} has no wrong answer to try"
-        assert set(verdicts) == {"False"}, name
+        assert {is_right for is_right, _ in verdicts} == {"False"}, name
+        assert all(why for _, why in verdicts), f"{name} finds an answer wrong, and does not say why"
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)

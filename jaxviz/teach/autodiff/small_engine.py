@@ -91,8 +91,6 @@ class Tracer:
     __rmatmul__ = lambda self, other: dot(other, self)
 
 
-# --- operations --------------------------------------------------------------------------------------------------------
-
 IMPLEMENTATIONS: dict[str, Any] = {
     "neg": lambda np, x: -x,
     "add": lambda np, x, y: x + y,
@@ -417,8 +415,10 @@ def value_and_grad(f: Any) -> Any:
 
 
 def grad(f: Any) -> Any:
-    both = value_and_grad(f)
-    return lambda *args: both(*args)[1]
+    def gradient(*args: Any) -> Any:
+        return value_and_grad(f)(*args)[1]
+
+    return gradient
 
 
 # --- 3. vmap -----------------------------------------------------------------------------------------------------------
