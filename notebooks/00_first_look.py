@@ -159,21 +159,27 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # ## Go on
 #
 # Each of the next takes 20 to 25 minutes, is about one program and one question, and has exercises. They build on each other; if you can
-# read a jaxpr already, begin with 3.
+# read a jaxpr already, begin with 2 or 5.
 #
 # - [1 · reading jaxprs](01_reading_jaxprs.ipynb): what does JAX see of my function? A classifier.
-# - [2 · JVP and linearize](02_jvp_and_linearize.ipynb): one derivative in fifty directions, at the price of how many? A steady state by Newton's method.
-# - [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb): what must a gradient remember? A head of attention.
-# - [4 · transposition](04_transposition.ipynb): how do I get the gradient of a blur without deriving it? A photo, made sharp.
-# - [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb): my gradient runs out of memory, so where do I put the checkpoint? A residual network.
-# - [6 · gradients of control flow](06_control_flow_gradients.ipynb): my solver takes 8 steps, so why does its gradient cost 512? An adaptive solver.
-# - [7 · custom rules](07_custom_rules.ipynb): how do I differentiate a solver? The orbit of a planet.
-# - [8 · named axes and devices](08_named_axes_and_devices.ipynb): why is my gradient on eight devices eight times too large? A training step on eight devices.
-# - [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb): which tensor eats the memory, and what does it cost to be rid of it?
-# - [10 · finding a NaN](10_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
-# - [11 · your own tracer](11_own_tracer.ipynb): can I write what is under `jax.jvp` myself? The first of four, whose functions become your engine.
-# - [12 · your own gradients](12_own_gradients.ipynb): how do tangents become gradients? Two moons.
-# - [13 · your own vmap](13_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
-# - [14 · your own loops and checkpoints](14_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
+# - [2 · sharp bits](02_sharp_bits.ipynb): my training step works, so why does it stop working under `jax.jit`? Five mistakes, made and mended.
+# - [3 · JVP and linearize](03_jvp_and_linearize.ipynb): one derivative in fifty directions, at the price of how many? A steady state by Newton's method.
+# - [4 · zeros and directions](04_zeros_and_directions.ipynb): what does a derivative cost that is zero, and what do fifty at once? The same plate.
+# - [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb): what must a gradient remember? A head of attention.
+# - [6 · transposition](06_transposition.ipynb): how do I get the gradient of a blur without deriving it? A photo, made sharp.
+# - [7 · checkpoints](07_checkpoints.ipynb): my gradient runs out of memory, so where do I put the checkpoint? A residual network.
+# - [8 · policies and plans](08_policies_and_plans.ipynb): which values should a checkpoint keep, and who decides? The same network.
+# - [9 · gradients of control flow](09_control_flow_gradients.ipynb): my solver takes 8 steps, so why does its gradient cost 512? An adaptive solver.
+# - [10 · custom rules](10_custom_rules.ipynb): how do I differentiate a solver? The orbit of a planet.
+# - [11 · implicit differentiation](11_implicit_differentiation.ipynb): my solver takes any function, so what is its derivative in what that closes over?
+# - [12 · named axes](12_named_axes.ipynb): what becomes of a sum over devices when I take a gradient? Eight shares.
+# - [13 · gradients on devices](13_gradients_on_devices.ipynb): why is my gradient on eight devices eight times too large? A training step.
+# - [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb): which tensor eats the memory?
+# - [15 · three ways to less memory](15_three_ways_to_less_memory.ipynb): what does it cost to be rid of that tensor?
+# - [16 · finding a NaN](16_finding_a_nan.ipynb): the loss is fine and the gradient is NaN, so where was it born? A recurrent network.
+# - [17 · your own tracer](17_own_tracer.ipynb): can I write what is under `jax.jvp` myself? The first of four, whose functions become your engine.
+# - [18 · your own gradients](18_own_gradients.ipynb): how do tangents become gradients? Two moons.
+# - [19 · your own vmap](19_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
+# - [20 · your own loops and checkpoints](20_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
 #
 # Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).

@@ -16,7 +16,7 @@
 # JAX does not differentiate your Python. It runs your function once, writes down each operation on arrays, and from then on works with
 # what it wrote: the *jaxpr*. If you can read it, you can say what will be compiled, differentiated and kept in memory.
 #
-# This notebook reads the jaxpr of one program, a small classifier of iris flowers. It takes 20 minutes. You need NumPy, and to have seen
+# This notebook reads the jaxpr of one program, a small classifier of iris flowers. It takes 25 minutes. You need NumPy, and to have seen
 # `jax.jit` once.
 
 # %%
@@ -196,6 +196,60 @@ assert len({sum(1 for _ in jaxviz.trace(rolled)(square, h, n=n).walk()) for n in
 assert np.allclose(deep(square, h, 5), rolled(square, h, 5))
 
 # %% [markdown]
+# Read one the other way: here is the jaxpr of a function that you do not see.
+
+# %% jupyter={"source_hidden": true}
+# A function, and its jaxpr
+def unseen(w, x):
+    return jnp.sum(jnp.tanh(x @ w), axis=0) * x[0]
+
+
+print(jaxviz.trace(unseen)(jnp.ones((4, 4)), jnp.ones((16, 4))))
+
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: written
+def _operations(f):
+    return [e.primitive.name for _, e in jaxviz.trace(f)(jnp.ones((4, 4)), jnp.ones((16, 4))).walk() if not e.programs]
+
+
+def _other_operations(f):
+    ours, theirs = _operations(f), _operations(unseen)
+    missing = [name for name in ("dot_general", "tanh", "reduce_sum", "mul") if ours.count(name) != theirs.count(name)]
+    return f"It has {ours.count(missing[0])} `{missing[0]}`, and the jaxpr above {theirs.count(missing[0])}." if missing else ""
+
+
+_w = normal(7, 4, 4)
+
+written = teach.rule(
+    "Write the function `mine(w, x)` that this jaxpr was made from.",
+    teach.computes(unseen, (_w, x), (2 * _w, x - MEAN)),
+    teach.Check("computes it with the same operations", _other_operations),
+    hints=(
+        "Go down the equations, and write the `jnp` call of each: `dot_general` is `@`, `reduce_sum` is `jnp.sum` with an axis.",
+        "The equations of slices and reshapes at the end take one row of `x`.",
+    ),
+    wrong=(
+        lambda w, x: jnp.sum(jnp.tanh(x @ w), axis=0),
+        lambda w, x: jnp.sum(jnp.tanh(x @ w) * x[0], axis=0) * jnp.tanh(0.0 * x[0] + 1) / jnp.tanh(1.0),
+        lambda w, x: jnp.tanh(jnp.sum(x @ w, axis=0)) * x[0],
+    ),
+)
+written
+
+
+# %% tags=["answer"]
+def mine(w, x):
+    return ...
+
+
+written.answer(mine)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+written.solution(lambda w, x: x[0] * jnp.tanh(x @ w).sum(0))
+
+# %% [markdown]
 # ## A constant, in three ways
 #
 # These give the same. The root of 8 does not depend on `x`, so it could be worked out while JAX traces.
@@ -357,4 +411,4 @@ assert str(jaxviz.trace(loss)(params, x, target).jaxpr) == str(jax.make_jaxpr(lo
 #
 # `%load_ext jaxviz` and then `%jaxpr loss(params, x, target)` show it for a function of yours.
 #
-# Next: what JAX makes of a jaxpr for a derivative, in [2 · JVP and linearize](02_jvp_and_linearize.ipynb).
+# Next: what a tracer cannot do, in [2 · sharp bits](02_sharp_bits.ipynb).

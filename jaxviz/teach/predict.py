@@ -41,6 +41,13 @@ def predict(
         told = because.get(choice, "") if isinstance(because, Mapping) else because
         return told if isinstance(told, str) else told()
 
+    def not_yet(headline: str, why: str = "") -> Verdict:
+        """A wrong answer with its reason, or, where that would give the right one away, with the first hint."""
+        if not why and hints:
+            first = hints[0]
+            why = f"A hint: {first if isinstance(first, str) else first()}"
+        return Verdict(False, headline, note=why)
+
     def check(given: Any) -> Verdict:
         true = truth()
         if choices is not None:
@@ -48,10 +55,10 @@ def predict(
                 return Verdict(False, f"{given!r} is not one of the choices: {', '.join(map(str, choices))}.")
             if given == true:
                 return Verdict(True, str(true), note=reason(true))
-            return Verdict(False, f"It is not `{given}`.", note=reason(given) if isinstance(because, Mapping) else "")
+            return not_yet(f"It is not `{given}`.", reason(given) if isinstance(because, Mapping) else "")
         if isinstance(true, str):
             right = str(given).strip().casefold() == true.casefold()
-            return Verdict(True, true, note=reason(true)) if right else Verdict(False, f"It is not `{given}`.")
+            return Verdict(True, true, note=reason(true)) if right else not_yet(f"It is not `{given}`.")
         try:
             number = _number(given)
         except (TypeError, ValueError):
@@ -59,7 +66,9 @@ def predict(
         if math.isclose(number, true, rel_tol=tolerance, abs_tol=0.0):
             exactly = "" if number == true else " to be exact"
             return Verdict(True, f"{_shown(true)}{exactly}.", note=reason(true))
-        return Verdict(False, f"{given} is too {'much' if number > true else 'little'}.")
+        times = max(number, true) / min(number, true) if min(number, true) > 0 else 0.0
+        far = f", by a factor of {times:.0f}" if times > 2.5 else ""
+        return not_yet(f"{given} is too {'much' if number > true else 'little'}{far}.")
 
     def solution() -> Verdict:
         true = truth()

@@ -154,6 +154,40 @@ def test_a_notebook_begins_and_ends_as_the_others_do(path):
         assert text[-1].startswith("## What to keep of this\n\n- ")
 
 
+WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
+"""How long a reader is taken to need for prose, for a line of code that is not folded, to mark or choose, and to write a function."""
+
+
+def minutes_of(notebook):
+    prose = " ".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    code = [
+        c for c in notebook.cells if c.cell_type == "code" and not c.metadata.get("jupyter", {}).get("source_hidden")
+    ]
+    lines = sum(
+        bool(line.strip()) and not line.startswith(("import", "from")) for c in code for line in c.source.splitlines()
+    )
+    n_write = len(tagged(notebook, "answer"))
+    n_ask = len(tagged(notebook, "exercise")) - n_write
+    words = len(re.findall(r"[A-Za-z']{2,}", re.sub(r"\]\([^)]*\)|\$[^$]*\$", "", prose)))
+    read = words / WORDS_PER_MINUTE + lines * MINUTES_PER_LINE
+    return read + n_ask * MINUTES_PER_QUESTION + n_write * MINUTES_PER_FUNCTION
+
+
+@pytest.mark.parametrize("path", PATHS[1:], ids=lambda p: p.stem)
+def test_a_notebook_takes_about_as_long_as_it_says(path):
+    notebook = jupytext.read(path)
+    said = int(
+        re.search(r"(\d+) minutes", next(c.source for c in notebook.cells if c.cell_type == "markdown")).group(1)
+    )
+    assert said <= 25
+    assert minutes_of(notebook) <= 1.1 * said, f"{minutes_of(notebook):.0f} minutes, by its words, lines and exercises"
+
+
+@pytest.mark.parametrize("path", PATHS[1:], ids=lambda p: p.stem)
+def test_in_a_notebook_one_writes_code(path):
+    assert len(tagged(jupytext.read(path), "answer")) >= 2
+
+
 def links_of(text):
     """Pairs of a notebook and what the link to it says."""
     return [(name, label) for label, name in re.findall(r"\[([^\]]+)\]\(([^)]+)\.ipynb\)", text)]

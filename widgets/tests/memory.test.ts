@@ -166,6 +166,17 @@ test("another timeline is drawn in place of the view's, and the view's as a line
   expect(all(".jv-reference")).toHaveLength(0);
 });
 
+test("what it compiles to is a line over the areas, and its peak stands below them", () => {
+  const { made, all, text, state } = pane();
+  state.switches.line = { key: "", turn: 1, total: [12, 96], error: "" };
+  made.update("switches");
+  expect(all(".jv-reference.is-compiled")).toHaveLength(1);
+  expect(text("memory-legend")).toContain("compiled peak96 B");
+  state.switches.line = null;
+  made.update("switches");
+  expect(all(".jv-reference")).toHaveLength(0);
+});
+
 test("a step that no equation stands for says what runs, and selects nothing", () => {
   const { made, point, text, state } = pane();
   const { steps, buffers } = state.model.timeline;

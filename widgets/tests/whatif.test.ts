@@ -110,7 +110,15 @@ function kernel({ table, tried, drawn }: Program) {
   });
   let known: Record<string, unknown> = start.trades;
   const answer = (plan: string | null = null) => {
-    const asked = model.sent.pop() as { keys: string[]; draw?: string; code?: string; plan?: boolean };
+    const asked = model.sent.pop() as {
+      keys: string[];
+      draw?: string;
+      compile?: string;
+      code?: string;
+      plan?: boolean;
+    };
+    if (asked.compile !== undefined)
+      model.values["line"] = JSON.stringify({ key: asked.compile, turn: 1, total: [8, 24], error: "" });
     const keys = [...asked.keys, ...(plan === null ? [] : [plan])];
     known = { ...known, ...Object.fromEntries(keys.map((key) => [key, tried.trades[key] ?? [9, 9, 9, 0]])) };
     if (asked.draw !== undefined) model.values["drawn"] = JSON.stringify({ ...drawn, key: asked.draw });
@@ -123,6 +131,26 @@ function kernel({ table, tried, drawn }: Program) {
   switches.ask();
   return { model, answer, switches };
 }
+
+test("the compiled memory is asked for by a button, and goes when the switches change", () => {
+  const { model, answer, switches } = kernel(programs["layers"]!);
+  switches.want(() => []);
+  switches.compile();
+  expect([switches.isCompiling, switches.line]).toEqual([true, null]);
+  expect(answer().compile).toBe("");
+  expect([switches.isCompiling, switches.line?.total]).toEqual([false, [8, 24]]);
+  switches.flip(0);
+  expect(switches.line).toBeNull();
+  answer();
+  answer();
+  expect(model.sent).toEqual([]); // nothing is compiled by itself
+  switches.compile();
+  expect(answer().compile).toBe("0||");
+  expect(switches.line?.key).toBe("0||");
+  switches.compile();
+  switches.undo();
+  expect([switches.isCompiling, switches.line]).toEqual([false, null]);
+});
 
 test("what is set is asked for first, then its memory over time, then what is one switch away", () => {
   const { model, answer, switches } = kernel(programs["layers"]!);

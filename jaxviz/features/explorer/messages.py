@@ -118,11 +118,12 @@ class TriedSettings(TypedDict):
 
 
 class SwitchRequest(TypedDict):
-    """What the page asks for: what settings come to; of one the memory over time; of one the code; or the best plan."""
+    """What the page asks for: what settings come to; of one the memory over time, as modelled or as compiled; of one the code; or the best plan."""
 
     work: str
     keys: list[str]
     draw: NotRequired[str]
+    compile: NotRequired[str]
     code: NotRequired[str]
     plan: NotRequired[bool]
 
@@ -148,6 +149,16 @@ class DrawnMemory(TypedDict):
     row: list[int]
     buffers: list[DrawnBuffer]
     texts: list[str]
+
+
+class CompiledLine(TypedDict):
+    """The memory over time of a setting as XLA compiles it: the bytes while each instruction runs, of which the first `turn` are forward; or why there
+    is none."""
+
+    key: str
+    turn: int
+    total: list[int]
+    error: str
 
 
 class WrittenCode(TypedDict):

@@ -19,7 +19,10 @@ from jaxviz.analysis.grouping import repetition
 from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of, primal_equation
 from jaxviz.derivation import Derivation
+from jaxviz.features.explorer.compiled import lower
+from jaxviz.features.explorer.compiled_peak import compiled_peak
 from jaxviz.features.explorer.messages import (
+    CompiledLine,
     DrawnBuffer,
     DrawnMemory,
     SwitchGroup,
@@ -42,7 +45,7 @@ from jaxviz.ir import compat
 from jaxviz.ir.expressions import source_shown
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Equation, Var
-from jaxviz.page.texts import fit
+from jaxviz.page.texts import first_line, fit
 from jaxviz.report.tables import short_location, type_text
 
 LARGEST = 20_000
@@ -400,6 +403,19 @@ class Switches:
             made["texts"] = list(texts)
             fitting: DrawnMemory = fit(made)
             return fitting
+
+    def compiled(self, key: str) -> CompiledLine:
+        """The memory over time of a setting as XLA compiles it."""
+        try:
+            peak = compiled_peak(lower(self.derived(key)))
+        except Exception as error:
+            return {"key": key, "turn": 0, "total": [], "error": first_line(error)}
+        return {
+            "key": key,
+            "turn": peak["turn"],
+            "total": [sum(of) for of in zip(*peak["bytes"], strict=True)],
+            "error": "",
+        }
 
 
 def _given_a_name(equation: Equation) -> Sequence[Atom]:

@@ -89,6 +89,7 @@ class Explorer(Bundled):
     tried = traitlets.Unicode("").tag(sync=True)
     drawn = traitlets.Unicode("").tag(sync=True)
     written = traitlets.Unicode("").tag(sync=True)
+    line = traitlets.Unicode("").tag(sync=True)
     switches = traitlets.Unicode("").tag(sync=True)
     lowered = traitlets.Unicode("").tag(sync=True)
     compiled = traitlets.Unicode("").tag(sync=True)
@@ -181,7 +182,9 @@ class Explorer(Bundled):
         # In one message, so that the page is drawn once.
         with self.hold_sync():
             self.selected, self.compiled, self.lowered, self.failure, self.rest = selected, "", "", "", b""
-            self.check = self.advice = self.what_if = self.tried = self.drawn = self.written = self.switches = ""
+            self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
+                self.switches
+            ) = ""
             self.before, self.changes, self.payload = before, _changes_json(comparison), payload
         if self._still_ids is not None:
             self._work("rest", Explorer._fill_rest)
@@ -397,9 +400,12 @@ class Explorer(Bundled):
         if request.get("plan"):
             switches.trade(switches.plan())
         switches.fill(request["keys"], _AT_A_TIME)
+        compiled_line = _json(switches.compiled(request["compile"])) if "compile" in request else ""
         with self.hold_sync():
             if "draw" in request:
                 self.drawn = _json(switches.drawn(request["draw"]))
+            if compiled_line:
+                self.line = compiled_line
             if "code" in request:
                 self.written = _json({"key": request["code"], "text": _code_of(switches, request["code"])})
             self.tried = self._tried()

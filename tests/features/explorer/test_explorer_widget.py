@@ -135,6 +135,13 @@ def test_a_setting_is_worked_out_when_it_is_asked_for(explorer):
     most = lambda step: sum(n for n, _, born, last, *_ in drawn["buffers"] if born <= step <= last)
     assert max(map(most, range(len(drawn["what"])))) == tried["trades"][key][0]
     assert tried["plan"] is None
+    explorer._handle_custom_msg({"work": "try", "keys": [], "compile": key}, [])
+    line, asked = json.loads(explorer.line), json.loads(explorer.tried)["asked"]
+    assert line["key"] == key
+    memory = jaxviz.compiled_memory(explorer._switches.derived(key))
+    assert max(line["total"]) == memory.peak_nbytes
+    assert (line["turn"], len(line["total"])) == (memory.turn, len(memory.timeline))
+    assert asked == 3
     explorer._handle_custom_msg({"work": "try", "keys": [], "plan": True}, [])
     tried = json.loads(explorer.tried)
     assert tried["plan"] in tried["trades"]

@@ -88,6 +88,7 @@ export function switchesOf(model: WidgetModel): SwitchSource {
     tried: () => json("tried"),
     drawn: () => json("drawn"),
     written: () => json("written"),
+    line: () => json("line"),
   };
 }
 

@@ -7,6 +7,7 @@
 import { NO_WORK, type Work } from "../host/work";
 import { whyNot } from "../main/waiting";
 import type {
+  CompiledLine,
   DrawnMemory,
   SwitchRequest,
   SwitchTable,
@@ -29,6 +30,8 @@ export interface SwitchSource {
   tried(): TriedSettings | null;
   drawn(): DrawnMemory | null;
   written(): WrittenCode | null;
+  /** The memory over time as compiled, of the setting that it was last asked for. */
+  line(): CompiledLine | null;
 }
 
 export const NO_SWITCHES: SwitchSource = {
@@ -39,6 +42,7 @@ export const NO_SWITCHES: SwitchSource = {
   tried: () => null,
   drawn: () => null,
   written: () => null,
+  line: () => null,
 };
 
 /** The key of the function as it is written. */
@@ -65,6 +69,9 @@ export class Switches {
   private wanted: () => Iterable<string> = () => [];
   private codeWanted = "";
   private isPlanWanted = false;
+  private lineWanted: string | null = null;
+  /** The memory over time as XLA compiles what is set; null where it has not been asked for, or the switches have changed since. */
+  line: CompiledLine | null = null;
   private readonly stops: (() => void)[];
   private waiting: (() => void)[] = [];
   private onCode: ((text: string) => void) | null = null;
@@ -187,6 +194,7 @@ export class Switches {
     }
     this.chosen = chosen;
     this.said = said;
+    this.takeLine();
     if (this.key !== before) {
       this.past.push(before);
       this.ahead = [];
@@ -226,6 +234,7 @@ export class Switches {
     if (key === this.key) return;
     this.chosen = key === AS_WRITTEN ? null : this.settings!.parse(key);
     this.said = "";
+    this.takeLine();
     this.pump();
     this.tell();
   }
@@ -287,6 +296,25 @@ export class Switches {
     this.choose(plan === AS_WRITTEN ? null : this.settings!.parse(plan), said);
   }
 
+  /** Has what is set compiled, for its memory over time. */
+  compile(): void {
+    this.lineWanted = this.key;
+    this.pump();
+    this.tell();
+  }
+
+  /** Whether what is set is being compiled, or will be. */
+  get isCompiling(): boolean {
+    return this.lineWanted === this.key && this.canAsk;
+  }
+
+  private takeLine(): void {
+    const line = this.from.line();
+    if (line !== null && line.key === this.lineWanted) this.lineWanted = null;
+    if (line?.key !== this.line?.key || this.line?.key !== this.key)
+      this.line = line?.key === this.key ? line : null;
+  }
+
   get isPlanning(): boolean {
     return this.isPlanWanted && this.canAsk;
   }
@@ -324,6 +352,7 @@ export class Switches {
     else if (this.onCode !== null) ask({ code: this.codeWanted });
     else if (this.isPlanWanted) ask({ plan: true });
     else if (this.isDrawing) ask({ draw: key });
+    else if (this.isCompiling) ask({ compile: key });
     else {
       const keys = [...new Set(this.wanted())].filter((wanted) => !this.isKnown(wanted));
       if (keys.length > 0) ask({ keys });
@@ -351,6 +380,7 @@ export class Switches {
 
   /** Takes what the kernel has said. */
   private take(): void {
+    this.takeLine();
     const tried = this.from.tried();
     if (tried === null) return;
     this.trades = tried.trades;

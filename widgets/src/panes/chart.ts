@@ -35,11 +35,14 @@ export class Chart {
     /** What is stacked, in the order of the totals, and what a step is called. */
     private readonly kinds: readonly string[] = STACKED,
     private readonly step = "step",
+    /** What it compiles to, as another line. */
+    private readonly compiled: Totals | null = null,
   ) {
     this.right = Math.max(LEFT + 1, width - RIGHT);
     this.bottom = Math.max(TOP + 1, height - LANE - BELOW);
     this.columns = columnsOf(totals.total, this.across * pixels);
-    this.top = Math.max(peakOf(totals), reference === null ? 0 : peakOf(reference)) || 1;
+    this.top =
+      Math.max(peakOf(totals), ...[reference, compiled].map((other) => (other && peakOf(other)) || 0)) || 1;
   }
 
   get steps(): number {
@@ -82,7 +85,14 @@ export class Chart {
   }
 
   draw(): SVGElement[] {
-    return [...this.grid(), ...this.areas(), ...this.compared(), ...this.passes(), ...this.peak()];
+    return [
+      ...this.grid(),
+      ...this.areas(),
+      ...this.compared(this.reference, ""),
+      ...this.compared(this.compiled, "is-compiled"),
+      ...this.passes(),
+      ...this.peak(),
+    ];
   }
 
   private grid(): SVGElement[] {
@@ -126,10 +136,10 @@ export class Chart {
     return areas.reverse();
   }
 
-  /** The other timeline as a line; its passes stand where those of this one do. */
-  private compared(): SVGElement[] {
-    if (this.reference === null || this.steps === 0) return [];
-    const { total, turn } = this.reference;
+  /** Another timeline as a line; its passes stand where those of this one do. */
+  private compared(other: Totals | null, how: string): SVGElement[] {
+    if (other === null || this.steps === 0) return [];
+    const { total, turn } = other;
     const middle = this.turn;
     let d = "";
     for (const [start, stop, from, to] of [
@@ -142,7 +152,7 @@ export class Chart {
         d += `${d === "" ? "M" : "L"}${x} ${round(this.y(total[step]!))}H${round(from + ((to - from) * (c + 1)) / high.length)}`;
       });
     }
-    return [svg("path", { class: "jv-reference", d })];
+    return [svg("path", { class: `jv-reference ${how}`, d })];
   }
 
   /** Where the backward pass begins. */

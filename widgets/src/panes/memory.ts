@@ -16,6 +16,7 @@ import {
 import { type Change, litAs, type State } from "../state/state";
 import { h, onResize, section, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
+import type { CompiledLine } from "../wire/explorer.generated";
 import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
 import { marked } from "./residuals";
@@ -41,6 +42,8 @@ interface Shown {
   timeline: Timeline;
   totals: Totals;
   reference: Totals | null;
+  /** As XLA compiles it. */
+  line: CompiledLine | null;
 }
 
 /** Selected steps with a line each through the areas; more would hide them. */
@@ -137,6 +140,7 @@ export class MemoryPane {
       timeline,
       totals: totalsOf(timeline),
       reference: reference === null ? null : totalsOf(reference),
+      line: this.state.switches.line,
     };
     this.moveTo(-1);
     this.fillLegend(this.shown);
@@ -150,7 +154,8 @@ export class MemoryPane {
     const { switches, model } = this.state;
     const given = switches.timeline ?? model.timeline;
     this.element.classList.toggle("is-stale", switches.isDrawing);
-    if (given !== this.shown.timeline) this.show(given, switches.timeline && model.timeline);
+    if (given !== this.shown.timeline || switches.line !== this.shown.line)
+      this.show(given, switches.timeline && model.timeline);
     else this.light();
   }
 
@@ -177,8 +182,17 @@ export class MemoryPane {
   private draw(): void {
     const [width, height, pixels] = this.size;
     if (this.shown === null || width === 0 || height === 0) return;
-    const { totals, reference } = this.shown;
-    this.chart = new Chart(totals, width, height, pixels, reference);
+    const { totals, reference, line } = this.shown;
+    this.chart = new Chart(
+      totals,
+      width,
+      height,
+      pixels,
+      reference,
+      undefined,
+      undefined,
+      totalsOfLine(line),
+    );
     this.plot.setAttribute("aria-valuemax", String(this.chart.steps));
     this.areas.replaceChildren(...this.chart.draw());
     this.light();
@@ -241,7 +255,7 @@ export class MemoryPane {
     return `${as}modelled peak ${formatBytes(peakOf(totals))}${on} in the ${pass} pass, at ${where}`;
   }
 
-  private fillLegend({ totals, reference }: Shown): void {
+  private fillLegend({ totals, reference, line }: Shown): void {
     this.amounts.clear();
     const row = (key: MemoryKind | "total", swatch: string, label: string) => {
       const amount = h("td", {});
@@ -249,12 +263,16 @@ export class MemoryPane {
       return h("tr", { class: swatch }, h("th", { scope: "row" }, label), amount);
     };
     const kinds = STACKED.filter((_, k) => totals.kinds[k]!.some((bytes) => bytes > 0)).reverse();
-    const before = reference && h("td", {}, formatBytes(peakOf(reference)));
+    const of = (name: string, text: string, how = "") =>
+      h("tr", { class: `jv-before ${how}` }, h("th", { scope: "row" }, name), h("td", {}, text));
     this.legend.replaceChildren(
       this.when,
       ...kinds.map((kind) => row(kind, `jv-of-${kind}`, PLURALS[kind])),
       row("total", "jv-total", "total"),
-      ...(before ? [h("tr", { class: "jv-before" }, h("th", { scope: "row" }, "peak before"), before)] : []),
+      ...(reference ? [of("peak before", formatBytes(peakOf(reference)))] : []),
+      ...(line
+        ? [of("compiled peak", line.error || formatBytes(Math.max(...line.total)), "is-compiled")]
+        : []),
     );
     this.point();
   }
@@ -430,4 +448,14 @@ function stepsOf(model: Model, steps: Timeline["steps"], rows: ReadonlySet<numbe
     if (isMeant) found.add(i);
   });
   return found;
+}
+
+function totalsOfLine(line: CompiledLine | null): Totals | null {
+  if (line === null || line.total.length === 0) return null;
+  return {
+    kinds: [],
+    total: Float64Array.from(line.total),
+    turn: line.turn,
+    peak: line.total.indexOf(Math.max(...line.total)),
+  };
 }

@@ -122,7 +122,10 @@ class Board {
     this.scroller.scrollTop = 0;
   });
   private readonly scroller: HTMLElement;
-  private readonly tools: Record<"undo" | "redo" | "reset" | "plan" | "nothing" | "copy", HTMLButtonElement>;
+  private readonly tools: Record<
+    "undo" | "redo" | "reset" | "plan" | "nothing" | "copy" | "compile",
+    HTMLButtonElement
+  >;
   private about = "";
   private isCopying = false;
 
@@ -150,6 +153,12 @@ class Board {
       copy: tool("Copy the code", "the lines to write for the switches as set", "what-if-code", () =>
         this.showCode(),
       ),
+      compile: tool(
+        "Compile",
+        "what XLA makes of the memory over time, as a line over the model",
+        "what-if-compile",
+        () => switches.compile(),
+      ),
       nothing: tool("Save nothing", "recompute all in the checkpoints that are on", "what-if-nothing", () =>
         switches.choose(
           { ...NOTHING, regions: switches.setting.regions },
@@ -168,7 +177,7 @@ class Board {
         this.body,
       ),
     );
-    const { plan, nothing, copy, undo, redo, reset } = this.tools;
+    const { plan, nothing, copy, compile, undo, redo, reset } = this.tools;
     this.element = h(
       "div",
       { class: "jv-board" },
@@ -176,7 +185,7 @@ class Board {
         "div",
         { class: "jv-board-head" },
         this.head,
-        h("div", { class: "jv-controls" }, plan, nothing, copy, undo, redo, reset),
+        h("div", { class: "jv-controls" }, plan, nothing, copy, compile, undo, redo, reset),
         this.said,
       ),
       this.scroller,
@@ -258,6 +267,7 @@ class Board {
     this.tools.nothing.disabled = setting.regions.size === 0;
     this.tools.plan.disabled = switches.isPlanning || (!switches.canAsk && switches.planned === null);
     this.tools.copy.disabled = !switches.canCode;
+    this.tools.compile.disabled = !switches.canAsk || switches.isCompiling || switches.line !== null;
     this.tell();
     this.light();
   }
@@ -281,7 +291,7 @@ class Board {
       if (act) this.said.append(" ", act);
     };
     const reason = switches.reason();
-    const isBusy = switches.isPending || switches.isPlanning || this.isCopying;
+    const isBusy = switches.isPending || switches.isPlanning || switches.isCompiling || this.isCopying;
     this.element.classList.toggle("is-busy", isBusy);
     if (switches.isAlone && switches.said) say(switches.said);
     else if (switches.isAlone)
@@ -292,7 +302,8 @@ class Board {
     else if (isBusy) {
       const of = total > 0 ? ` ${done} of ${plural(total, what.replace(/s$/, ""))}` : "";
       const stop = switches.tries.canStop && button("Cancel", () => switches.tries.cancel());
-      say(`${switches.isPlanning ? "Planning…" : "Working it out…"}${of}`, stop || undefined);
+      const at = switches.isPlanning ? "Planning" : switches.isCompiling ? "Compiling" : "Working it out";
+      say(`${at}…${of}`, stop || undefined);
     } else say(switches.said);
   }
 
@@ -305,11 +316,15 @@ class Board {
         h("strong", { "data-testid": id }, value),
       );
     const { kept, again, peak, moved } = figuresOf(this.switches);
+    const { line } = this.switches;
     return [
       figure("modelled peak", peak, "what-if-peak"),
       figure("residuals", kept, "what-if-bytes"),
       figure("recomputed", again, "what-if-flops"),
       ...(moved ? [figure("offloaded", moved, "what-if-moved")] : []),
+      ...(line
+        ? [figure("compiled peak", [line.error || formatBytes(Math.max(...line.total)), ""], "what-if-line")]
+        : []),
     ];
   }
 

@@ -78,11 +78,12 @@ export interface TriedSettings {
   asked: number;
 }
 
-/** What the page asks for: what settings come to; of one the memory over time; of one the code; or the best plan. */
+/** What the page asks for: what settings come to; of one the memory over time, as modelled or as compiled; of one the code; or the best plan. */
 export interface SwitchRequest {
   work: string;
   keys: string[];
   draw?: string;
+  compile?: string;
   code?: string;
   plan?: boolean;
 }
@@ -98,6 +99,14 @@ export interface DrawnMemory {
   row: number[];
   buffers: DrawnBuffer[];
   texts: string[];
+}
+
+/** The memory over time of a setting as XLA compiles it: the bytes while each instruction runs, of which the first `turn` are forward; or why there is none. */
+export interface CompiledLine {
+  key: string;
+  turn: number;
+  total: number[];
+  error: string;
 }
 
 /** The lines to write for a setting. */

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 14 · How does a gradient go through a loop that is one equation?
+# # 20 · How does a gradient go through a loop that is one equation?
 #
 # A loop of a hundred steps, written out, is a hundred times as many equations. As one equation that holds a program it needs rules of its own: what
 # the gradient keeps of each step, and in which direction it runs. A checkpoint is the same kind of equation. You write the rules of both.
 #
-# It takes 25 minutes. You need the walks of [12 · your own gradients](12_own_gradients.ipynb), and should have seen a checkpoint:
-# [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb).
+# It takes 25 minutes. You need the walks of [18 · your own gradients](18_own_gradients.ipynb), and should have seen a checkpoint:
+# [7 · checkpoints](07_checkpoints.ipynb).
 
 # %%
 import jax

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 5 · My gradient runs out of memory: where do I put the checkpoint?
+# # 8 · Which values should a checkpoint keep, and who decides?
 #
-# `jax.checkpoint` trades memory for time: a value is not kept for the backward pass but recomputed there. Where it stands decides how
-# much is kept, how much is recomputed, and whether the peak moves at all. At the end you place one to fit a budget.
+# A *policy* says for each value in a checkpoint whether it is kept. Choose one, write one, give names; then let a planner choose; and ask XLA whether it does as
+# it was told.
 #
-# The program is a small network that takes noise off signals: four residual blocks, each four times wider inside than outside. It takes
-# 25 minutes. You need to know what a residual of a gradient is ([3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb)).
+# The network is that of [7 · checkpoints](07_checkpoints.ipynb): four residual blocks that take noise off signals. It takes 25 minutes. You need to know what a
+# checkpoint keeps.
 
 # %%
 import functools
@@ -51,35 +51,9 @@ clean = jnp.asarray(np.sin(rng.uniform(0.1, 0.5, (256, 1)) * np.arange(32)), jnp
 noisy = clean + normal(0.3, 256, 32)
 args = params, noisy, clean
 
-kept = jaxviz.residuals(loss, *args)
-for line in kept.by_line():
-    print(f"{line.nbytes / 1024:7.0f} KiB in {line.count:2} residuals, made at line {line.location.line} in {line.location.function}")
 
-# %% [markdown]
-# One line keeps most: the second of `block`. `gelu` is a formula of some ten steps, and its derivative multiplies by what several of them
-# gave. Each of these is a value of 256 × 128 numbers.
-
-# %%
-worst = kept.by_line()[0].location.line
-inside_gelu = [r for r in kept if r.location.line == worst and r.aval.shape == (256, 128)]
-for r in inside_gelu[: len(inside_gelu) // 4]:
-    print(f"in the first block: {r.type} {r.expression}")
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert kept.by_line()[0].nbytes > 0.75 * kept.nbytes
-assert "gelu" in block.__code__.co_names
-assert sum(r.nbytes for r in inside_gelu) > 0.9 * kept.by_line()[0].nbytes
-assert len(inside_gelu) > 3 * 4
-assert 8 <= sum(e.outvars[0].aval.shape == (256, 128) for _, e in jaxviz.trace(jax.nn.gelu)(jnp.ones((256, 128))).walk()) <= 12
-
-# %% [markdown]
-# ## A checkpoint around each block
-#
-# Of a function in a checkpoint nothing is kept that was computed inside, unless a *policy* says so. Its inputs are kept, and all else can
-# be recomputed from them.
-
-# %%
+# %% jupyter={"source_hidden": true}
+# in_blocks(one_block), products_again(f, *args) and kib(nbytes), as in the notebook before
 def in_blocks(one_block):
     """The loss, with something else in the place of `block`."""
 
@@ -93,84 +67,11 @@ def in_blocks(one_block):
 
 
 each_block = in_blocks(jax.checkpoint(block))
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: carried
-carried = teach.predict(
-    "How many bytes does the gradient of `each_block` keep beside its arguments? A batch of signals, `f32[256,32]`, is 32 KiB.",
-    truth=lambda: jaxviz.residuals(each_block, *args).nbytes_without_arguments,
-    tolerance=0.02,
-    because=lambda: "They are "
-    + ", ".join(
-        f"`{r.expression}` ({r.nbytes // 1024} KiB, made in {r.location.function.rpartition('.')[2]})"
-        for r in jaxviz.residuals(each_block, *args)
-        if r.kind != "argument"
-    )
-    + ". The first three are what a block starts from; the first block starts from an argument. The last belongs to the mean of squares, "
-    "which stands in no checkpoint.",
-    hints=(
-        "What goes into each of the four blocks, and is it an argument of the loss?",
-        "The parameters and `noisy` are arguments. And what does the derivative of a square multiply by?",
-    ),
-)
-carried
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-carried.solution("128 KiB")
-
-# %% [markdown]
-# What became of each value in a block:
-
-# %%
-jaxviz.policies(each_block, *args)
-
-# %% [markdown]
-# ## What happens inside: how a remat is transposed
-#
-# A checkpoint is an equation that holds a program, and JAX calls it *remat*. Here is one block alone, through the stages of its gradient.
-
-# %%
-one = jaxviz.derive(jax.checkpoint(block), params[0], noisy, argnums=(0, 1))
+gelu_alone = in_blocks(lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"])
+kept = jaxviz.residuals(loss, *args)
+plain_flops = jaxviz.cost(loss, *args).total.flops
 
 
-def roles(stage):
-    found = {}
-    for _, e in getattr(one, stage).walk():
-        name = "the remat itself" if e.programs else e.origin.role if e.origin else "as written"
-        found[name] = found.get(name, 0) + 1
-    return found
-
-
-for stage in ("primal", "forward", "linear", "backward"):
-    print(f"{stage:9}", ", ".join(f"{n} {role}" for role, n in roles(stage).items()))
-
-# %% [markdown]
-# - The *forward* program has no remat any more: the block is computed as if there were no checkpoint, and only its inputs are handed on.
-# - The *linear* program is one remat. Its body has equations of two roles: *recomputation*, which starts from the kept inputs, and *tangent*.
-# - In the *backward* program only the tangents are transposed. The recomputation runs forwards, before the cotangents that read it.
-#
-# So recomputation is not a trick at run time. It is equations that you can read, in the program of the backward pass.
-
-# %%
-explorer = jaxviz.explore(one)
-explorer.stage, explorer.beside, explorer.selected = "forward", "backward", "backward:1"
-explorer
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert set(roles("forward")) == {"primal"}
-assert set(roles("linear")) == {"the remat itself", "recomputation", "tangent"}
-assert {r.kind for r in one.residuals} == {"argument"}
-inside = [e.origin.role for _, e in one.backward.walk() if not e.programs]
-assert "tangent" not in inside
-assert inside.index("cotangent") == inside.count("recomputation")
-
-# %% [markdown]
-# The block has two products of matrices, and they are nearly all of its work. "The forward pass is run again" would mean both.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: again
 def products_again(f, *args, argnums=0):
     """The lines of the products of matrices that the backward pass recomputes."""
     backward = jaxviz.derive(f, *args, argnums=argnums).backward
@@ -178,111 +79,8 @@ def products_again(f, *args, argnums=0):
     return [e for e in again if e.primitive.name == "dot_general"]
 
 
-WIDEN, NARROW = "x @ p['widen']", "gelu(wide) @ p['narrow']"
-
-
-def _again():
-    found = products_again(jax.checkpoint(block), params[0], noisy, argnums=(0, 1))
-    wide = [e.outvars[0].aval.shape == (256, 128) for e in found]
-    return {(): "neither", (True,): f"only {WIDEN}", (False,): f"only {NARROW}"}.get(tuple(wide), "both")
-
-
-again = teach.predict(
-    "Which of its two products does the backward pass of one checkpointed block recompute?",
-    ["neither", f"only {WIDEN}", f"only {NARROW}", "both"],
-    truth=_again,
-    because={
-        "neither": "Nothing from inside of the block was kept, and the derivative of `gelu` needs `wide`.",
-        f"only {WIDEN}": f"The derivatives of `gelu` and of the second product read what follows from `wide`. The result of `{NARROW}` is read "
-        "by no derivative, only by a sum, so JAX drops it: dead code.",
-        f"only {NARROW}": "Who would read its result? It goes into a sum, and the derivative of a sum needs no value.",
-        "both": "Look for a reader of each product's result among the derivatives. What nobody reads is dead code, and JAX drops it.",
-    },
-    hints=(
-        "Which derivative reads the result of the first product, and which that of the second?",
-        "The result of the second is only added to `x`.",
-    ),
-)
-again
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-again.solution(f"only {WIDEN}")
-
-# %% [markdown]
-# ## Where it stands
-#
-# "More in the checkpoint, less memory" is half of the truth. Four places for it:
-
-# %%
-places = {
-    "no checkpoint": loss,
-    "around the whole loss": jax.checkpoint(loss),
-    "around each block": each_block,
-    "around gelu alone": in_blocks(lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"]),
-}
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: place
 def kib(nbytes):
     return f"{nbytes / 1024:,.0f} KiB"
-
-
-@functools.cache
-def timeline(name):
-    return jaxviz.memory(places[name], *args)
-
-
-place = teach.predict(
-    "Around the whole loss, the gradient keeps nothing but arguments. Which of the four has the lowest peak of memory, over both passes?",
-    list(places),
-    truth=lambda: min(places, key=lambda name: timeline(name).peak_nbytes),
-    because={
-        "no checkpoint": "All residuals are alive when the backward pass begins.",
-        "around the whole loss": lambda: "Before the first cotangent can go back through the last block, the forward pass of all four is "
-        f"recomputed, and all that the derivatives need is alive at once: {kib(timeline('around the whole loss').peak_nbytes)}. Nothing "
-        "was kept, but the peak is only put off.",
-        "around each block": lambda: f"{kib(timeline('around each block').peak_nbytes)}: what each block starts from, and what is inside of "
-        "one block, recomputed and used up before the next one is.",
-        "around gelu alone": lambda: f"{kib(timeline('around gelu alone').peak_nbytes)}: the values before and after each `gelu` are still kept.",
-    },
-    hints=("What is alive at the moment when the backward pass goes through the last block?",),
-)
-place
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-place.solution("around each block")
-
-# %%
-plain_flops = jaxviz.cost(loss, *args).total.flops
-print(f"{'':24}{'kept':>10}{'peak':>12}   extra FLOPs")
-for name, f in places.items():
-    extra = jaxviz.cost(f, *args).total.flops / plain_flops - 1
-    kept_here = timeline(name).derivation.residuals.nbytes_without_arguments
-    print(f"{name:24}{kib(kept_here):>10}{kib(timeline(name).peak_nbytes):>12}{extra:13.1%}")
-    plt.plot([step.total / 2**20 for step in timeline(name).steps], label=name)
-plt.xlabel("equation: forward, then backward")
-plt.ylabel("MiB alive (model)")
-plt.legend(frameon=False);
-
-# %% [markdown]
-# - *Kept* is what crosses from the forward to the backward pass. *Peak* is the most that is alive at any time, arguments and results included.
-# - Around everything: least kept, most recomputed, and a peak that is still more than half of that without a checkpoint.
-# - Around each block: the teeth of a comb. One block's inside at a time is what a checkpoint is for.
-# - Around `gelu` alone: almost no extra work, since it has no product in it, and a good part of the memory.
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-bytes_kept = {n: timeline(n).derivation.residuals.nbytes_without_arguments for n in places}
-flops = {n: jaxviz.cost(f, *args).total.flops for n, f in places.items()}
-peaks = {n: timeline(n).peak_nbytes for n in places}
-assert bytes_kept["around the whole loss"] == 0
-assert max(flops, key=flops.get) == "around the whole loss"
-assert 0.6 < peaks["around the whole loss"] / peaks["no checkpoint"] < 0.9
-assert flops["around gelu alone"] < 1.03 * flops["no checkpoint"]
-assert peaks["around gelu alone"] < 0.6 * peaks["no checkpoint"]
-assert not products_again(places["around gelu alone"], *args)
 
 # %% [markdown]
 # ## Policies
@@ -364,6 +162,55 @@ assert len(products_again(saving("after gelu"), *args)) == 4
 assert "'befor gelu'" in note and "'before gelu', 'after gelu'" in note
 
 # %% [markdown]
+# A policy is a function. JAX calls it with the primitive of an equation, the types of its inputs and its params, and it says whether the result may be kept.
+# The types have a `shape`.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: policy
+def _with(policy):
+    return in_blocks(jax.checkpoint(block, policy=policy))
+
+
+def _wide_only(prim, *types, **params):
+    return prim.name == "dot_general" and types[0].shape[-1] == 32
+
+
+policy = teach.rule(
+    "Write `my_policy(prim, *types, **params)`, which keeps the product `x @ p['widen']` in each block, and nothing else.",
+    teach.keeps_at_most(4 * 128 * 1024 + 128 * 1024, *args).of(_with),
+    teach.Check(
+        "no product is recomputed, but for what the derivatives do not read",
+        lambda written: f"It recomputes {len(found)}: the policy says no to them." if (found := products_again(_with(written), *args)) else "",
+    ),
+    teach.Check("says no to the other product", lambda written: "It keeps `gelu(wide) @ p['narrow']`, too, if somebody asks for it."
+                * bool(written(_narrow.primitive, *(v.aval for v in _narrow.invars), **_narrow.params))),
+    hints=(
+        "`prim.name` is 'dot_general' for a product of matrices.",
+        "How do the inputs of the two products differ? `types[0].shape` is that of the left factor.",
+    ),
+    wrong=(
+        jax.checkpoint_policies.dots_saveable,
+        jax.checkpoint_policies.everything_saveable,
+        jax.checkpoint_policies.nothing_saveable,
+        lambda prim, *types, **params: prim.name == "dot_general" and types[0].shape[-1] == 128,
+    ),
+)
+_narrow = [e for _, e in jaxviz.trace(block)(params[0], noisy).walk() if e.primitive.name == "dot_general"][1]
+policy
+
+
+# %% tags=["answer"]
+def my_policy(prim, *types, **params):
+    return ...
+
+
+policy.answer(my_policy)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+policy.solution(_wide_only)
+
+# %% [markdown]
 # ## Place it yourself
 #
 # The gradient may keep 640 KiB beside its arguments, less than a quarter of what it keeps now, and no product of matrices may be recomputed.
@@ -397,7 +244,7 @@ budget = teach.rule(
         "Put `jax.checkpoint(..., policy=...)` around each block. Two policies that you met above will do.",
         "`jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)`",
     ),
-    wrong=(loss, each_block, jax.checkpoint(loss), places["around gelu alone"], saving("after gelu"), lambda p, x, y: jnp.mean(x - y)),
+    wrong=(loss, each_block, jax.checkpoint(loss), gelu_alone, saving("after gelu"), lambda p, x, y: jnp.mean(x - y)),
 )
 budget
 
@@ -553,14 +400,13 @@ assert jax.default_backend() != "cpu" or _undone() in ("only the scan", "both")
 # %% [markdown]
 # ## What to keep of this
 #
-# - Put a checkpoint around what is repeated, one layer at a time, and not around all of it. It keeps its inputs, and what is recomputed
-#   are equations of the backward program.
 # - A policy keeps what is dear to recompute: products, by `dots_saveable` or by name, before the nonlinearity and not behind it. A name
 #   that is misspelt keeps nothing, and raises nothing.
+# - The planner weighs every value by its bytes and its FLOPs; a name in a loop keeps its value in each block or in none.
 # - What is kept, the peak of the model and what XLA takes are three figures. Look at the last one too: where XLA undoes a checkpoint, a scan
 #   makes it hold.
 #
 # `jaxviz.policies(loss, *args)` tells what became of each value in a checkpoint of yours.
 #
-# Next: loops and branches, in [6 · gradients of control flow](06_control_flow_gradients.ipynb). The same for a transformer is in
-# [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb).
+# Next: loops and branches, in [9 · gradients of control flow](09_control_flow_gradients.ipynb). The same for a transformer is in
+# [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).

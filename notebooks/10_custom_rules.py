@@ -11,18 +11,16 @@
 # ---
 
 # %% [markdown]
-# # 7 · How do I differentiate a solver?
+# # 10 · How do I differentiate a solver?
 #
 # Where a planet stands after a time is an equation without a formula for its solution. Kepler's equation `E - e sin E = M` takes the
 # eccentricity `e` of the orbit and the mean anomaly `M`, which is the time as an angle, and wants the angle `E`. One solves it by Newton's
 # method, in a loop that runs until it is good enough. And to fit an orbit to what was seen, one needs its gradient.
 #
-# You give JAX a rule for it: in forward mode, in reverse mode, and for a solver that takes any function; and you check that the rule is right.
-# It takes 25 minutes. You should know what a transpose is: [4 · transposition](04_transposition.ipynb).
+# You give JAX a rule for it, in forward mode and in reverse mode, and check that it is right: in second order, too.
+# It takes 25 minutes. You should know what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
@@ -492,175 +490,11 @@ def anomaly3(e, M):
 print(jaxviz.residuals(anomaly3, 0.3, M, argnums=(0, 1)))
 
 # %% [markdown]
-# ## A solver for any function
-#
-# Newton's method for one equation is a special case. Here is a solver that takes a `step`, and applies it until nothing changes any more. The
-# step is a function of yours, and closes over `e` and `M`.
-
-
-# %%
-def iterate(step, x):
-    def again(state):
-        x, _ = state
-        return step(x), x
-
-    return jax.lax.while_loop(lambda state: jnp.max(jnp.abs(state[0] - state[1])) > 1e-6, again, (step(x), x))[0]
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def fixed_point(step, x):
-    return iterate(step, x)
-
-
-fixed_point.defvjp(lambda step, x: (iterate(step, x), x), lambda step, x, ct: (jnp.zeros_like(x),))
-
-
-def anomaly4(e, M):
-    return fixed_point(lambda E: M + e * jnp.sin(E), M)
-
-
-try:
-    jaxviz.grad(lambda e: jnp.sum(anomaly4(e, M)))(0.3)
-except Exception as error:
-    print(type(error).__name__, error)
-
-# %% [markdown]
-# The rule has no argument for `e`, so it can give no cotangent for it. `closure_convert` takes values out of a function that closes over them,
-# and gives the function with arguments for them, and the values:
-
-
-# %%
-def taken_out(e):
-    step, held = jax.closure_convert(lambda E: M + e * jnp.sin(E), M)
-    return jnp.sum(step(M, *held)), held
-
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: moved
-moved = teach.predict(
-    "The lambda closes over `e` and `M`. How many values does `held` have in `jax.grad(taken_out, has_aux=True)(0.3)`?",
-    truth=lambda: len(jax.grad(taken_out, has_aux=True)(0.3)[1]),
-    because="Only what is being differentiated is taken out: `e`. `M` does not move here, so it stays inside as a constant.",
-    hints=("For which values does a rule have to give a cotangent?", "`jax.grad(taken_out)` differentiates in `e` alone."),
-)
-moved
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-moved.solution(1)
-
-# %%
-print("held:", jax.grad(taken_out, has_aux=True)(0.3)[1])
-
-# %% [markdown]
-# Now the rule has something to give a cotangent to. The solution obeys `y = step(y, held)`. With `J` for the derivative of `step` in `y`, a
-# cotangent `ct` of `y` has to be carried through `(1 - J)⁻¹` transposed: `w = ct + Jᵀ w`, which is a fixed point too.
-
-
-# %%
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def solve_for(step, x, held):
-    return iterate(lambda y: step(y, *held), x)
-
-
-def solve_fwd(step, x, held):
-    y = iterate(lambda y: step(y, *held), x)
-    return y, (y, held)
-
-
-def solve_bwd(step, kept, ct):
-    y, held = kept
-    _, through_y = jax.vjp(lambda y: step(y, *held), y)
-    w = iterate(lambda w: ct + through_y(w)[0], ct)
-    _, through_held = jax.vjp(lambda held: step(y, *held), held)
-    return jnp.zeros_like(y), *through_held(w)
-
-
-solve_for.defvjp(solve_fwd, solve_bwd)
-
-
-def any_fixed_point(step, x):
-    step, held = jax.closure_convert(step, x)
-    return solve_for(step, x, held)
-
-
-def anomaly5(e, M):
-    return any_fixed_point(lambda E: M + e * jnp.sin(E), M)
-
-
-print(jax.grad(lambda e: jnp.sum(anomaly5(e, M)))(0.3), jax.grad(lambda e: jnp.sum(anomaly(e, M)))(0.3))
-
-# %% [markdown]
-# ## When you know the transpose
-#
-# Sometimes only a linear part needs a rule: an operation that is linear, and whose transpose you know and JAX does not. `x = b + J x`, solved
-# by `iterate`, is one: linear in `b`, but a `while_loop`. `linear_call(f, transpose, residuals, x)` says that `f` is linear in `x`, and what
-# its transpose is. JAX then never looks inside.
-
-# %%
-J = jnp.array([[0.1, 0.3, 0.0], [0.0, 0.2, 0.3], [0.3, 0.0, 0.1]])
-b = jnp.arange(3.0)
-
-
-def forwards(J, b):
-    return iterate(lambda x: b + J @ x, b)
-
-
-def solve_linear(J, b):
-    return jaxviz.linear_call(forwards, lambda J, ct: forwards(J.T, ct), J, b)
-
-
-ours = jax.grad(lambda b: jnp.sum(solve_linear(J, b) ** 2))(b)
-theirs = jax.grad(lambda b: jnp.sum(jnp.linalg.solve(jnp.eye(3) - J, b) ** 2))(b)
-print(ours, theirs)
-backward = jaxviz.derive(lambda b: solve_linear(J, b), b).backward
-print([e.primitive.name for e in backward.equations])
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: choice
-_RULES = ["custom_jvp", "custom_vjp", "linear_call"]
-
-
-def _which():
-    """Of those three, the one whose function has both modes, and whose rule may be anything that is linear in the tangents."""
-    with_modes = {
-        "custom_jvp": lambda: jax.jvp(anomaly, (0.3, M), (1.0, M)) and jax.grad(misfit)(0.3),
-        "custom_vjp": lambda: jax.jvp(anomaly2, (0.3, M), (1.0, M)),
-        "linear_call": lambda: jax.jvp(lambda e: solve_linear(e * J, b), (1.0,), (1.0,)),
-    }
-    return next(name for name in _RULES if _works(with_modes[name]))
-
-
-choice = teach.predict(
-    "A function that is not linear gets a rule, and you want forward mode, reverse mode and Hessians. Which do you write?",
-    _RULES,
-    truth=_which,
-    because={
-        "custom_jvp": "One rule, for tangents; JAX makes the rest of it.",
-        "custom_vjp": "With it JAX has no forward mode: you have given it the transpose, and not what it is the transpose of.",
-        "linear_call": "It is for what is linear; it has no tangent in its first argument.",
-    },
-    hints=("Of which of them can JAX make the other mode by itself?",),
-)
-choice
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-choice.solution("custom_jvp")
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert jnp.allclose(ours, theirs, rtol=1e-4)
-assert [e.primitive.name for e in backward.equations] == ["linear_call"]
-assert not _works(lambda: jax.grad(lambda b: jnp.sum(forwards(J, b)))(b))
-assert jaxviz.check_rule(anomaly5, 0.3, M[:4])
-
-# %% [markdown]
 # ## What to keep of this
 #
 # - Differentiate what solves an equation, by a rule that comes from the equation and not from the solver.
-# - Choose: `custom_jvp` where both modes are wanted, `custom_vjp` where you want to say what is kept, `linear_call` where you know a transpose.
+# - A rule is differentiated in turn: what it computes with needs a derivative of its own.
 # - The rule decides what is kept: a value that `fwd` hands on and `bwd` never reads is held all the same.
 # - A wrong rule raises nothing. Check it before you trust it: `jaxviz.check_rule(f, *args)`.
 #
-# Next: rules for what crosses from one device to another, in [8 · named axes and devices](08_named_axes_and_devices.ipynb).
+# Next: a rule for a solver of any equation, in [11 · implicit differentiation](11_implicit_differentiation.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 12 · How do tangents become gradients, in an engine of my own?
+# # 18 · How do tangents become gradients, in an engine of my own?
 #
 # Cut a program in two, run the second half backwards, and a thousand derivatives cost what one did. You write the cut and the way back, and train a
 # small model with them.
 #
-# It takes 25 minutes. You need the operations and the walks of [11 · your own tracer](11_own_tracer.ipynb), whether or not you wrote them all, and should know
-# what a transpose is: [4 · transposition](04_transposition.ipynb).
+# It takes 25 minutes. You need the operations and the walks of [17 · your own tracer](17_own_tracer.ipynb), whether or not you wrote them all, and should know
+# what a transpose is: [6 · transposition](06_transposition.ipynb).
 
 # %%
 import jax
@@ -254,4 +254,4 @@ print(f"yours: {len(sizes)} residuals, {sum(sizes):,} B      JAX: {len(found)} r
 # - Transposing walks the waiting ones backwards, so that each cotangent is complete when it is read.
 # - Both are walks over programs, so a gradient can be differentiated, and compiled, like anything else.
 #
-# Next: all examples at once, in [13 · your own vmap](13_own_vmap.ipynb).
+# Next: all examples at once, in [19 · your own vmap](19_own_vmap.ipynb).

@@ -11,14 +11,14 @@
 # ---
 
 # %% [markdown]
-# # 4 · How do I get the gradient of a blur without deriving it?
+# # 6 · How do I get the gradient of a blur without deriving it?
 #
 # A camera moved while its shutter was open. What the photo shows is known as a program: the mean of shifted scenes. To find the scene, one
 # minimises the misfit between the photo and what the program makes of a guess, and for that one needs a gradient. Of a linear program `A`
 # the gradient is made with its *transpose*, `Aᵀ`. Nobody has to derive that: JAX turns the program of `A` round.
 #
-# This notebook shows how, and ends with a sharp picture. It takes 20 minutes. You should know what a linear program is:
-# [2 · JVP and linearize](02_jvp_and_linearize.ipynb).
+# This notebook shows how, and ends with a sharp picture. It takes 25 minutes. You should know what a linear program is:
+# [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 #
 # ## The program
 
@@ -205,21 +205,36 @@ for name, f in dictionary.items():
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: scattered
 gather = dictionary["x[ROWS]"]
-scattered = teach.predict(
-    "`x[ROWS]` reads the elements 0, 2 and 2 of `x`. Its transpose is given the cotangent [1, 10, 100]. What is element 2 of its result?",
-    truth=lambda: float(jax.linear_transpose(gather, example)(jnp.array([1.0, 10.0, 100.0]))[0][2]),
-    because="Element 2 was read twice, so it has its part in two results, and both cotangents come back to it: 10 + 100. The transpose of a gather "
-    "is a scatter that adds; one that overwrites would lose the 10. Element 1 was read by nobody: its cotangent is 0.",
+
+
+def _gather_t(ct):
+    return jax.linear_transpose(gather, example)(ct)[0]
+
+
+scattered = teach.rule(
+    "`x[ROWS]` reads the elements 0, 2 and 2 of `x`. Write its transpose: from three cotangents to three.",
+    teach.is_linear((jnp.ones(3),)),
+    teach.computes(_gather_t, (jnp.array([1.0, 0.0, 0.0]),), (jnp.array([1.0, 10.0, 100.0]),)),
     hints=(
-        "Which results did element 2 have its part in?",
-        "Write `x[ROWS]` as a matrix of zeros and ones, and take the last row of its transpose times [1, 10, 100].",
+        "Which results did element 2 have its part in? And element 1?",
+        "Write `x[ROWS]` as a matrix of zeros and ones, and multiply by its transpose. Or begin with zeros, and use `.at[ROWS]`.",
+        "What was read twice gets two parts of its cotangent, and they are added: `.add`, and not `.set`.",
     ),
+    wrong=(lambda ct: jnp.zeros(3).at[ROWS].set(ct), lambda ct: ct[ROWS], lambda ct: jnp.stack([ct[0], ct[1] * 0, ct[2]])),
 )
 scattered
 
+
+# %% tags=["answer"]
+def gather_t(ct):
+    return ...
+
+
+scattered.answer(gather_t)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-scattered.solution(110)
+scattered.solution(lambda ct: jnp.zeros(3).at[ROWS].add(ct))
 
 # %% [markdown]
 # The matrix of a gather has one 1 in each row. In its transpose, two 1s can stand in one row:
@@ -431,7 +446,7 @@ print("as Aᵀ(A x - photo):", bool(jnp.allclose(by_grad, camera_t(camera(x) - p
 
 # %% [markdown]
 # A program that is not linear cannot be transposed, but its *linear program* can: linearize
-# ([2 · JVP and linearize](02_jvp_and_linearize.ipynb)), and transpose that. So reverse mode is two transformations, one after the other. Film is an example: it does not get brighter than white.
+# ([3 · JVP and linearize](03_jvp_and_linearize.ipynb)), and transpose that. So reverse mode is two transformations, one after the other. Film is an example: it does not get brighter than white.
 
 
 # %%
@@ -493,4 +508,4 @@ assert all(r.kind in ("constant", "literal") for r in jaxviz.residuals(camera, s
 # - The transpose is not the inverse. `⟨A x, y⟩ = ⟨x, Aᵀ y⟩` is the check, and `linear_transpose` makes none of its own.
 # - `jax.grad` is two transformations: linearize, and transpose what is linear.
 #
-# Next: [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb), for what is not linear and does not fit in memory.
+# Next: [7 · checkpoints](07_checkpoints.ipynb), for what is not linear and does not fit in memory.

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 3 · What must a gradient remember?
+# # 5 · What must a gradient remember?
 #
 # `jax.grad` runs your function forward, and then backward over what it kept. What it kept are the *residuals*, and in a large model they are
 # most of the memory. Which values are they? Not all, and some of them you never wrote.
@@ -425,7 +425,7 @@ of_g = jaxviz.residuals(g, jnp.ones(4))
 assert sum(r.aval.shape == (4,) for r in of_g) == 2
 
 # %% [markdown]
-# To have JAX use halves of your own is to give it a *custom rule*: [7 · custom rules](07_custom_rules.ipynb).
+# To have JAX use halves of your own is to give it a *custom rule*: [10 · custom rules](10_custom_rules.ipynb).
 
 # %% [markdown]
 # ## What to keep of this
@@ -436,5 +436,5 @@ assert sum(r.aval.shape == (4,) for r in of_g) == 2
 # - Some are values of yours, some are arguments, which take no further memory, and some were computed by a rule.
 # - What you differentiate in decides too.
 #
-# Next: how the linear half is turned round to run backward, in [4 · transposition](04_transposition.ipynb). That a residual need not be
-# kept, since it can be recomputed, is [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb).
+# Next: how the linear half is turned round to run backward, in [6 · transposition](06_transposition.ipynb). That a residual need not be
+# kept, since it can be recomputed, is [7 · checkpoints](07_checkpoints.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 6 · My solver takes 8 steps; why does its gradient cost 512?
+# # 9 · My solver takes 8 steps; why does its gradient cost 512?
 #
 # An adaptive solver stops when it is done. JAX can differentiate a loop backward only if it knows how long the loop can get, so the loop
 # is given a bound: at most 512 steps. The solver still takes 8 steps and is as fast as before. Its gradient is not.
 #
 # This notebook follows one such solver through `scan`, `cond` and `while_loop`, finds what its gradient pays for, and stops paying.
-# It takes 25 minutes. You should know what a residual is: [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+# It takes 25 minutes. You should know what a residual is: [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The solver
 #
@@ -327,26 +327,46 @@ def _has_gradient(f):
     return True
 
 
-def _loops(f):
-    return f"Its jaxpr has a `{jax.make_jaxpr(jax.jit(f))(1.0, 3).jaxpr.eqns[0].params['jaxpr'].eqns[-1].primitive.name}`."
+
+def _counted(x, n):
+    for _ in range(n):
+        x = jnp.sin(x)
+    return x
 
 
-backward_loop = teach.predict(
-    "Of which function does `jax.jit(jax.grad(f))(1.0, 3)` work?",
-    ["known_count", "given_count", "counted_by_while"],
-    truth=lambda: next(f.__name__ for f in (known_count, given_count, counted_by_while) if _has_gradient(f)),
-    because={
-        "known_count": lambda: _loops(known_count) + " Both ends were Python numbers when it was traced.",
-        "given_count": lambda: _loops(given_count) + " Under `jit` the number of iterations is a tracer, so nobody knows it yet.",
-        "counted_by_while": lambda: _loops(counted_by_while) + " That it will count to 3 can be read off its code, but JAX does not look.",
-    },
-    hints=("For which of them is the number of iterations known when it is traced?",),
+def _slope_is_off(written):
+    slope = jax.jit(jax.grad(lambda x, n: written(x, n)))
+    for n in (0, 3, 8):
+        found, wanted = float(slope(1.0, n)), float(jax.grad(_counted)(1.0, n))
+        if not abs(found - wanted) < 1e-5:
+            return f"For n = {n} its slope at 1 is {found:.4f}, and that of {n} sines {wanted:.4f}."
+    return ""
+
+
+backward_loop = teach.rule(
+    "Write `my_count(x, n)`: the sine of x, `n` times, for `n` up to 8, with a gradient under `jax.jit`, where `n` is a tracer.",
+    teach.Check("gives n sines", lambda f: "" if np.allclose([jax.jit(f)(1.0, n) for n in (0, 3, 8)], [_counted(1.0, n) for n in (0, 3, 8)]) else "Its value is another."),
+    teach.Check("has a gradient under jit, for any n", _slope_is_off),
+    hints=(
+        "For which of the three is the number of iterations known when it is traced?",
+        "Make 8 iterations, and let those with `i >= n` change nothing.",
+        "`lax.fori_loop(0, 8, lambda i, x: jnp.where(i < n, …, …), x)`",
+    ),
+    wrong=(known_count, given_count, counted_by_while),
 )
 backward_loop
 
+
+# %% tags=["answer"]
+def my_count(x, n):
+    return ...
+
+
+backward_loop.answer(my_count)
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-backward_loop.solution("known_count")
+backward_loop.solution(lambda x, n: lax.fori_loop(0, 8, lambda i, x: jnp.where(i < n, jnp.sin(x), x), x))
 
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
@@ -359,26 +379,9 @@ assert [_has_gradient(f) for f in (known_count, given_count, counted_by_while)] 
 #
 # Now both together: a `scan` stacks what each iteration saves, and each iteration saves as much as a step.
 
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: real_share
-@lru_cache
-def _share():
-    few, many = (jaxviz.residuals(partial(bounded_loss, bound=n), w, y).nbytes for n in (8, 512))
-    return 100 * few / many
-
-
-real_share = teach.predict(
-    "What percentage of the bytes that the gradient keeps for a bound of 512 did the 8 steps save?",
-    truth=_share,
-    tolerance=0.1,
-    because="8 of 512 slots of each stack. What no step made is written, held and read like the rest.",
-    hints=("Each stack has 512 slots. How many hold what a step saved?",),
-)
-real_share
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-real_share.solution(1.6)
+# %%
+few, many = (jaxviz.residuals(partial(bounded_loss, bound=n), w, y).nbytes for n in (8, 512))
+print(f"bound 8 keeps {few / 2**20:.1f} MiB, bound 512 {many / 2**20:.1f} MiB: the 8 steps saved {few / many:.1%} of that")
 
 # %% [markdown]
 # `jaxviz.residuals` says what may be a dummy, and in which branch; `jaxviz.lint` says what to do. JAX's own
@@ -478,7 +481,8 @@ lean.solution(lean_solve)
 # Around the branch alone is another place. There the `cond` still hands on what goes into the checkpoint; whether that is `w` too, in each
 # iteration, depends on the version of JAX:
 
-# %%
+# %% jupyter={"source_hidden": true}
+# around_the_branch(w, y), and what both places stack
 def around_the_branch(w, y):
     def iteration(state, _):
         return lax.cond(unfinished(state), jax.checkpoint(attempt), stay, w, state), None
@@ -544,6 +548,26 @@ for name, compiled in versions.items():
     found[name] = milliseconds(compiled, w, y), space
     print(f"{name:28} {found[name][0]:6.1f} ms  {space:8.1f} MiB")
 
+# %% jupyter={"source_hidden": true}
+# Milliseconds against the bound: as it was, with the body checkpointed, and nested
+import matplotlib.pyplot as plt
+
+bounds = (8, 64, 512)
+timed = {
+    "as it was": lambda n: jax.grad(partial(bounded_loss, bound=n)),
+    "checkpointed body": lambda n: jax.grad(partial(lean_loss, bound=n)),
+    "nested": lambda n: jax.grad(partial(nested_loss, depth=bounds.index(n) + 1)),
+}
+plt.figure(figsize=(5, 2.8))
+for name, made in timed.items():
+    known = {512: found[next(k for k in found if k.startswith(name))][0]} | ({8: measured[8][1]} if name == "as it was" else {})
+    plt.loglog(bounds, [known.get(n) or milliseconds(jax.jit(made(n)), w, y, times=2) for n in bounds], "o-", label=name)
+plt.xticks(bounds, bounds)
+plt.minorticks_off()
+plt.xlabel("bound; 8 steps are made")
+plt.ylabel("ms for a gradient")
+plt.legend(frameon=False);
+
 # %% [markdown]
 # The last line is the answer to the question at the top: a gradient that costs about what 8 steps cost, in a loop that may make 512.
 #
@@ -572,4 +596,4 @@ assert not [r for r in recomputing.residuals if "dummy" in r.reason]
 #
 # `jaxviz.lint(loss, params, x)` finds such conds in a program of yours, with their bytes.
 #
-# Next: a loop that needs no gradient of its own, since you know a better one, in [7 · custom rules](07_custom_rules.ipynb).
+# Next: a loop that needs no gradient of its own, since you know a better one, in [10 · custom rules](10_custom_rules.ipynb).

@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 13 · Which of my examples pull hardest, without a loop over them?
+# # 19 · Which of my examples pull hardest, without a loop over them?
 #
 # A gradient of a mean hides who pulls where. `vmap` of a gradient gives one for each example, in one program. You write it: a rule for each operation, and a
 # walk.
 #
-# It takes 20 minutes. You need the operations of [11 · your own tracer](11_own_tracer.ipynb), and gradients: [12 · your own gradients](12_own_gradients.ipynb).
+# It takes 20 minutes. You need the operations of [17 · your own tracer](17_own_tracer.ipynb), and gradients: [18 · your own gradients](18_own_gradients.ipynb).
 
 # %%
 import jax
@@ -216,4 +216,4 @@ columns.solution(hessian)
 # - The rules are about axes, and nearly all are the same rule.
 # - Transforms compose because each gives back a function of operations: `vmap` of `grad`, `vmap` of a linearized `grad`.
 #
-# Next: programs in programs, in [14 · your own loops and checkpoints](14_own_loops.ipynb).
+# Next: programs in programs, in [20 · your own loops and checkpoints](20_own_loops.ipynb).

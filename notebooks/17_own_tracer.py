@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # 11 · Can I write what is under `jax.jvp` myself?
+# # 17 · Can I write what is under `jax.jvp` myself?
 #
 # In four notebooks you write an autodiff engine: tracing and tangents here, then gradients, `vmap`, and loops. Each function that you get right does the
 # engine's work from there on, in the notebooks that follow too; where you have none, theirs does. So what differentiates the models is yours.
 #
-# It takes 25 minutes. You should have read a jaxpr, and know what `jax.jvp` gives: [2 · JVP and linearize](02_jvp_and_linearize.ipynb).
+# It takes 25 minutes. You should have read a jaxpr, and know what `jax.jvp` gives: [3 · JVP and linearize](03_jvp_and_linearize.ipynb).
 
 # %%
 import jax
@@ -272,4 +272,4 @@ assert "tanh" in _names[0] and "tanh" not in _names[1] and "exp" in _names[1]
 # - A rule says how one operation's result moves. A transform is a walk over equations; traced, it is a program again.
 # - What does not move has no tangent, and no equation.
 #
-# Next: the same tangents turned into gradients, in [12 · your own gradients](12_own_gradients.ipynb).
+# Next: the same tangents turned into gradients, in [18 · your own gradients](18_own_gradients.ipynb).

@@ -11,15 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 8 · My gradient on eight devices is eight times too large, or not summed at all. Why?
+# # 13 · My gradient on eight devices is eight times too large, or not summed at all. Why?
 #
 # A training step that is right on one device is spread over eight: each has the parameters and a share of the examples. It runs, nothing
 # is raised, and the loss blows up, or settles where it should not. The cause is a sum over the devices that is not there, or one that you did not write.
 # At the end you can say of any value over which axis its cotangent was summed, and by what.
 #
-# The program is a small network fitted to 16 points. It takes 25 minutes. You need `jax.vmap` and `jax.grad`, and should know what
-# transposition is: [4 · transposition](04_transposition.ipynb). No accelerator is needed: the first cell makes eight devices of the CPU,
-# before JAX starts.
+# The program is the network of [12 · named axes](12_named_axes.ipynb). It takes 25 minutes. You need to know the transpose of `psum`.
 
 # %%
 import jax
@@ -101,121 +99,10 @@ assert losses["one device"][-1] < 0.002
 assert jnp.isnan(losses["eight devices"][-1])
 assert jnp.allclose(losses["eight, check_vma=False"], losses["one device"], rtol=0.05)
 
-# %% [markdown]
-# ## `vmap` is a transform of programs
-#
-# Begin without devices. `vmap` runs nothing many times: it walks the program once, and replaces each equation by one that does the work for
-# all examples, by the *batching rule* of its primitive. Here is the program for one device's share, and for all eight shares at once.
-
-# %%
-xs, ys = x.reshape(8, 2, 3), y.reshape(8, 2)
-print(jaxviz.trace(loss)(params, xs[0], ys[0]))
-
-# %%
-over_shares = (None, 0, 0)  # in_axes: the parameters are the same for all, x and y are mapped over their first axis
-batched = jaxviz.trace(jaxviz.vmap(loss, over_shares))(params, xs, ys)
-print(batched)
-
-# %% [markdown]
-# An equation with a mapped operand gets a dimension of 8. One without stays as it was: the bias is still `f32[4]` when it is broadcast, and
-# `w1` has no copies. So `vmap` knows of each value whether it differs along the axis.
-#
-# Now take the gradient first, and map it then.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: shape
-shape = teach.predict(
-    "`jax.vmap(jax.grad(loss), (None, 0, 0))(params, xs, ys)`: which shape has the gradient in `w1`, of shape (3, 4)?",
-    ["(3, 4)", "(8, 3, 4)", "(16, 3, 4)", "(8, 2, 3, 4)"],
-    truth=lambda: str(jax.vmap(jax.grad(loss), over_shares)(params, xs, ys)["w1"].shape),
-    because={
-        "(3, 4)": "`w1` is not mapped, and its gradient is all the same: it is computed from `x`, which is. Nothing here says that the eight "
-        "should be added.",
-        "(8, 3, 4)": "One gradient for each share. The parameters do not differ, but their cotangents do.",
-        "(16, 3, 4)": "There are 16 examples; how many calls of the gradient are mapped?",
-        "(8, 2, 3, 4)": "Within a share, the mean adds up its two examples.",
-    },
-    hints=("What is computed from a mapped value is mapped.",),
-)
-shape
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-shape.solution("(8, 3, 4)")
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-alone = jaxviz.trace(loss)(params, xs[0], ys[0])
-assert [e.primitive for e in batched.equations][:1] == [e.primitive for e in alone.equations][:1]
-assert "tanh" in {e.primitive.name for e in batched.equations}
-assert {v.aval.shape for v in batched.invars} == {(4,), (3, 4), (8, 2, 3), (8, 2)}
-bias = next(e for e in batched.equations if e.primitive.name == "broadcast_in_dim")
-assert bias.invars[0].aval.shape == (4,) and 8 not in bias.outvars[0].aval.shape
-
-# %% [markdown]
-# ## A name for the axis, and collectives
-#
-# With `axis_name` the function may speak of the axis that it is mapped over. A *collective* computes from what all places along it have:
-# `psum` their sum, `pmean` their mean, `all_gather` all of them.
-
-
-# %%
-def collectives(x):
-    return lax.psum(x, "data"), lax.pmean(x, "data"), lax.all_gather(x, "data")
-
-
-print(jaxviz.trace(jaxviz.vmap(collectives, axis_name="data", out_axes=None))(jnp.arange(8.0)))
-
-# %% [markdown]
-# Under `vmap` the axis is a dimension of an array: `psum` sums over it, and an `all_gather` is the mapped array itself, with no equation. The
-# results do not differ along the axis any more, so `out_axes=None` is accepted: *there is one, give me that*. For a value that does differ, it is
-# refused:
-
-# %%
-try:
-    jax.vmap(lambda x: x**2, axis_name="data", out_axes=None)(jnp.arange(8.0))
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
-# On devices too, somebody has to know which values differ. The rest of this notebook is about who does, and what a gradient is if nobody does.
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-total, mean, gathered = jax.vmap(collectives, axis_name="data", out_axes=None)(jnp.arange(8.0))
-assert total == 28 and mean == 3.5 and jnp.array_equal(gathered, jnp.arange(8.0))
-mapped = jaxviz.trace(jaxviz.vmap(collectives, axis_name="data", out_axes=None))(jnp.arange(8.0))
-assert not any("gather" in e.primitive.name for e in mapped.equations)
-
-# %% [markdown]
-# ## The transpose of `psum`
-#
-# `psum` is linear, so a gradient goes through it by its transpose. Which is that? Try it by hand first, on numbers $x_1 \ldots x_8$, one on each device.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: through
-through = teach.predict(
-    "`jax.pmap(jax.grad(lambda x: lax.psum(x, 'data')), 'data')(jnp.ones(8))` gives eight equal numbers. What is each?",
-    truth=lambda: int(jax.pmap(jax.grad(lambda x: lax.psum(x, "data")), "data")(jnp.ones(8))[0]),
-    because="Each device has a copy of the sum, and each `grad` begins with a cotangent of 1 for its own copy. `x` of one device is in all eight "
-    "copies, so it gets a cotangent from each: it is the derivative of the sum of what all devices return.",
-    hints=(
-        "`grad` runs on each device. On how many is a result differentiated?",
-        "1 would be the derivative of one total. Here eight devices each have a total of their own.",
-    ),
-)
-through
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-through.solution(8)
-
-# %% [markdown]
-# So it depends on what the sum *is*: eight copies with a cotangent each, or one value with one cotangent. `shard_map` knows the second kind.
-# With `check_vma=True`, its default, the type of each value says along which axes it varies, as `vmap` knew: `{V:data}` in the program below.
-
 # %% jupyter={"source_hidden": true}
-# show_collectives(program) prints them with their types, and the rule that one came by
+# Half of the answer is in the types: show_collectives(program) prints them, and the shares of the examples
+over_shares = (None, 0, 0)
+xs, ys = x.reshape(8, 2, 3), y.reshape(8, 2)
 NAMES = ("psum", "psum_invariant", "pvary", "all_gather", "reduce_scatter")
 
 
@@ -237,53 +124,6 @@ def show_collectives(program):
         rule = e.origin.rule if is_transpose else ""
         print(f"   {e.primitive.name:15} {before:>18} → {after:18} {rule}".rstrip())
 
-
-# %%
-def transposed(collective, check_vma, out_specs):
-    f = jax.shard_map(collective, mesh=mesh, in_specs=P("data"), out_specs=out_specs, check_vma=check_vma)
-    return jaxviz.derive(f, jnp.ones(8))
-
-
-for check_vma, spec in ((True, P()), (False, P("data"))):
-    print(f"check_vma={check_vma}")
-    derivation = transposed(lambda x: lax.psum(x, "data"), check_vma, spec)
-    show_collectives(derivation.primal)
-    show_collectives(derivation.backward)
-
-# %% [markdown]
-# - **With types**, `psum` takes what varies and gives what does not (`psum_invariant`). Its transpose takes the one cotangent to every device: `pvary`,
-#   which computes nothing and only changes the type. So `x` of a device gets 1 here.
-# - **Without** (`check_vma=False`, and `pmap`), all values have one type. The sum is eight copies, and the transpose of `psum` is `psum`: 8.
-#
-# Transposition goes both ways: the transpose of `pvary` is `psum_invariant`. And whoever reads an `all_gather` on each device sends a cotangent back
-# to each share, so these are summed and dealt out:
-
-# %%
-for check_vma in (True, False):
-    print(f"check_vma={check_vma}")
-    show_collectives(transposed(lambda x: lax.all_gather(x, "data", tiled=True), check_vma, P("data")).backward)
-
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-def _through(collective, check_vma, spec):
-    d = transposed(collective, check_vma, spec)
-    return names(d.primal), names(d.backward)
-
-
-assert _through(lambda x: lax.psum(x, "data"), True, P()) == (["psum_invariant"], ["pvary"])
-assert _through(lambda x: lax.psum(x, "data"), False, P("data")) == (["psum"], ["psum"])
-for check_vma in (True, False):
-    _ones = jax.shard_map(
-        jax.grad(lambda x: lax.psum(x[0], "data")),
-        mesh=mesh,
-        in_specs=P("data"),
-        out_specs=P("data"),
-        check_vma=check_vma,
-    )(jnp.ones(8))
-    assert jnp.array_equal(_ones, jnp.ones(8) * (1 if check_vma else 8))
-    _gather = _through(lambda x: lax.all_gather(x, "data", tiled=True), check_vma, P("data"))
-    assert _gather == (["all_gather"], ["reduce_scatter"])
 
 # %% [markdown]
 # ## With types: who sums the gradient?
@@ -428,6 +268,23 @@ table = {(name, vma): judged(f, vma) for name, f in versions.items() for vma in 
 print(f"{'':26}{'with types':26}without, as under pmap")
 for name in versions:
     print(f"{name:26}{table[name, True]:26}{table[name, False]}")
+
+# %% [markdown]
+# Look at the eight devices: the gradient in the first bias, as each of them has it, with types above and without below.
+
+# %%
+import matplotlib.pyplot as plt
+
+figure, axes = plt.subplots(2, 1, figsize=(7, 3.6), layout="constrained", sharex=True)
+for ax, vma in zip(axes, (True, False)):
+    rows = {name: copies(f, vma)["b1"][:, 0] / right["b1"][0] for name, f in versions.items()}
+    ax.imshow([[float(v) for v in row] for row in rows.values()], cmap="RdBu_r", vmin=-7, vmax=9, aspect="auto")
+    for i, row in enumerate(rows.values()):
+        for j, value in enumerate(row):
+            ax.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=7)
+    ax.set(yticks=range(len(rows)), yticklabels=list(rows), title=f"check_vma={vma}: times that of one device")
+axes[1].set(xticks=range(8), xlabel="device")
+plt.show()
 
 # %% [markdown]
 # Each line follows from two sentences.
@@ -708,11 +565,9 @@ for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": sum
 # %% [markdown]
 # ## What to keep of this
 #
-# - `vmap` replaces equations by batched ones. What does not differ along an axis stays as it was, and `vmap` and the types of `shard_map` know what does.
-# - The transpose of `psum` is `pvary` where the sum is one value, and `psum` where each device has a copy. The transpose of `pvary` is a sum.
 # - With types the gradient of what does not vary is summed for you: put the collective into the loss. Under `pmap` and `check_vma=False` nothing is:
 #   average the gradient.
 # - Hold it against one device. Another on each device: it is not summed. Eight times too large: it is a sum already, whatever mean you take of it.
 #   Wrong, and by no clean factor: look for a mean of means.
 #
-# Next: [9 · the memory of a transformer](09_memory_of_a_transformer.ipynb).
+# Next: [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 10 · The loss is fine, the gradient is NaN: where was it born?
+# # 16 · The loss is fine, the gradient is NaN: where was it born?
 #
 # A training run stops learning. No loss was ever NaN, and the parameters are. This notebook finds the operation that made the first NaN, the
 # iteration of the loop and the example that it was made from, mends it, and shows the usual ways in which a good value has a bad derivative.
 #
 # It takes 25 minutes. You should know that a backward pass computes cotangents from what the forward pass kept:
-# [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+# [5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb).
 #
 # ## The run
 #
@@ -364,7 +364,8 @@ with jaxviz.watch("length") as w:
         now, _ = train_step(now, readings, direction)
 w
 
-# %%
+# %% jupyter={"source_hidden": true}
+# The least length and the largest cotangent at each step
 print("step   least length   cotangent")
 for n in np.unique(w["length"].steps):
     least = w["length"].min[w["length"].steps == n].min()
@@ -443,31 +444,53 @@ def sigmoid(x):
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: overflow
-_CASES = {
-    "x = -8 in float16": np.float16(-8),
-    "x = -12 in float16": np.float16(-12),
-    "x = -12 in float32": np.float32(-12),
-}
-
-
 @lru_cache
 def _sigmoid_at(x):
     value, slope = jax.jit(jax.value_and_grad(sigmoid))(x)
     return f"exp(-x) is {float(jnp.exp(-x)):.6g}, the value {float(value):.3g}, the slope {float(slope):.3g}."
 
 
-overflow = teach.predict(
-    "For which of these is the value of `sigmoid` right to five decimals, and its slope NaN?",
-    list(_CASES),
-    truth=lambda: next(name for name, x in _CASES.items() if "slope nan" in _sigmoid_at(x)),
-    because={name: (lambda x=x: _sigmoid_at(x)) for name, x in _CASES.items()},
-    hints=("What is exp(8)? And exp(12)?",),
+_points = [kind(x) for kind in (np.float16, np.float32) for x in (-12, -8, 0, 3, 12)]
+
+
+def _off(written):
+    for x in _points:
+        value, slope = jax.jit(jax.value_and_grad(lambda x: written(x)))(x)
+        wanted = 1 / (1 + np.exp(-np.float64(x)))
+        if not (abs(value - wanted) < 2e-3 and abs(slope - wanted * (1 - wanted)) < 2e-3):
+            return f"For x = {x} in {x.dtype} the value is {float(value):.3g} and the slope {float(slope):.3g}; {wanted:.3g} and {wanted * (1 - wanted):.3g} are right."
+    return ""
+
+
+overflow = teach.rule(
+    "Write `my_sigmoid(x)` of `jnp.exp`, with a finite and right slope from -12 to 12, in float16 too. `jax.nn` is for afterwards.",
+    teach.Check("has the right value and the right slope", _off),
+    hints=(
+        lambda: _sigmoid_at(np.float16(-12)),
+        "For a negative x write it as e / (1 + e), with `e = exp(x)`, which is small then.",
+        "`where` computes both sides, so let both be finite: take the exponential of `-jnp.abs(x)`. Or halve the exponent: a tanh is a sigmoid.",
+    ),
+    wrong=(sigmoid, lambda x: jnp.where(x > 0, sigmoid(x), jnp.exp(x) / (1 + jnp.exp(x))), lambda x: sigmoid(jnp.clip(x, -5, 5))),
 )
 overflow
 
+
+# %% tags=["answer"]
+def my_sigmoid(x):
+    return ...
+
+
+overflow.answer(my_sigmoid)
+
+
 # %% tags=["solution"] jupyter={"source_hidden": true}
 # Solution
-overflow.solution("x = -12 in float16")
+def stable_sigmoid(x):
+    small = jnp.exp(-jnp.abs(x))
+    return jnp.where(x >= 0, 1, small) / (1 + small)
+
+
+overflow.solution(stable_sigmoid)
 
 # %%
 found = jaxviz.find_nan(sigmoid, np.float16(-12))
@@ -565,4 +588,4 @@ assert alarm is None
 #
 # `%nan loss(params, batch)` finds one in a program of yours.
 #
-# Next: write the engine yourself, in [11 · your own tracer](11_own_tracer.ipynb).
+# Next: write the engine yourself, in [17 · your own tracer](17_own_tracer.ipynb).

@@ -11,13 +11,13 @@
 # ---
 
 # %% [markdown]
-# # 2 · Fifty directions: `jvp` fifty times, or `linearize` once?
+# # 3 · Fifty directions: `jvp` fifty times, or `linearize` once?
 #
 # Newton's method for a large system asks for the derivative of one function, at one point, in some fifty directions, one after the other.
 # `jax.jvp` gives the derivative in a direction. `jax.linearize` gives a function that does. Which one, and what does it spare: a factor
 # of fifty, of two, nothing?
 #
-# This notebook counts it, on a program that needs it. It takes 20 minutes. You should be able to read a jaxpr:
+# This notebook counts it, on a program that needs it. It takes 25 minutes. You should be able to read a jaxpr:
 # [1 · reading jaxprs](01_reading_jaxprs.ipynb).
 #
 # ## The program
@@ -117,6 +117,56 @@ assert tangent.shape == value.shape
 assert [a.str_short() for a in derivation.jvp.in_avals] == ["float32[32,32]"] * 2 + ["bool[32,32]", "float32[32,32]"]
 assert pattern(derivation.jvp).count("P") == len(derivation.primal.equations)
 assert pattern(derivation.jvp).startswith("PTPTPTPT")
+
+# %% [markdown]
+# The rule of one operation is short. That of `reaction` follows from them; write it, and nothing else than it needs.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: byhand
+def _reaction_jvp(u, fuel, v):
+    return jax.jvp(lambda u: reaction(u, fuel), (u,), (v,))
+
+
+def _exps(written):
+    n = sum(e.primitive.name == "exp" for _, e in jaxviz.trace(written)(u, fuel, v).walk())
+    return "" if n <= 1 else f"It computes {n} exponentials; the derivative of exp is its result, which is there already."
+
+
+byhand = teach.rule(
+    "Write `my_reaction_jvp(u, fuel, v)`: the value of `reaction`, and its tangent where `u` moves by `v` and `fuel` stays.",
+    teach.computes(_reaction_jvp, (u, fuel, v), (2 * u, fuel, u)),
+    teach.Check("one exponential is computed", _exps),
+    hints=(
+        "With w = 1 + u / 10 the exponent is u / w, and its slope 1 / w².",
+        "The tangent is the value times the slope of the exponent times v.",
+    ),
+    wrong=(
+        lambda u, fuel, v: (reaction(u, fuel), reaction(u, fuel) * v),
+        lambda u, fuel, v: (reaction(u, fuel), reaction(u, fuel) / (1 + 0.1 * u) ** 2 * v),
+        lambda u, fuel, v: reaction(u, fuel) / (1 + 0.1 * u) ** 2 * v,
+    ),
+)
+byhand
+
+
+# %% tags=["answer"]
+def my_reaction_jvp(u, fuel, v):
+    value = fuel * jnp.exp(u / (1.0 + 0.1 * u))
+    return value, ...
+
+
+byhand.answer(my_reaction_jvp)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def reaction_jvp(u, fuel, v):
+    wide = 1.0 + 0.1 * u
+    value = fuel * jnp.exp(u / wide)
+    return value, value / wide**2 * v
+
+
+byhand.solution(reaction_jvp)
 
 # %% [markdown]
 # ## Linearize: all of the P, then all of the T
@@ -330,6 +380,62 @@ for _ in range(3):
     steady, steps = steady + step, [*steps, n]
 print(f"imbalance {jnp.abs(at_plate(steady)).max():.1e} at the end")
 
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: newton
+def _misses(written):
+    start = jnp.zeros((N, N))
+    off = float(jnp.abs(written(start) - (start + solve(lambda p: jax.jvp(at_plate, (start,), (p,))[1], -at_plate(start))[0])).max())
+    return "" if off < 1e-3 else f"From zeros, its step is off by {off:.2g} somewhere."
+
+
+def _linearizations(written):
+    traced = []
+    global at_plate
+    kept_one = at_plate
+
+    def counting(u):
+        traced.append(u)
+        return kept_one(u)
+
+    at_plate = counting
+    try:
+        written(jnp.zeros((N, N)))
+    finally:
+        at_plate = kept_one
+    return "" if len(traced) <= 2 else f"It runs `at_plate` {len(traced)} times: linearize it once, and push all directions through that."
+
+
+newton = teach.rule(
+    "Write `newton_step(u)`: `u` plus the `d` that solves `J d = -imbalance(u)`, found by `solve(product, r)` with one linearization of `at_plate`.",
+    teach.Check("is Newton's step", _misses),
+    teach.Check("linearizes once", _linearizations),
+    hints=("`jax.linearize(at_plate, u)` gives the value and `push`.", "`solve` gives the solution, and the number of directions that it took."),
+    wrong=(
+        lambda u: u + solve(lambda p: jax.jvp(at_plate, (u,), (p,))[1], -at_plate(u))[0],
+        lambda u: u - at_plate(u),
+    ),
+)
+newton
+
+
+# %% tags=["answer"]
+def newton_step(u):
+    value, push = ...
+    return ...
+
+
+newton.answer(newton_step)
+
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+def newton_once(u):
+    value, push = jax.linearize(at_plate, u)
+    return u + solve(push, -value)[0]
+
+
+newton.solution(newton_once)
+
 # %% [markdown]
 # A detail that is worth having: `push` is a pytree whose leaves are the residuals. So it goes in and out of jitted functions, and
 # `tangent_by_push` was compiled once, for all steps.
@@ -358,174 +464,12 @@ assert jnp.abs(at_plate(steady)).max() <= 1e-5
 assert tangent_by_push._cache_size() == 1
 
 # %% [markdown]
-# ## All directions at once: `vmap` of `jvp`
-#
-# Where the directions are known beforehand, there is a third way: one JVP, mapped over them.
-
-# %%
-directions = jax.random.normal(jax.random.key(1), (50, N, N))
-
-
-def in_all(u, directions):
-    return jax.vmap(lambda v: jax.jvp(at_plate, (u,), (v,))[1])(directions)
-
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: mapped
-mapped = teach.predict(
-    "`u` has 1,024 points, and there are 50 directions. How many numbers does the program of `in_all` take the `exp` of?",
-    truth=lambda: cost(jaxviz.trace(in_all)(u, directions)).transcendentals,
-    because="`vmap` maps what depends on the mapped argument, and `exp` reads `u`, which is the same for all directions. The primal work stands "
-    "in the program once.",
-    hints=("Does `exp` read a tangent?", "`vmap` gives an axis to what depends on `directions`, and to nothing else."),
-)
-mapped
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-mapped.solution(1024)
-
-# %%
-together = cost(jaxviz.trace(in_all)(u, directions))
-in_turn = first + then * 50
-for name, c in [("jvp, 50 times", each * 50), ("linearize once", in_turn), ("vmap of jvp", together)]:
-    print(f"{name:15} {c.flops:11,} FLOPs {c.transcendentals:7,} exp")
-
-# %% [markdown]
-# It shares the primal work as `linearize` does, and keeps no residuals, since primal and tangent work still take turns. But it holds fifty
-# tangents at each moment, where one after the other needs one. `jax.jacfwd` is this, with a direction for each input.
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert together.transcendentals == N * N
-assert abs(together.flops / in_turn.flops - 1) < 0.05
-assert jnp.allclose(in_all(u, directions)[7], jax.jvp(at_plate, (u,), (directions[7],))[1], atol=1e-5)
-
-# %% [markdown]
-# ## A tangent that is zero is not computed
-#
-# `fuel` does not move here. Its tangent is a *symbolic zero*: JAX knows that it is zero before any number exists, and the derivative rules
-# leave out what only passes zeros on. In `reaction`, a product of two things, one of the two terms of the product rule is missing from the
-# program.
-#
-# The other way round, let `fuel` move and `u` stay.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: slices
-in_fuel = jaxviz.derive(imbalance, u, fuel, is_pipe, argnums=1)
-slices = teach.predict(
-    "`imbalance` has four `slice`s. How many has the linear program of its derivative in `fuel` alone?",
-    truth=lambda: sum(e.primitive.name == "slice" for _, e in in_fuel.linear.walk()),
-    because="The slices take `u` alone, which does not move. Their tangents are symbolic zeros, and nothing is written down for them.",
-    hints=("What do the slices read: `u`, `fuel` or both?",),
-)
-slices
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-slices.solution(0)
-
-# %%
-print(in_fuel.linear)
-print(jaxviz.residuals(imbalance, u, fuel, is_pipe, argnums=1).table())
-
-# %% [markdown]
-# That is the whole derivative in `fuel`: times `exp(…)`, a sign, and the choice at the pipes. One array of zeros is among the residuals: `select_n` takes
-# two arrays, and there the symbolic zero of `u`'s tangent has to be written out.
-#
-# What if you pass the zero yourself?
-
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: zeros
-def _equations(f, *args):
-    return len(jax.make_jaxpr(f)(*args).eqns)
-
-
-def _more():
-    held = _equations(lambda u, v: jax.jvp(at_plate, (u,), (v,)), u, v)
-    both = lambda u, fuel: imbalance(u, fuel, is_pipe)
-    return _equations(lambda u, fuel, v, z: jax.jvp(both, (u, fuel), (v, z)), u, fuel, v, jnp.zeros_like(fuel)) - held
-
-
-zeros = teach.predict(
-    "`jax.jvp` in `u` and `fuel`, with `jnp.zeros_like(fuel)` as the tangent of `fuel`. How many equations has its program more than that of "
-    "`jax.jvp` in `u` alone?",
-    truth=_more,
-    because="The other term of the product rule, which multiplies by your zeros, and the sum of both terms. Nobody looks into an array of zeros, and "
-    "while `jit` traces there is nothing in it to look at. To hold an argument fixed, do not differentiate in it: close over it, or leave it "
-    "out of `argnums`.",
-    hints=(
-        "While `jit` traces, can anybody see what is in the array?",
-        "Write down the tangent of `fuel * exp(…)` where both factors move, and where one does.",
-    ),
-)
-zeros
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-zeros.solution(2)
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-names = [e.primitive.name for _, e in in_fuel.linear.walk()]
-assert sorted(names) == ["mul", "neg", "select_n"]
-assert any(r.producer is not None and r.producer.primitive.name == "broadcast_in_dim" for r in in_fuel.residuals)
-_in_u = sum(e.primitive.name == "mul" for e in jaxviz.derive(reaction, u, fuel, argnums=0).linear.equations)
-_in_both = sum(e.primitive.name == "mul" for e in jaxviz.derive(reaction, u, fuel, argnums=(0, 1)).linear.equations)
-assert _in_both == _in_u + 1
-
-# %% [markdown]
-# ## Integers and booleans: `float0`
-#
-# `is_pipe` is an input, and a boolean does not move: there is no small step from False to True. Its tangents have a dtype of their own,
-# `float0`, which has one value and takes no memory. Passing zeros of its own dtype is refused:
-
-# %%
-try:
-    jax.jvp(imbalance, (u, fuel, is_pipe), (v, v, jnp.zeros_like(is_pipe)))
-except TypeError as error:
-    print(error)
-
-still = np.zeros(is_pipe.shape, jax.dtypes.float0)
-value, tangent = jax.jvp(imbalance, (u, fuel, is_pipe), (v, v, still))
-print("a float0 tangent of", still.size, "elements takes", still.nbytes, "bytes")
-
-# %% [markdown]
-# A `float0` tangent is always a symbolic zero; no program has an input for it. A result that is an integer or a boolean has a `float0` tangent
-# too. So a derivative that goes through one is lost, without a warning:
-
-
-# %%
-def hot_points(u):
-    return jnp.sum(u > 0.4)
-
-
-def hot_share(u):
-    return hot_points(u) / u.size
-
-
-print("tangent of the number of hot points is float0:", jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0)
-print("tangent of their share:", jax.jvp(hot_share, (u,), (v,))[1])
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert still.nbytes == 0
-all_moved = jaxviz.derive(imbalance, u, fuel, is_pipe, argnums=(0, 1, 2))
-assert len(all_moved.jvp.in_avals) == 3 + 2
-assert not jax.jvp(hot_share, (u,), (v,))[1]
-assert jax.jvp(hot_points, (u,), (v,))[1].dtype == jax.dtypes.float0
-
-# %% [markdown]
 # ## What to keep of this
 #
 # - Directions one after the other, at one point, as an iterative solver asks for them: `linearize` once. It spares the primal work of all directions but one,
 #   keeps the residuals, and never more than the ratio of `jvp` to `linear`, which you can count.
-# - All directions known beforehand: `vmap` of `jvp`. It shares the primal work too, and keeps nothing.
 # - One direction: `jvp`. `linearize` would do the same work, and keep residuals for nothing.
-# - An argument that does not move is left out of the differentiation, and its tangent is no work at all. Zeros that you pass are computed with.
 #
 # `jaxviz.derive(f, x)` has the programs of a function of yours, to be counted in the same way.
 #
-# Next: who decides what goes into the forward program and what has to be kept, in
-# [3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb).
+# Next: directions that are all known at once, and derivatives that are zero, in [4 · zeros and directions](04_zeros_and_directions.ipynb).

@@ -11,17 +11,15 @@
 # ---
 
 # %% [markdown]
-# # 9 · Which tensor of my transformer eats the memory, and what does it cost to be rid of it?
+# # 15 · What does it cost to be rid of the tensor that eats the memory?
 #
-# A training step holds parameters, the optimizer's state, gradients, and the residuals between the two passes. Here you find which of them
-# is the large one in a small transformer, which tensor in it, and three ways to be rid of that tensor, each with its price.
+# Three ways, each with its price: write it otherwise, a checkpoint, a plan. Then what XLA makes of them, and a fourth for what is no residual at all.
 #
-# It takes 25 minutes. You need residuals ([3 · partial evaluation and residuals](03_partial_evaluation_and_residuals.ipynb)) and checkpoints
-# ([5 · checkpoints and policies](05_checkpoint_and_policies.ipynb)).
+# The model is the transformer of [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb), whose attention keeps values of time × time numbers. It
+# takes 25 minutes. You need checkpoints ([7 · checkpoints](07_checkpoints.ipynb)).
 
 # %%
 import functools
-import textwrap
 import warnings
 
 import jax
@@ -55,10 +53,6 @@ def mlp(p, x):
     return jax.nn.relu(x @ p["up"]) @ p["down"]
 
 
-# %% [markdown]
-# The loss gives each part a scope, so that what it keeps can be summed by part.
-
-# %%
 def loss_with(attention):
     """The loss of the transformer, with this attention in it."""
 
@@ -82,16 +76,9 @@ normal = lambda *shape: jnp.asarray(0.1 * rng.normal(size=shape), jnp.float32)
 shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
 params = {"embed": normal(WORDS, WIDTH), "layers": [{n: normal(*s) for n, s in shapes.items()} for _ in range(LAYERS)]}
 tokens = jnp.asarray(rng.integers(0, WORDS, (4, 129)), jnp.int32)
-
 kept = jaxviz.residuals(loss, params, tokens)
-kept.plot()
 
-# %% [markdown]
-# ## The bill
-#
-# Of one training step with Adam, which has two moments for each parameter:
 
-# %%
 def size(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
@@ -99,163 +86,6 @@ def size(tree):
 def kib(nbytes):
     return f"{nbytes / 1024:,.0f} KiB"
 
-
-print("parameters       ", kib(size(params)))
-print("Adam's moments   ", kib(2 * size(params)))
-print("gradients        ", kib(size(params)))
-print("residuals beside ", kib(kept.nbytes_without_arguments))
-for part in kept.by_scope():
-    print(f"   {part.name:18}{kib(part.nbytes):>10}")
-
-# %% [markdown]
-# "My model has so many parameters, so it needs that much memory" is off by far here. Residuals grow with the *batch and the sequence*, and
-# parameters do not.
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-assert kept.nbytes_without_arguments > 10 * 4 * size(params)
-assert jaxviz.derive(loss, params, tokens).check()
-
-# %% [markdown]
-# Attention leads. But of all its tensors, which? The sequence is 128 long, the batch 4, and there are 4 heads.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: eater
-KINDS = {
-    "the queries, keys and values": (4, 128, 4, 8),
-    "the scores and what is made of them, time × time": (4, 4, 128, 128),
-    "what goes into the norms and comes out": (4, 128, 32),
-    "the hidden layer of the MLP": (4, 128, 128),
-}
-by_kind = {kind: sum(r.nbytes for r in kept if r.aval.shape == shape) for kind, shape in KINDS.items()}
-
-eater = teach.predict(
-    "Which of these takes most of the residuals?",
-    list(KINDS),
-    truth=lambda: max(by_kind, key=by_kind.get),
-    because=lambda: "; ".join(f"{kind}: {kib(n)}" for kind, n in sorted(by_kind.items(), key=lambda item: -item[1])) + ".",
-    hints=("How many numbers has one of each?", "4 × 4 × 128 × 128, beside 4 × 128 × 128 and 4 × 128 × 32."),
-)
-eater
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-eater.solution("the scores and what is made of them, time × time")
-
-# %% [markdown]
-# ## What grows with the square
-#
-# A type is enough to ask: no array of that length is made.
-
-# %%
-@functools.cache
-def by_length(time):
-    found = jaxviz.residuals(loss, params, jax.ShapeDtypeStruct((4, time + 1), jnp.int32))
-    square = sum(r.nbytes for r in found if r.aval.shape[-2:] == (time, time))
-    return square, found.nbytes_without_arguments - square
-
-
-lengths = [16, 48, 160, 500]
-square, rest = zip(*map(by_length, lengths))
-plt.loglog(lengths, np.array(square) / 2**20, "o-", label="time × time")
-plt.loglog(lengths, np.array(rest) / 2**20, "o-", label="all else")
-plt.xticks(lengths, lengths)
-plt.minorticks_off()
-plt.xlabel("sequence length")
-plt.ylabel("MiB of residuals")
-plt.legend(frameon=False);
-
-# %% [markdown]
-# On these axes a power is a straight line, and its exponent is the slope: that of one line is twice that of the other.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: factor
-def _factor():
-    return sum(by_length(512)) / sum(by_length(256))
-
-
-factor = teach.predict(
-    "By what factor do all residuals together grow from 256 positions to 512? Within 3 % is right.",
-    truth=_factor,
-    tolerance=0.03,
-    because=lambda: f"The square part has a factor of {by_length(512)[0] / by_length(256)[0]:.2f}, the rest one of "
-    f"{by_length(512)[1] / by_length(256)[1]:.2f}, and at 256 positions the square part is {by_length(256)[0] / sum(by_length(256)):.0%} of the whole.",
-    hints=(
-        "One part grows by 4, the other by 2.",
-        lambda: f"At 256 positions they are {kib(by_length(256)[0])} and {kib(by_length(256)[1])}.",
-    ),
-)
-factor
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-factor.solution(3.75)
-
-# %% tags=["check"] jupyter={"source_hidden": true}
-# What the text says, asserted
-slope = lambda sizes: np.log(sizes[-1] / sizes[0]) / np.log(lengths[-1] / lengths[0])
-assert abs(slope(square) - 2) < 0.02
-assert abs(slope(rest) - 1) < 0.02
-
-# %% [markdown]
-# ## Who asked for them
-#
-# In one layer, the values with time × time numbers, and why each is kept:
-
-# %%
-for r in kept:
-    if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128):
-        why, _, read = r.reason.partition("; ")
-        print(f"{r.type}, {kib(r.nbytes)}, made in {r.location.function}")
-        print(textwrap.indent(textwrap.fill(why, 110), "    "))
-
-# %% [markdown]
-# A residual is what a derivative *rule* asked for, rule by rule. Nobody looked whether the backward pass, when it is complete, reads it.
-
-# %% tags=["exercise"] jupyter={"source_hidden": true}
-# Exercise: unread
-ROLES = {
-    "the mask": lambda r: r.aval.dtype == bool,
-    "the -inf that stands where the mask is false": lambda r: "where(" in r.expression and r.aval.dtype != bool,
-    "the exponentials": lambda r: r.producer is not None and r.producer.primitive.name == "exp",
-    "the quotients, which are the weights": lambda r: r.producer is not None and r.producer.primitive.name == "div",
-}
-_of_layer = [r for r in kept if r.scope == "layer 0/attention" and r.aval.shape[-2:] == (128, 128)]
-
-unread = teach.predict(
-    "Which of these is kept, and read by no equation of the backward pass?",
-    list(ROLES),
-    truth=lambda: next(name for name, fits in ROLES.items() if any(fits(r) and not r.is_read for r in _of_layer)),
-    because={
-        "the mask": "The cotangent goes through `where` by the mask.",
-        "the -inf that stands where the mask is false": "`where(causal, scores, -inf)` is a `select_n` of two arrays. Its rule keeps both for a tangent "
-        "of either; -inf has none. `jax.grad` outside of `jit` holds the array all the same; under `jit` XLA sees that nobody reads it.",
-        "the exponentials": "The derivative of exp multiplies by exp.",
-        "the quotients, which are the weights": "The product with the values is linear in each factor: the derivative of one is the other.",
-    },
-    hints=(
-        "What does the backward pass do with a cotangent, where the forward pass chose, took an exponential, or multiplied?",
-        "Which of the four has a tangent of zero, whatever the parameters do?",
-    ),
-)
-unread
-
-# %% tags=["solution"] jupyter={"source_hidden": true}
-# Solution
-unread.solution("the -inf that stands where the mask is false")
-
-# %%
-for r in _of_layer:
-    print(f"{r.expression:28} {r.reason.partition('; ')[2]}")
-
-# %% [markdown]
-# The same in the explorer. Its residuals are filtered by the type; a click on one lights up the line, and in the backward program who reads
-# it. *What if* beside them has a switch for each checkpoint that could be there, and for what it saves.
-
-# %%
-explorer = jaxviz.explore(loss, params, tokens)
-explorer.stage, explorer.beside, explorer.filter = "forward", "backward", "4,4,128,128"
-explorer
 
 # %% [markdown]
 # ## First way: write it otherwise, for nothing
@@ -343,7 +173,7 @@ assert not any(r.aval.dtype == bool and r.aval.ndim == 4 for r in kept_lean)
 
 # %% [markdown]
 # A row that is masked entirely is what a mask for padding brings, and a causal mask does not. Such a row, whose result nobody uses, is the subject of a
-# section of [10 · finding a NaN](10_finding_a_nan.ipynb).
+# section of [16 · finding a NaN](16_finding_a_nan.ipynb).
 
 # %% [markdown]
 # ## Second way: a checkpoint around attention
@@ -386,7 +216,7 @@ none_kept = teach.rule(
     "Write `my_attention(p, x)`: `attention`, whose gradient keeps nothing of time × time numbers.",
     teach.Check("the gradient keeps nothing of time × time", _square_kept),
     teach.Check("its result and its gradient are those of `attention`", _attention_differs),
-    hints=("One line of notebook 5 does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
+    hints=("One line of notebook 7 does it.", "`jax.checkpoint` around `attention`; which policy would undo it?"),
     wrong=(
         attention,
         jax.checkpoint(attention, policy=jax.checkpoint_policies.dots_saveable),
@@ -499,7 +329,7 @@ assert jax.default_backend() != "cpu" or temporaries["another mask"] > 0.98 * te
 # %% [markdown]
 # For `another mask` the last column need not move: that an array is read by nobody, XLA sees by itself. There, the first way is for
 # gradients outside of `jit`. Where the column does not follow for the other two, XLA undid the checkpoint. A loop over the layers, as in
-# [5 · checkpoints and policies](05_checkpoint_and_policies.ipynb), leaves it no way to:
+# [7 · checkpoints](07_checkpoints.ipynb), leaves it no way to:
 
 # %%
 def loss_in_scan(attention):
@@ -588,13 +418,11 @@ assert donated().spared >= 2 * size(params)
 # %% [markdown]
 # ## What to keep of this
 #
-# - The tensor is what softmax makes of the scores: time × time numbers for each head, example and layer, several times over. It grows with
-#   the square of the sequence, and parameters do not.
-# - More than a third of it goes by writing the mask as a sum, for nothing. All of it goes by a checkpoint around attention, for the FLOPs
+# - More than a third of what grows with time × time goes by writing the mask as a sum, for nothing. All of it goes by a checkpoint around attention, for the FLOPs
 #   that the table shows; half of all residuals by a plan, for far fewer.
 # - Whether XLA takes less then too, its own figure says, on the machine that you ask; if it does not, write the layers as a scan.
 # - Donate what a step replaces, and check that the result lies there: `jaxviz.donation`.
 #
 # `jaxviz.residuals(loss, params, batch).by_scope()` is the bill of a model of yours.
 #
-# Next: the other thing that goes wrong in a training step, in [10 · finding a NaN](10_finding_a_nan.ipynb).
+# Next: the other thing that goes wrong in a training step, in [16 · finding a NaN](16_finding_a_nan.ipynb).
