@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,6 +54,10 @@ class AllFound:
     together: Found
 
 
+Loops = Callable[[Sequence[Run]], Folded]
+"""Makes the program with loops in the place of runs."""
+
+
 class Trials:
     """Programs that are lowered, and compiled where that is asked for, to compare them with one.
 
@@ -71,16 +76,23 @@ class Trials:
         self.again = again
         self.times = times
 
-    def of_all(self, groups: Sequence[Sequence[Run]]) -> AllFound:
-        """The groups, each by itself, and all together."""
+    def of_all(self, groups: Sequence[Sequence[Run]], written: Sequence[Sequence[Run]], loops: Loops) -> AllFound:
+        """The groups, each by itself, and all together.
+
+        Args:
+          groups: their runs in the program.
+          written: for each the runs of its blocks in the function of which the program is the gradient; () where it has none there.
+          loops: makes the gradient of that function with loops in the place of some of its runs.
+        """
         makes: dict[_Key, Callable[[], Folded]] = {}
-        for i, runs in enumerate(groups):
-            makes["loop", i] = lambda runs=runs: with_loops(self.program, runs, self.types)  # type: ignore[misc]
+        for i, (runs, own) in enumerate(zip(groups, written, strict=True)):
+            makes["loop", i] = partial(self._with_loops, runs, own, loops)
             if self.times:
                 makes["one", i] = lambda runs=runs: with_one_block(self.program, runs, self.types)  # type: ignore[misc]
         if len(groups) > 1:
             every = [run for runs in groups for run in runs]
-            makes["loop", _ALL] = lambda: with_loops(self.program, every, self.types)
+            of_written = list(dict.fromkeys(run for own in written for run in own))
+            makes["loop", _ALL] = partial(self._with_loops, every, of_written, loops)
         measured, failed = self._measured(makes)
         found = []
         for i, runs in enumerate(groups):
@@ -91,6 +103,9 @@ class Trials:
             note = f"it was not tried: {failed['loop', i]}" if ("loop", i) in failed else ""
             found.append(replace(self._found(measured, i), seconds=seconds, note=note))
         return AllFound(tuple(found), self._found(measured, _ALL if len(groups) > 1 else 0))
+
+    def _with_loops(self, runs: Sequence[Run], own: Sequence[Run], loops: Loops) -> Folded:
+        return loops(own) if own else with_loops(self.program, runs, self.types)
 
     def _measured(self, makes: dict[_Key, Callable[[], Folded]]) -> tuple[dict[_Key, Measured], dict[_Key, str]]:
         measured: dict[_Key, Measured] = {}

@@ -5,7 +5,7 @@ With a loop it computes the same, from stacked arguments. With one block alone i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,10 +27,12 @@ class Folded:
     Args:
       function: it takes flat arguments and returns flat results.
       types: of the arguments.
+      inputs: for each argument the number of the input that it is, or of the first of those that are stacked in it.
     """
 
     function: Callable[..., list[Any]]
     types: tuple[Any, ...]
+    inputs: tuple[int, ...] = ()
 
 
 def with_one_block(program: Program, runs: Iterable[Run], types: Sequence[Any]) -> Folded:
@@ -43,18 +45,27 @@ def cut_to_one_block(program: Program, runs: Iterable[Run]) -> Program:
     return _changed(program, runs, _cut)
 
 
-def with_loops(program: Program, runs: Iterable[Run], types: Sequence[Any]) -> Folded:
+def with_loops(
+    program: Program, runs: Iterable[Run], types: Sequence[Any], differentiated: Collection[int] | None = None
+) -> Folded:
     """The program with a `jax.lax.scan` in the place of each run, and a `jax.vmap` where no block reads of the one before.
 
     What the blocks of a run at the outermost level take from the arguments, one each, is one stacked argument, and what they give as results is
     one stacked result: so it is where the parameters of layers are stacked. In inner programs, and of arguments that lie on several devices, it is
     stacked where it is read.
+
+    Args:
+      program: it.
+      runs: of it, or of programs in it.
+      types: of its inputs.
+      differentiated: the inputs in which it will be differentiated; what is and what is not is not stacked together then, and results stay
+        apart. None where it will not be.
     """
     runs = list(runs)
     outermost = [run for run in runs if run.program is program]
     inner = _changed(program, [run for run in runs if run.program is not program], _folded)
     moved = [replace(run, program=inner) for run in outermost]
-    return _Loops(inner, moved, types).folded()
+    return _Loops(inner, moved, types).folded(differentiated)
 
 
 def _changed(program: Program, runs: Iterable[Run], change: Callable[[Program, list[Run]], Program]) -> Program:
@@ -129,10 +140,11 @@ class _Loops:
 
     # --- stacked arguments --------------------------------------------------------------------------------------------
 
-    def folded(self) -> Folded:
+    def folded(self, differentiated: Collection[int] | None) -> Folded:
         assert self.types is not None
         of_input = dict(zip(self.program.invars, self.types, strict=True))
-        groups = self._stacked_inputs(of_input)
+        number: dict[Atom, int] = {v: i for i, v in enumerate(self.program.invars)}
+        groups = self._stacked_inputs(of_input, {v for v in of_input if number[v] in (differentiated or ())})
         in_groups = {v for group in groups for v in group}
         alone = [v for v in self.program.invars if v not in in_groups]
         stacked = [_stacked_type(of_input[group[0]], len(group)) for group in groups]
@@ -143,17 +155,18 @@ class _Loops:
                 self._add_stack(group, stack)
             self.env.update(zip(alone, values[len(groups) :], strict=True))
             self._run()
-            return self._results()
+            return self._results() if differentiated is None else [self.read(a) for a in self.program.outvars]
 
-        return Folded(function, (*stacked, *(of_input[v] for v in alone)))
+        firsts = tuple(number[v] for v in (*(group[0] for group in groups), *alone))
+        return Folded(function, (*stacked, *(of_input[v] for v in alone)), firsts)
 
-    def _stacked_inputs(self, of_input: Mapping[Var, Any]) -> list[tuple[Var, ...]]:
+    def _stacked_inputs(self, of_input: Mapping[Var, Any], differentiated: Collection[Var]) -> list[tuple[Var, ...]]:
         taken: set[Atom] = set()
         groups: list[tuple[Var, ...]] = []
         for run in self.runs:
             for atoms in run.stacked:
                 inputs = [a for a in atoms if isinstance(a, Var) and a in of_input and a not in taken]
-                whole = len(set(map(id, inputs))) == run.count
+                whole = len(set(map(id, inputs))) == run.count and len({a in differentiated for a in inputs}) == 1
                 if whole and all(getattr(of_input[a], "sharding", None) is None for a in inputs):
                     groups.append(tuple(inputs))
                     taken.update(inputs)

@@ -94,6 +94,8 @@ class Subject:
       placed: for each its sharding, where it has one.
       names: of the arguments, such as `params['w']`.
       n_own: how many of them are the function's; the others are cotangents.
+      active: those of the function's in which it is differentiated.
+      gradient: of a function of flat arguments and results, differentiated in some of its arguments; None where nothing is differentiated.
     """
 
     name: str
@@ -104,6 +106,8 @@ class Subject:
     placed: tuple[Any, ...]
     names: tuple[str, ...]
     n_own: int
+    active: tuple[int, ...] = ()
+    gradient: Callable[[Callable[..., Any], tuple[int, ...], int], Callable[..., Any]] | None = None
 
 
 def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: Argnums) -> Subject:
@@ -147,7 +151,8 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     about = f"gradient of `{name}` in {of}" if 0 < len(heads) <= 3 and of else f"gradient of `{name}`"
     if is_loss:
         make = lambda: _named(jax.value_and_grad(call(), argnums=active), name)
-        return Subject(name, about, make, call, inputs, placed, names, len(inputs))
+        of_loss = lambda fun, numbers, n: jax.value_and_grad(lambda *xs: fun(*xs)[0], argnums=numbers)
+        return Subject(name, about, make, call, inputs, placed, names, len(inputs), active, of_loss)
     floating = [jnp.issubdtype(a.dtype, jnp.inexact) for a in results]
     cotangents = [
         jax.ShapeDtypeStruct(a.shape, a.dtype) for a, is_float in zip(results, floating, strict=True) if is_float
@@ -156,7 +161,7 @@ def subject_of(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argnums: A
     return Subject(
         name, about, lambda: _named(_pulled_back(call(), active, len(inputs), floating), name), call, with_cotangents,
         (*placed, *(None for _ in cotangents)), (*names, *(f"cotangent[{i}]" for i in range(len(cotangents)))),
-        len(inputs),
+        len(inputs), active, lambda fun, numbers, n: _pulled_back(fun, numbers, n, floating),
     )  # fmt: skip
 
 

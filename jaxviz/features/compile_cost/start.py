@@ -13,10 +13,11 @@ from jaxviz.analysis.devices import types_to_lower
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import Argnums
 from jaxviz.features.compile_cost.ablation import Found, Trials
+from jaxviz.features.compile_cost.folding import Folded, with_loops
 from jaxviz.features.compile_cost.groups import Group, groups_of, opened
 from jaxviz.features.compile_cost.instructions import Instruction, before_xla
-from jaxviz.features.compile_cost.places import Place, line_of_stack, own_line_of
-from jaxviz.features.compile_cost.repeats import Alike
+from jaxviz.features.compile_cost.places import line_of_stack, own_line_of
+from jaxviz.features.compile_cost.repeats import Alike, Run
 from jaxviz.features.compile_cost.report import CompileCost, Counts, Part, Repeated, label_of
 from jaxviz.features.compile_cost.stages import Measured, Subject, median, sampled_tracing, subject_of, warmed_up
 from jaxviz.features.profile.sampling import Stack
@@ -95,9 +96,13 @@ class _Costs:
         trials = Trials(flat, types_to_lower(flat, s.placed), whole, once, TIMES if self.ablate else 0)
         n = sum(1 for _ in program.walk())
         counts = Counts(n, len(before), None if after is None else len(after))
-        self.written = _written(alone.traced, alike)
+        of_function = None if alone.traced is None else opened(read_jaxpr(alone.traced.jaxpr), alike)
+        own = [] if of_function is None else groups_of(of_function, alike)
+        self.written = {place: group.count for group in reversed(own) for place in group.places}
         shown = groups[: LARGEST if self.ablate else None]
-        found = trials.of_all([g.runs for g in shown])
+        found = trials.of_all(
+            [g.runs for g in shown], [_runs_at(g, own) for g in shown], lambda runs: self._with_loops(of_function, runs)
+        )
         repeated = tuple(
             self._repeated(g, f, names, before, after)
             for g, f in itertools.zip_longest(groups, found.each, fillvalue=Found())
@@ -108,6 +113,16 @@ class _Costs:
             s.name, s.about, jax.default_backend(), whole.phases, median(alone.tracing) if alone.tracing else None, counts, lines, functions,
             repeated, found.together.left_out, found.together.saving, len(whole.compiling), rest, tuple(self._notes(stacks, repeated, whole)),
         )  # fmt: skip
+
+    def _with_loops(self, function: Program | None, runs: Sequence[Run]) -> Folded:
+        """The gradient of the function with loops, as it is where one writes them."""
+        s = self.subject
+        assert function is not None
+        assert s.gradient is not None
+        folded = with_loops(function, runs, types_to_lower(function, s.placed[: s.n_own]), s.active)
+        numbers = tuple(i for i, first in enumerate(folded.inputs) if first in s.active)
+        n = len(folded.types)
+        return Folded(s.gradient(folded.function, numbers, n), (*folded.types, *s.inputs[s.n_own :]))
 
     def _notes(
         self, stacks: Sequence[tuple[Stack, float]], repeated: Sequence[Repeated], whole: Measured
@@ -142,12 +157,9 @@ class _Costs:
         )  # fmt: skip
 
 
-def _written(alone: Any, alike: Alike) -> dict[Place, int]:
-    """How many blocks the function itself has in each place: its gradient leaves out of the first what nothing is differentiated in."""
-    if alone is None:
-        return {}
-    groups = groups_of(opened(read_jaxpr(alone.jaxpr), alike), alike)
-    return {place: group.count for group in reversed(groups) for place in group.places}
+def _runs_at(group: Group, own: Sequence[Group]) -> tuple[Run, ...]:
+    """The runs of a group's blocks in the function itself: its gradient leaves out of the first what nothing is differentiated in."""
+    return tuple(run for g in own if set(g.places) & set(group.places) for run in g.runs)
 
 
 class _Tally(Data):

@@ -137,13 +137,42 @@ def test_what_a_loop_leaves_out_is_what_writing_it_leaves_out(name):
     _, whole, program, alike = lowered(unrolled, args)
     _, written, loop, _ = lowered(scanned, stacked)
     runs = [run for group in groups_of(program, alike) for run in group.runs]
-    found = Trials(program, types_to_lower(program, [None] * len(program.invars)), whole, None, 0).of_all([runs])
+    found = Trials(program, types_to_lower(program, [None] * len(program.invars)), whole, None, 0).of_all(
+        [runs], [()], None
+    )
     size = lambda p: sum(1 for _ in p.walk())
     instructions = [len(before_xla(made.lowered)) for made in (written, whole)]
     left_out = found.together.left_out
     assert left_out.equations == pytest.approx(1 - size(loop) / size(program), rel=0.3)
     assert left_out.instructions == pytest.approx(1 - instructions[0] / instructions[1], rel=0.3)
     assert left_out.equations > 0.5
+
+
+@pytest.mark.parametrize("make", [lambda: benchmark.neural_ode(4), lambda: benchmark.experts(3)])
+def test_of_a_gradient_the_loop_is_tried_as_it_is_written(make):
+    """In the function, which is then differentiated: the blocks at the ends are in the loop of its backward pass too."""
+    (unrolled, args), (scanned, stacked) = make()
+    report = jaxviz.compile_cost(unrolled, *args)
+    _, whole, program, _ = lowered(unrolled, args)
+    _, written, loop, _ = lowered(scanned, stacked)
+    size = lambda p: sum(1 for _ in p.walk())
+    instructions = [len(before_xla(made.lowered)) for made in (written, whole)]
+    left_out = report.repeated[0].left_out
+    assert left_out.equations == pytest.approx(1 - size(loop) / size(program), abs=0.03)
+    assert left_out.instructions == pytest.approx(1 - instructions[0] / instructions[1], abs=0.03)
+
+
+def test_of_a_function_of_several_results_the_loop_is_tried_too():
+    def features(ws, n, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return x, n + 1, x.sum()
+
+    report = jaxviz.compile_cost(features, [jnp.ones((3, 3))] * 8, 1, jnp.ones((2, 3)))
+    (found, *_) = report.repeated
+    assert found.count == 8
+    assert found.note == ""
+    assert found.left_out.equations > 0.5
 
 
 def test_what_is_compiled():
