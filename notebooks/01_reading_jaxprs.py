@@ -150,9 +150,7 @@ runs
 runs.solution(2)
 
 # %% [markdown]
-# A later call with the same shapes and dtypes runs the compiled program, and no line of your Python.
-#
-# The same goes for a Python loop: it has run out before the jaxpr exists, so all its rounds stand in it, one after the other.
+# A Python loop is Python too: it has run out before the jaxpr exists, so all its rounds stand in it, one after the other.
 
 # %%
 def deep(params, h, n):
@@ -278,7 +276,8 @@ staged = teach.predict(
         if any(e.primitive.name == "sqrt" for _, e in jaxviz.trace(f)(1.0).walk())
     ),
     because={
-        "with_jnp": "`jnp.sqrt` is an equation, though its operand is a number that is known.",
+        "with_jnp": "`jnp.sqrt` is an equation, though its operand is a number that is known: while JAX traces, every `jnp` operation becomes one. "
+        "That is omnistaging. NumPy and plain Python compute at once, and leave a number.",
         "with_numpy": "NumPy knows nothing of tracing: it computes at once, and JAX sees the number 2.828.",
         "with_python": "Python computes `8.0**0.5` before JAX sees anything.",
     },
@@ -291,11 +290,8 @@ staged
 staged.solution("with_jnp")
 
 # %% [markdown]
-# While JAX traces, *every* `jnp` operation becomes an equation, also one on numbers that are known. That is called *omnistaging*. NumPy
-# and plain Python compute at once, and leave a number.
-#
-# So a constant that is worked out with `jnp` inside of the function is worked out by the program each time, and outside of it once, by you.
-# Use that:
+# The rule behind it is called *omnistaging*, and the form above says it. What is worked out inside of the function may be worked out by the program each
+# time, and outside of it once, by you. Use that:
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}
 # Exercise: no_div
@@ -354,7 +350,7 @@ first = teach.predict(
     "`params` was written as a dict with 'out' first, then 'hidden'. Which array is the first argument of the jaxpr of `loss`?",
     ["params['out']", "params['hidden'][0][0]", "params['hidden'][0][1]", "x"],
     truth=lambda: jaxviz.trace(loss)(params, x, target).arg_names[0],
-    because=lambda: f"The order is {', '.join(jaxviz.trace(loss)(params, x, target).arg_names)}: 'hidden' sorts before 'out'.",
+    because=lambda: f"The order is {', '.join(jaxviz.trace(loss)(params, x, target).arg_names)}: 'hidden' sorts before 'out', and dicts are taken apart in the order of their sorted keys.",
     hints=("The order may not depend on how a dict was written, since equal dicts are equal.", "`sorted(params)`"),
 )
 first
@@ -364,7 +360,7 @@ first
 first.solution("params['hidden'][0][0]")
 
 # %% [markdown]
-# Dicts are taken apart in the order of their *sorted keys*, lists and tuples from the first to the last:
+# All of them, in the order in which they are taken apart; lists and tuples go from the first to the last:
 
 # %%
 traced = jaxviz.trace(loss)(params, x, target)

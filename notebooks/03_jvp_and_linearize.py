@@ -216,8 +216,7 @@ kept
 kept.solution(["u", "fuel", "add", "div'", "exp"])
 
 # %% [markdown]
-# Below, the JVP stands at the left, the two programs at the right. `exp` is selected: at the left its derivative follows it, at the right
-# its result goes out of the forward program and into the linear one. Click other equations of the JVP: a T leads to the linear program,
+# Below, the JVP stands at the left, the two programs at the right. `exp` is selected: at the left its derivative follows it. Click other equations of the JVP: a T leads to the linear program,
 # a P to the forward one.
 
 # %%

@@ -146,7 +146,7 @@ slip
 slip.solution("nothing_saveable")
 
 # %% [markdown]
-# JAX raises no error. jaxviz says it:
+# What jaxviz says to it:
 
 # %%
 for note in jaxviz.policies(saving("befor gelu"), *args).notes:

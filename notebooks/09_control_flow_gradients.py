@@ -158,7 +158,7 @@ copies
 copies.solution("once")
 
 # %% [markdown]
-# The table has all of it: the values of each iteration, stacked along a new first axis of length 8, and `sin(w)` and `cos(w)` without.
+# The table has all of it: what is kept of each iteration is stacked along a new first axis of length 8.
 
 # %%
 kept = jaxviz.residuals(fixed_loss, w, y)

@@ -347,6 +347,6 @@ assert abs(float(stiffness) - 0.5) < 0.05
 #
 # - What a function closes over gets no cotangent from a rule. `closure_convert` makes arguments of it.
 # - The cotangent of a fixed point is a fixed point, of the transposed step.
-# - Choose: `custom_jvp` where both modes are wanted, `custom_vjp` where you want to say what is kept, `linear_call` where you know a transpose.
+# - Which kind of rule to write follows from what you know of the function: its tangent, what to keep of it, or, if it is linear, its transpose.
 #
 # Next: one function on many devices, in [12 · named axes](12_named_axes.ipynb).

@@ -212,7 +212,7 @@ through
 through.solution(8)
 
 # %% [markdown]
-# So it depends on what the sum *is*: eight copies with a cotangent each, or one value with one cotangent. `shard_map` knows the second kind.
+# The answer depends on what the sum *is*: copies with a cotangent each, or one value with one cotangent. `shard_map` knows the second kind.
 # With `check_vma=True`, its default, the type of each value says along which axes it varies, as `vmap` knew: `{V:data}` in the program below.
 
 # %% jupyter={"source_hidden": true}

@@ -237,8 +237,8 @@ local
 local.solution("8 times too large")
 
 # %% [markdown]
-# That was the symptom. `mean_of_gradients` takes the `pmean` of a sum, which eight devices already have: the mean of eight equal numbers is that number.
-# Its program shows it: three sums from the transposes of the casts, and three from the `pmean`, each of what had to be cast to be summed once more.
+# And `mean_of_gradients`, with which the notebook began, takes the `pmean` of that. Count the sums in its program: which come from the transposes of casts,
+# and which from the `pmean`?
 
 # %%
 show_collectives(jaxviz.trace(on_devices(mean_of_gradients))(params, x, y))

@@ -142,7 +142,7 @@ eater
 eater.solution("the scores and what is made of them, time × time")
 
 # %% [markdown]
-# ## What grows with the square
+# ## What grows with the sequence
 #
 # A type is enough to ask: no array of that length is made.
 

@@ -154,6 +154,20 @@ def test_a_notebook_begins_and_ends_as_the_others_do(path):
         assert text[-1].startswith("## What to keep of this\n\n- ")
 
 
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_the_text_below_a_question_does_not_answer_it(path):
+    cells = jupytext.read(path).cells
+    for i, cell in enumerate(cells):
+        told = (
+            re.search(r"\.solution\((.*)\)$", cell.source.strip())
+            if "solution" in cell.metadata.get("tags", ())
+            else None
+        )
+        if told and re.fullmatch(r"\d{2}[\d.]*|\"[^\"]{4,}\"", told[1]):  # a digit may stand for something else
+            following = next((c.source for c in cells[i + 1 :] if c.cell_type == "markdown"), "")
+            assert not re.search(rf"(?<!\w){re.escape(told[1].strip(chr(34)))}(?!\w)", following), following
+
+
 WORDS_PER_MINUTE, MINUTES_PER_LINE, MINUTES_PER_QUESTION, MINUTES_PER_FUNCTION = 170, 4 / 60, 1.5, 4
 """How long a reader is taken to need for prose, for a line of code that is not folded, to mark or choose, and to write a function."""
 
