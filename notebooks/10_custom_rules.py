@@ -187,7 +187,7 @@ explorer
 # %% [markdown]
 # ## Is the rule right?
 #
-# A wrong rule raises no error, and a fit with a gradient that is half right still moves. So hold it against numerical differences:
+# A wrong rule raises no error, and a fit with a gradient that is half right still moves. So compare it with numerical differences:
 
 # %%
 checked = jaxviz.check_rule(anomaly, 0.3, M[:4])

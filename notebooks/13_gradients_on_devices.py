@@ -281,7 +281,7 @@ for ax, vma in zip(axes, (True, False)):
     ax.imshow([[float(v) for v in row] for row in rows.values()], cmap="RdBu_r", vmin=-7, vmax=9, aspect="auto")
     for i, row in enumerate(rows.values()):
         for j, value in enumerate(row):
-            ax.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=7)
+            ax.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=7, color="white" if value > 5 else "black")
     ax.set(yticks=range(len(rows)), yticklabels=list(rows), title=f"check_vma={vma}: times that of one device")
 axes[1].set(xticks=range(8), xlabel="device")
 plt.show()
@@ -567,7 +567,7 @@ for name, gradient in {"grad(pmean(loss))": gradient_of_mean, "summed once": sum
 #
 # - With types the gradient of what does not vary is summed for you: put the collective into the loss. Under `pmap` and `check_vma=False` nothing is:
 #   average the gradient.
-# - Hold it against one device. Another on each device: it is not summed. Eight times too large: it is a sum already, whatever mean you take of it.
+# - Compare it with one device. Another on each device: it is not summed. Eight times too large: it is a sum already, whatever mean you take of it.
 #   Wrong, and by no clean factor: look for a mean of means.
 #
 # Next: [14 · the memory of a transformer](14_memory_of_a_transformer.ipynb).
