@@ -80,7 +80,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
   const showCodes = () => {
     // What is hidden is made when it is seen.
-    if (["overview", "lines", "diff"].includes(state.view)) return;
+    if (["overview", "motion", "lines", "diff"].includes(state.view)) return;
     for (const side of ["left", "right"] as const) {
       const shown = shownAt(state, side);
       const { stages } = shown;
