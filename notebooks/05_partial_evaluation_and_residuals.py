@@ -264,6 +264,14 @@ assert explorer.equation is weights.producer
 assert sum(r.aval.shape == (16, 16) for r in residuals) == 2
 
 # %% [markdown]
+# The same gradient in motion. Press Space: each expression fills its bin in the forward pass, and the backward pass takes it out again, the last one first.
+
+# %%
+in_motion = jaxviz.explore(derivation)
+in_motion.motion = True
+in_motion
+
+# %% [markdown]
 # ## What grows
 #
 # Two of the residuals are $n \times n$: every position with every other. The rest have one row for a position, or none.

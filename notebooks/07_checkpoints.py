@@ -213,6 +213,15 @@ assert "tangent" not in inside
 assert inside.index("cotangent") == inside.count("recomputation")
 
 # %% [markdown]
+# In motion (press Space): what the block computes in the forward pass is gone when it returns. In the backward pass the dashed bin is filled
+# with it once more, and the cotangents empty it.
+
+# %%
+in_motion = jaxviz.explore(one)
+in_motion.motion = True
+in_motion
+
+# %% [markdown]
 # The block has two products of matrices, and they are nearly all of its work. "The forward pass is run again" would mean both.
 
 # %% tags=["exercise"] jupyter={"source_hidden": true}

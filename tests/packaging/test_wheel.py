@@ -1,6 +1,7 @@
 """The wheel is built from the checkout, and works in an empty environment where there is no Node."""
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -51,13 +52,37 @@ def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     assert "jaxviz/static/explorer.js" in names
     for script in ("loader", "live"):
         assert f"jaxviz/static/{script}.js" in names
-    for part in ("compiled", "diff", "graph", "graphviz", "player", "stepper"):
+    for part in ("compiled", "diff", "graph", "graphviz", "motion", "player", "stepper"):
         assert f"jaxviz/static/parts/{part}.js" in names
     licenses = zipfile.ZipFile(wheel).read("jaxviz/static/LICENSES.txt").decode()
     assert "@codemirror/view" in licenses
     assert "Eclipse Public License" in licenses
     assert "jaxviz/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jaxviz", "jaxviz_lab"}
+
+
+def test_the_page_of_the_index_has_no_link_that_leads_nowhere(wheel):
+    (metadata,) = (n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("/METADATA"))
+    head, _, page = zipfile.ZipFile(wheel).read(metadata).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head
+    assert page.startswith("# jaxviz")
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_with_the_address_of_the_repository_links_and_pictures_lead_there():
+    spec = importlib.util.spec_from_file_location("index_page", ROOT / "docs" / "index_page.py")
+    index_page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(index_page)
+    address = "https://example.org/owner/jaxviz"
+    page = index_page.page_of((ROOT / "README.md").read_text(), address)
+    assert re.search(rf"!\[[^\]]+\]\({address}/raw/main/docs/explorer\.png\)", page)
+    paths = re.findall(rf"\]\({address}/(?:raw|blob)/main/([^)]*)\)", page)
+    assert len(paths) > 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert all(url.startswith(address) for url in index_page.addresses(address).values())
+    assert index_page.addresses("") == {}
 
 
 def works(python, folder, **variables):
