@@ -1,6 +1,6 @@
 """Whether `compile_cost` is right about loops: what it predicts that a loop saves, beside what writing the loop saves.
 
-Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of the processor, medians of five, nothing from a cache.
+Ten programs, each written with blocks in a Python loop and with `jax.lax.scan`. Seconds of CPU time, medians of five, nothing from a cache.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def measure(unrolled: Call, scanned: Call) -> tuple[float, float, float]:
 
 def main(quick: bool = False) -> None:
     print(
-        "\nWhat a loop saves of tracing, lowering and compiling: predicted, and by writing it; seconds of the processor, medians of five"
+        "\nWhat a loop saves of tracing, lowering and compiling: predicted, and by writing it; seconds of CPU time, medians of five"
     )
     print(f"  {'':30}{'unrolled':>10}{'predicted':>11}{'written':>10}   predicted/written")
     for name, make in list(PROGRAMS.items())[: 1 if quick else None]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 MOST = 0.35
-"""Seconds of processor time that are asked for, beside those of `import jax` and its trace."""
+"""Seconds of CPU time that are asked for, beside those of `import jax` and its trace."""
 
 _WORK = """
 import resource
@@ -34,7 +34,7 @@ def main(quick: bool = False) -> None:
         for name, work in works.items():
             taken[name].append(seconds(work))
     best = {name: min(times) for name, times in taken.items()}  # others use the machine too
-    print("\nThe first report of a session, in processor time")
+    print("\nThe first report of a session, in CPU time")
     for name, time in best.items():
         added = time - best["jax alone"]
         print(

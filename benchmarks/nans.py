@@ -22,7 +22,7 @@ MOST_TIME, MOST_MEMORY = 2.0, 1.3
 
 
 def measure(name: str, arguments: str, what: str) -> dict[str, Any]:
-    """In this process: seconds, by the clock and of the processor, peak bytes, and what was found."""
+    """In this process: seconds of wall time and of CPU time, peak bytes, and what was found."""
     f, finite, broken = PROGRAMS[name]()
     args = jax.block_until_ready(finite if arguments == "finite" else broken)
     find_nan = jaxviz.find_nan  # which is imported when it is first asked for

@@ -201,7 +201,7 @@ def how_long(n_layers: int) -> None:
     n = len(list(jaxviz.trace(models.transformer_loss)(*args).walk()))
     print(
         f"\nPlanning a transformer of {n_layers} layers, {n:,} equations, {len(plan._graph.nodes):,} in the graph that is solved: "
-        f"{took[0]:.2f} s, {took[1]:.2f} s of the processor's time"
+        f"{took[0]:.2f} s, {took[1]:.2f} s of CPU time"
     )
 
 

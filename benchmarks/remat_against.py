@@ -77,7 +77,7 @@ def how_long() -> None:
             plan = jaxviz.plan_remat(case.plain, *case.args, **bound)
             took, of_processor = time.perf_counter() - start[0], time.process_time() - start[1]
             kind = "scanned" if is_scanned else "unrolled"
-            print(f"  {kind}, {bound or 'no bound'}: {took:.1f}, {of_processor:.1f} of the processor's; {plan.summary}")
+            print(f"  {kind}, {bound or 'no bound'}: {took:.1f}, {of_processor:.1f} of CPU time; {plan.summary}")
 
 
 def main(quick: bool = False) -> None:

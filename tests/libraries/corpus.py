@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "artifacts" / "libraries"
 PROGRAMS = load()
 MINUTES = 60
-"""So long may a program take, beside what else runs on the machine; a tool has a limit of its own, of processor time."""
+"""So long may a program take, beside what else runs on the machine; a tool has a limit of its own, of CPU time."""
 
 
 @cache

@@ -31,7 +31,7 @@ import jaxviz
 from jaxviz.derivation import type_name
 
 LIMIT = 180
-"""Seconds of processor time that a tool may take: what else runs on the machine does not count."""
+"""Seconds of CPU time that a tool may take: what else runs on the machine does not count."""
 
 
 @dataclass
@@ -340,7 +340,7 @@ def run(program: LibraryProgram) -> None:
 
 
 def measured(use: Tool, subject: Subject) -> dict[str, Any]:
-    """What a tool says or how it failed, its seconds of processor time, and the most bytes that the process took meanwhile."""
+    """What a tool says or how it failed, its seconds of CPU time, and the most bytes that the process took meanwhile."""
     jax.clear_caches()
     jaxviz.clear_caches()
     gc.collect()

@@ -49,7 +49,7 @@ class LeftOut(Data):
 
 @dataclass(frozen=True, slots=True)
 class Saving(Data):
-    """What a loop in the place of blocks is predicted to save, in seconds of the processor; less than zero where the loop takes longer.
+    """What a loop in the place of blocks is predicted to save, in seconds of CPU time; less than zero where the loop takes longer.
 
     Args:
       tracing, lowering: in proportion to the equations that it leaves out.
@@ -130,7 +130,7 @@ class Part(Data):
       label: the text of the line, or the name of the function.
       location: the line; of a function its first that is in the program.
       counts: of what it led to. Of a function those on its own lines, and not those of what it calls.
-      tracing: seconds of the processor in which it was being traced, by looking at Python every millisecond.
+      tracing: seconds of CPU time in which it was being traced, by looking at Python every millisecond.
     """
 
     label: str
@@ -175,11 +175,11 @@ class CompileCost(Report):
 
     @property
     def summary(self) -> str:
-        """compiling the gradient of `loss` in `params` takes 21.5 s of the processor on cpu: XLA 20.9 s, …"""
+        """compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu: XLA 20.9 s, …"""
         p = self.phases
         wall = p.tracing.wall + p.lowering.wall + p.compiling.wall
         head = (
-            f"compiling the {self.about} takes {format_seconds(p.cpu)} of the processor on {self.backend}, {format_seconds(wall)} by the clock: "
+            f"compiling the {self.about} takes {format_seconds(p.cpu)} of CPU time on {self.backend}, {format_seconds(wall)} of wall time: "
             f"tracing {format_seconds(p.tracing.cpu)}, lowering {format_seconds(p.lowering.cpu)}, XLA {format_seconds(p.compiling.cpu)}"
         )
         return f"{head}. {self.repeated[0].advice}" if self.repeated else head
@@ -191,7 +191,7 @@ class CompileCost(Report):
             ("tracing", nanoseconds(p.tracing.cpu), "trace"), ("lowering", nanoseconds(p.lowering.cpu), "lower"),
             ("XLA", nanoseconds(p.compiling.cpu), "compile"),
         ]  # fmt: skip
-        return bars(rows, f"processor time of compiling {self.function}", lambda n: format_seconds(n / 1e9))
+        return bars(rows, f"CPU time of compiling {self.function}", lambda n: format_seconds(n / 1e9))
 
     def _parts(self) -> Iterator[Table | Listed | str]:
         yield self._phases()

@@ -34,8 +34,8 @@ class Seconds(Data):
     """The time of some work.
 
     Args:
-      cpu: seconds of the processor: of the thread that traces and lowers, of all of the process where XLA compiles.
-      wall: seconds by the clock.
+      cpu: seconds of CPU time: of the thread that traces and lowers, of all of the process where XLA compiles.
+      wall: seconds of wall time.
     """
 
     cpu: float
@@ -72,7 +72,7 @@ def clocked(whole_process: bool) -> Iterator[list[Seconds]]:
     """Measures what is done inside; the seconds are in the list afterwards.
 
     Args:
-      whole_process: whether the processor's time is that of all threads, and not of this one.
+      whole_process: whether CPU time is that of all threads, and not of this one.
     """
     clock = time.process_time if whole_process else time.thread_time
     found: list[Seconds] = []

@@ -44,7 +44,7 @@ def compile_cost(f: Any, *args: Any, argnums: Argnums = 0, ablate: bool = False,
     that are the same. It compiles the gradient once.
 
     >>> print(jaxviz.compile_cost(loss, params, x))
-    compiling the gradient of `loss` in `params` takes 21.5 s of the processor on cpu, 22.3 s by the clock: tracing 0.5 s, lowering 0.1 s, XLA
+    compiling the gradient of `loss` in `params` takes 21.5 s of CPU time on cpu, 22.3 s of wall time: tracing 0.5 s, lowering 0.1 s, XLA
     20.9 s. These 24 blocks are the same, `x = layer(p, x)` (model.py:12): a `jax.lax.scan` would trace and compile one, and leave out 95 % of …
 
     A training step, which takes a gradient itself, is compiled as it is, and so is a function with `argnums=()`. Of a function whose result is
@@ -130,7 +130,7 @@ class _Costs:
         if whole.remembered:
             yield "XLA's seconds were measured for an earlier report on this program; `jaxviz.clear_caches()` forgets them."
         if jax.default_backend() != "cpu":
-            yield f"What the compiler for {jax.default_backend()} does in another process, or on the device, takes time on the clock alone."
+            yield f"What the compiler for {jax.default_backend()} does in another process, or on the device, counts as wall time alone."
         without = sum(share for stack, share in stacks if line_of_stack(stack) is None)
         if without > 0.05:
             yield f"{100 * without:.0f} % of tracing is on no line: JAX transposes the program, or works on the whole."

@@ -212,7 +212,7 @@ class Switches:
         return derive_like(program, self.search.plain)
 
     def fill(self, keys: Iterable[str], seconds: float) -> None:
-        """Works out what some settings come to until so much of the processor's time is over, and of one at least."""
+        """Works out what some settings come to until so much CPU time is over, and of one at least."""
         start = time.process_time()
         for key in keys:
             self.trade(key)

@@ -51,7 +51,7 @@ _ADVISED = 3_000
 """Up to so many equations a page that is saved says what would lower the peak, as a live one asks for it."""
 
 _FIRST, _AT_A_TIME, _SAVED = 0.3, 0.08, 2.0
-"""Seconds of the processor's time: for settings of the switches that come with them, for those that the page asks for at a time, and for those
+"""Seconds of CPU time: for settings of the switches that come with them, for those that the page asks for at a time, and for those
 of a page that is saved."""
 
 _SHOWN = (*STAGES, "compiled")

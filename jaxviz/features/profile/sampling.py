@@ -28,7 +28,7 @@ class Samples:
 
     Args:
       stacks: each with the seconds until the next.
-      seconds: of the whole, by the clock.
+      seconds: of the whole, in wall time.
     """
 
     stacks: list[tuple[Stack, float]] = field(default_factory=list)
