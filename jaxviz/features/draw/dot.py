@@ -1,4 +1,4 @@
-"""Programs in the language of `dot`, as a `graphviz.Source` that shows itself where `dot` is not installed too."""
+"""Programs in Graphviz's dot language, as a `graphviz.Source` that shows itself where `dot` is not installed too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FONT = "Helvetica,Arial,sans-serif"
 
 
 class Dot(graphviz.Source):  # type: ignore[misc]
-    """A program in the language of `dot`. Made by `to_dot`.
+    """A program in Graphviz's dot language. Made by `to_dot`.
 
     >>> picture = jaxviz.to_dot(loss, params, x)
     >>> print(picture.source)
@@ -90,7 +90,7 @@ def _ours(drawing: Drawing, format: str) -> bytes | None:
 
 
 def dot_source(graph: Graph, upwards: Sequence[int] = ()) -> str:
-    """A graph in the language of `dot`.
+    """A graph in Graphviz's dot language.
 
     Args:
       graph: what to write down.

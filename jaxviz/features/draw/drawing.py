@@ -50,7 +50,7 @@ class Drawing:
     upwards: tuple[int, ...] = ()
 
     def to_dot(self) -> Dot:
-        """The picture in the language of `dot`: a `graphviz.Source`, which a notebook shows and `.render()` writes."""
+        """The picture in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()` writes."""
         return Dot(dot_source(self.graph, self.upwards), self)
 
     def svg(self, by_dot: bool | None = None) -> str:
@@ -201,7 +201,7 @@ def to_dot(
     argnums: Argnums = 0,
     **kwargs: Any,
 ) -> Dot:
-    """A program in the language of `dot`: a `graphviz.Source`, which a notebook shows and `.render()` writes.
+    """A program in Graphviz's dot language: a `graphviz.Source`, which a notebook shows and `.render()` writes.
 
     >>> jaxviz.to_dot(loss, params, x, stage="backward").render("loss", format="pdf")
 

@@ -101,7 +101,7 @@ class RematPlan(Report):
 
     @property
     def chunk(self) -> int:
-        """Of how many iterations of a scan each is a checkpoint, in a scan of their own; 1 where none is."""
+        """The number of iterations of a scan that one checkpoint holds, in a scan of their own; 1 where each has its own."""
         return self._trial.form.chunk if self._trial is not None else 1
 
     @property
@@ -111,7 +111,7 @@ class RematPlan(Report):
 
     @property
     def transfer_seconds(self) -> float:
-        """That it takes to move them there and back, at the bandwidth planned with."""
+        """The seconds that moving them there and back takes, at the bandwidth planned with."""
         offload = self._search.offload
         return offload.seconds(self.offloaded) if offload is not None else 0.0
 
