@@ -293,7 +293,7 @@ class RematPlan(Report):
         """What other plans come to, from the highest peak to the lowest; for a plan that nobody gave a bound for."""
         known = {self.everything: "without checkpoints", self.before: "as written", self.after: "this plan"}
         others = [t for t in self.outline[::-1] if t not in known]
-        few = [others[i] for i in evenly(0, len(others) - 1, min(_OTHERS, len(others)))]
+        few = [others[i] for i in evenly(0, len(others) - 1, min(_OTHERS, len(others)))] if others else []
         trades = sorted({*few, self.after, self.before, *self.outline[-1:]}, key=lambda t: (-t.peak_nbytes, t.work))
         if trades[0].peak_nbytes - trades[-1].peak_nbytes < _MATTERS * trades[0].peak_nbytes:
             return

@@ -14,7 +14,7 @@ from jaxviz.analysis.training_step import step_of
 from jaxviz.derivation import Argnums
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.exhaustive import bound_within
-from jaxviz.features.remat.forms import Trade, Trial
+from jaxviz.features.remat.forms import Trade, Trial, by_peak
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
@@ -279,7 +279,13 @@ class Planning:
             return self.plan(bound, best, *notes)
         if not _saves_work(search, best) and as_they_are:
             best = as_they_are[-1]
-        return self.plan(bound, best, f"No plan that was tried lowers the peak by 1 % or more: {search.held()}.")
+        lowest = min(search.samples(), key=by_peak) if not bound else None
+        if lowest is not None and _lowers_the_peak(search, lowest):
+            share = 100 * (lowest.trade.flops - search.written.flops) / max(search.plain_flops, 1)
+            said = f"A lower peak takes more work than it is worth here: {format_bytes(lowest.trade.peak_nbytes)} for {share:.2g} % more"
+        else:
+            said = "No plan that was tried lowers the peak by 1 % or more"
+        return self.plan(bound, best, f"{said}: {search.held()}.")
 
 
 def best_of_all(search: Search) -> Found:
@@ -290,7 +296,15 @@ def best_of_all(search: Search) -> Found:
     most = max(trade_of(c).work for c in candidates)
     fallen = lambda t: (highest - t.peak_nbytes) / max(highest - lowest, 1)
     allowed = [c for c in candidates if trade_of(c).peak_nbytes <= highest]
-    return max(allowed, key=lambda c: fallen(trade_of(c)) - trade_of(c).work / max(most, 1))
+    best = max(allowed, key=lambda c: fallen(trade_of(c)) - trade_of(c).work / max(most, 1))
+    if _lowers_the_peak(search, best):
+        return best
+    # Where there are only two points, or next to that, each is as far on the one way as it is on the other: then a share of the peak is
+    # worth the same share of the work.
+    added = lambda t: (t.work - search.written.work) / max(search.plain_flops, 1)
+    gained = lambda t: (highest - t.peak_nbytes) / max(highest, 1) - added(t)
+    other = max(allowed, key=lambda c: gained(trade_of(c)))
+    return other if gained(trade_of(other)) > 0 and _lowers_the_peak(search, other) else best
 
 
 def is_worthwhile(search: Search, found: Found) -> bool:

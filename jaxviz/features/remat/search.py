@@ -570,7 +570,12 @@ class Search:
             sets = dict.fromkeys([*self.sets, best.form.regions])
             least = least_peak(self, tuple(sets), best.trade.peak_nbytes, most_work, near)
             best = min((t for t in (best, *self._trials.values()) if t.trade.work <= most_work), key=by_peak)
-            self.bound = Bound(least, False, of_peak=True) if best.form.chunk == 1 else None
+            self.bound = Bound(least, False, of_peak=True) if best.form.chunk == 1 and least > 0 else None
+            if least == 0:  # nothing is known of so little work; of few values all choices can be looked at
+                proved, is_proved = lowest_of_all(self, tuple(sets), best, most_work)
+                best = proved or best
+                self.bound = Bound(best.trade.peak_nbytes, True, of_peak=True) if is_proved else None
+                break
             target = int((1 - near * 2**k) * best.trade.peak_nbytes)
             if k == _LOWER:
                 break

@@ -589,6 +589,33 @@ def test_without_a_bound_the_peak_falls_most_for_the_least_work_or_it_is_said_wh
     assert as_it_is.notes[0].startswith("No plan that was tried lowers the peak by 1 % or more: 256 B are arguments, ")
 
 
+def test_of_two_points_the_lower_peak_is_taken_where_it_falls_more_than_the_work_grows():
+    """Either all of an iteration is kept, its weights once more in each, or nothing."""
+
+    def cell(w, h):
+        return jnp.tanh(h @ w) * jax.nn.sigmoid(h @ w.T)
+
+    def loss(w, skips):
+        step = lambda h, skip: (jax.lax.cond(skip, lambda: h, lambda: cell(w, h)), None)
+        return jnp.sum(jax.lax.scan(step, jnp.ones(16), skips)[0])
+
+    plan = jaxviz.plan_remat(loss, jnp.ones((16, 16)), jnp.arange(40) > 20)
+    assert plan.peak_nbytes < 0.3 * plan.before.peak_nbytes
+    assert plan.regions
+    assert "each choice was looked at" in str(plan)
+    assert "lowers the peak by 1 %" not in str(plan)
+
+
+def test_where_a_lower_peak_takes_more_than_it_is_worth_both_are_said():
+    f = lambda w, x: jnp.sum(jnp.sin(x @ w @ w @ w) @ w)
+    plan = jaxviz.plan_remat(f, jnp.ones((16, 16)), jnp.ones((256, 16)))
+    assert plan.after in (plan.before, plan.everything)
+    lowest = min(plan.front, key=lambda t: t.peak_nbytes)
+    assert lowest.peak_nbytes < 0.95 * plan.before.peak_nbytes
+    said = f"A lower peak takes more work than it is worth here: {jaxviz.report.tables.format_bytes(lowest.peak_nbytes)} for "
+    assert plan.notes[-1].startswith(said)
+
+
 @pytest.mark.parametrize("bound", [{}, {"work": "100%"}])
 def test_a_plan_that_lowers_the_peak_by_next_to_nothing_is_none(bound):
     """A large argument is nearly all of the peak."""
