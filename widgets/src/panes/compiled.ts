@@ -3,6 +3,7 @@
 import type { Look, Text, TextView } from "../code/editor";
 import type { Compilation } from "../host/sync";
 import type { Work } from "../host/work";
+import { focused } from "../main/focus";
 import { Waiting } from "../main/waiting";
 import { type Change, type Lit, litAs, type Side, type State } from "../state/state";
 import { button, h, section } from "../ui/dom";
@@ -202,11 +203,21 @@ export class CompiledPane {
       return;
     }
     this.clear();
-    this.body.replaceChildren(waiting.shown.element, ...offered);
-    if (lowered === null) return;
+    const at = focused(this.body) as HTMLElement | null;
+    // What stays where it is keeps the focus, hidden for a moment or not.
+    if (this.body.firstElementChild !== waiting.shown.element)
+      this.body.replaceChildren(waiting.shown.element);
+    while (waiting.shown.element.nextSibling) waiting.shown.element.nextSibling.remove();
+    this.body.append(...offered);
+    if (lowered !== null) this.showLowered(lowered, waiting.shown.element, offered);
+    // Who pressed a button there goes on from it.
+    if (waiting.shown.element.contains(at)) at?.focus({ preventScroll: true });
+  }
+
+  private showLowered(lowered: Lowered, waiting: HTMLElement, offered: HTMLElement[]): void {
     this.which = "stablehlo";
     const linked = this.showText("stablehlo", lowered.stablehlo, lowered.stages, offered);
-    this.body.prepend(waiting.shown.element);
+    this.body.prepend(waiting);
     this.about.textContent = `${lowered.backend} · ${NAMES.stablehlo}, ${plural(linked.lines.length, "line")}`;
     this.about.title = ABOUT.stablehlo;
   }
