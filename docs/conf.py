@@ -26,7 +26,14 @@ copyright = "the jaxviz authors, Apache-2.0"
 release = version = jaxviz.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "conf.py", "index_page.py", "kernel_startup.py", "screenshots.py", "**/.ipynb_checkpoints"]
+exclude_patterns = [
+    "_build",
+    "conf.py",
+    "index_page.py",
+    "kernel_startup.py",
+    "screenshots.py",
+    "**/.ipynb_checkpoints",
+]
 source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 root_doc = "index"
