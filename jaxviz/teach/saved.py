@@ -85,7 +85,8 @@ def saved(
     for all values that are computed there. What fits several values marks all of them.
 
     Args:
-      f, *args, argnums, **kwargs: as for `jaxviz.derive`.
+      f, argnums: as for `jaxviz.derive`.
+      *args, **kwargs: what the function is called with.
       question: instead of the usual one.
       hints: from the first to the last, after those that are computed.
     """
