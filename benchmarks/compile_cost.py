@@ -38,19 +38,9 @@ def convolutions(n: int) -> tuple[Call, Call]:
         y = (y - y.mean((1, 2), keepdims=True)) * jax.lax.rsqrt(y.var((1, 2), keepdims=True) + 1e-5) * p["scale"]
         return x + conv(jax.nn.silu(y), p["second"])
 
-    def unrolled(params: Any, x: jax.Array) -> jax.Array:
-        for p in params:
-            x = block(p, x)
-        return jnp.mean(x**2)
-
-    def scanned(params: Any, x: jax.Array) -> jax.Array:
-        x, _ = jax.lax.scan(lambda x, p: (block(p, x), None), x, params)
-        return jnp.mean(x**2)
-
     of = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
     one = {"first": of(3, 3, 16, 16), "second": of(3, 3, 16, 16), "scale": of(16)}
-    x = of(2, 16, 16, 16)
-    return (unrolled, (n * [one], x)), (scanned, (stacked(n * [one]), x))
+    return stack_of(block, n, one, of(2, 16, 16, 16))
 
 
 def mixer(n: int) -> tuple[Call, Call]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any
@@ -22,6 +22,7 @@ __all__ = [
     "call_stack",
     "definition",
     "evaluated_by",
+    "innermost_line",
     "is_inside_own_code",
     "library_line",
     "locate",
@@ -227,6 +228,18 @@ def path_of_calls(traceback: Any) -> tuple[Location, ...]:
         lambda frame: frame[2] != "jaxviz", zip(codes, instructions, owners(codes), strict=True)
     )
     return tuple(location_at(code, i) for code, i, whose in inside if whose in ("user", "library"))
+
+
+def innermost_line(lines: Iterable[Location]) -> Location | None:
+    """The first of some lines, from the inside out, that is the user's own; failing that, the first of a library."""
+    library = None
+    for line in lines:
+        match owner(line.file):
+            case "user":
+                return line
+            case "library":
+                library = library or line
+    return library
 
 
 def is_inside_own_code(source: Any) -> bool:

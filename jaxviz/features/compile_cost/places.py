@@ -11,7 +11,6 @@ from jaxviz.analysis.naming import written_at
 from jaxviz.features.profile.sampling import Stack
 from jaxviz.features.remat.regions import Frame, frames_of, is_called_in_loop
 from jaxviz.ir.origin import Location, location_at, owners
-from jaxviz.ir.own_code import owner
 from jaxviz.ir.syntax import Equation
 from jaxviz.report.places import source_line
 
@@ -79,20 +78,8 @@ def _lines(frames: Sequence[Frame], called: Any) -> Place:
     return Place(widest, max(at.line for at in lines), called.co_name if called is not None else "")
 
 
-def own_line_of(lines: Sequence[Location]) -> Location | None:
-    """The innermost line of the user's own; failing that, of a library's."""
-    library = None
-    for line in lines:
-        match owner(line.file):
-            case "user":
-                return line
-            case "library":
-                library = library or line
-    return library
-
-
 def line_of_stack(stack: Stack) -> Location | None:
-    """The same of a Python stack. What JAX calls of a library by itself, such as NumPy, has no line: the function that is traced does not."""
+    """The innermost line of the user's own in a Python stack; failing that, of a library's. What JAX calls of a library by itself, such as NumPy, has no line: the function that is traced does not."""
     library = None
     inward = stack[::-1]
     whose = owners([code for code, _ in inward])

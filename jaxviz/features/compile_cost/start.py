@@ -16,14 +16,14 @@ from jaxviz.features.compile_cost.ablation import Found, Trials
 from jaxviz.features.compile_cost.folding import Folded, with_loops
 from jaxviz.features.compile_cost.groups import Group, groups_of, opened
 from jaxviz.features.compile_cost.instructions import Instruction, before_xla
-from jaxviz.features.compile_cost.places import line_of_stack, own_line_of
+from jaxviz.features.compile_cost.places import line_of_stack
 from jaxviz.features.compile_cost.repeats import Alike, Run
 from jaxviz.features.compile_cost.report import CompileCost, Counts, Part, Repeated, label_of
 from jaxviz.features.compile_cost.stages import Measured, Subject, median, sampled_tracing, subject_of, warmed_up
 from jaxviz.features.profile.sampling import Stack
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.convert import read_jaxpr
-from jaxviz.ir.origin import Location
+from jaxviz.ir.origin import Location, innermost_line
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Program
 from jaxviz.ir.trace import noting_arguments
@@ -195,10 +195,10 @@ def _by_place(
         for tally in tallies(location_of(e, within), "equations"):
             tally.equations += 1
     for i in before:
-        for tally in tallies(own_line_of(i.lines), "before"):
+        for tally in tallies(innermost_line(i.lines), "before"):
             tally.before += 1
     for i in after or ():
-        for tally in tallies(own_line_of(i.lines), "after"):
+        for tally in tallies(innermost_line(i.lines), "after"):
             tally.after += 1
     for stack, share in stacks:
         for tally in tallies(line_of_stack(stack), "tracing"):

@@ -18,8 +18,7 @@ from jaxviz.features.compiled_memory.module import Instruction, Module
 from jaxviz.features.compiled_memory.places import Stage
 from jaxviz.features.residuals.residual import Residual
 from jaxviz.ir.expressions import expressions_from, shortened_expression
-from jaxviz.ir.origin import Location
-from jaxviz.ir.own_code import owner
+from jaxviz.ir.origin import Location, innermost_line
 
 _HOLDERS = re.compile(
     r".*\)|while|scan|body|cond|checkpoint|remat\d*|closed_call|core_call|shard_map|pjit|custom_[jv][vj]p_call\w*|branch_\d+_fun"
@@ -175,11 +174,4 @@ def _parts(text: str) -> list[str]:
 
 def own_line_of(module: Module, instruction: Instruction) -> Location | None:
     """The innermost line of the user's own code that led to an instruction; failing that, the innermost of a library's."""
-    library = None
-    for line in module.lines(instruction):
-        match owner(line.file):
-            case "user":
-                return line
-            case "library":
-                library = library or line
-    return library
+    return innermost_line(module.lines(instruction))

@@ -25,6 +25,7 @@ from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_
 from jaxviz.features.explorer.compiled import compiled, lower, lowered
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
 from jaxviz.features.explorer.one_block import OneBlock, one_block_of
+from jaxviz.features.explorer.sent import as_json, code_of, without_memory
 from jaxviz.features.explorer.still import still_outputs
 from jaxviz.features.explorer.text import stage_text, summary
 from jaxviz.features.explorer.whatif import Switches
@@ -185,7 +186,7 @@ class Explorer(Bundled):
             self.check = self.line = self.advice = self.what_if = self.tried = self.drawn = self.written = (
                 self.switches
             ) = ""
-            self.before, self.changes, self.payload = before, _changes_json(comparison), payload
+            self.before, self.changes, self.payload = before, as_json(changes_of(comparison)), payload
         if self._still_ids is not None:
             self._work("rest", Explorer._fill_rest)
             self._show_still(is_new=False)
@@ -227,7 +228,7 @@ class Explorer(Bundled):
             state |= {"changes": self.changes, "before": base64.b64encode(before).decode()}
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
-        found = self.compiled if source or not self.compiled else _without_memory(self.compiled)
+        found = self.compiled if source or not self.compiled else without_memory(self.compiled)
         state["compiled"] = found or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts), encoding="utf-8")
@@ -341,7 +342,7 @@ class Explorer(Bundled):
         try:
             if self._comparison is not None and not self.changes:
                 self.before = pack(encode(fit_to_show(view_of(self._comparison.before))))
-                self.changes = _changes_json(self._comparison)
+                self.changes = as_json(changes_of(self._comparison))
             made = vars(self).get("view") or vars(self).get("_whole")
             if made is not None:
                 self.payload = pack(encode(made))
@@ -373,14 +374,14 @@ class Explorer(Bundled):
         """The comparison with JAX."""
         self._fill_rest()
         if not self.check and self.view.check is not None:
-            self.check = _json(asdict(self.view.check))
+            self.check = as_json(asdict(self.view.check))
 
     def _fill_what_if(self) -> None:
         """The switches, with what there is to see first: what each checkpoint does by itself."""
         if self.what_if:
             return
         try:
-            table = _json(self._switches.table())
+            table = as_json(self._switches.table())
             self._switches.fill(self._switches.first_keys, _FIRST)
             tried = self._tried()
         except Exception as error:
@@ -392,7 +393,7 @@ class Explorer(Bundled):
     def _tried(self) -> str:
         self._asked += 1
         trades, failed = self._switches.tried_trades()
-        return _json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
+        return as_json(TriedSettings(trades=trades, failed=failed, plan=self._switches.planned, asked=self._asked))
 
     def _try(self, request: SwitchRequest) -> None:
         """Works out what the page asks for: as many settings as there is time for before it may want to ask for something else."""
@@ -400,14 +401,14 @@ class Explorer(Bundled):
         if request.get("plan"):
             switches.trade(switches.plan())
         switches.fill(request["keys"], _AT_A_TIME)
-        compiled_line = _json(switches.compiled(request["compile"])) if "compile" in request else ""
+        compiled_line = as_json(switches.compiled(request["compile"])) if "compile" in request else ""
         with self.hold_sync():
             if "draw" in request:
-                self.drawn = _json(switches.drawn(request["draw"]))
+                self.drawn = as_json(switches.drawn(request["draw"]))
             if compiled_line:
                 self.line = compiled_line
             if "code" in request:
-                self.written = _json({"key": request["code"], "text": _code_of(switches, request["code"])})
+                self.written = as_json({"key": request["code"], "text": code_of(switches, request["code"])})
             self.tried = self._tried()
 
     def _what_if_state(self, source: bool) -> dict[str, str]:
@@ -418,11 +419,11 @@ class Explorer(Bundled):
             if self.switches:
                 switches.fill([switches.flipped(self.switches, i) for i in range(len(switches.regions))], _SAVED)
             switches.fill([*switches.first_keys, *switches.next_keys], _SAVED)
-            state = {"what_if": _json(switches.table(source)), "tried": self._tried(), "switches": self.switches}
+            state = {"what_if": as_json(switches.table(source)), "tried": self._tried(), "switches": self.switches}
             if self.switches:
-                state["drawn"] = _json(switches.drawn(self.switches, source))
+                state["drawn"] = as_json(switches.drawn(self.switches, source))
             if source:
-                state["written"] = _json({"key": self.switches, "text": _code_of(switches, self.switches)})
+                state["written"] = as_json({"key": self.switches, "text": code_of(switches, self.switches)})
         except Exception as error:
             return {"what_if": json.dumps({"error": first_line(error)})}
         return state
@@ -432,9 +433,9 @@ class Explorer(Bundled):
         if self.advice:
             return
         try:
-            self.advice = _json(fit(advice_of(self.derivation.residuals, self._switches)))
+            self.advice = as_json(fit(advice_of(self.derivation.residuals, self._switches)))
         except Exception as error:
-            self.advice = _json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
+            self.advice = as_json(Advice(sentence="", setting="", cards=[], error=first_line(error)))
 
     def _fill_compiled(self) -> None:
         """What the gradient compiles to; what JAX hands to XLA is there before."""
@@ -446,10 +447,10 @@ class Explorer(Bundled):
             found = lower(self.derivation)
             text = "" if one is None else one.text
             with self.hold_sync():
-                self.lowered, self.compiled, self._is_block = _json(lowered(found, text)), "", False
-            made = _json(compiled(found, text))
+                self.lowered, self.compiled, self._is_block = as_json(lowered(found, text)), "", False
+            made = as_json(compiled(found, text))
         except Exception as error:
-            made = _json({"error": first_line(error), "block": "" if one is None else one.text})
+            made = as_json({"error": first_line(error), "block": "" if one is None else one.text})
         with self.hold_sync():
             self.compiled, self.lowered = made, ""
 
@@ -457,7 +458,7 @@ class Explorer(Bundled):
         """The same of the function with one block in the place of all that are the same."""
         try:
             one = self._one_block
-            made = _json(one.compiled()) if one is not None else _json({"error": "no blocks are the same"})
+            made = as_json(one.compiled()) if one is not None else as_json({"error": "no blocks are the same"})
         except Exception as error:
             made = json.dumps({"error": first_line(error)})
         with self.hold_sync():
@@ -555,30 +556,6 @@ def _first_payload(maker: ViewMaker) -> tuple[bytes, View | None]:
     if n <= _COMPARED_AT_ONCE:
         shown = replace(shown, check=fit(compared_with_jax(maker.derivation)))
     return pack(encode(shown)), None if shown.is_whole else shown
-
-
-def _changes_json(comparison: Comparison) -> str:
-    return _json(changes_of(comparison))
-
-
-def _code_of(switches: Switches, key: str) -> str:
-    """The code for a setting, or why there is none."""
-    try:
-        code: str = fit(switches.code(key))
-        return code
-    except Exception as error:
-        return f"# {first_line(error)}"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _without_memory(found: str) -> str:
-    """What `_fill_compiled` gives without what has expressions of the source: the memory, the collectives, which blocks are the same."""
-    made = json.loads(found)
-    notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
-    return _json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})
 
 
 def _equations(derivation: Derivation, stage: str) -> list[Equation]:

@@ -15,6 +15,7 @@ from jaxviz.derivation import Argnums
 from jaxviz.features.remat.call import Call
 from jaxviz.features.remat.exhaustive import bound_within
 from jaxviz.features.remat.forms import Trade, Trial, by_peak
+from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.names import saved_by
 from jaxviz.features.remat.offload import read_offload
 from jaxviz.features.remat.plan import RematPlan
@@ -262,7 +263,7 @@ class Planning:
             return self.plan("", search.written, str(error))
         best = best_of_all(search)
         if isinstance(best, Trial) and best.form.chunk == 1:
-            best = search.improved(best, best.trade.work, _NEAR)
+            best = improved(search, best, best.trade.work, _NEAR)
         return self.worthwhile("", best, self.as_they_are, *self.how_good(best))
 
     def worthwhile(self, bound: str, best: Found, as_they_are: Sequence[Trade], *notes: str) -> RematPlan:

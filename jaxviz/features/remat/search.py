@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 
 from jaxviz.analysis.budgets import evenly
@@ -26,13 +26,12 @@ from jaxviz.features.remat.context import Context
 from jaxviz.features.remat.exhaustive import (
     Bound,
     least_of_all,
-    least_peak,
-    least_peak_around,
     least_works,
     lowest_of_all,
 )
 from jaxviz.features.remat.forms import ON_HOST, Form, Trade, Trial, by_peak, by_work
 from jaxviz.features.remat.graph import Graph, derive_like, distinct
+from jaxviz.features.remat.lower_peak import improved
 from jaxviz.features.remat.offload import Offload
 from jaxviz.features.remat.regions import Region, Spot, find_regions
 from jaxviz.features.remat.sizes import Sizes
@@ -56,12 +55,6 @@ _NEARLY = 0.1
 """The share of its peak that such a plan may take too much."""
 _EXCHANGED = 4
 """How many plans that all but fit are tried with other values of the same bytes."""
-_LOWER = 4
-"""How often a lower peak is tried for a bound on work."""
-_SAME = 0.001
-"""The share of a peak that nobody would recompute more for."""
-_NEAR = 0.02
-"""The share of a peak that it is worth looking for."""
 _IN_CHUNKS = 4
 """How many plans with a scan over chunks are measured for a bound on work."""
 _LOWERED = 3_000
@@ -98,7 +91,7 @@ class Search:
         self.recompute_collectives = recompute_collectives
         self.bound: Bound | None = None
         """On the work of the plan that was found last, or on its peak where its work was bounded."""
-        self._trials: dict[Hashable, Trial] = {}
+        self.trials: dict[Hashable, Trial] = {}
         self._lowered = 0
         """Equations of the plans for which layouts were found."""
         self._parts: dict[Region, list[Part] | None] = {}
@@ -129,7 +122,7 @@ class Search:
     @property
     def measured_trades(self) -> list[Trade]:
         """What has been measured so far."""
-        return [t.trade for t in self._trials.values()]
+        return [t.trade for t in self.trials.values()]
 
     @property
     def least(self) -> int:
@@ -226,12 +219,12 @@ class Search:
             names = form.names(self.name)
             names |= {same: name for v, name in names.items() for same in groups[v]}
             key = key, frozenset(names.items())
-        if key not in self._trials:
+        if key not in self.trials:
             names = names or form.names(self.name)
             program = self.planned(form, self.name, names)
             derivation = derive_like(program, self.plain)
-            self._trials[key] = Trial(form, names, program, derivation, self.measured(derivation))
-        return self._trials[key]
+            self.trials[key] = Trial(form, names, program, derivation, self.measured(derivation))
+        return self.trials[key]
 
     def planned(
         self, form: Form, name_of: Callable[[Part, Var], str], names: Mapping[Var, str] | None = None
@@ -244,11 +237,11 @@ class Search:
 
     def tried(self, form: Form) -> Trial | None:
         """What was found of a form, if it was tried."""
-        return self._trials.get(form.key)
+        return self.trials.get(form.key)
 
     def trials_around(self, regions: Sequence[Region]) -> list[Trial]:
         """What has been measured of forms around some regions, without chunks."""
-        return [t for t in self._trials.values() if t.form.regions == tuple(regions) and t.form.chunk == 1]
+        return [t for t in self.trials.values() if t.form.regions == tuple(regions) and t.form.chunk == 1]
 
     def floor(self, trial: Trial) -> int:
         """Bytes of the peak that are there whatever a plan saves: arguments, results and cotangents."""
@@ -410,7 +403,7 @@ class Search:
           room: the bytes that a plan leaves; fewer than none where it does not fit.
         """
         for sets in (self.sets, self.nested):
-            best = self._fastest_of(sets, room)
+            best = self.fastest_of(sets, room)
             if sets is self.sets or best is not None:
                 best, is_proved = least_of_all(self, sets, best, room)
                 if best is not None:
@@ -423,7 +416,7 @@ class Search:
                     return best
         return None
 
-    def _fastest_of(
+    def fastest_of(
         self, sets: Iterable[Sequence[Region]], room: Callable[[Trade], int], less_work: float = inf
     ) -> Trial | None:
         """The same of plans around some sets of regions, without chunks, as far as they may take less work than this."""
@@ -528,7 +521,7 @@ class Search:
         best = min(found, key=by_peak, default=None)
         if best is None:
             return None
-        best = self.improved(best, most_work)
+        best = improved(self, best, most_work)
         best, is_proved = lowest_of_all(self, self.sets, best, most_work)
         assert best is not None
         if is_proved:
@@ -550,59 +543,6 @@ class Search:
         for chunk in self.chunks_of(regions)[:1]:
             forms += [replace(path[i], chunk=chunk) for i in evenly(0, len(path) - 1, min(_IN_CHUNKS, len(path)))]
         return [t for t in map(self.trial, forms) if t.trade.work <= most_work]
-
-    def improved(self, best: Trial, most_work: int, near: float = _NEAR) -> Trial:
-        """A plan with the work that it leaves made use of; its bound is kept in `bound`.
-
-        Args:
-          best: the plan.
-          most_work: FLOPs.
-          near: by what share of its peak a lower one has to be possible to be looked for.
-        """
-        for _ in range(_FILLS):
-            leaner = best.form.leaner(most_work - best.trade.work)
-            trial = self.trial(leaner) if leaner is not None else best
-            if trial.trade.work > most_work or by_peak(trial) >= by_peak(best):
-                break
-            best = trial
-        # What takes the least work within a lower peak is looked for more closely, further down as long as there is something.
-        for k in range(_LOWER + 1):
-            sets = dict.fromkeys([*self.sets, best.form.regions])
-            least = least_peak(self, tuple(sets), best.trade.peak_nbytes, most_work, near)
-            best = min((t for t in (best, *self._trials.values()) if t.trade.work <= most_work), key=by_peak)
-            self.bound = Bound(least, False, of_peak=True) if best.form.chunk == 1 and least > 0 else None
-            if least == 0:  # nothing is known of so little work; of few values all choices can be looked at
-                proved, is_proved = lowest_of_all(self, tuple(sets), best, most_work)
-                best = proved or best
-                self.bound = Bound(best.trade.peak_nbytes, True, of_peak=True) if is_proved else None
-                break
-            target = int((1 - near * 2**k) * best.trade.peak_nbytes)
-            if k == _LOWER:
-                break
-            lower = [regions for regions in (*self.sets, *self.nested) if self._may_have(regions, target, most_work)]
-            found = self._fastest_of(lower, partial(_below, target), most_work + 1)
-            if found is None or found.trade.work > most_work:
-                break
-            best = found
-        highest = (1 + _SAME) * best.trade.peak_nbytes
-        affordable = (t for t in self._trials.values() if t.trade.work <= most_work)
-        return min((t for t in affordable if t.trade.peak_nbytes <= highest), key=by_work)
-
-    def _may_have(self, regions: Sequence[Region], peak: int, most_work: int) -> bool:
-        """Whether a plan around some regions seems to be possible that has no higher peak than this, for so much work."""
-        least = least_peak_around(self, regions, most_work)
-        if least is None:
-            form = next((form for form in self.path(regions) if form.work <= most_work), None)
-            if form is None:
-                return False
-            self.trial(form.leaner(most_work - form.work) or form)
-            least = least_peak_around(self, regions, most_work)
-        return least is not None and least <= peak
-
-
-def _below(peak: int, trade: Trade) -> int:
-    """The bytes by which a plan keeps below a peak."""
-    return peak - trade.peak_nbytes
 
 
 def all_flops(derivation: Derivation) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jaxviz.teach.autodiff.grading import (
     SAMPLES,
     A,
     B,
+    but_for,
     close,
     each,
     functions,
@@ -89,10 +89,7 @@ def of_transposed(my: Engine) -> Exercise:
                 return f"For input {i} it gives {shown(np.ravel(found)[:3])} …, and jax.linear_transpose {shown(np.ravel(wanted)[:3])} …"
         return ""
 
-    def but(op: str, other: Callable[..., Any]) -> Callable[..., Any]:
-        solution = my.original("transposed")
-        return lambda o, i, ct, inputs, shape, params: (other if o == op else solution)(o, i, ct, inputs, shape, params)
-
+    but = but_for(my.original("transposed"))
     return each(
         my, "Write `transposed`: for each linear operation the cotangent of input number `i`, from the cotangent of the result.",
         LINEAR, problem, "transposed",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jaxviz.teach.autodiff.grading import (
     SAMPLES,
     A,
     B,
+    but_for,
     close,
     each,
     functions,
@@ -172,10 +172,7 @@ def of_partial(my: Engine) -> Exercise:
                 return f"At index {[int(k) for k in at]} it gives {np.asarray(found)[at]:.4g}, and jax.jvp gives {wanted[at]:.4g}{ratio}."
         return ""
 
-    def but(op: str, other: Callable[..., Any]) -> Callable[..., Any]:
-        solution = my.original("partial")
-        return lambda o, i, dx, inputs, out, params: (other if o == op else solution)(o, i, dx, inputs, out, params)
-
+    but = but_for(my.original("partial"))
     return each(
         my, "Write `partial`: for each operation the tangent of its result, if input number `i` moves by `dx` and the others stay.",
         SAMPLES, problem, "partial",

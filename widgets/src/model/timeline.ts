@@ -8,6 +8,16 @@ export const STACKED = ["argument", "constant", "residual", "result", "cotangent
 
 export type { MemoryKind };
 
+/** What values of each kind are called. */
+export const PLURALS: Record<MemoryKind, string> = {
+  argument: "arguments",
+  constant: "constants",
+  residual: "residuals",
+  result: "results",
+  cotangent: "cotangents",
+  temporary: "temporaries",
+};
+
 /** The time of one equation. */
 export interface Step {
   /** The equation, or -1 where none that is shown stands for it. */

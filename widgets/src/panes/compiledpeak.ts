@@ -1,7 +1,7 @@
 /** The memory of the compiled program over its schedule, with the modelled one as a line, and what is alive at its peak. */
 
 import type { Model } from "../model/model";
-import { type Totals, totalsOf } from "../model/timeline";
+import { PLURALS, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { h, onResize, svg } from "../ui/dom";
 import { formatBytes, plural } from "../ui/format";
@@ -9,15 +9,7 @@ import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated
 import { Chart, peakOf } from "./chart";
 import { marked } from "./residuals";
 
-const NAMES: Record<CompiledPeak["kinds"][number], string> = {
-  argument: "arguments",
-  constant: "constants",
-  residual: "residuals",
-  result: "results",
-  cotangent: "cotangents",
-  temporary: "temporaries",
-  own: "XLA's own",
-};
+const NAMES: Record<CompiledPeak["kinds"][number], string> = { ...PLURALS, own: "XLA's own" };
 
 export class CompiledPeakView {
   readonly element: HTMLElement;

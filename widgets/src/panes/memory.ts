@@ -7,6 +7,7 @@ import {
   aliveAt,
   type Buffer,
   type MemoryKind,
+  PLURALS,
   STACKED,
   type Step,
   type Timeline,
@@ -20,15 +21,6 @@ import type { CompiledLine } from "../wire/explorer.generated";
 import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
 import { marked } from "./residuals";
-
-const PLURALS: Record<MemoryKind, string> = {
-  argument: "arguments",
-  constant: "constants",
-  residual: "residuals",
-  result: "results",
-  cotangent: "cotangents",
-  temporary: "temporaries",
-};
 
 /** Values that are named at a step. */
 const NAMED = 6;

@@ -73,7 +73,7 @@ export class MotionPane {
       { class: "jv-motion", "aria-label": "the gradient in motion", "data-testid": "motion", tabindex: -1 },
       h(
         "div",
-        { class: "jv-mo-bar" },
+        { class: "jv-play-bar" },
         h(
           "span",
           { class: "jv-play-keys" },

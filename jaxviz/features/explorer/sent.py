@@ -1,0 +1,29 @@
+"""What the explorer sends as text, beside the view."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jaxviz.features.explorer.whatif import Switches
+from jaxviz.page.texts import first_line, fit
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def code_of(switches: Switches, key: str) -> str:
+    """The code for a setting, or why there is none."""
+    try:
+        code: str = fit(switches.code(key))
+        return code
+    except Exception as error:
+        return f"# {first_line(error)}"
+
+
+def without_memory(compiled: str) -> str:
+    """A compiled program without what has expressions of the source: the memory, the collectives, which blocks are the same."""
+    made = json.loads(compiled)
+    notes = made.get("notes", [])[1 if made.get("isBlock") else 0 :]
+    return as_json({**made, "memory": None, "exchanges": None, "block": "", "notes": notes})

@@ -1,0 +1,79 @@
+"""The lowest peak for so much work: a plan that has been found is improved until no lower peak seems to be possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jaxviz.features.remat.exhaustive import Bound, least_peak, least_peak_around, lowest_of_all
+from jaxviz.features.remat.forms import by_peak, by_work
+
+if TYPE_CHECKING:
+    from jaxviz.features.remat.forms import Trade, Trial
+    from jaxviz.features.remat.regions import Region
+    from jaxviz.features.remat.search import Search
+
+_LEANER = 6
+"""How often a plan is tried that makes use of the work that the last one leaves."""
+_LOWER = 4
+"""How often a lower peak is tried for a bound on work."""
+_SAME = 0.001
+"""The share of a peak that nobody would recompute more for."""
+_NEAR = 0.02
+"""The share of a peak that it is worth looking for."""
+
+
+def improved(search: Search, best: Trial, most_work: int, near: float = _NEAR) -> Trial:
+    """A plan with the work that it leaves made use of; its bound is kept in `bound`.
+
+    Args:
+      best: the plan.
+      most_work: FLOPs.
+      near: by what share of its peak a lower one has to be possible to be looked for.
+    """
+    for _ in range(_LEANER):
+        leaner = best.form.leaner(most_work - best.trade.work)
+        trial = search.trial(leaner) if leaner is not None else best
+        if trial.trade.work > most_work or by_peak(trial) >= by_peak(best):
+            break
+        best = trial
+    # What takes the least work within a lower peak is looked for more closely, further down as long as there is something.
+    for k in range(_LOWER + 1):
+        sets = dict.fromkeys([*search.sets, best.form.regions])
+        least = least_peak(search, tuple(sets), best.trade.peak_nbytes, most_work, near)
+        best = min((t for t in (best, *search.trials.values()) if t.trade.work <= most_work), key=by_peak)
+        search.bound = Bound(least, False, of_peak=True) if best.form.chunk == 1 and least > 0 else None
+        if least == 0:  # nothing is known of so little work; of few values all choices can be looked at
+            proved, is_proved = lowest_of_all(search, tuple(sets), best, most_work)
+            best = proved or best
+            search.bound = Bound(best.trade.peak_nbytes, True, of_peak=True) if is_proved else None
+            break
+        target = int((1 - near * 2**k) * best.trade.peak_nbytes)
+        if k == _LOWER:
+            break
+        lower = [regions for regions in (*search.sets, *search.nested) if _may_have(search, regions, target, most_work)]
+        found = search.fastest_of(lower, partial(_below, target), most_work + 1)
+        if found is None or found.trade.work > most_work:
+            break
+        best = found
+    highest = (1 + _SAME) * best.trade.peak_nbytes
+    affordable = (t for t in search.trials.values() if t.trade.work <= most_work)
+    return min((t for t in affordable if t.trade.peak_nbytes <= highest), key=by_work)
+
+
+def _may_have(search: Search, regions: Sequence[Region], peak: int, most_work: int) -> bool:
+    """Whether a plan around some regions seems to be possible that has no higher peak than this, for so much work."""
+    least = least_peak_around(search, regions, most_work)
+    if least is None:
+        form = next((form for form in search.path(regions) if form.work <= most_work), None)
+        if form is None:
+            return False
+        search.trial(form.leaner(most_work - form.work) or form)
+        least = least_peak_around(search, regions, most_work)
+    return least is not None and least <= peak
+
+
+def _below(peak: int, trade: Trade) -> int:
+    """The bytes by which a plan keeps below a peak."""
+    return peak - trade.peak_nbytes
