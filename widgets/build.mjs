@@ -1,6 +1,7 @@
 // Builds what the Python package ships into jaxviz/static: explorer.js, the main module, with its style sheet inside;
-// loader.js, the few lines that each widget has of its own; live.js, the plot of a watch; and parts/NAME.js for each
-// src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt names the packages that are in them.
+// loader.js, the few lines that each widget has of its own; live.js, the plot of a watch; exercise.js, for exercises on pages
+// without a kernel; and parts/NAME.js for each src/host/parts/NAME.ts, see src/host/parts.ts. LICENSES.txt names the packages
+// that are in them.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { context, build as once } from "esbuild";
 
@@ -71,6 +72,16 @@ const options = {
   define: { LAYOUT_WORKER: JSON.stringify(await workerSource()) },
 };
 
+/** A classic script, which a page that is opened as a file loads too. */
+const script = {
+  ...common,
+  entryPoints: { exercise: "src/main/exercise.ts" },
+  outdir: options.outdir,
+  format: "iife",
+  target: "es2022",
+  plugins: [styles],
+};
+
 /** Of packages that hold more than their own license says. */
 const WITHIN = {
   "@hpcc-js/wasm-graphviz":
@@ -91,10 +102,11 @@ function licenses({ inputs }) {
 }
 
 if (minified) {
+  await once(script);
   const { metafile } = await once({ ...options, metafile: true });
   const head = "The scripts in this folder hold these packages.";
   writeFileSync(
     `${options.outdir}/LICENSES.txt`,
     `${[head, ...licenses(metafile)].join(`\n\n${"-".repeat(80)}\n\n`)}\n`,
   );
-} else await (await context({ ...options, sourcemap: "inline" })).watch();
+} else for (const one of [options, script]) await (await context({ ...one, sourcemap: "inline" })).watch();

@@ -96,6 +96,11 @@ def loader() -> str:
     return _read(_STATIC / "loader.js")
 
 
+def exercise_script() -> str:
+    """The script of exercises on a page without a kernel."""
+    return _read(_STATIC / "exercise.js")
+
+
 def script(name: str) -> str:
     """The source of the main module, or of a part.
 

@@ -19,3 +19,6 @@ from jaxviz.teach.rule import keeps_at_most as keeps_at_most
 from jaxviz.teach.rule import rule as rule
 from jaxviz.teach.rule import traces_to as traces_to
 from jaxviz.teach.saved import saved as saved
+from jaxviz.teach.static import static_fold as static_fold
+from jaxviz.teach.static import static_form as static_form
+from jaxviz.teach.static import static_script as static_script

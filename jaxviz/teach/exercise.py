@@ -11,6 +11,7 @@ from typing import Literal as OneOf
 from jaxviz.displays import display
 from jaxviz.report.report import Data
 from jaxviz.report.tables import code_html, printable, wrapped
+from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
 BLANK = "Write your answer in place of the dots, and run the cell again."
 _MISSING = {
@@ -35,6 +36,8 @@ _COLOURS: dict[Mark, str] = {
 class Point:
     """One part of an answer.
 
+    >>> [(p.mark, p.what, p.why) for p in kept.answer(["x"]).points]
+
     Args:
       mark: 'right', 'wrong', 'missed' or 'note'.
       what: the part, such as a value.
@@ -49,6 +52,9 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Verdict(Data):
     """What came of an answer. It is true if the answer is right.
+
+    >>> verdict = kept.answer(["x", "tanh"])  # kept is an exercise
+    >>> verdict.is_right, verdict.headline, verdict.points
 
     Args:
       is_right: None where there is no answer yet.
@@ -97,6 +103,12 @@ class Verdict(Data):
     _data = ("is_right", "headline", "points", "note")
 
 
+def said(verdict: Verdict) -> Said:
+    """A verdict as a page without a kernel has it."""
+    points = [{"mark": p.mark, "what": printable(p.what), "why": printable(p.why)} for p in verdict.points]
+    return {"isRight": verdict.is_right, "headline": verdict.headline, "points": points, "note": verdict.note}  # type: ignore[typeddict-item]
+
+
 def _start(is_right: bool | None) -> str:
     return "" if is_right is None else "Right. " if is_right else "Not yet. "
 
@@ -131,6 +143,7 @@ class Exercise:
       truth: the right answer, with its reason; computed when it is asked for.
       form: how an answer is given in a notebook.
       hints: from the first to the last, each more telling; one may be computed when it is asked for.
+      grading: computes what a page without a kernel needs to check answers itself; None where that would take running them.
       wrong: answers that must be found wrong. Nobody sees them; the notebooks' tests give them.
     """
 
@@ -140,6 +153,7 @@ class Exercise:
     form: Form
     hints: Sequence[str | Callable[[], str]] = ()
     wrong: Callable[[], Iterable[Any]] = tuple
+    grading: Callable[[], OfChoice | OfNumber | OfWord | OfMarks] | None = None
     _told: int = field(default=0, init=False)
 
     def answer(self, given: Any = ...) -> Verdict:

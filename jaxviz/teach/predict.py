@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxviz.analysis.budgets import read_size
-from jaxviz.teach.exercise import Exercise, Form, Verdict
+from jaxviz.teach.exercise import Exercise, Form, Verdict, said
+from jaxviz.teach.messages import OfChoice, OfNumber, OfWord
 
 Text = str | Callable[[], str]
 """A sentence, or what computes it."""
@@ -43,10 +44,11 @@ def predict(
 
     def not_yet(headline: str, why: str = "") -> Verdict:
         """A wrong answer with its reason, or, where that would give the right one away, with the first hint."""
-        if not why and hints:
-            first = hints[0]
-            why = f"A hint: {first if isinstance(first, str) else first()}"
-        return Verdict(False, headline, note=why)
+        return Verdict(False, headline, note=why or first_hint())
+
+    def first_hint() -> str:
+        first = hints[0] if hints else ""
+        return f"A hint: {first if isinstance(first, str) else first()}" if hints else ""
 
     def check(given: Any) -> Verdict:
         true = truth()
@@ -64,11 +66,25 @@ def predict(
         except (TypeError, ValueError):
             return Verdict(False, f"The answer is a number; got {given!r}.")
         if math.isclose(number, true, rel_tol=tolerance, abs_tol=0.0):
-            exactly = "" if number == true else " to be exact"
-            return Verdict(True, f"{_shown(true)}{exactly}.", note=reason(true))
+            return right_number(number == true)
         times = max(number, true) / min(number, true) if min(number, true) > 0 else 0.0
         far = f", by a factor of {times:.0f}" if times > 2.5 else ""
         return not_yet(f"{given} is too {'much' if number > true else 'little'}{far}.")
+
+    def right_number(is_exact: bool) -> Verdict:
+        true = truth()
+        return Verdict(True, f"{_shown(true)}{'' if is_exact else ' to be exact'}.", note=reason(true))
+
+    def grading() -> OfChoice | OfNumber | OfWord:
+        true = truth()
+        if choices is not None:
+            return {"kind": "choice", "verdicts": [said(check(c)) for c in choices]}
+        if isinstance(true, str):
+            return {"kind": "word", "right": said(check(true)), "note": first_hint()}
+        return {
+            "kind": "number", "truth": float(true), "tolerance": tolerance,
+            "exact": said(right_number(True)), "near": said(right_number(False)), "note": first_hint(),
+        }  # fmt: skip
 
     def solution() -> Verdict:
         true = truth()
@@ -85,7 +101,7 @@ def predict(
         form = Form("choice", (("", options),))
     else:
         form = Form("line", placeholder="a number, or a size such as 12 KiB" if tolerance else "your answer")
-    return Exercise(question, check, solution, form, hints, wrong)
+    return Exercise(question, check, solution, form, hints, wrong, grading)
 
 
 def _number(given: Any) -> float:

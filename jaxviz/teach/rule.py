@@ -29,6 +29,8 @@ from jaxviz.teach.predict import Text
 class Check:
     """One thing that is checked of what the learner wrote.
 
+    >>> teach.Check("is positive at 0", lambda f: "" if f(0.0) > 0 else f"At 0 it gives {f(0.0)}.")
+
     Args:
       says: what should hold, such as 'gives what jnp.tanh gives'.
       fails: from what was written to what is wrong with it, in a sentence that names the input; '' if nothing is.
@@ -115,6 +117,8 @@ def _has_dots(function: Any) -> bool:
 def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-5) -> Check:
     """What is written gives what a reference gives.
 
+    >>> teach.rule("Write `square`.", teach.computes(jnp.square, (3.0,), (jnp.arange(3.0),)))
+
     Args:
       reference: a function.
       *points: the inputs, each a tuple of arguments.
@@ -127,6 +131,8 @@ def computes(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float
 
 def gradient_of(reference: Callable[..., Any], *points: tuple[Any, ...], tol: float = 1e-4) -> Check:
     """The gradient of what is written, by JAX, is that of a reference; of several results, of their sum.
+
+    >>> teach.rule("Write `square`.", teach.gradient_of(jnp.square, (3.0,), (-1.0,)))
 
     Args:
       reference: a function.
@@ -161,6 +167,8 @@ def _gives(
 def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
     """The custom rule of what is written agrees with numerical differences; see `jaxviz.check_rule`.
 
+    >>> teach.rule("Give `tanh` a custom rule.", teach.has_right_rule((0.5,), (3.0,), twice=True))
+
     Args:
       *points: the inputs, each a tuple of arguments.
       twice: whether it must have second derivatives in all modes, too.
@@ -179,7 +187,10 @@ def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
 
 
 def is_linear(*points: tuple[Any, ...]) -> Check:
-    """What is written is linear in all of its arguments together: sums and multiples go through it."""
+    """What is written is linear in all of its arguments together: sums and multiples go through it.
+
+    >>> teach.rule("Write the derivative of `sin` at 1 as a linear function.", teach.is_linear((jnp.ones(3),)))
+    """
 
     def fails(written: Any) -> str:
         for args in points:
@@ -201,6 +212,8 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
 def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
     """The gradient of what is written keeps no more than some bytes, arguments left out.
 
+    >>> teach.rule("Write `tanh` with a rule that keeps one number.", teach.keeps_at_most(4, 0.5))
+
     Args:
       nbytes: how many.
       *args: what it is called with.
@@ -220,6 +233,8 @@ def keeps_at_most(nbytes: int, *args: Any, argnums: Argnums = 0) -> Check:
 
 def traces_to(holds: Callable[[Program], bool], says: str, *args: Any) -> Check:
     """The program that what is written traces to has a property.
+
+    >>> teach.traces_to(lambda program: len(program.equations) == 1, "is one equation", 0.5)
 
     Args:
       holds: whether a program has it.

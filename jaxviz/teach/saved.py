@@ -21,6 +21,7 @@ from jaxviz.ir.pretty import variable_names
 from jaxviz.ir.syntax import Atom, Equation, Literal, Program, Var
 from jaxviz.report.tables import format_bytes, printable, type_text
 from jaxviz.teach.exercise import Exercise, Form, Mark, Point, Verdict
+from jaxviz.teach.messages import OfMarks
 from jaxviz.teach.predict import Text
 
 QUESTION = "Which of these values does the gradient of `{name}` keep until the backward pass?"
@@ -99,6 +100,7 @@ def saved(
         Form("marks", case.groups()),
         (case.hint, *hints),
         case.wrong,
+        case.grading,
     )
 
 
@@ -326,20 +328,29 @@ class _Case:
                 mark: Mark = "missed" if v not in marked else "right" if is_kept else "wrong"
                 points.append(Point(mark, v.short, self._why_kept(v) if is_kept else self._why_not(v)))
         if marked is None:
-            return Verdict(None, f"The gradient keeps {self._total()}.", tuple(points), self._note())
+            return Verdict(None, self._headline(), tuple(points), self._note())
         n_right, n_wrong = len(marked & set(self.kept)), len(marked - set(self.kept))
         n_missed = len(set(self.kept) - marked)
         if not n_wrong and not n_missed:
-            return Verdict(True, f"The gradient keeps {self._total()}.", tuple(points), self._note())
+            return Verdict(True, self._headline(), tuple(points), self._note())
         parts = [f"{n_right} of {len(self.kept)} found"]
         parts += [f"{n_wrong} marked that {'is' if n_wrong == 1 else 'are'} not kept"] if n_wrong else []
         points.sort(key=lambda p: ("wrong", "missed", "right").index(p.mark))
         return Verdict(False, f"{', '.join(parts)}.", tuple(points), self._note())
 
-    def _total(self) -> str:
-        n = len(self.kept)
+    def grading(self) -> OfMarks:
+        """For a page without a kernel, whose script does the same as `verdict`."""
+        return {
+            "kind": "marks", "headline": self._headline(), "note": self._note(),
+            "boxes": [
+                {"isKept": v in self.kept, "what": printable(v.short), "why": printable(self._why_kept(v) if v in self.kept else self._why_not(v))}
+                for v in self.values
+            ],
+        }  # fmt: skip
+
+    def _headline(self) -> str:
         total = format_bytes(self.derivation.residuals.nbytes)
-        return f"{n} of these {len(self.values)} values, {total} in all"
+        return f"The gradient keeps {len(self.kept)} of these {len(self.values)} values, {total} in all."
 
     def _note(self) -> str:
         if not self.beside:

@@ -50,7 +50,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_the_bundle_and_nothing_of_the_checkout(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "jaxviz/static/explorer.js" in names
-    for script in ("loader", "live"):
+    for script in ("loader", "live", "exercise"):
         assert f"jaxviz/static/{script}.js" in names
     for part in ("compiled", "diff", "graph", "graphviz", "motion", "player", "stepper"):
         assert f"jaxviz/static/parts/{part}.js" in names

@@ -10,6 +10,7 @@ from jaxviz.features.debugger import messages as stepper
 from jaxviz.features.explorer import messages as explorer
 from jaxviz.features.probes import messages as live
 from jaxviz.page import schema
+from jaxviz.teach import messages as exercise
 
 WIRE = Path(__file__).parents[2] / "widgets" / "src" / "wire"
 WORDS = {
@@ -96,7 +97,7 @@ def schema_types():
     return lines
 
 
-MODULES = {"schema": schema, "explorer": explorer, "stepper": stepper, "live": live}
+MODULES = {"schema": schema, "explorer": explorer, "stepper": stepper, "live": live, "exercise": exercise}
 
 
 def wire_types():

@@ -1,0 +1,94 @@
+"""Exercises on a page without a kernel, such as a saved site: forms that hold what they may have to say, and check answers in the browser.
+
+What they hold is encoded, so that no reader, search or screen reader meets an answer before it is asked for; it is not a secret.
+`widgets/src/main/exercise.ts` is the script of such a page.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jaxviz.report.tables import code_html
+from jaxviz.teach.exercise import Exercise, Form, said
+from jaxviz.teach.messages import Sheet
+
+_NO_SCRIPT = "<noscript><p>This page needs JavaScript to check answers.</p></noscript>"
+
+
+def static_form(exercise: Exercise) -> str:
+    """An exercise as HTML that needs no kernel: a form that checks the answer, and shows hints and the answer when asked.
+
+    The page has to include the script that `static_script` returns, once.
+
+    >>> size = teach.predict("How many bytes does it keep?", truth=lambda: 12, because="Three numbers of four bytes.")
+    >>> page = teach.static_form(size) + f"<script>{teach.static_script()}</script>"
+
+    Everything that the form may have to say is computed now, and is in the page encoded. An exercise whose answer is code shows hints and the answer
+    only, since checking it would have to run it.
+
+    Args:
+      exercise: made by `teach.saved`, `teach.predict`, `teach.rule` or `teach.autodiff.exercise`.
+    """
+    sheet: Sheet = {
+        "grading": exercise.grading() if exercise.grading is not None else None,
+        "blank": exercise.blank().headline,
+        "hints": [text if isinstance(text, str) else text() for text in exercise.hints],
+        "answer": said(exercise.reveal()),
+    }
+    return (
+        f'<form class="jvx" data-sheet="{encoded(json.dumps(sheet))}"><fieldset>'
+        f"<legend>{code_html(exercise.question)}</legend>{_fields(exercise.form)}</fieldset>{_NO_SCRIPT}</form>"
+    )
+
+
+def static_fold(summary: str, content: str) -> str:
+    """HTML that is in the page encoded, and is shown when the reader opens it: a solution, for instance.
+
+    >>> fold = teach.static_fold("A solution", "<pre>lambda x: x**4</pre>")
+
+    The page has to include the script that `static_script` returns, once.
+
+    Args:
+      summary: what the reader clicks, with code between backticks.
+      content: HTML.
+    """
+    return f'<details class="jvx" data-content="{encoded(content)}"><summary>{code_html(summary)}</summary></details>'
+
+
+def static_script() -> str:
+    """The script, with its style, that a page with `static_form` or `static_fold` includes once. It fetches nothing.
+
+    >>> page = f"{teach.static_form(size)}<script>{teach.static_script()}</script>"
+
+    Raises:
+      FileNotFoundError: in a checkout whose JavaScript has not been built.
+    """
+    from jaxviz.page.bundle import exercise_script
+
+    return exercise_script()
+
+
+def encoded(text: str) -> str:
+    """A text as it stands in a page where it must not be readable."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def _fields(form: Form) -> str:
+    if form.kind == "line":
+        hint = html.escape(form.placeholder, quote=True)
+        return f'<label>Your answer: <input type="text" autocomplete="off" spellcheck="false" placeholder="{hint}"></label>'
+    if form.kind == "code":
+        return "<p>In the notebook you write the answer in the cell below, and it is checked there.</p>"
+    kind = "radio" if form.kind == "choice" else "checkbox"
+    return "".join(_group(kind, heading, options) for heading, options in form.groups)
+
+
+def _group(kind: str, heading: str, options: Sequence[tuple[Any, str]]) -> str:
+    boxes = "".join(
+        f'<label><input type="{kind}" name="answer"> <span>{code_html(label)}</span></label>' for _, label in options
+    )
+    return f'<div role="group">{f"<p>{code_html(heading)}</p>" if heading else ""}{boxes}</div>'

@@ -1,0 +1,68 @@
+"""Exercises as a page without a kernel holds them, with answers and what Python says to each: `tests/fixtures/exercises.json`.
+
+Run as a script, it writes that file, which the tests of both languages read.
+"""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from jaxviz import teach
+from jaxviz.teach.exercise import said
+from jaxviz.teach.saved import Key
+
+FIXTURE = Path(__file__).parent / "fixtures" / "exercises.json"
+
+
+def product(x):
+    return jnp.sin(x) * jnp.exp(x)
+
+
+CHOICES = ["its operand", "its result", "both"]
+HINTS = ("What is the slope of `exp`?", lambda: "It is computed already.")
+
+EXERCISES = {
+    "choice": teach.predict(
+        "What does `exp` keep?", CHOICES, truth=lambda: "its result", hints=HINTS,
+        because={"its operand": "It would be computed again.", "its result": "The slope <is> the result.", "both": ""},
+    ),
+    "choice with one reason": teach.predict("Which?", [1, 2], truth=lambda: 2, because="It is."),
+    "size": teach.predict("How many?", truth=lambda: 12288, tolerance=0.1, because="Three arrays.", hints=HINTS),
+    "negative": teach.predict("Which exponent?", truth=lambda: -2.5),
+    "word": teach.predict("Which operation?", truth=lambda: "Scan", because="It loops.", hints=HINTS),
+    "marks": teach.saved(product, 2.0),
+    "code": teach.rule("Write `tanh`.", teach.computes(jnp.tanh, (0.5,)), hints=HINTS, example="lambda x: jnp.tanh(x)"),
+}  # fmt: skip
+
+ANSWERS = {
+    "choice": [0, 1, 2],
+    "choice with one reason": [0, 1],
+    "size": ["12,288", "12 KiB", "12 kib", "12000", "1e4", "9000", "1 MiB", "5000", "-3", "0", "many", "12 x", ".5"],
+    "negative": ["-2.5", "- 2.5", "2.5", "-3", "0"],
+    "word": ["scan", " SCAN ", "while"],
+    "marks": [[], [0], [0, 1], [1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3], [5]],
+    "code": [],
+}
+"""As the form gives them: the place of a choice, the text of a line, the places of the boxes that are ticked."""
+
+
+def given(name, answer):
+    """An answer as Python takes it."""
+    if isinstance(answer, list):
+        return [Key(i) for i in answer]
+    return EXERCISES[name].form.groups[0][1][answer][0] if isinstance(answer, int) else answer
+
+
+def fixture():
+    return {
+        name: {
+            "html": teach.static_form(exercise),
+            "answers": [[a, said(exercise.answer(given(name, a)))] for a in ANSWERS[name]],
+        }
+        for name, exercise in EXERCISES.items()
+    }
+
+
+if __name__ == "__main__":
+    FIXTURE.write_text(json.dumps(fixture(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,97 @@
+/**
+ * Exercises on a page without a kernel. `jaxviz/teach/static.py` writes the forms; here their answers are checked, and what they hold is
+ * shown when it is asked for. A classic script of its own: a page may be opened as a file, where modules are not loaded.
+ */
+
+import { type Given, graded } from "../model/grading";
+import style from "../styles/exercise.css";
+import { h } from "../ui/dom";
+import type { Said, Sheet } from "../wire/exercise.generated";
+
+const SIGNS = { right: "✓", wrong: "✗", missed: "✗", note: "·" };
+
+export function decoded(text: string): string {
+  return new TextDecoder().decode(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
+}
+
+/** A sentence, with what stands between backticks as code. */
+function words(text: string): (Node | string)[] {
+  const parts = text.split("`");
+  return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h("code", {}, part) : part)) : [text];
+}
+
+function shown({ isRight, headline, points, note }: Said): HTMLElement {
+  const start = isRight === null ? "" : isRight ? "Right. " : "Not yet. ";
+  const rows = points.map(({ mark, what, why }) =>
+    h(
+      "tr",
+      { class: `jvx-${mark}` },
+      h("td", {}, `${SIGNS[mark]} ${mark === "note" ? "" : mark}`),
+      h("td", {}, ...words(what)),
+      h("td", {}, ...words(why)),
+    ),
+  );
+  return h(
+    "div",
+    { class: `jvx-said jvx-${isRight === null ? "note" : isRight ? "right" : "wrong"}` },
+    start && h("strong", {}, start),
+    ...words(headline),
+    rows.length > 0 && h("table", {}, h("tbody", {}, ...rows)),
+    note && h("div", { class: "jvx-more" }, ...words(note)),
+  );
+}
+
+/** What is ticked, chosen or typed; null where the line is empty or nothing is chosen. */
+function given(form: HTMLFormElement): Given | null {
+  const fields = Array.from(form.querySelectorAll("input"));
+  const ticked = fields.flatMap((field, i) => (field.checked ? [i] : []));
+  if (fields[0]!.type === "checkbox") return ticked;
+  return fields[0]!.type === "radio" ? (ticked[0] ?? null) : fields[0]!.value.trim() || null;
+}
+
+function attend(form: HTMLFormElement): void {
+  const { grading, blank, hints, answer }: Sheet = JSON.parse(decoded(form.dataset["sheet"]!));
+  const said = h("output", { role: "status" });
+  const say = (verdict: Said) => said.replaceChildren(shown(verdict));
+  const remark = (headline: string) => say({ isRight: null, headline, points: [], note: "" });
+
+  // Nothing marked may be an answer, and may be a key pressed too soon: the first time it is not taken for one.
+  let isWarned = false;
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!grading) return;
+    const answered = given(form);
+    const isEmpty = Array.isArray(answered) && answered.length === 0;
+    if (answered === null || (isEmpty && !isWarned)) remark(blank);
+    else say(graded(grading, answered));
+    isWarned = isEmpty;
+  });
+
+  let told = 0;
+  const hint = () => {
+    if (told < hints.length) remark(`Hint ${told + 1} of ${hints.length}: ${hints[told++]}`);
+    else remark("There is no further hint.");
+  };
+  const check = grading && h("button", { type: "submit", class: "jvx-check" }, "Check");
+  const help = hints.length > 0 && h("button", { type: "button", onclick: hint }, "Hint");
+  const tell = h("button", { type: "button", onclick: () => say(answer) }, "Reveal");
+  form.append(h("p", { class: "jvx-buttons" }, check, help, tell), said);
+}
+
+function unfold(fold: HTMLDetailsElement): void {
+  const fill = () => {
+    const content = h("div");
+    content.innerHTML = decoded(fold.dataset["content"]!); // of the page itself
+    fold.append(content);
+  };
+  fold.addEventListener("toggle", fill, { once: true });
+}
+
+export function start(): void {
+  document.head.append(h("style", {}, style));
+  for (const form of document.querySelectorAll<HTMLFormElement>("form.jvx")) attend(form);
+  for (const fold of document.querySelectorAll<HTMLDetailsElement>("details.jvx")) unfold(fold);
+}
+
+if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+else start();

@@ -1,0 +1,75 @@
+/** Checks answers on a page without a kernel, as `jaxviz/teach` does in one: `predict.py` numbers, words and choices, `saved.py` marks. */
+
+import type { OfChoice, OfMarks, OfNumber, OfWord, Said, SaidPoint } from "../wire/exercise.generated";
+
+export type Grading = OfChoice | OfNumber | OfWord | OfMarks;
+
+/** What a form gives: the places of the boxes that are ticked, the place of the choice, or the text of the line. */
+export type Given = readonly number[] | number | string;
+
+const SIZE = /^(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*([kmgt]i?b|b)?$/i;
+const UNITS: Record<string, number> = {
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  tb: 1e12,
+  kib: 2 ** 10,
+  mib: 2 ** 20,
+  gib: 2 ** 30,
+  tib: 2 ** 40,
+};
+const WORST_FIRST = ["wrong", "missed", "right"];
+
+export function graded(grading: Grading, given: Given): Said {
+  if (grading.kind === "choice") return grading.verdicts[given as number]!;
+  if (grading.kind === "number") return ofNumber(grading, given as string);
+  if (grading.kind === "word") return ofWord(grading, given as string);
+  return ofMarks(grading, new Set(given as number[]));
+}
+
+const notYet = (headline: string, note = "", points: SaidPoint[] = []): Said => ({
+  isRight: false,
+  headline,
+  points,
+  note,
+});
+
+/** A number, with or without commas between its digits, or a size such as `12 KiB`; null where it is neither. */
+export function number(text: string): number | null {
+  const [, sign, size] = /^(-?)\s*(.*)$/s.exec(text.replaceAll(",", "").trim())!;
+  const found = SIZE.exec(size!);
+  if (!found) return null;
+  const value = Number(found[1]! + (found[2] ?? "")) * UNITS[(found[3] ?? "b").toLowerCase()]!;
+  return sign ? -value : value;
+}
+
+function ofNumber({ truth, tolerance, exact, near, note }: OfNumber, given: string): Said {
+  const value = number(given);
+  if (value === null) return notYet(`The answer is a number; got '${given}'.`);
+  if (value === truth) return exact;
+  const [low, high] = [Math.min(value, truth), Math.max(value, truth)];
+  if (high - low <= tolerance * Math.max(Math.abs(low), Math.abs(high))) return near;
+  const times = low > 0 ? high / low : 0;
+  const far = times > 2.5 ? `, by a factor of ${times.toFixed(0)}` : "";
+  return notYet(`${given} is too ${value > truth ? "much" : "little"}${far}.`, note);
+}
+
+function ofWord({ right, note }: OfWord, given: string): Said {
+  const same = given.trim().toLowerCase() === right.headline.toLowerCase();
+  return same ? right : notYet(`It is not \`${given}\`.`, note);
+}
+
+function ofMarks({ boxes, headline, note }: OfMarks, marked: ReadonlySet<number>): Said {
+  const points = boxes.flatMap(({ isKept, what, why }, i): SaidPoint[] => {
+    const mark = marked.has(i) ? (isKept ? "right" : "wrong") : "missed";
+    return marked.has(i) || isKept ? [{ mark, what, why }] : [];
+  });
+  const count = (mark: string) => points.filter((p) => p.mark === mark).length;
+  const [right, wrong, missed] = ["right", "wrong", "missed"].map(count) as [number, number, number];
+  if (!wrong && !missed) return { isRight: true, headline, points, note };
+  const parts = [`${right} of ${right + missed} found`];
+  if (wrong) parts.push(`${wrong} marked that ${wrong === 1 ? "is" : "are"} not kept`);
+  points.sort((p, q) => WORST_FIRST.indexOf(p.mark) - WORST_FIRST.indexOf(q.mark));
+  return notYet(`${parts.join(", ")}.`, note, points);
+}

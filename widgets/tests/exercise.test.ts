@@ -1,0 +1,93 @@
+// @vitest-environment jsdom
+import { beforeEach, expect, test } from "vitest";
+import fixture from "../../tests/fixtures/exercises.json";
+import { decoded, start } from "../src/main/exercise";
+import { type Given, graded, number } from "../src/model/grading";
+import type { Said, Sheet } from "../src/wire/exercise.generated";
+
+type Case = { html: string; answers: [Given, Said][] };
+const CASES = Object.entries(fixture as unknown as Record<string, Case>);
+
+const by = <T extends Element>(selector: string) => document.querySelector<T>(selector)!;
+const said = () => by("output").textContent;
+const press = (name: string) =>
+  Array.from(document.querySelectorAll("button"))
+    .find((b) => b.textContent === name)!
+    .click();
+
+function open(name: string): void {
+  document.body.innerHTML = (fixture as unknown as Record<string, Case>)[name]!.html;
+  start();
+}
+
+beforeEach(() => document.head.replaceChildren());
+
+test.each(CASES)("%s is graded as Python grades it", (_, { html, answers }) => {
+  const sheet: Sheet = JSON.parse(decoded(/data-sheet="([^"]*)"/.exec(html)![1]!));
+  for (const [given, verdict] of answers) expect(graded(sheet.grading!, given)).toEqual(verdict);
+});
+
+test("a number may be a size", () => {
+  expect(["12", "1,024", "1.5 kB", "-2 MiB", ".5", "2e3"].map(number)).toEqual([
+    12,
+    1024,
+    1500,
+    -2 * 2 ** 20,
+    0.5,
+    2000,
+  ]);
+  expect(["", "twelve", "1 2", "3 parsecs", "0x10"].map(number)).toEqual([null, null, null, null, null]);
+});
+
+test("a choice is made, checked and explained", () => {
+  open("choice");
+  press("Check");
+  expect(said()).toBe("Choose one first.");
+  document.querySelectorAll("input")[0]!.checked = true;
+  press("Check");
+  expect(said()).toBe("Not yet. It is not its operand.It would be computed again.");
+  document.querySelectorAll("input")[1]!.checked = true;
+  by<HTMLFormElement>("form").requestSubmit();
+  expect(said()).toBe("Right. its resultThe slope <is> the result.");
+});
+
+test("a line is typed, and hints come one after the other", () => {
+  open("size");
+  by<HTMLInputElement>("input").value = "9000";
+  press("Check");
+  expect(said()).toContain("Not yet. 9000 is too little.");
+  press("Hint");
+  expect(by("output").innerHTML).toContain("Hint 1 of 2: What is the slope of <code>exp</code>?");
+  press("Hint");
+  press("Hint");
+  expect(said()).toBe("There is no further hint.");
+  press("Reveal");
+  expect(said()).toBe("The answer: 12,288.Three arrays.");
+});
+
+test("nothing marked counts as an answer the second time", () => {
+  open("marks");
+  press("Check");
+  expect(said()).toContain("Nothing is marked");
+  press("Check");
+  expect(said()).toContain("0 of 3 found");
+  expect(document.querySelectorAll("output .jvx-missed")).toHaveLength(3);
+});
+
+test("code is not checked, and can be revealed", () => {
+  open("code");
+  expect(Array.from(document.querySelectorAll("button"), (b) => b.textContent)).toEqual(["Hint", "Reveal"]);
+  by<HTMLFormElement>("form").requestSubmit();
+  expect(said()).toBe("");
+  press("Reveal");
+  expect(said()).toContain("lambda x: jnp.tanh(x)");
+});
+
+test("a fold is filled when it is opened", () => {
+  document.body.innerHTML = `<details class="jvx" data-content="${btoa("<pre>x**4</pre>")}"><summary>A solution</summary></details>`;
+  start();
+  expect(document.querySelector("pre")).toBeNull();
+  by("details").dispatchEvent(new Event("toggle"));
+  by("details").dispatchEvent(new Event("toggle"));
+  expect(document.querySelectorAll("pre")).toHaveLength(1);
+});
