@@ -86,7 +86,6 @@ from .ir.errors import EquationError as EquationError
 from .ir.errors import ForwardModeError as ForwardModeError
 from .ir.errors import JaxvizError as JaxvizError
 from .ir.errors import NoRuleError as NoRuleError
-from .ir.errors import ProgramTypeError as ProgramTypeError
 from .ir.errors import ReverseModeError as ReverseModeError
 from .ir.errors import UnsupportedJaxError as UnsupportedJaxError
 from .ir.own_code import own_code as own_code

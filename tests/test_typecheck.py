@@ -5,10 +5,9 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
-from typecheck import check_program
+from typecheck import ProgramTypeError, check_program
 
 import jaxviz
-from jaxviz.ir.errors import ProgramTypeError
 from jaxviz.ir.syntax import Literal, Var
 
 
@@ -45,7 +44,7 @@ def test_linear_and_backward_programs_are_linear():
 
 def test_an_unbound_variable(program):
     stranger = Var(program.invars[0].aval)
-    with pytest.raises(ProgramTypeError, match=r"`sin` \(equation 0, .*test_typecheck\.py:16\): operand 0 is unbound"):
+    with pytest.raises(ProgramTypeError, match=r"`sin` \(equation 0, .*test_typecheck\.py:15\): operand 0 is unbound"):
         check_program(with_equation(program, 0, invars=(stranger,)))
 
 
@@ -57,7 +56,7 @@ def test_an_unbound_result(program):
 def test_a_type_mismatch(program):
     scalar = Literal(1.0, program.outvars[0].aval)
     with pytest.raises(
-        ProgramTypeError, match=r"test_typecheck\.py:16\): operand 0 has type float32\[\], expected float32\[3\]"
+        ProgramTypeError, match=r"test_typecheck\.py:15\): operand 0 has type float32\[\], expected float32\[3\]"
     ):
         check_program(with_equation(program, 0, invars=(scalar,)))
 

@@ -11,9 +11,12 @@ from jaxviz.higher_order.jit import JIT
 from jaxviz.higher_order.shard_map import SHARD_MAP
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation, write_params
-from jaxviz.ir.errors import ProgramTypeError
 from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program, Var
+
+
+class ProgramTypeError(TypeError):
+    """A program that is not well typed; the message names the equation and the user's line."""
 
 
 def check_program(program: Program, linear: Sequence[bool] | None = None) -> None:

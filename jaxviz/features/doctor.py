@@ -85,6 +85,9 @@ class Finding:
 class DoctorReport(Report):
     """What is installed and configured here. Made by `jaxviz.doctor()`.
 
+    >>> report = jaxviz.doctor()
+    >>> report.ok, report["jax"].found, report.faults
+
     Args:
       findings: see `Finding`.
     """

@@ -29,6 +29,14 @@ Rule = Callable[..., Any]
 class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
     """`jax.custom_jvp`, whose rules are checked leaf by leaf.
 
+    >>> @jaxviz.custom_jvp
+    ... def tanh(x):
+    ...     return jnp.tanh(x)
+    >>> @tanh.defjvp
+    ... def tanh_jvp(primals, tangents):
+    ...     y = tanh(primals[0])
+    ...     return y, (1 - y**2) * tangents[0]
+
     Raises:
       TypeError: a rule does not return a pair, or its outputs have another structure, shape or dtype; the message names the leaf.
       AttributeError: the function is called before it has a rule.
@@ -87,6 +95,11 @@ class custom_jvp(jax.custom_jvp):  # type: ignore[type-arg]
 
 class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
     """`jax.custom_vjp`, whose rules are checked leaf by leaf.
+
+    >>> @jaxviz.custom_vjp
+    ... def tanh(x):
+    ...     return jnp.tanh(x)
+    >>> tanh.defvjp(lambda x: (tanh(x),) * 2, lambda y, ct: ((1 - y**2) * ct,))
 
     Raises:
       TypeError: a forward rule does not return a pair, or returns another primal output; a backward rule returns a wrong number of
@@ -149,6 +162,11 @@ class custom_vjp(jax.custom_vjp):  # type: ignore[type-arg]
 
 def custom_gradient(fun: Rule) -> Rule:
     """`jax.custom_gradient`: `fun` returns its output, and a function from the output's cotangent to those of the arguments.
+
+    >>> @jaxviz.custom_gradient
+    ... def tanh(x):
+    ...     y = jnp.tanh(x)
+    ...     return y, lambda ct: (1 - y**2) * ct
 
     Raises:
       TypeError: `fun` does not return such a pair, or the number of cotangents is wrong; the message names the leaf.

@@ -18,7 +18,12 @@ from jaxviz.runtime.cache import remember_step
 def jacfwd(
     fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """Jacobian column by column in forward mode, as `jax.jacfwd`; see `grad` for the arguments."""
+    """Jacobian column by column in forward mode, as `jax.jacfwd`; see `grad` for the arguments.
+
+    >>> jaxviz.jacfwd(jnp.sin)(jnp.zeros(2))
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     compat.check_callable(fun)
     argnums = compat.index_or_indices(argnums)
 
@@ -46,7 +51,12 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """Jacobian row by row in reverse mode, as `jax.jacrev`; see `grad` for the arguments."""
+    """Jacobian row by row in reverse mode, as `jax.jacrev`; see `grad` for the arguments.
+
+    >>> jaxviz.jacrev(jnp.sin)(jnp.zeros(2))
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     compat.check_callable(fun)
     argnums = compat.index_or_indices(argnums)
 
@@ -72,6 +82,11 @@ def jacrev(
 def hessian(
     fun: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """Hessian, forward over reverse, as `jax.hessian`; see `grad` for the arguments."""
+    """Hessian, forward over reverse, as `jax.hessian`; see `grad` for the arguments.
+
+    >>> jaxviz.hessian(lambda x: x @ x)(jnp.ones(2))
+    Array([[2., 0.],
+           [0., 2.]], dtype=float32)
+    """
     inner = jacrev(fun, argnums, has_aux=has_aux, holomorphic=holomorphic)
     return jacfwd(inner, argnums, has_aux=has_aux, holomorphic=holomorphic)

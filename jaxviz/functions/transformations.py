@@ -339,7 +339,10 @@ def value_and_grad(
     *,
     cond_residuals: CondResiduals = "jax",
 ) -> Callable[..., tuple[Any, Any]]:
-    """Value and gradient of a scalar function, as `jax.value_and_grad`; see `grad` for the arguments."""
+    """Value and gradient of a scalar function, as `jax.value_and_grad`; see `grad` for the arguments.
+
+    >>> value, slope = jaxviz.value_and_grad(jnp.sin)(0.0)
+    """
     compat.check_callable(fun)
     _check_not_reducing(reduce_axes, "grad")
     argnums = compat.index_or_indices(argnums)

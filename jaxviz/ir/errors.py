@@ -4,19 +4,32 @@ from __future__ import annotations
 
 
 class JaxvizError(Exception):
-    """The base class of jaxviz's own errors."""
+    """The base class of jaxviz's own errors.
+
+    >>> try:
+    ...     jaxviz.derive(loss, params, x)
+    ... except jaxviz.JaxvizError as error:
+    ...     print(error)
+    """
 
 
 class UnsupportedJaxError(JaxvizError, ImportError):
-    """The installed JAX is of a version that jaxviz does not support, or lacks a private name that jaxviz uses."""
+    """The installed JAX is of a version that jaxviz does not support, or lacks a private name that jaxviz uses.
 
-
-class ProgramTypeError(JaxvizError, TypeError):
-    """A program that is not well typed; the message names the equation and the user's line."""
+    >>> import jaxviz  # with a JAX that is too old or too new
+    Traceback (most recent call last):
+      ...
+    jaxviz.UnsupportedJaxError: ...
+    """
 
 
 class EquationError(JaxvizError):
     """An equation that a transform cannot handle; the message names the primitive and the user's line.
+
+    >>> try:
+    ...     jaxviz.grad(loss)(params, x)
+    ... except jaxviz.EquationError as error:  # NoRuleError, ReverseModeError or ForwardModeError
+    ...     print(error)
 
     Args:
       message: what is missing, and what to do.
@@ -34,15 +47,34 @@ class EquationError(JaxvizError):
 
 
 class NoRuleError(EquationError, NotImplementedError):
-    """An equation that a transform has no rule for."""
+    """An equation that a transform has no rule for.
+
+    >>> try:
+    ...     jaxviz.grad(loss)(params, x)
+    ... except jaxviz.NoRuleError as error:
+    ...     print(error)
+    """
 
 
 class ReverseModeError(EquationError, ValueError):
-    """An equation that has no reverse mode, such as a while loop; JAX's words, with the user's line and what to use."""
+    """An equation that has no reverse mode, such as a while loop; JAX's words, with the user's line and what to use.
+
+    >>> halved = lambda x: jax.lax.while_loop(lambda x: x > 1, lambda x: x / 2, x)
+    >>> jaxviz.grad(halved)(8.0)
+    Traceback (most recent call last):
+      ...
+    jaxviz.ReverseModeError: ...
+    """
 
 
 class ForwardModeError(EquationError, TypeError):
-    """Forward mode met a function whose rule is for reverse mode only; JAX's words, with the user's line."""
+    """Forward mode met a function whose rule is for reverse mode only; JAX's words, with the user's line.
+
+    >>> jaxviz.jvp(tanh, (0.5,), (1.0,))  # a function of custom_vjp
+    Traceback (most recent call last):
+      ...
+    jaxviz.ForwardModeError: ...
+    """
 
 
 class NoArrayError(TypeError):

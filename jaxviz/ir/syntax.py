@@ -123,6 +123,9 @@ class Origin:
 class Equation:
     """`outvars = operation invars`, with the user's source line and, in a derived program, its origin.
 
+    >>> first = jaxviz.trace(loss)(params, x).equations[0]
+    >>> first.primitive, first.invars, first.outvars, first.location
+
     It is immutable.
     """
 
@@ -250,6 +253,10 @@ def unrelated() -> Relations:
 @dataclass(frozen=True, eq=False)
 class Program:
     """A typed program: `lambda constvars; invars. let equations in outvars`.
+
+    >>> program = jaxviz.trace(loss)(params, x)
+    >>> print(program)  # as JAX prints a jaxpr
+    >>> program.in_avals, program.equations, program.jaxpr  # a ClosedJaxpr of JAX
 
     Args:
       constvars, consts: the variables of captured constants, and their arrays.

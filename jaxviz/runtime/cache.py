@@ -219,6 +219,9 @@ def _entry_of(root: Any) -> _Entry | None:
 class CacheInfo:
     """The hits, misses and contents of the compile cache.
 
+    >>> found = jaxviz.cache_info()
+    >>> found.hits, found.misses
+
     Args:
       hits: calls that found their program in the cache.
       misses: programs that were traced, and compiled unless they were only inspected.

@@ -182,6 +182,10 @@ def _donated(
 def donated_to(x: Any) -> str | None:
     """Says which call a donated array was donated to: `to step as params['w'] at train.py:30`.
 
+    >>> jaxviz.watch_donations()
+    >>> new = step(params, grads)  # which donates params
+    >>> jaxviz.donated_to(params["w"])
+
     It returns None for an array that was not donated, or that was donated to a call that is not known. Call `watch_donations` first.
 
     Raises:

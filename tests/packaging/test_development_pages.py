@@ -26,6 +26,10 @@ def test_the_citation_and_the_changes_are_of_this_version():
     assert (ROOT / "jaxviz" / "py.typed").exists()
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
 def test_what_contributing_names_is_there():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     named = set(re.findall(r"`((?:jaxviz|widgets|tests|docs|notebooks|binder|benchmarks)(?:/[\w./-]*)?)`", text))

@@ -163,6 +163,9 @@ class Rematerialized(Data):
 class Collectives(Report):
     """What the devices exchange in a compiled gradient, or training step. See `jaxviz.collectives`.
 
+    >>> found = jaxviz.collectives(loss, params, x)
+    >>> found.sent_nbytes, [(c.primitive, c.location) for c in found.compiled]
+
     Args:
       function: the name of the function.
       about: what the report is about, such as "gradient of `loss` in `params`".

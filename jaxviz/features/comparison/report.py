@@ -92,6 +92,9 @@ class ResidualDifference:
 class Comparison(Report):
     """What differs between two versions of a function and of its gradient.
 
+    >>> found = jaxviz.compare(loss, faster_loss, params, x)
+    >>> found.is_same, found.differences
+
     Args:
       before, after: the derivations.
     """

@@ -48,6 +48,9 @@ class Placed:
 class CompileReport(Report):
     """How a jitted call was compiled: devices, layouts and donated arguments.
 
+    >>> step = jaxviz.jit(loss)
+    >>> step.report(params, x).temporary
+
     Args:
       function: the name of the function.
       devices: the devices that it runs on, such as 'cpu:0'.

@@ -98,6 +98,9 @@ class Recompilation(Data):
 class FunctionCompilations(Report):
     """The compilations of one function.
 
+    >>> found = jaxviz.explain_recompile(step)
+    >>> found.count, found.seconds, found.cause
+
     Args:
       name: the name of the function.
       definition: where it is defined.
@@ -198,6 +201,10 @@ def _row(r: Recompilation) -> tuple[str, ...]:
 @dataclass(frozen=True, eq=False, repr=False)
 class CompilationReport(Report):
     """What JAX compiled while it was watched, by function, the longest time first.
+
+    >>> with jaxviz.watch_compilations() as seen:
+    ...     step(params, x)
+    >>> seen.count, seen.functions
 
     The report that `watch_compilations` returns keeps growing; used as a context manager, it ends with the block.
 

@@ -143,6 +143,9 @@ class Part(Data):
 class CompileCost(Report):
     """Where tracing, lowering and compiling take their time.
 
+    >>> found = jaxviz.compile_cost(loss, params, x)
+    >>> found.phases, found.repeated
+
     Args:
       function: the name of the function.
       about: what is compiled, in words.

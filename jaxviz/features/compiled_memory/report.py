@@ -100,6 +100,10 @@ class Compiler(Data):
 class CompiledMemory(Report):
     """The memory of a compiled program over its schedule, on one device. See `jaxviz.compiled_memory`.
 
+    >>> before = jaxviz.compiled_memory(loss, params, x)
+    >>> before.peak_nbytes, before.at_peak[:3]
+    >>> print(before.compare(jaxviz.compiled_memory(faster_loss, params, x)))
+
     Args:
       function: the name of the function.
       about: what the report is about, such as "gradient of `loss` in `params`".

@@ -33,6 +33,9 @@ from jaxviz.report.tables import nbytes
 class Cost:
     """The cost of some work; `a + b` is the cost of both, `cost * n` the cost of doing it `n` times.
 
+    >>> total = jaxviz.cost(loss, params, x).total
+    >>> total.flops, total.nbytes, total.intensity
+
     Args:
       flops: floating-point operations, as XLA counts them: see the module.
       bytes_read, bytes_written: bytes of operands and of results, summed over the operations, each taken separately.

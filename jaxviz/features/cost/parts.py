@@ -45,6 +45,9 @@ def total_of(costs: Iterable[Cost]) -> Cost:
 def cost_of(equation: Equation) -> Cost:
     """Returns the cost of one equation, including the programs that it holds.
 
+    >>> program = jaxviz.trace(loss)(params, x)
+    >>> [jaxviz.cost_of(equation).flops for equation in program.equations]
+
     A scan costs its body times its length, a `shard_map` the work of one device times the number of devices, a cond its most expensive branch, and a
     while loop one iteration, since its trip count is not known. An unknown primitive costs one FLOP for each element of its non-integer
     results.

@@ -54,6 +54,9 @@ _TOP = 12
 class CostReport(CostOfRows, Report):
     """The cost of the gradient of a function. FLOPs and transcendentals are counted as XLA counts them: see `jaxviz.features.cost.counts`.
 
+    >>> cost = jaxviz.cost(loss, params, x)
+    >>> cost.total.flops, cost.by_line
+
     Args:
       derivation: the programs.
       rows: the equations of the forward program, then those of the backward program, with those inside loops and calls at their place.

@@ -23,6 +23,9 @@ from jaxviz.ir.syntax import Equation, Program, Var
 class Breakpoint:
     """A condition that stops a run. If several arguments are given, all must hold.
 
+    >>> s = jaxviz.step(loss, params, x)
+    >>> s.run(primitive="tanh")  # or s.breakpoints, for all runs that follow
+
     The run stops at a line or a primitive before it runs, so that you can step into it, and at a name or a condition on a value once the
     value has been computed. It stops at a line when it reaches the line, and not at each of its equations.
 

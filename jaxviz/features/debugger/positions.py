@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 class SteppingError(JaxvizError, ValueError):
-    """A position that does not exist, or a breakpoint that can never be hit; the message says why."""
+    """A position that does not exist, or a breakpoint that can never be hit; the message says why.
+
+    >>> try:
+    ...     jaxviz.step(loss, params, x).run(name="nothing_of_the_kind")
+    ... except jaxviz.SteppingError as error:
+    ...     print(error)
+    """
 
 
 class NoValueError(SteppingError, KeyError):

@@ -63,6 +63,9 @@ class Donated:
 class DonationReport(Report):
     """The effect of donation in a call.
 
+    >>> found = jaxviz.donation(step, params, grads)
+    >>> found.spared, found.unused, found.advice
+
     Args:
       function: the name of the function.
       donated: see `Donated`.

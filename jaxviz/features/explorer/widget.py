@@ -66,7 +66,7 @@ class Explorer(Bundled):
 
     >>> e = jaxviz.explore(loss, params, x)
     >>> e.stage, e.beside = "jvp", "forward+linear"
-    >>> e.selected = "backward:12"
+    >>> e.selected = "backward:3"
     >>> e.equation
     Equation(mul -> f32[8,16])
 

@@ -50,6 +50,9 @@ from jaxviz.transforms.inline import inlined, inlined_where
 class Advice:
     """One piece of advice.
 
+    >>> for advice in jaxviz.lint(loss, params, x):
+    ...     print(advice.rule, advice.location, advice.nbytes, advice.fix)
+
     Args:
       rule: the id of the rule in `LINT_RULES`.
       text: what the rule found, in a sentence or two.

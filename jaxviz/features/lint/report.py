@@ -25,6 +25,9 @@ CAPTURED_NBYTES = 1 << 20
 class LintReport(Report, Sequence[Advice]):
     """Advice on the gradient of a function, by bytes at stake, largest first.
 
+    >>> found = jaxviz.lint(loss, params, x)
+    >>> {advice.rule for advice in found}
+
     Args:
       function: the name of the function.
       gradient: which gradient, such as "gradient of `loss` in `params`".

@@ -201,4 +201,7 @@ _RULES = (
 )
 
 LINT_RULES: Mapping[str, LintRule] = MappingProxyType({rule.id: rule for rule in _RULES})
-"""The rules of `jaxviz.lint`, by id; `print(jaxviz.LINT_RULES['cheap-recompute'])` explains one."""
+"""The rules of `jaxviz.lint`, by id.
+
+>>> print(jaxviz.LINT_RULES["cheap-recompute"])  # explains one
+"""

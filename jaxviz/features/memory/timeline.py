@@ -86,6 +86,9 @@ class XlaMemory:
 class MemoryTimeline(Report):
     """The modelled bytes alive at each equation of a function's forward and backward program; on each device, if there are several.
 
+    >>> timeline = jaxviz.memory(loss, params, x)
+    >>> timeline.peak
+
     The model evaluates equation by equation, as one jitted program would: a value is freed after the last equation that reads it, an
     elementwise operation writes into an operand that nothing reads afterwards, a view takes no memory, a broadcast is computed where it is
     read, and a checkpoint recomputes a value only when it is read. The model does not include XLA's fusion, which needs less memory: see

@@ -216,6 +216,9 @@ def remembered(ran: Ran) -> weakref.ref[Ran]:
 class NanReport(Report):
     """Where a NaN or an infinity was born, and which results it reached.
 
+    >>> found = jaxviz.find_nan(lambda x: jnp.sqrt(x) * x, 0.0)  # None if there is no NaN
+    >>> found.born, found.chain
+
     Args:
       function: the name of the function.
       results: the results that are not finite, such as `the loss` or `the gradient in params['w']`.

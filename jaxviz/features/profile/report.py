@@ -115,6 +115,10 @@ class Dispatch:
 class Profile(Report):
     """Where the time of a call goes.
 
+    >>> found = jaxviz.profile(loss, params, x)
+    >>> found.run, found.phases
+    >>> Path("loss.json").write_text(json.dumps(found.to_speedscope()))
+
     Args:
       function: the name of the function.
       backend: the backend that it ran on.

@@ -44,6 +44,10 @@ _OTHERS = 8
 class RematPlan(Report):
     """Where to put checkpoints, what they save, and what that comes to.
 
+    >>> plan = jaxviz.plan_remat(loss, params, x)  # memory="40GiB" for a bound
+    >>> plan.before, plan.after
+    >>> gradient = jax.grad(plan.apply(loss))
+
     Args:
       function: its name.
       bound: what was asked for, such as 'peak within 40.0 GiB'.

@@ -64,6 +64,9 @@ def of_type(count: int, kind: str) -> str:
 class PolicyReport(Report):
     """What the checkpoint policies of a program decided. See `policies`.
 
+    >>> found = jaxviz.policies(loss, params, x)
+    >>> found.checkpoints, found.groups
+
     Args:
       function: its name.
       checkpoints: one report for each checkpoint that is differentiated, in the order in which they run; of one in another one the

@@ -206,6 +206,9 @@ class Difference:
 class PolicyComparison(Report):
     """A function under several checkpoint policies. See `compare_policies`.
 
+    >>> found = jaxviz.compare_policies(loss, params, x)
+    >>> found.without, found.outcomes
+
     Args:
       function: its name.
       checkpoints: what has the policies, such as '12 checkpoints of layer (model.py:12)'.

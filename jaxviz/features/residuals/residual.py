@@ -39,6 +39,9 @@ class Dummy:
 class Residual(Data):
     """A value that the forward program saves for the backward program.
 
+    >>> largest = max(jaxviz.residuals(loss, params, x), key=lambda r: r.nbytes)
+    >>> largest.expression, largest.location, largest.why
+
     Args:
       aval: its type.
       nbytes: its size in bytes.

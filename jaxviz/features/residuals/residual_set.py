@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 class ResidualSet(Report, Sequence[Residual]):
     """The residuals of a function's gradient, in the order in which the linear program takes them.
 
+    >>> found = jaxviz.residuals(loss, params, x)
+    >>> len(found), found.nbytes, found.by_line
+
     Args:
       function: the name of the function.
       gradient: which gradient, such as "gradient of `loss` in `params`".

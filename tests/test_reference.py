@@ -1,0 +1,139 @@
+"""The reference has every public name, and each has an example that can be run."""
+
+import ast
+import builtins
+import contextlib
+import doctest
+import inspect
+import io
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxviz
+from jaxviz import teach
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+
+
+def public_names(path):
+    """The names that a stub or a package gives away: `from … import name as name`."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    imports = (alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names)
+    return [alias.name for alias in imports if alias.asname == alias.name]
+
+
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module, path in ((jaxviz, "jaxviz/__init__.pyi"), (teach, "jaxviz/teach/__init__.py"))
+    for name in public_names(path)
+    if not inspect.ismodule(getattr(module, name))
+}
+MODULES = {"jaxviz.teach": teach, "jaxviz.teach.autodiff": teach.autodiff}
+
+
+def entries():
+    """What the reference has an entry for, and the examples that stand in its pages."""
+    found, written = set(), {}
+    for path in REFERENCE:
+        text, module = path.read_text(encoding="utf-8"), ""
+        for line in text.splitlines():
+            if directive := re.match(r"\.\. (\w+):: ([\w.]+)|^ {14}(\w+)\(", line):
+                kind, name = directive[1] or "function", directive[2] or directive[3]
+                if kind in ("currentmodule", "automodule"):
+                    module = name
+                else:
+                    last = name if "." in name else f"{module}.{name}"
+                    found.add(last)
+            elif line.startswith("   >>> "):
+                written[last] = written.get(last, "") + line.strip() + "\n"
+    return found, written
+
+
+def test_the_reference_has_every_public_name():
+    found, _ = entries()
+    assert PUBLIC.keys() - found == set()
+    assert {name for name in found - PUBLIC.keys() if not name.startswith("jaxviz.features.")} == set()
+
+
+def examples_of(name):
+    """Of a public name: in its docstring, or for JAX's own and for data in the reference."""
+    if name == "jaxviz.LINT_RULES":
+        text = '>>> print(jaxviz.LINT_RULES["cheap-recompute"])'
+    else:
+        text = entries()[1].get(name) or inspect.getdoc(PUBLIC[name]) or ""
+    return doctest.DocTestParser().get_examples(text)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_an_example(name):
+    assert examples_of(name)
+
+
+# --- and the examples run ---------------------------------------------------------------------------------------------
+
+
+def loss(params, x):
+    h = jnp.tanh(x @ params["w"] + params["b"])
+    return jnp.mean(h**2)
+
+
+def faster_loss(params, x):
+    return jnp.mean(jnp.tanh(x @ params["w"]))
+
+
+@jaxviz.custom_vjp
+def tanh(x):
+    return jnp.tanh(x)
+
+
+tanh.defvjp(lambda x: (tanh(x),) * 2, lambda y, ct: ((1 - y**2) * ct,))
+
+
+def train_step(params, *rest):
+    return jax.tree.map(lambda p: p * 0.9, params)
+
+
+def names():
+    """What the examples take for granted, made anew for each."""
+    params = {"w": jnp.ones((3, 3)), "b": jnp.ones(3)}
+    x = jnp.ones((2, 3))
+    return {
+        "jax": jax, "jnp": jnp, "json": json, "jaxviz": jaxviz, "teach": teach,
+        "loss": loss, "faster_loss": faster_loss, "tanh": tanh, "log1pexp": tanh, "my_tanh": tanh, "f": jnp.sin, "trace": jaxviz.trace,
+        "params": params, "x": x, "grads": params, "state": params, "batch": x, "w": params["w"], "batches": [x],
+        "train_step": train_step, "update": train_step, "step": jaxviz.jit(train_step, donate_argnums=0), "train": jax.jit(train_step), "Path": Path,
+        "explorer": None, "kept": teach.saved(loss, params, x), "size": teach.predict("How many?", truth=lambda: 12),
+    }  # fmt: skip
+
+
+NOT_RUN = {
+    "jaxviz.UnsupportedJaxError": "another JAX would have to be installed",
+    "jaxviz.Position": "it names a position of a program that is not there",
+    "jaxviz.Stepper": "it goes into iteration 7 of a scan",
+    "jaxviz.Series": "it reads what a training loop has recorded",
+    "jaxviz.Watch": "it watches a training loop",
+    "jaxviz.watch": "it watches a training loop",
+    "jaxviz.watch_donations": "it ends with the error that it explains",
+}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in NOT_RUN])
+def test_examples_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = names()
+    with contextlib.redirect_stdout(io.StringIO()):
+        for example in examples_of(name):
+            code = compile(example.source, name, "single")
+            if example.exc_msg is None:
+                exec(code, given)
+            else:
+                raised = example.exc_msg.partition(":")[0].rpartition(".")[2]
+                with pytest.raises(getattr(jaxviz, raised, None) or getattr(builtins, raised)):
+                    exec(code, given)
