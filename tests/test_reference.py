@@ -30,7 +30,11 @@ def public_names(path):
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module, path in ((jaxviz, "jaxviz/__init__.pyi"), (teach, "jaxviz/teach/__init__.py"))
+    for module, path in (
+        (jaxviz, "jaxviz/__init__.pyi"),
+        (teach, "jaxviz/teach/__init__.py"),
+        (teach.puzzles, "jaxviz/teach/puzzles/__init__.py"),
+    )
     for name in public_names(path)
     if not inspect.ismodule(getattr(module, name))
 }

@@ -10,7 +10,7 @@ from typing import Literal as OneOf
 
 from jaxviz.displays import display
 from jaxviz.report.report import Data
-from jaxviz.report.tables import code_html, printable, wrapped
+from jaxviz.report.tables import code_html, preformatted, printable, wrapped
 from jaxviz.teach.messages import OfChoice, OfMarks, OfNumber, OfWord, Said
 
 BLANK = "Write your answer in place of the dots, and run the cell again."
@@ -92,7 +92,10 @@ class Verdict(Data):
             f'<td style="text-align:left;vertical-align:top">{code_html(p.why)}</td></tr>'
             for p in self.points
         )
-        note = f'<div style="white-space:pre-wrap">{code_html(self.note)}</div>' if self.note else ""
+        # What has lines of its own is code.
+        note = (
+            preformatted(self.note) if "\n" in self.note else f"<div>{code_html(self.note)}</div>" if self.note else ""
+        )
         shown = (
             f'<div style="border-left:4px solid {_COLOURS[mark]};padding:2px 0 2px 10px;margin:4px 0;line-height:1.45">'
             f'<b style="color:{_COLOURS[mark]}">{html.escape(_start(self.is_right))}</b>{code_html(self.headline)}'
@@ -121,11 +124,13 @@ class Form:
       kind: 'marks' for boxes to tick, 'choice' for one of several, 'line' for a number or a word, 'code' for what is written in a cell.
       groups: what there is to tick or to choose: headings, each with its options as pairs of a key and a label.
       placeholder: what stands in an empty line.
+      code: that the question is about.
     """
 
     kind: OneOf["marks", "choice", "line", "code"]
     groups: tuple[tuple[str, tuple[tuple[Any, str], ...]], ...] = ()
     placeholder: str = ""
+    code: str = ""
 
 
 @dataclass(eq=False)
@@ -188,7 +193,7 @@ class Exercise:
         return self.truth()
 
     def __str__(self) -> str:
-        lines = [wrapped(self.question)]
+        lines = [wrapped(self.question), *([self.form.code] if self.form.code else [])]
         for heading, options in self.form.groups:
             lines += [wrapped(heading)] if heading else []
             lines += [f"  [ ] {printable(label)}" for _, label in options]
@@ -198,7 +203,10 @@ class Exercise:
 
     def _repr_html_(self) -> str:
         """For a page without a kernel: the question, and what there is to tick or to choose."""
-        parts = [f"<p><b>{code_html(self.question)}</b></p>"]
+        parts = [
+            f"<p><b>{code_html(self.question)}</b></p>",
+            *([preformatted(self.form.code)] if self.form.code else []),
+        ]
         for heading, options in self.form.groups:
             items = "".join(f"<li>{code_html(label)}</li>" for _, label in options)
             parts.append(f"{f'<div>{code_html(heading)}</div>' if heading else ''}<ul>{items}</ul>")

@@ -156,9 +156,9 @@ def _gives(
 ) -> Check:
     def fails(written: Any) -> str:
         for args in points:
-            problem = _difference(made(written)(*args), wanted(*args), tol, name)
+            problem = difference(made(written)(*args), wanted(*args), tol, name)
             if problem:
-                return f"At {_inputs(args)} {problem}"
+                return f"At {shown_inputs(args)} {problem}"
         return ""
 
     return Check(says, fails)
@@ -178,9 +178,9 @@ def has_right_rule(*points: tuple[Any, ...], twice: bool = False) -> Check:
         for args in points:
             found = check_rule(written, *args)
             if not found:
-                return f"At {_inputs(args)} the {found.summary}"
+                return f"At {shown_inputs(args)} the {found.summary}"
             if twice and found.no_second:
-                return f"At {_inputs(args)}: {found.no_second}"
+                return f"At {shown_inputs(args)}: {found.no_second}"
         return ""
 
     return Check(f"its rule agrees with numerical differences{', and so does its second derivative' * twice}", fails)
@@ -201,9 +201,9 @@ def is_linear(*points: tuple[Any, ...]) -> Check:
             )
             together = written(*tree_map(lambda a, b: 2 * a - 3 * b, u, v))
             apart = tree_map(lambda a, b: 2 * a - 3 * b, written(*u), written(*v))
-            problem = _difference(together, apart, 1e-4, "2 f(u) - 3 f(v)")
+            problem = difference(together, apart, 1e-4, "2 f(u) - 3 f(v)")
             if problem:
-                return f"At 2u - 3v, with random u and v like {_inputs(args)}, {problem}"
+                return f"At 2u - 3v, with random u and v like {shown_inputs(args)}, {problem}"
         return ""
 
     return Check("is linear", fails)
@@ -249,7 +249,7 @@ def traces_to(holds: Callable[[Program], bool], says: str, *args: Any) -> Check:
     return Check(says, fails)
 
 
-def _inputs(args: Iterable[Any]) -> str:
+def shown_inputs(args: Iterable[Any]) -> str:
     return ", ".join(_short(x) for x in args)
 
 
@@ -261,7 +261,7 @@ def _short(x: Any) -> str:
     return f"{', '.join(types[:4])}{', …' if len(types) > 4 else ''}"
 
 
-def _difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
+def difference(ours: Any, theirs: Any, tol: float, name: str) -> str:
     """Where two results differ most, as a sentence, with the name of the second; '' if they do not."""
     found, wanted = tree_flatten_with_path(ours)[0], tree_flatten_with_path(theirs)[0]
     if [p for p, _ in found] != [p for p, _ in wanted]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from jaxviz.report.tables import code_html
+from jaxviz.report.tables import code_html, preformatted
 
 
 def exercise_form(exercise: Any) -> widgets.VBox:
@@ -88,5 +88,5 @@ _FIELDS: dict[str, Callable[[Any], _Fields]] = {
     "marks": _marks,
     "choice": _choice,
     "line": _line,
-    "code": lambda form: ([], lambda: ..., None),
+    "code": lambda form: ([widgets.HTML(preformatted(form.code))] if form.code else [], lambda: ..., None),
 }

@@ -1,0 +1,296 @@
+"""Puzzles on checkpoints and policies: around one call, by name, in the bodies of loops."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxviz.features.cost.report import cost
+from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles.measures import KEPT, PEAK, at_most
+from jaxviz.teach.puzzles.puzzle import PLANNED, Puzzle, amount_of, fewest_kept, least_peak, normal, typed
+
+# --- one call -----------------------------------------------------------------------------------------------------------
+
+
+def block(p, x):
+    return x + jax.nn.gelu(x @ p["widen"]) @ p["narrow"]
+
+
+_saved_products = jax.checkpoint(block, policy=jax.checkpoint_policies.dots_saveable)
+
+_BLOCK = {"widen": typed(512, 2_048), "narrow": typed(2_048, 512)}, typed(4_096, 512)
+
+CALL = Puzzle(
+    "call", "One call",
+    "Keep less of a block with `gelu`, and do no product of matrices twice: at most 10 % more FLOPs.",
+    block, KEPT, _BLOCK,
+    lambda rng: ({"widen": normal(rng, 4, 6), "narrow": normal(rng, 6, 4)}, normal(rng, 5, 4)),
+    fewest_kept(0.1), PLANNED,
+    (
+        "`gelu` is a formula of ten steps. From which one value can all of them be computed again?",
+        "A checkpoint around `gelu` alone keeps what goes in, and the second product keeps what comes out. One of the two is enough.",
+        "A checkpoint around the block with a policy that saves the results of products. The result of the last one nobody reads.",
+    ),
+    _saved_products,
+    lambda: predict(
+        "`x @ p['widen']` is 32 MiB. How many arrays of that size does the gradient of `block` keep?",
+        ["one", "two", "four", "six"],
+        truth=lambda: {1: "one", 2: "two", 4: "four", 6: "six"}[KEPT.of(block, _BLOCK, (0, 1)) >> 25],
+        because={
+            "one": "The argument of `gelu` would do, if all else were computed again; without a checkpoint nothing is.",
+            "two": "The argument and the result of `gelu` would do with a checkpoint around it.",
+            "four": "`gelu` has a cube, a tanh and two products, and there is the product of matrices that reads its result.",
+            "six": "Five for the steps inside of `gelu`, and its result, which the second product multiplies by.",
+        },
+        hints=("`gelu` has a cube, a tanh and products, and the derivative of each multiplies by something.",),
+    ),
+    wrong=(block, jax.checkpoint(block), lambda p, x: x + jax.checkpoint(jax.nn.gelu)(x @ p["widen"]) @ p["narrow"],
+           lambda p, x: x + jax.nn.relu(x @ p["widen"]) @ p["narrow"]),
+    argnums=(0, 1),
+    checks=(at_most(0.1, block, *_BLOCK, argnums=(0, 1)),),
+)  # fmt: skip
+
+
+# --- names --------------------------------------------------------------------------------------------------------------
+
+
+def head(w, x):
+    scores = checkpoint_name(x @ w["q"] @ (x @ w["k"]).T, "scores")
+    weights = checkpoint_name(jax.nn.softmax(scores), "weights")
+    return checkpoint_name(weights @ (x @ w["v"]), "mixed")
+
+
+def _checkpointed(policy):
+    return jax.checkpoint(head, policy=policy)
+
+
+def _only(*names: str):
+    return jax.checkpoint_policies.save_only_these_names(*names)
+
+
+_saved_scores = jax.checkpoint_policies.save_only_these_names("scores")
+
+_HEAD = {n: typed(256, 64) for n in "qkv"}, typed(4_096, 256)
+
+NAMES = Puzzle(
+    "names", "By name",
+    "Three values of a head of attention have names. Answer with a policy for `jax.checkpoint(head, policy=…)` that keeps little and costs at most 10 % more FLOPs.",
+    head, KEPT, _HEAD, lambda rng: ({n: normal(rng, 4, 3) for n in "qkv"}, normal(rng, 5, 4)),
+    fewest_kept(0.1), PLANNED,
+    (
+        "Each value that is not saved is computed again from those that are. Which of the three takes a product of 4,096 × 4,096 to compute?",
+        "From the scores the weights are a softmax away, and there is no product in that.",
+        'Policies by name are made by `jax.checkpoint_policies.save_only_these_names("…")`.',
+    ),
+    _saved_scores,
+    lambda: predict(
+        "A policy saves one of the three names. With which one is the least computed again?",
+        ["scores", "weights", "mixed"],
+        truth=lambda: min(
+            ("scores", "weights", "mixed"),
+            key=lambda n: cost(_checkpointed(_only(n)), *_HEAD, argnums=(0, 1)).total.flops,
+        ),
+        because={
+            "scores": "The derivative of softmax needs what softmax computes on the way. From the scores that takes no product of matrices.",
+            "weights": "The derivative of softmax needs what softmax computes on the way, and that is made from the scores: the large product is done again.",
+            "mixed": "Nobody reads the result in the backward pass. So saving it saves nothing.",
+        },
+    ),
+    wrong=(_only("weights"), _only("mixed"), _only("scores", "weights"), jax.checkpoint_policies.nothing_saveable, jax.checkpoint_policies.everything_saveable),
+    argnums=(0, 1),
+    checks=(at_most(0.1, head, *_HEAD, argnums=(0, 1)),),
+    made=lambda policy: head if policy is head else _checkpointed(policy),
+)  # fmt: skip
+
+
+# --- the body of a loop -------------------------------------------------------------------------------------------------
+
+
+def rollout(w, h):
+    step = lambda h, _: (h + jnp.sin(jnp.tanh(h) @ w), None)
+    return jax.lax.scan(step, h, length=16)[0]
+
+
+def _saved_step(w, h):
+    step = lambda h, _: (h + jnp.sin(jnp.tanh(h) @ w), None)
+    return jax.lax.scan(jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable), h, length=16)[0]
+
+
+def _bare_step(w, h):
+    step = lambda h, _: (h + jnp.sin(jnp.tanh(h) @ w), None)
+    return jax.lax.scan(jax.checkpoint(step), h, length=16)[0]
+
+
+_ROLLOUT = typed(256, 256), typed(1_024, 256)
+
+BODY = Puzzle(
+    "body", "The body of a loop",
+    "Sixteen steps of a recurrent network. Lower the peak, with at most 10 % more FLOPs.",
+    rollout, PEAK, _ROLLOUT, lambda rng: (normal(rng, 3, 3) / 2, normal(rng, 5, 3)),
+    least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
+    (
+        "What is kept of one step is kept sixteen times. A checkpoint takes a function, and the step is one.",
+        "With a checkpoint around the step its product is done twice, which is a third more FLOPs. A policy can save the product.",
+        "`jax.checkpoint(step, policy=jax.checkpoint_policies.dots_saveable)`.",
+    ),
+    _saved_step,
+    lambda: predict(
+        "How many arrays of the size of `h` does the gradient of `rollout` keep of each step?",
+        ["one", "two", "three"],
+        truth=lambda: ["none", "one", "two", "three"][KEPT.of(rollout, _ROLLOUT, (0, 1)) // (16 << 20)],
+        because={
+            "one": "The derivative of the sine alone needs one: the cosine.",
+            "two": "The cosine, and the factor of the product. How many does the derivative of tanh need?",
+            "three": "The cosine for the sine; `tanh(h)` for the product and for its own derivative, which JAX computes in two factors: one more.",
+        },
+        hints=("The derivatives of the sine, of the product in `w`, and of tanh.",),
+    ),
+    wrong=(rollout, _bare_step, jax.checkpoint(rollout), lambda w, h: _saved_step(w, h) + 1e-2),
+    argnums=(0, 1),
+    checks=(at_most(0.1, rollout, *_ROLLOUT, argnums=(0, 1)),),
+)  # fmt: skip
+
+
+# --- steps that are not taken -------------------------------------------------------------------------------------------
+
+
+def roots(a):
+    newton = lambda x: (x + a / x) / 2
+    again = lambda x: jnp.max(jnp.abs(x * x - a)) > 1e-5
+    step = lambda x, _: (jax.lax.cond(again(x), newton, lambda x: x, x), None)
+    return jax.lax.scan(step, a, length=64)[0]
+
+
+def _checked_roots(a):
+    newton = lambda x: (x + a / x) / 2
+    again = lambda x: jnp.max(jnp.abs(x * x - a)) > 1e-5
+    step = jax.checkpoint(lambda x, _: (jax.lax.cond(again(x), newton, lambda x: x, x), None))
+    return jax.lax.scan(step, a, length=64)[0]
+
+
+@jax.custom_jvp
+def _implicit_roots(a):
+    return roots(a)
+
+
+@_implicit_roots.defjvp
+def _implicit_rule(primals, tangents):
+    x = _implicit_roots(*primals)
+    return x, tangents[0] / (2 * x)
+
+
+_ROOTS = (typed(100_000),)
+
+STEPS = Puzzle(
+    "steps", "Steps that are not taken",
+    "A loop of at most 64 steps stops after a few. Its gradient keeps residuals of all 64: keep less, with at most 30 % more FLOPs.",
+    roots, KEPT, _ROOTS, lambda rng: ((1 + 2 * rng.random(4)).astype(np.float32),),
+    amount_of(_checked_roots), "which is what a checkpoint around the step keeps",
+    (
+        "A step that does nothing keeps zeros where one that does something keeps residuals, since both have to keep arrays of one type.",
+        "With a checkpoint around the step, only what goes into it is kept.",
+        "To beat par: whatever way the loop takes, x² is a where it ends. So 2 x dx is da, and a rule of your own can say so.",
+    ),
+    _checked_roots,
+    lambda: predict(
+        "The loop stops after a few of its 64 steps. Of which steps does the gradient keep arrays?",
+        ["of those it takes", "of those it skips", "of all"],
+        truth=lambda: "of all" if KEPT.of(roots, _ROOTS, 0) >= 64 * 400_000 else "of those it takes",
+        because={
+            "of those it takes": "How many these are is known when it runs. How large the residuals are has to be known when it is compiled.",
+            "of those it skips": "Those keep nothing that anybody needs.",
+            "of all": "Each step has to keep the same arrays, whatever it does: three of them, with zeros where it is skipped.",
+        },
+    ),
+    better=_implicit_roots,
+    wrong=(roots, jax.checkpoint(roots), lambda a: jax.lax.stop_gradient(roots(a)), jnp.cbrt),
+    checks=(at_most(0.3, roots, *_ROOTS),),
+    tol=1e-3,
+)  # fmt: skip
+
+
+# --- a loop of loops ----------------------------------------------------------------------------------------------------
+
+
+def orbit(q, p):
+    drift = lambda q, p: (q + 0.05 * p, p)
+    kick = lambda q, p: p - 0.05 * q * jnp.exp(-q * q)
+    step = lambda state, _: (drift(state[0], kick(*state)), None)
+    return jax.lax.scan(step, (q, p), length=400)[0]
+
+
+def _kick_and_drift(q, p):
+    p = p - 0.05 * q * jnp.exp(-q * q)
+    return q + 0.05 * p, p
+
+
+def _in_chunks(size: int):
+    def chunked(q, p):
+        step = jax.checkpoint(lambda state, _: (_kick_and_drift(*state), None))
+        chunk = jax.checkpoint(lambda state, _: jax.lax.scan(step, state, length=size))
+        return jax.lax.scan(chunk, (q, p), length=400 // size)[0]
+
+    return chunked
+
+
+@jax.custom_vjp
+def _reversible(q, p):
+    return orbit(q, p)
+
+
+def _reversible_forward(q, p):
+    end = orbit(q, p)
+    return end, end
+
+
+def _reversible_backward(end, ct):
+    def back(carry, _):
+        (q, p), ct = carry
+        q = q - 0.05 * p
+        p = p + 0.05 * q * jnp.exp(-q * q)
+        return ((q, p), jax.vjp(_kick_and_drift, q, p)[1](ct)), None
+
+    return jax.lax.scan(back, (end, ct), length=400)[0][1]
+
+
+_reversible.defvjp(_reversible_forward, _reversible_backward)
+
+_twenty_chunks = _in_chunks(20)
+
+_ORBIT = typed(10_000), typed(10_000)
+
+LOOPS = Puzzle(
+    "loops", "A loop of loops",
+    "400 steps of 10,000 particles. Lower the peak, with at most twice the FLOPs.",
+    orbit, PEAK, _ORBIT, lambda rng: (normal(rng, 4), normal(rng, 4)),
+    least_peak(1.0), "the lowest peak that the planner finds for twice the FLOPs",
+    (
+        "A checkpoint around the step keeps 400 states. One around the whole loop keeps one, and then all 400 at once.",
+        "In between: a loop over 20 chunks, each a loop of 20 steps, with a checkpoint around the chunk and around the step.",
+        "To beat par: each step can be undone. From the end, the states before it can be computed backwards, so none has to be kept.",
+    ),
+    _twenty_chunks,
+    lambda: predict(
+        "A loop over chunks, each with a checkpoint, and a checkpoint around each of the 400 steps. Chunks of how many steps have the lowest peak?",
+        ["2", "20", "100", "400"],
+        truth=lambda: min(
+            ("2", "20", "100", "400"), key=lambda n: PEAK.of(_in_chunks(int(n)), _ORBIT, (0, 1))
+        ),
+        because={
+            "2": "Then there are 200 chunks, and what each starts from is kept.",
+            "20": "20 chunks, and the 20 steps of one of them: the sum is smallest where both are the square root of 400.",
+            "100": "Only 4 chunks, but when one is opened, the states of its 100 steps are there at once.",
+            "400": "One chunk is the whole loop: when it is opened, all 400 states are there.",
+        },
+    ),
+    better=_reversible,
+    wrong=(orbit, jax.checkpoint(orbit), _in_chunks(2), lambda q, p: orbit(p, q)),
+    argnums=(0, 1),
+    checks=(at_most(1.0, orbit, *_ORBIT, argnums=(0, 1)),),
+    tol=1e-3,
+)  # fmt: skip
+
+CHECKPOINTS = (CALL, NAMES, BODY, STEPS, LOOPS)

@@ -1,0 +1,276 @@
+"""Playing the puzzles: a form for each, what comes of an answer, and the score card."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from jaxviz.report.pictures import bars
+from jaxviz.report.report import Part, Report, Table
+from jaxviz.report.tables import counted
+from jaxviz.teach.exercise import BLANK, Exercise, Form, Point, Verdict
+from jaxviz.teach.puzzles import scores
+from jaxviz.teach.puzzles.checkpoints import CHECKPOINTS
+from jaxviz.teach.puzzles.nans import NANS
+from jaxviz.teach.puzzles.puzzle import Puzzle, score_name
+from jaxviz.teach.puzzles.rules import RULES
+from jaxviz.teach.puzzles.saving import SAVING
+from jaxviz.teach.puzzles.text import code_of
+from jaxviz.teach.puzzles.work import WORK
+from jaxviz.teach.rule import is_blank
+
+GROUPS: dict[str, tuple[Puzzle, ...]] = {
+    "What a gradient keeps": SAVING,
+    "Checkpoints and policies": CHECKPOINTS,
+    "Work": WORK,
+    "Without a NaN": NANS,
+    "Rules, programs and devices": RULES,
+}
+"""The puzzles by their subjects."""
+
+PUZZLES: tuple[Puzzle, ...] = tuple(p for group in GROUPS.values() for p in group)
+"""All puzzles, in the order of their numbers, which begin with 1."""
+
+_SAME = "computes the same values and gradients"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scored(Verdict):
+    """What came of an answer that computes what it should, with its score.
+
+    Args:
+      picture: what is measured of the answer, of par, and of the function as it is given; HTML.
+      stars: one for par, two for better, three for half of it or less.
+    """
+
+    picture: str = ""
+    stars: int = 0
+
+    def _repr_html_(self) -> str:
+        shown = Verdict._repr_html_(replace(self, is_folded=False))
+        cheers = (
+            f'<div style="color:#c98500;font-size:1.7em;letter-spacing:.15em;line-height:1">{"★" * self.stars}</div>'
+        )
+        whole = f"{cheers if self.stars else ''}{shown}{self.picture}"
+        return f"<details><summary>What the solution gives</summary>{whole}</details>" if self.is_folded else whole
+
+
+@dataclass(eq=False)
+class PuzzleExercise(Exercise):
+    """A puzzle as an exercise: an answer that reaches par is right, and the best one is kept.
+
+    Args:
+      puzzle: the puzzle.
+      path: the file in which the best answers are kept.
+    """
+
+    puzzle: Puzzle = field(kw_only=True)
+    path: Path = field(kw_only=True)
+
+    def answer(self, given: Any = ...) -> Verdict:
+        verdict = Exercise.answer(self, given)
+        return replace(verdict, note=_kept(self.puzzle, given, self.path)) if verdict else verdict
+
+
+def show(which: int | str, path: str | Path = scores.ANSWERS) -> PuzzleExercise:
+    """A puzzle: in a notebook a form, with hints and a known answer.
+
+    >>> mask = teach.puzzles.show("mask")
+    >>> mask.answer(lambda w, x: jax.nn.relu(x @ w))
+    Not yet. Its gradient keeps 80.0 MiB beside the arguments; par is 16.0 MiB.
+    ...
+
+    An answer first has to compute what the function computes as it is given, with its gradient, on random inputs. Then an amount is measured: right is what reaches par.
+
+    Args:
+      which: its number, from 1, or its name.
+      path: the file in which the best answers are kept.
+
+    Raises:
+      ValueError: there is no such puzzle.
+    """
+    puzzle = find(which)
+    given, par = puzzle.measure.written(puzzle.given_amount), puzzle.measure.written(puzzle.par_amount)
+    return PuzzleExercise(
+        f"{PUZZLES.index(puzzle) + 1} · {puzzle.title}. {puzzle.task} As given: {given}. Par: {par}, {puzzle.par_is}.",
+        lambda answer: check(puzzle, answer),
+        lambda: _known(puzzle),
+        Form("code", code=code_of(puzzle, puzzle.function)),
+        puzzle.hints,
+        lambda: puzzle.wrong,
+        puzzle=puzzle,
+        path=Path(path),
+    )
+
+
+def ask(which: int | str) -> Exercise:
+    """A question about a puzzle's function, to be answered before anything is written.
+
+    >>> teach.puzzles.ask("mask").answer("1 byte")
+    Not yet. It is not `1 byte`.
+    ...
+
+    Args:
+      which: the number of the puzzle, from 1, or its name.
+
+    Raises:
+      ValueError: there is no such puzzle.
+    """
+    return find(which).ask()
+
+
+def find(which: int | str) -> Puzzle:
+    """A puzzle by its number or its name.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if isinstance(which, int) and 1 <= which <= len(PUZZLES):
+        return PUZZLES[which - 1]
+    named = next((p for p in PUZZLES if p.name == which), None)
+    if named is None:
+        names = ", ".join(p.name for p in PUZZLES)
+        raise ValueError(f"no puzzle {which!r}: they have the numbers 1 to {len(PUZZLES)}, and the names {names}")
+    return named
+
+
+def check(puzzle: Puzzle, answer: Any) -> Verdict:
+    """What comes of an answer to a puzzle: whether it computes what it should, and its score."""
+    if is_blank(answer):
+        return Verdict(None, BLANK)
+    try:
+        function = puzzle.made(answer)
+        problem = puzzle.difference(function)
+    except Exception as error:
+        problem = _raised(error)
+    if problem:
+        return Verdict(False, "It has to compute the same first.", (Point("wrong", _SAME, problem),))
+    points = [Point("right", _SAME)]
+    for says, fails in (
+        *((c.says, c.fails) for c in puzzle.checks),
+        ("does so at the points that are hard", lambda f: puzzle.difference(f, on_points=True)),
+    ):
+        problem = fails(function)
+        if problem:
+            return Verdict(False, "See what fails.", (*points, Point("wrong", says, problem)))
+        points += [Point("right", says)] if puzzle.points or says in {c.says for c in puzzle.checks} else []
+    return _scored(puzzle, function, tuple(points))
+
+
+def _scored(puzzle: Puzzle, function: Any, points: tuple[Point, ...]) -> Verdict:
+    amount, par, written = puzzle.measured(function), puzzle.par_amount, puzzle.measure.written
+    score = score_name(amount, par)
+    said = puzzle.measure.says.format(written(amount))
+    rows = [("as given", puzzle.given_amount, "before"), ("par", par, "plan"), ("yours", amount, "spared")]
+    picture = bars(rows, f"{puzzle.measure.name} of {puzzle.name}", written)
+    if score == "over par":
+        why = puzzle.most_of(function)
+        return Scored(False, f"{said}; par is {written(par)}.", points, why, picture=picture)
+    if score == "par":
+        return Scored(True, f"Par. {said}.", points, picture=picture, stars=1)
+    cheer = "Eagle!" if score == "eagle" else "Birdie!"
+    return Scored(
+        True, f"{cheer} {said}, and par is {written(par)}.", points, picture=picture, stars=3 if score == "eagle" else 2
+    )
+
+
+def _raised(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"It raises {type(error).__name__}{f': {lines[0]}' if lines else ''}"
+
+
+def _known(puzzle: Puzzle) -> Verdict:
+    """The known answers, as code."""
+    parts = ["# At par", code_of(puzzle, puzzle.solution)]
+    if puzzle.better is not None:
+        parts += ["# Better than par", code_of(puzzle, puzzle.better)]
+    return Verdict(None, "A known answer:", note="\n\n".join(parts))
+
+
+def _kept(puzzle: Puzzle, answer: Any, path: Path) -> str:
+    """Keeps an answer, and says so."""
+    amount = puzzle.measured(puzzle.made(answer))
+    is_kept = scores.keep(puzzle.name, scores.Best(amount, puzzle.par_amount, scores.source_of(answer)), path)
+    n_solved = len(scores.read(path))
+    told = f"{n_solved} of {len(PUZZLES)} solved; `teach.puzzles.card()` is the score card."
+    return told if is_kept else f"Your best answer to this one is as good. {told}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Card(Report):
+    """The score card: what the best answer to each puzzle comes to, and par.
+
+    >>> teach.puzzles.card().solved
+    7
+
+    Args:
+      best: the best answers, by the names of the puzzles.
+    """
+
+    best: dict[str, scores.Best]
+
+    _data = ("solved", "best")
+
+    @property
+    def solved(self) -> int:
+        """How many puzzles are solved."""
+        return sum(p.name in self.best for p in PUZZLES)
+
+    def score_of(self, puzzle: Puzzle) -> str:
+        """'par', 'birdie' or 'eagle'; '' for a puzzle that is not solved yet."""
+        best = self.best.get(puzzle.name)
+        return "" if best is None else score_name(best.amount, best.par)
+
+    @property
+    def summary(self) -> str:
+        """`7 of 24 puzzles solved: 4 at par, 1 birdie and 2 eagles`."""
+        found = Counter(map(self.score_of, PUZZLES))
+        parts = [f"{found['par']} at par"] if found["par"] else []
+        parts += [counted(found[s], s) for s in ("birdie", "eagle") if found[s]]
+        return f"{self.solved} of {len(PUZZLES)} puzzles solved{': ' if parts else ''}{', '.join(parts)}"
+
+    def _parts(self) -> Iterator[Part]:
+        rows = []
+        for number, puzzle in enumerate(PUZZLES, 1):
+            best, written = self.best.get(puzzle.name), puzzle.measure.written
+            amounts = (written(best.par), written(best.amount)) if best is not None else ("", "")
+            rows.append((str(number), puzzle.title, puzzle.measure.name, *amounts, self.score_of(puzzle)))
+        yield Table(("", "puzzle", "measured", "par", "yours", "score"), rows, "><<>><", shown=None)
+
+    def _picture(self) -> str:
+        return f'<div style="display:flex;flex-wrap:wrap;gap:3px;max-width:40em;margin:4px 0">{"".join(map(self._box, range(len(PUZZLES))))}</div>'
+
+    def _box(self, index: int) -> str:
+        puzzle = PUZZLES[index]
+        score = self.score_of(puzzle)
+        background, ink = _BOXES[score]
+        title = html.escape(f"{puzzle.title}: {score or 'not solved yet'}", quote=True)
+        return (
+            f'<span title="{title}" style="width:2.2em;line-height:2.2em;text-align:center;border:1px solid #7f8894;border-radius:3px;'
+            f'background:{background};color:{ink}">{index + 1}</span>'
+        )
+
+
+_BOXES = {
+    "": ("transparent", "inherit"),
+    "par": ("#4a86d8", "#fff"),
+    "birdie": ("#1e7d69", "#fff"),
+    "eagle": ("#e0a21b", "#000"),
+}
+
+
+def card(path: str | Path = scores.ANSWERS) -> Card:
+    """The score card: the best answers so far.
+
+    >>> teach.puzzles.card()
+    7 of 24 puzzles solved: 4 at par, 1 birdie, 2 eagles
+    ...
+
+    Args:
+      path: the file in which the best answers are kept.
+    """
+    return Card(scores.read(path))

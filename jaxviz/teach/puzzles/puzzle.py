@@ -1,0 +1,186 @@
+"""`Puzzle`: a function of at most five lines to rewrite, what is measured of the answer, and par, by the planner or by a known answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_map
+
+from jaxviz.derivation import Argnums, derive
+from jaxviz.features.remat.forms import Form
+from jaxviz.features.remat.planning import plan_remat
+from jaxviz.features.remat.search import Search
+from jaxviz.features.residuals.residual_set import residuals
+from jaxviz.teach.exercise import Exercise
+from jaxviz.teach.puzzles.measures import Function, Measure
+from jaxviz.teach.rule import Check, difference, shown_inputs
+
+SEEDS = (0, 1, 2)
+"""Of the random arguments on which an answer is compared."""
+
+_NEAR = 0.01
+"""How far from par still is par, as a share of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Puzzle:
+    """A function to rewrite, so that it computes the same and an amount becomes small.
+
+    >>> mask = teach.puzzles.show("mask").puzzle
+    >>> mask.given_amount, mask.par_amount
+    (67108864, 16777216)
+
+    Args:
+      name: such as 'mask'.
+      title: such as 'Only the sign'.
+      task: in a sentence; what stands between backticks is code.
+      function: as it is given, in at most five lines.
+      measure: what is counted.
+      types: of the arguments that it is counted for.
+      tried: from a random generator to arguments on which an answer is compared.
+      par: from the puzzle to the amount that is par.
+      par_is: whose amount that is, such as "the planner's checkpoints".
+      hints: from the first to the last, each more telling.
+      solution: an answer that reaches par.
+      ask: a question whose answer can be predicted.
+      better: an answer that beats par; None where none is known.
+      wrong: answers that must not be accepted.
+      argnums: what the function is differentiated in.
+      right: computes what an answer should, where that is not the function as given.
+      points: further arguments on which an answer is compared, of the types of the random ones.
+      checks: what else an answer has to do, on the arguments that are counted for.
+      made: from an answer to the function that is compared and measured.
+      run: from that function to the one that is run to compare it.
+      tol: how far apart numbers may be, relative to the largest of an array.
+    """
+
+    name: str
+    title: str
+    task: str
+    function: Function
+    measure: Measure
+    types: tuple[Any, ...]
+    tried: Callable[[np.random.Generator], tuple[Any, ...]]
+    par: Callable[[Puzzle], int]
+    par_is: str
+    hints: tuple[str, ...]
+    solution: Any
+    ask: Callable[[], Exercise]
+    better: Any = None
+    wrong: tuple[Any, ...] = ()
+    argnums: Argnums = 0
+    right: Function | None = None
+    points: tuple[tuple[Any, ...], ...] = ()
+    checks: tuple[Check, ...] = ()
+    made: Callable[[Any], Function] = lambda answer: answer
+    run: Callable[[Function], Function] = lambda function: function
+    tol: float = 1e-4
+
+    @cached_property
+    def given_amount(self) -> int:
+        """What is measured of the function as it is given."""
+        return self.measured(self.made(self.function))
+
+    @cached_property
+    def par_amount(self) -> int:
+        return self.par(self)
+
+    def measured(self, function: Function) -> int:
+        return self.measure.of(function, self.types, self.argnums)
+
+    def most_of(self, function: Function) -> str:
+        """What takes most of what is measured, in a sentence."""
+        return self.measure.most(function, self.types, self.argnums)
+
+    @cached_property
+    def _inputs(self) -> list[tuple[Any, ...]]:
+        random = [self.tried(np.random.default_rng(seed)) for seed in SEEDS]
+        return [tree_map(jnp.asarray, args) for args in (*random, *self.points)]
+
+    @cached_property
+    def _wanted(self) -> list[Any]:
+        run = _value_and_gradient(self.run(self.right or self.function), self.argnums)
+        return [run(*args) for args in self._inputs]
+
+    def difference(self, function: Function, on_points: bool = False) -> str:
+        """Where a function's values or gradients are not the right ones, in a sentence; '' if they are.
+
+        Args:
+          function: that was made from an answer.
+          on_points: whether to compare on the further arguments; else on the random ones.
+        """
+        run = _value_and_gradient(self.run(function), self.argnums)
+        chosen = slice(len(SEEDS), None) if on_points else slice(len(SEEDS))
+        for args, wanted in zip(self._inputs[chosen], self._wanted[chosen], strict=True):
+            for what, ours, theirs in zip(("value", "gradient"), run(*args), wanted, strict=True):
+                found = difference(ours, theirs, self.tol, "the right answer")
+                if found:
+                    return f"In the {what} at {shown_inputs(args)}, {found}"
+        return ""
+
+
+def _value_and_gradient(function: Function, argnums: Argnums) -> Function:
+    """Compiled: the results, and the cotangents of the arguments for cotangents of the results that differ from element to element."""
+
+    def computed(*args: Any) -> Any:
+        places = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
+
+        def of_some(*some: Any) -> Any:
+            given = dict(zip(places, some, strict=True))
+            return function(*(given.get(i, x) for i, x in enumerate(args)))
+
+        out, pull_back = jax.vjp(of_some, *(args[i] for i in places))
+        return out, pull_back(tree_map(lambda y: jnp.cos(jnp.arange(y.size)).reshape(y.shape).astype(y.dtype), out))
+
+    compiled: Function = jax.jit(computed)
+    return compiled
+
+
+PLANNED = "which is what the planner keeps, with checkpoints that recompute at most 10 % of the FLOPs"
+"""What par is where the planner has found it."""
+
+
+def typed(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def amount_of(function: Function) -> Callable[[Puzzle], int]:
+    """As par what is measured of a function."""
+    return lambda puzzle: puzzle.measured(function)
+
+
+def least_peak(work: float) -> Callable[[Puzzle], int]:
+    """As par the lowest peak that the planner finds for so much more work."""
+    return lambda p: plan_remat(p.function, *p.types, argnums=p.argnums, work=work).peak_nbytes
+
+
+def fewest_kept(work: float) -> Callable[[Puzzle], int]:
+    """As par the fewest bytes that a checkpoint keeps for so much more work, as the planner chooses what it saves."""
+
+    def found(puzzle: Puzzle) -> int:
+        search = Search(derive(puzzle.function, *puzzle.types, argnums=puzzle.argnums), False)
+        (part,) = search.whole_parts
+        saved = search.graph.solve_for_bytes(int(work * search.plain_flops)).saved
+        planned = search.trial(Form((search.whole,), ((part, part.choice([s.name for s in saved])),)))
+        return residuals(planned.derivation).nbytes_without_arguments
+
+    return found
+
+
+def score_name(amount: int, par: int) -> str:
+    """What golfers call it: 'over par', 'par', 'birdie' for less than par, 'eagle' for half of it or less."""
+    if amount > par * (1 + _NEAR):
+        return "over par"
+    if amount >= par * (1 - _NEAR):
+        return "par"
+    return "birdie" if 2 * amount > par else "eagle"

@@ -1,0 +1,281 @@
+"""Puzzles on rules of one's own, programs and devices: straight through, implicit, rolled up, one collective, few bytes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.features.cost.report import cost
+from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles.measures import AXIS, COLLECTIVES, DEVICES, EQUATIONS, KEPT, PEAK, SENT, Function, at_most
+from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, least_peak, normal, typed
+
+# --- straight through ---------------------------------------------------------------------------------------------------
+
+
+def quantized(x):
+    return jnp.round(4 * jnp.clip(x, -1, 1)) / 4
+
+
+def _stopped(x):
+    inside = jnp.clip(x, -1, 1)
+    return inside + jax.lax.stop_gradient(jnp.round(4 * inside) / 4 - inside)
+
+
+@jax.custom_vjp
+def _of_mask(x):
+    return quantized(x)
+
+
+_of_mask.defvjp(lambda x: (quantized(x), jnp.abs(x) < 1), lambda inside, ct: (ct * inside,))
+
+
+@jax.custom_vjp
+def _of_bits(x):
+    return quantized(x)
+
+
+_of_bits.defvjp(
+    lambda x: (quantized(x), jnp.packbits(jnp.abs(x) < 1)),
+    lambda bits, ct: (ct * jnp.unpackbits(bits, count=ct.size).reshape(ct.shape),),
+)
+
+
+@jax.custom_vjp
+def _straight(x):
+    return quantized(x)
+
+
+_straight.defvjp(lambda x: (quantized(x), None), lambda _, ct: (ct,))
+
+_QUANTIZED = typed(512, 2_048), typed(8_192, 512)
+
+STRAIGHT = Puzzle(
+    "straight", "Straight through",
+    "Rounding has no slope. Give `quantized` the gradient of `jnp.clip(x, -1, 1)` instead; it is applied to a product `x @ w`, and should keep little.",
+    quantized, KEPT, _QUANTIZED, lambda rng: (normal(rng, 4, 6) / 2, normal(rng, 5, 4) / 2),
+    amount_of(lambda w, x: _of_mask(x @ w)), "which is a boolean for each element",
+    (
+        "What is the derivative of clip, and what has to be known of `x` for it?",
+        "`jax.custom_vjp`: forward, give the result and `jnp.abs(x) < 1`; backward, give the cotangent where that is true.",
+        "To beat par: eight booleans fit into a byte. There is `jnp.packbits`.",
+    ),
+    _of_mask,
+    lambda: predict(
+        "Another way is `inside + stop_gradient(rounded - inside)`, with `inside = jnp.clip(x, -1, 1)`. What is its gradient at 0.3?",
+        ["0", "0.25", "1"],
+        truth=lambda: f"{jax.grad(_stopped)(0.3):g}",
+        because={
+            "0": "That is the gradient of rounding, and it is stopped.",
+            "0.25": "That is the value. What is the derivative of each of the two terms?",
+            "1": "The second term has the value that is missing, and no derivative; that of the first is 1 inside of the bounds.",
+        },
+    ),
+    better=_of_bits,
+    wrong=(quantized, _stopped, _straight, lambda x: jnp.clip(x, -1, 1)),
+    right=lambda w, x: _stopped(x @ w),
+    checks=(at_most(0.1, lambda w, x: _stopped(x @ w), *_QUANTIZED),),
+    made=lambda answer: lambda w, x: answer(x @ w),
+)  # fmt: skip
+
+
+# --- where a loop ends --------------------------------------------------------------------------------------------------
+
+
+def kepler(m, e):
+    step = lambda x, _: (m + e * jnp.sin(x), None)
+    return jax.lax.scan(step, m, length=100)[0]
+
+
+def _checked_kepler(m, e):
+    step = jax.checkpoint(lambda x, _: (m + e * jnp.sin(x), None))
+    return jax.lax.scan(step, m, length=100)[0]
+
+
+@jax.custom_jvp
+def _implicit(m, e):
+    return kepler(m, e)
+
+
+@_implicit.defjvp
+def _implicit_rule(primals, tangents):
+    x, (_, e), (dm, de) = _implicit(*primals), primals, tangents
+    return x, (dm + jnp.sin(x) * de) / (1 - e * jnp.cos(x))
+
+
+_PLANETS = typed(10_000), typed(10_000)
+
+IMPLICIT = Puzzle(
+    "implicit", "Where a loop ends",
+    "100 steps to the solution of x = m + e sin(x), for 10,000 planets. Lower the peak of the gradient, with at most 10 % more FLOPs.",
+    kepler, PEAK, _PLANETS, lambda rng: (normal(rng, 4), rng.uniform(0.1, 0.5, 4).astype(np.float32)),
+    least_peak(0.1), "the lowest peak that the planner finds for 10 % more FLOPs",
+    (
+        "What is kept of each step, and from what that goes into the step can it be computed again?",
+        "A checkpoint around the step keeps `x` alone, once for each step.",
+        "To beat par: at the end x = m + e sin(x). Take the derivative of both sides, solve for dx, and write that as a rule of your own.",
+    ),
+    _checked_kepler,
+    lambda: predict(
+        "A rule from the equation at the end, in place of the derivative of the loop: what share of the FLOPs does it take?",
+        ["less than half", "about as many", "more than twice as many"],
+        truth=lambda: (
+            "less than half" if cost(_implicit, *_PLANETS, argnums=(0, 1)).total.flops * 2 < cost(kepler, *_PLANETS, argnums=(0, 1)).total.flops
+            else "about as many"
+        ),
+        because={
+            "less than half": "Forward, the loop runs as it did; backward there is no loop any more, but one division.",
+            "about as many": "What would the backward pass do, if its rule does not know of the loop?",
+            "more than twice as many": "The rule is one equation, whatever the number of steps.",
+        },
+    ),
+    better=_implicit,
+    wrong=(kepler, jax.checkpoint(kepler), lambda m, e: jax.lax.stop_gradient(kepler(m, e)), lambda m, e: m + e * jnp.sin(m)),
+    argnums=(0, 1),
+    checks=(at_most(0.1, kepler, *_PLANETS, argnums=(0, 1)),),
+)  # fmt: skip
+
+
+# --- a loop that is rolled up -------------------------------------------------------------------------------------------
+
+
+def deep(ws, x):
+    for w in ws:
+        x = x + jnp.tanh(x @ w)
+    return x
+
+
+def _rolled(ws, x):
+    return jax.lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, ws)[0]
+
+
+_LAYERS = typed(12, 64, 64), typed(8, 64)
+_TWICE = typed(24, 64, 64), typed(8, 64)
+
+ROLLED = Puzzle(
+    "rolled", "Rolled up",
+    "A Python loop over 12 layers is traced 12 times, and compiled as 12 layers. Make it few equations, however many the layers.",
+    deep, EQUATIONS, _LAYERS, lambda rng: (normal(rng, 12, 3, 3) / 2, normal(rng, 2, 3)),
+    amount_of(_rolled), "which is a `scan` with one layer in it",
+    (
+        "JAX sees no loop: Python has run it before JAX sees anything. Which loop does JAX see?",
+        "`jax.lax.scan(f, init, xs)`, where `f` takes the carry and one of `xs`, and gives the next carry and something to stack, or None.",
+        "The carry is `x`, and `xs` is the array of weights.",
+    ),
+    _rolled,
+    lambda: predict(
+        "With 24 layers instead of 12, how many equations have the Python loop and the `scan`?",
+        ["both twice as many", "the loop twice as many, the scan as many", "both as many"],
+        truth=lambda: (
+            "the loop twice as many, the scan as many"
+            if EQUATIONS.of(deep, _TWICE, 0) > EQUATIONS.of(deep, _LAYERS, 0) and EQUATIONS.of(_rolled, _TWICE, 0) == EQUATIONS.of(_rolled, _LAYERS, 0)
+            else "both twice as many"
+        ),
+        because={
+            "both twice as many": "The body of a `scan` is traced once; how often it runs is one of its parameters.",
+            "the loop twice as many, the scan as many": "The body of a `scan` is one program, traced and compiled once; how often it runs is one of its parameters.",
+            "both as many": "Python runs its loop while JAX traces, and each layer's operations are recorded.",
+        },
+    ),
+    wrong=(deep, jax.jit(deep), lambda ws, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, ws)[0]),
+    argnums=(0, 1),
+)  # fmt: skip
+
+
+# --- one collective -----------------------------------------------------------------------------------------------------
+
+
+def _mapped(function: Function) -> Function:
+    """On the shares of several devices, which are side by side in an array."""
+    mapped: Function = jax.vmap(function, axis_name=AXIS)
+    return mapped
+
+
+def variance(x):
+    n = jax.lax.axis_size("devices") * x.size
+    mean = jax.lax.psum(jnp.sum(x), "devices") / n
+    return jax.lax.psum(jnp.sum((x - mean) ** 2), "devices") / n
+
+
+def _of_moments(x):
+    moments = jnp.stack([jnp.sum(x), jnp.sum(x**2)])
+    mean, mean_square = jax.lax.psum(moments, "devices") / (jax.lax.axis_size("devices") * x.size)
+    return mean_square - mean**2
+
+
+_SHARE = (typed(1_000),)
+
+COLLECTIVE = Puzzle(
+    "collective", "One collective",
+    "Each of eight devices has a share of the numbers, and needs the variance of all. Two sums over the devices wait for each other: do it with one.",
+    variance, COLLECTIVES, _SHARE, lambda rng: (normal(rng, DEVICES, 5),),
+    amount_of(_of_moments), "which is the fewest that can be",
+    (
+        "The second sum waits for the mean. Is there a formula for the variance that does not?",
+        "The variance is the mean of the squares less the square of the mean.",
+        "A `psum` of two numbers in one array, made by `jnp.stack`, is one collective.",
+    ),
+    _of_moments,
+    lambda: predict(
+        "`jax.lax.psum((a, b), axis)` of a pair: how many collectives does JAX trace that to?",
+        ["one", "two"],
+        truth=lambda: ["none", "one", "two"][COLLECTIVES.of(_of_pair, _SHARE, 0)],
+        because={
+            "one": "That is what an array of two numbers is. A pair is a pytree with two leaves.",
+            "two": "One for each leaf of a pytree. XLA may combine them later; an array of two numbers needs no luck.",
+        },
+    ),
+    wrong=(variance, lambda x: _of_pair(x)[1] / (DEVICES * x.size) - (_of_pair(x)[0] / (DEVICES * x.size)) ** 2,
+           lambda x: jax.lax.pmean(jnp.var(x), AXIS)),
+    run=_mapped,
+    tol=1e-3,
+)  # fmt: skip
+
+
+def _of_pair(x):
+    pair = jax.lax.psum((jnp.sum(x), jnp.sum(x**2)), AXIS)
+    return jnp.stack(pair)
+
+
+# --- few bytes ----------------------------------------------------------------------------------------------------------
+
+
+def log_sum(x):
+    everything = jax.lax.all_gather(x, "devices", tiled=True)
+    return jax.nn.logsumexp(everything)
+
+
+def _of_maximum(x):
+    largest = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(x)), "devices")
+    return largest + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x - largest)), "devices"))
+
+
+def _of_logs(x):
+    return jax.nn.logsumexp(jax.lax.all_gather(jax.nn.logsumexp(x), "devices"))
+
+
+GATHER = Puzzle(
+    "gather", "Do not send it all",
+    "The logarithm of a sum of exponentials over eight devices, each of which sends its share to all others. Send fewer bytes.",
+    log_sum, SENT, _SHARE, lambda rng: (100 * normal(rng, DEVICES, 5),),
+    amount_of(_of_maximum), "which is two numbers: a maximum and a sum",
+    (
+        "A sum of 1,000 numbers is one number, and each device can compute its own.",
+        "The exponentials overflow unless the largest number of all is subtracted: `jax.lax.pmax`, and then `jax.lax.psum`. The result does not depend on what is subtracted, so stop its gradient.",
+        "To beat par: what does a device know when it has computed the result for its own share?",
+    ),
+    _of_maximum,
+    lambda: predict(
+        "How many bytes does each device send as it is given, with 1,000 numbers of float32?",
+        truth=lambda: SENT.of(log_sum, _SHARE, 0),
+        because="All of its share: 4 bytes for each number.",
+        tolerance=0.01,
+        hints=("What does `all_gather` gather?",),
+    ),
+    better=_of_logs,
+    wrong=(log_sum, lambda x: jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x)), AXIS)), lambda x: jax.lax.psum(jax.nn.logsumexp(x), AXIS)),
+    run=_mapped,
+)  # fmt: skip
+
+RULES = (STRAIGHT, IMPLICIT, ROLLED, COLLECTIVE, GATHER)

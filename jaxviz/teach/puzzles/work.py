@@ -1,0 +1,241 @@
+"""Puzzles on work: the order of products, forward or reverse, second derivatives, traces, branches under vmap."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxviz.ir.trace import trace
+from jaxviz.report.tables import type_text
+from jaxviz.teach.predict import predict
+from jaxviz.teach.puzzles.measures import FLOPS
+from jaxviz.teach.puzzles.puzzle import Puzzle, amount_of, normal, typed
+
+# --- the order of products ----------------------------------------------------------------------------------------------
+
+
+def pushed(a, b, c, v):
+    return a @ b @ c @ v
+
+
+def _from_the_right(a, b, c, v):
+    return a @ (b @ (c @ v))
+
+
+_CHAIN = typed(512, 512), typed(512, 512), typed(512, 512), typed(512)
+
+ORDER = Puzzle(
+    "order", "The order of products",
+    "Three matrices and a vector. Compute the product in fewer FLOPs.",
+    pushed, FLOPS, _CHAIN, lambda rng: (normal(rng, 2, 3), normal(rng, 3, 4), normal(rng, 4, 3), normal(rng, 3)),
+    amount_of(_from_the_right), "which is three products of a matrix and a vector",
+    (
+        "Python does `a @ b` first. How large is what comes out, and how large could it be?",
+        "Put brackets so that each product has a vector in it.",
+    ),
+    _from_the_right,
+    lambda: predict(
+        "Jacobians are matrices, and the derivative of a chain of functions is the product of theirs. Which mode puts the brackets of `ct @ J3 @ J2 @ J1` from the left?",
+        ["forward", "reverse"],
+        truth=lambda: "reverse",
+        because={
+            "forward": "It starts from a tangent, which stands on the right of `J1`.",
+            "reverse": "It starts from the cotangent of the result, `ct`: a vector times a matrix, three times. Forward mode starts from a tangent, on the right of `J1`.",
+        },
+    ),
+    wrong=(pushed, lambda a, b, c, v: (a @ b) @ (c @ v), lambda a, b, c, v: 2 * (a @ (b @ (c @ v)))),
+    argnums=(0, 1, 2, 3),
+)  # fmt: skip
+
+
+# --- forward or reverse -------------------------------------------------------------------------------------------------
+
+
+def velocity(w, t):
+    curve = lambda t: jnp.sin(w @ jnp.cos(t * jnp.arange(w.shape[1])))
+    return jax.jacrev(curve)(t)
+
+
+def _forward(w, t):
+    curve = lambda t: jnp.sin(w @ jnp.cos(t * jnp.arange(w.shape[1])))
+    return jax.jacfwd(curve)(t)
+
+
+_CURVE = typed(1_000, 64), typed()
+
+MODE = Puzzle(
+    "mode", "Forward or reverse",
+    "A curve in 1,000 dimensions, and its velocity at a time `t`, in fewer FLOPs.",
+    velocity, FLOPS, _CURVE, lambda rng: (normal(rng, 5, 3), np.float32(rng.normal())),
+    amount_of(_forward), "which is once through the function with a tangent",
+    (
+        "How many results has the curve, and how many arguments? One pass of reverse mode gives the derivative of one result.",
+        "One pass of forward mode gives the derivative in one argument, and there is one.",
+        "`jax.jacfwd`, or `jax.jvp` with a tangent of 1.0.",
+    ),
+    _forward,
+    lambda: predict(
+        "A function has 1,000 results and 1 argument. How often does `jax.jacrev` go back through it, for its Jacobian?",
+        ["once", "1,000 times"],
+        truth=lambda: "1,000 times" if FLOPS.of(velocity, _CURVE, 0) > 500 * FLOPS.of(_forward, _CURVE, 0) else "once",
+        because={
+            "once": "Once through gives one row of the Jacobian, and it has 1,000.",
+            "1,000 times": "Once for each result: a batch of 1,000 cotangents, one for each row. In forward mode it is once for each argument.",
+        },
+    ),
+    wrong=(velocity, jax.jit(velocity), lambda w, t: 2 * _forward(w, t)),
+    argnums=(0, 1),
+)  # fmt: skip
+
+
+# --- second derivatives -------------------------------------------------------------------------------------------------
+
+
+def energy(w, x):
+    return jnp.sum(jnp.tanh(w @ x) ** 2)
+
+
+def bent(w, x, v):
+    of_x = lambda x: jnp.sum(jnp.tanh(w @ x) ** 2)
+    return jax.hessian(of_x)(x) @ v
+
+
+def _forward_over_reverse(w, x, v):
+    return jax.jvp(lambda x: jax.grad(energy, 1)(w, x), (x,), (v,))[1]
+
+
+def _reverse_over_forward(w, x, v):
+    return jax.grad(lambda x: jax.jvp(lambda x: energy(w, x), (x,), (v,))[1])(x)
+
+
+_ENERGY = typed(300, 300), typed(300), typed(300)
+
+BENT = Puzzle(
+    "hessian", "A Hessian and one vector",
+    "The Hessian of an energy times a vector, in fewer FLOPs.",
+    bent, FLOPS, _ENERGY, lambda rng: (normal(rng, 4, 3), normal(rng, 3), normal(rng, 3)),
+    amount_of(_forward_over_reverse), "which is `jax.jvp` of `jax.grad`",
+    (
+        "The Hessian is the Jacobian of the gradient. Who needs all of it for one product?",
+        "A Jacobian times a vector is what `jax.jvp` computes. Of which function do you take it?",
+        "To beat par: the two derivatives can be taken in the other order, too, and then less has to be pushed forward.",
+    ),
+    _forward_over_reverse,
+    lambda: predict(
+        "What is cheaper here: `jax.jvp` of `jax.grad`, or `jax.grad` of a directional derivative by `jax.jvp`?",
+        ["jvp of grad", "grad of jvp", "they are the same"],
+        truth=lambda: ("grad of jvp", "they are the same", "jvp of grad")[
+            1 + np.sign(FLOPS.of(_reverse_over_forward, _ENERGY, 0) - FLOPS.of(_forward_over_reverse, _ENERGY, 0))
+        ],
+        because={
+            "jvp of grad": "It computes values and tangents of both passes: four products with `w`, of which one is for the gradient itself, which nobody asked for.",
+            "grad of jvp": "Forward there are a value and a tangent, and backward one cotangent: three products with `w`. `jvp` of `grad` has four, and one of them is for the gradient itself.",
+            "they are the same": "The results are. Count the products with `w`.",
+        },
+    ),
+    better=_reverse_over_forward,
+    wrong=(bent, lambda w, x, v: jax.grad(lambda x: energy(w, x))(x) * v, lambda w, x, v: jax.jacrev(jax.grad(lambda x: energy(w, x)))(x) @ v),
+    argnums=(1, 2),
+)  # fmt: skip
+
+
+# --- the trace of a Jacobian --------------------------------------------------------------------------------------------
+
+
+def divergence(w, u, x):
+    field = lambda x: u @ jnp.tanh(w @ x)
+    return jnp.trace(jax.jacrev(field)(x))
+
+
+def _diagonal(w, u, x):
+    slope = 1 - jnp.tanh(w @ x) ** 2
+    return jnp.sum(slope * jnp.sum(w * u.T, 1))
+
+
+_FIELD = typed(1_024, 256), typed(256, 1_024), typed(256)
+
+TRACE = Puzzle(
+    "trace", "The trace of a Jacobian",
+    "The divergence of a field in 256 dimensions, as a continuous normalizing flow needs it, in fewer FLOPs.",
+    divergence, FLOPS, _FIELD, lambda rng: (normal(rng, 5, 3), normal(rng, 3, 5), normal(rng, 3)),
+    amount_of(_diagonal), "which is the diagonal alone",
+    (
+        "The Jacobian is `u @ diag(1 - tanh²) @ w`: 256 × 256 numbers, of which 256 are used.",
+        "The trace of a product of two matrices is the sum of the products of their elements: `sum(a * b.T)`.",
+        "`jnp.sum(slope * jnp.sum(w * u.T, 1))`, where `slope` is the derivative of tanh at `w @ x`.",
+    ),
+    _diagonal,
+    lambda: predict(
+        "`jax.jacfwd` instead of `jax.jacrev`: what does the trace then cost?",
+        ["a tenth", "as much", "ten times as much"],
+        truth=lambda: {0: "as much", -1: "a tenth", 1: "ten times as much"}[
+            round(np.log10(FLOPS.of(_jacfwd, _FIELD, 0) / FLOPS.of(divergence, _FIELD, 0)))
+        ],
+        because={
+            "a tenth": "The field has as many results as arguments.",
+            "as much": "The field has as many results as arguments: 256 passes either way. All of the Jacobian is computed, whichever way.",
+            "ten times as much": "The field has as many results as arguments.",
+        },
+    ),
+    wrong=(divergence, lambda w, u, x: jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x)), lambda w, u, x: jnp.sum(w * u.T)),
+    argnums=(0, 1, 2),
+)  # fmt: skip
+
+
+def _jacfwd(w, u, x):
+    return jnp.trace(jax.jacfwd(lambda x: u @ jnp.tanh(w @ x))(x))
+
+
+# --- branches under vmap ------------------------------------------------------------------------------------------------
+
+
+def routed(w, xs):
+    wave, ramp = lambda x: w @ jnp.sin(x), lambda x: w @ jnp.tanh(x)
+    one = lambda x: jax.lax.cond(x[0] > 0, wave, ramp, x)
+    return jax.vmap(one)(xs)
+
+
+def _routed_once(w, xs):
+    return jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T
+
+
+def _one_by_one(w, xs):
+    return jax.lax.map(lambda x: jax.lax.cond(x[0] > 0, lambda x: w @ jnp.sin(x), lambda x: w @ jnp.tanh(x), x), xs)
+
+
+_ROUTED = typed(512, 512), typed(1_024, 512)
+
+BRANCHES = Puzzle(
+    "branches", "Both branches",
+    "Each example takes one of two branches, under `jax.vmap`. Compute the same in fewer FLOPs.",
+    routed, FLOPS, _ROUTED, lambda rng: (normal(rng, 3, 4), normal(rng, 5, 4)),
+    amount_of(_routed_once), "which is one product of matrices",
+    (
+        "`jax.make_jaxpr(routed)` has no `cond` in it. What has become of it?",
+        "Under vmap the predicate differs from example to example, so that both branches are computed and one is selected. What do both of them do alike?",
+        "Select what goes into the product: `jnp.where(xs[:, :1] > 0, jnp.sin(xs), jnp.tanh(xs))`.",
+    ),
+    _routed_once,
+    lambda: predict(
+        "`w` is `f32[512,512]`, and there are 1,024 examples. Under vmap, what is the type of the `w` that a product reads?",
+        ["f32[512,512]", "f32[1024,512,512]"],
+        truth=_type_of_factor,
+        because={
+            "f32[512,512]": "So it is without a `cond`. But with one, JAX has each branch read its operands through a selection, example by example.",
+            "f32[1024,512,512]": "One for each example, 1 GiB: JAX has each branch read its operands through a selection by the predicate, so that no NaN of "
+            "a branch that is not taken gets into a gradient; and the predicate differs from example to example.",
+        },
+        hints=("`jax.make_jaxpr(routed)(w, xs)` shows it.",),
+    ),
+    wrong=(routed, jax.jit(routed), lambda w, xs: jnp.where(xs > 0, jnp.sin(xs), jnp.tanh(xs)) @ w.T),
+    argnums=(0, 1),
+)  # fmt: skip
+
+
+def _type_of_factor() -> str:
+    read = (e.invars[0].aval for _, e in trace(routed)(*_ROUTED).walk() if e.primitive.name == "dot_general")
+    return type_text(next(read))
+
+
+WORK = (ORDER, MODE, BENT, TRACE, BRANCHES)

@@ -1,0 +1,179 @@
+"""Puzzles: that par is what the planner and the known answers come to, and that only answers count which compute the same."""
+
+import linecache
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxviz
+from jaxviz import teach
+from jaxviz.teach.puzzles import scores
+from jaxviz.teach.puzzles.game import PUZZLES, check
+from jaxviz.teach.puzzles.puzzle import score_name
+from jaxviz.teach.puzzles.text import code_of
+
+each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
+BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus", "straight", "implicit", "gather"}  # fmt: skip
+
+
+def test_there_are_24_short_ones():
+    assert len(PUZZLES) == 24
+    assert len({p.name for p in PUZZLES}) == 24
+    for p in PUZZLES:
+        assert len(code_of(p, p.function).splitlines()) <= 5
+        assert 2 <= len(p.hints) <= 3
+        assert p.wrong
+
+
+@each_puzzle
+def test_the_known_answers_reach_par_and_beat_it(puzzle):
+    verdict = check(puzzle, puzzle.solution)
+    assert verdict, verdict
+    assert str(verdict).startswith("Right. Par. ")
+    assert (puzzle.better is not None) == (puzzle.name in BEATEN)
+    if puzzle.better is not None:
+        verdict = check(puzzle, puzzle.better)
+        assert verdict, verdict
+        assert str(verdict).startswith(("Right. Birdie! ", "Right. Eagle! "))
+
+
+@each_puzzle
+def test_a_question_has_one_answer_and_says_why_others_are_wrong(puzzle):
+    question = puzzle.ask()
+    wrong = list(question.wrong())
+    for given in wrong:
+        verdict = question.answer(given)
+        assert verdict.is_right is False
+        assert verdict.note, given
+    assert question.reveal().note
+    choices = [key for _, options in question.form.groups for key, _ in options]
+    assert len(wrong) == len(choices) - 1 or not choices
+
+
+@each_puzzle
+def test_the_code_that_is_shown_runs_and_is_measured_alike(puzzle):
+    names = {id(value): name.lstrip("_") for name, value in vars(sys.modules[puzzle.function.__module__]).items()}
+    for answer in filter(None, (puzzle.function, puzzle.solution, puzzle.better)):
+        cell = {"jax": jax, "jnp": jnp, "checkpoint_name": checkpoint_name}
+        exec(code_of(puzzle, puzzle.function), cell)
+        exec(code_of(puzzle, answer), cell)
+        shown = cell[names[id(answer)]]
+        if answer is not puzzle.function:
+            assert puzzle.measured(puzzle.made(shown)) == puzzle.measured(puzzle.made(answer))
+
+
+def test_par_is_what_the_planner_finds():
+    """By its public name: no plan for the residuals of par recomputes more than may be, and none keeps less for that."""
+    width = teach.puzzles.show("width").puzzle
+    arguments = sum(r.nbytes for r in jaxviz.residuals(width.function, *width.types) if r.kind == "argument")
+    most = 0.1 * jaxviz.cost(width.function, *width.types).total.flops
+    planned = lambda nbytes: jaxviz.plan_remat(width.function, *width.types, residuals=arguments + nbytes).flops
+    assert planned(width.par_amount) <= most < planned(width.par_amount - 1)
+    body = teach.puzzles.show("body").puzzle
+    plan = jaxviz.plan_remat(body.function, *body.types, argnums=(0, 1), work=0.1)
+    assert body.par_amount == plan.peak_nbytes < body.given_amount
+
+
+@pytest.mark.parametrize(
+    ("amount", "name"), [(102, "over par"), (101, "par"), (99, "par"), (98, "birdie"), (51, "birdie"), (50, "eagle"), (0, "eagle")]
+)  # fmt: skip
+def test_scores_are_called_as_in_golf(amount, name):
+    assert score_name(amount, 100) == name
+
+
+def test_an_answer_has_to_compute_the_same_first(tmp_path):
+    mask = teach.puzzles.show(5, tmp_path / "mine.py")
+    assert mask.puzzle.name == "mask"
+    assert "In the value at f32[4,6], f32[5,4], it gives" in str(mask.answer(lambda w, x: x @ w))
+    assert "In the gradient at" in str(mask.answer(lambda w, x: jax.lax.stop_gradient(jax.nn.relu(x @ w))))
+    assert "It raises ValueError: no" in str(mask.answer(lambda w, x: (_ for _ in ()).throw(ValueError("no"))))
+    assert "raises TypeError" in str(mask.answer("relu"))
+    verdict = mask.answer(mask.puzzle.function)
+    assert "Not yet. Its gradient keeps 64.0 MiB beside the arguments; par is 16.0 MiB." in str(verdict)
+    assert "mul's derivative multiplies the tangent by it" in verdict.note
+    assert "It takes" in str(mask.answer(jax.checkpoint(mask.puzzle.function)))
+    assert mask.answer(...).is_right is None
+    assert not (tmp_path / "mine.py").exists()
+
+
+CELL = """import jax
+
+@jax.custom_vjp
+def relu(h):
+    return jnp.maximum(h, 0)
+
+relu.defvjp(lambda h: (relu(h), h > 0), lambda is_positive, ct: (ct * is_positive,))
+
+def my_rectified(w, x):
+    return relu(x @ w)
+
+mask.answer(my_rectified)
+"""
+
+
+def test_the_best_answer_is_kept_with_its_cell(tmp_path):
+    path = tmp_path / "answers" / "mine.py"
+    mask = teach.puzzles.show("mask", path)
+    cell = {"jnp": jnp, "mask": mask}
+    linecache.cache["<cell of the test>"] = (len(CELL), None, CELL.splitlines(True), "<cell of the test>")
+    exec(compile(CELL, "<cell of the test>", "exec"), cell)
+    (kept,) = scores.read(path).values()
+    lines = [line for line in CELL.splitlines() if line]
+    assert [line for line in kept.source.splitlines() if line] == lines[:-1]
+    assert kept.amount == kept.par == mask.puzzle.par_amount
+    assert "1 of 24 solved" in mask.answer(mask.puzzle.better).note
+    assert scores.read(path)["mask"].amount < kept.amount
+    assert "is as good" in mask.answer(cell["my_rectified"]).note
+    assert scores.read(path)["mask"].amount < kept.amount
+    names = teach.puzzles.show("names", path)
+    assert names.answer(names.puzzle.solution)
+    assert scores.read(path)["names"].source == ""
+    card = teach.puzzles.card(path)
+    assert card.solved == 2
+    assert str(card).startswith("2 of 24 puzzles solved: 1 at par, 1 eagle")
+    assert "Only the sign" in str(card)
+    assert card._repr_html_().count("<span title=") == 24
+
+
+def test_no_answers_are_an_empty_card(tmp_path):
+    card = teach.puzzles.card(tmp_path / "none.py")
+    assert str(card).startswith("0 of 24 puzzles solved\n")
+    assert card.to_dict()["solved"] == 0
+
+
+def test_a_puzzle_goes_by_its_number_or_its_name():
+    assert teach.puzzles.show(24).puzzle is teach.puzzles.show("gather").puzzle
+    for which in (0, 25, "tanh", None):
+        with pytest.raises(
+            ValueError, match=r"no puzzle .*: they have the numbers 1 to 24, and the names row, softmax"
+        ):
+            teach.puzzles.show(which)
+
+
+def test_a_puzzle_is_shown_with_its_code_and_figures():
+    mask = teach.puzzles.show("mask")
+    for shown in (str(mask), mask._repr_html_()):
+        assert "As given: 64.0 MiB. Par: 16.0 MiB" in shown
+        assert "return h * (h &gt; 0)" in shown or "return h * (h > 0)" in shown
+    assert "Hint 1 of 3: " in str(mask.hint())
+    revealed = mask.reveal()
+    assert "# At par\n" in str(revealed)
+    assert "# Better than par\n" in str(revealed)
+    assert "<pre" in revealed._repr_html_()
+    eagle = check(mask.puzzle, mask.puzzle.better)._repr_html_()
+    assert "★★★" in eagle
+    assert "<svg" in eagle
+
+
+def test_values_are_compared_with_jax_at_random_and_at_hard_points():
+    norm = teach.puzzles.show("norm").puzzle
+    wrong_gradient_at_zero = lambda a, b: jnp.sqrt(jnp.sum((a - b) ** 2 + 1e-14 * (a - b), -1) + 1e-30)
+    assert norm.difference(wrong_gradient_at_zero) == ""
+    assert "In the gradient" in norm.difference(wrong_gradient_at_zero, on_points=True)
+    a, b = norm.points[0]
+    gradients = jax.grad(lambda a: jnp.sum(norm.better(a, b)))(a)
+    assert np.isfinite(gradients).all()
