@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count, filterfalse
@@ -15,6 +15,7 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Atom, Literal, Var
 
 if TYPE_CHECKING:
+    from jaxviz.ir.origin import Location
     from jaxviz.ir.syntax import Equation, Operation, Program
 
 
@@ -127,13 +128,19 @@ def _emptied(program: Program) -> Program:
     return replace(program, equations=(), outvars=tuple(Literal(0, aval) for aval in program.out_avals))
 
 
-def describe_equation(equation: Equation, index: int | None = None) -> str:
-    """`sin (equation 12, model.py:41)`: how error messages name an equation."""
+def describe_equation(
+    equation: Equation, index: int | None = None, place: Callable[[Location], str] = str
+) -> str:  # fmt: skip
+    """`sin (equation 12, model.py:41)`: how error messages name an equation.
+
+    Args:
+      place: how its place is written; by default with the path of the file.
+    """
     from jaxviz.ir.origin import locate
 
     location = locate(equation.source)
     where = [f"equation {index}"] if index is not None else []
-    where += [str(location)] if location is not None else []
+    where += [place(location)] if location is not None else []
     called = equation.params.get("name") if equation.programs else None
     what = f"`{equation.primitive.name}`" + (f" of `{called}`" if called else "")
     return what + (f" ({', '.join(where)})" if where else "")

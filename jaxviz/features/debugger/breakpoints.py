@@ -10,12 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxviz.features.debugger.positions import Position, SteppingError, enterable
+from jaxviz.features.debugger.positions import Position, SteppingError, described, enterable
 from jaxviz.features.debugger.stepping import Machine
 from jaxviz.features.debugger.summaries import is_finite
 from jaxviz.ir import compat
 from jaxviz.ir.origin import call_stack, locate
-from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program, Var
 
 
@@ -61,7 +60,7 @@ class Breakpoint:
     def __str__(self) -> str:
         parts = [f"{what} {x}" for what in ("line", "primitive", "name") if (x := getattr(self, what)) is not None]
         if self.equation is not None:
-            parts.append(describe_equation(self.equation))
+            parts.append(described(self.equation))
         if self.when is not None:
             parts.append("when " + getattr(self.when, "__name__", repr(self.when)))
         return ", ".join([*parts, *(["not finite"] if self.non_finite else [])])
@@ -102,7 +101,7 @@ class Armed:
         if b.equation is not None:
             found = [(s, e) for s, e in found if e is b.equation]
             if not found:
-                raise SteppingError(f"The run does not come to {describe_equation(b.equation)}.")
+                raise SteppingError(f"The run does not come to {described(b.equation)}.")
         if b.line is not None:
             file, line = _place(b.line)
             found = [(s, e) for s, e in found if _is_on(e, file, line)]
@@ -238,5 +237,5 @@ def _only_inside(programs: Mapping[str, Program], test: Callable[[Equation], boo
     for program in programs.values():
         for e in _steps(program):
             if not dict(enterable(e)) and any(test(i) for _, p in e.programs for _, i in p.walk()):
-                return f" There is one in {describe_equation(e)}, which runs as one step."
+                return f" There is one in {described(e)}, which runs as one step."
     return ""

@@ -353,7 +353,9 @@ class StepperView:
             plain, iterations = named(name)
             made["value"] = self._told(s._value(stage, plain, iterations), pictures)
         except SteppingError as error:
-            return {**made, "error": printable(str(error), 600)}
+            # A name is typed here, and not looked up in `values`.
+            said = str(error).replace(f"['{name}', 0]", f"`{name}[0]`")
+            return {**made, "error": printable(said, 600)}
         if stage == "forward" and s.stage == "backward":
             made["other"] = self._quietly(lambda: s._cotangent(plain, iterations), pictures)
             made["isCotangent"] = True

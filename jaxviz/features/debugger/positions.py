@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from jaxviz.higher_order import bodies, of
 from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
+from jaxviz.report.tables import short_location
 
 if TYPE_CHECKING:
     from jaxviz.features.debugger.stepping import Machine
@@ -28,6 +30,11 @@ class NoValueError(SteppingError, KeyError):
     """A value that is not there; the message says why."""
 
     __str__ = Exception.__str__
+
+
+def described(equation: Equation, index: int | None = None) -> str:
+    """`sin (equation 12, model.py:41)`: how the debugger names an equation."""
+    return describe_equation(equation, index, short_location)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jaxviz.features.debugger.positions import described
 from jaxviz.higher_order import of
 from jaxviz.higher_order.jit import JIT
 from jaxviz.ir import compat
-from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Operation
 
 
 def differs(equation: Equation) -> str:
     """Says that an equation gave something else the second time, and why that may be."""
     from_python = sorted({e.primitive.name for e in equations_in(equation) if "callback" in e.primitive.name})
-    where = describe_equation(equation)
+    where = described(equation)
     why = f" The `{from_python[0]}` in it calls Python, which has to give the same again." if from_python else ""
     return (
         f"{where} gave a different value when it was run again.{why} What is shown may not be what the first run saw."

@@ -17,7 +17,7 @@ from jaxviz.displays import display
 from jaxviz.features.debugger.breakpoints import Armed, Breakpoint, Hit, hit_at_start, run
 from jaxviz.features.debugger.cotangents import CotangentPlaces
 from jaxviz.features.debugger.mappings import Cotangents, Values
-from jaxviz.features.debugger.positions import Level, NoValueError, Position, SteppingError, can_enter
+from jaxviz.features.debugger.positions import Level, NoValueError, Position, SteppingError, can_enter, described
 from jaxviz.features.debugger.programs import Place, Site, StaticPath, Text, shared
 from jaxviz.features.debugger.shown import Value, html_row
 from jaxviz.features.debugger.stepping import Machine
@@ -25,7 +25,6 @@ from jaxviz.features.debugger.summaries import Summary, summarize
 from jaxviz.higher_order import is_choice, is_loop
 from jaxviz.ir import compat
 from jaxviz.ir.boundary import api_boundary
-from jaxviz.ir.pretty import describe_equation
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.report.tables import code_html, printable, short_location
 
@@ -375,7 +374,7 @@ class Stepper:
                 is_shared = is_shared and ours is not None and ours.iteration == iteration
             elif goes_round:
                 if not is_shared or ours is None:
-                    loop = describe_equation(site.holders[depth])
+                    loop = described(site.holders[depth])
                     raise NoValueError(
                         f"`{name}` is in the body of {loop}: say of which iteration, as in ['{name}', 0]."
                     )
@@ -470,9 +469,9 @@ class Stepper:
     def _level(self, level: Level, e: Equation) -> str:
         if level.iteration is not None:
             total = f" of {e.params['length']:,}" if "length" in e.params else ""
-            return f"iteration {level.iteration:,}{total} of {describe_equation(e, level.index)}"
+            return f"iteration {level.iteration:,}{total} of {described(e, level.index)}"
         branch = f"branch {level.body[9:-1]} of " if level.body.startswith("branches[") else ""
-        return branch + describe_equation(e, level.index)
+        return branch + described(e, level.index)
 
     def _taken(self) -> int | None:
         """The branch that the next equation takes, if it is a cond."""

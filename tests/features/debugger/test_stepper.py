@@ -73,7 +73,8 @@ def test_a_value_that_is_not_there_says_why():
         s.values["zz"]
     inside = by_name(s, "sin")
     with pytest.raises(
-        KeyError, match=rf"`{inside}` is in the body of `scan` .*say of which iteration, as in \['{inside}', 0\]"
+        KeyError,
+        match=rf"`{inside}` is in the body of `scan` \(test_stepper\.py:\d+\): say of which iteration, as in \['{inside}', 0\]",
     ):
         s.values[inside]
     with pytest.raises(

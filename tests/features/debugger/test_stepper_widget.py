@@ -225,7 +225,7 @@ def test_what_is_looked_at_follows_the_run_and_says_why_it_is_not_there():
     s.run(primitive="scan")
     inside = s._texts["forward"].names[s.following.programs[0][1].equations[0].outvars[0]]
     (looked,) = ask(w, "look", stage="forward", name=inside)["looked"]
-    assert "say of which iteration" in looked["error"]
+    assert looked["error"].endswith(f"say of which iteration, as in `{inside}[0]`.")
     ask(w, "unlook", stage="forward", name=inside)
     ask(w, "out")
     (looked,) = ask(w, "look", stage="forward", name=f"{inside}[2]")["looked"]
