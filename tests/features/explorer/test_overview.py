@@ -129,6 +129,22 @@ def test_layers_are_one_box():
     assert max(n for path, n in scanned.items() if path == "layer") in (1, 12)
 
 
+def test_a_step_of_a_loop_is_one_though_the_backward_pass_has_two_products_of_a_line():
+    def loss(params, xs):
+        def step(h, x):
+            h = jax.checkpoint(cell)(params, h, x)
+            return h, params["v"] @ h
+
+        return jnp.sum(jax.lax.scan(step, jnp.zeros(4), xs)[1] ** 2)
+
+    def cell(params, h, x):
+        return jnp.sin(jnp.tanh(params["w"] @ h + params["u"] @ x))
+
+    params = {"w": jnp.ones((4, 4)), "u": jnp.ones((4, 2)), "v": jnp.ones((3, 4))}
+    view = view_of(derive(loss, params, jnp.ones((5, 2))))
+    assert named(view, 1)["step"] == 5
+
+
 def test_what_a_loop_calls_one_after_the_other_is_one_box():
     f, args = PROGRAMS["alternating"]
     forward = named(view_of(derive(f, *args)))
