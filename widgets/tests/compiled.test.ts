@@ -5,6 +5,7 @@ import { linkScrolling, Places, target } from "../src/code/scrolling";
 import { compiledOf, switchesOf } from "../src/host/sync";
 import { PATIENCE } from "../src/host/work";
 import { GONE, NO_ANSWER } from "../src/main/waiting";
+import { exchangesIn } from "../src/model/exchanges";
 import { CompiledPane } from "../src/panes/compiled";
 import { Linked, partsOf } from "../src/panes/compiledtext";
 import type { Listing, Pane } from "../src/panes/pane";
@@ -157,7 +158,8 @@ describe("the pane", () => {
       summary: "each device sends at least 6.0 B a run in 1 collective",
       rows: [["all-reduce", "data", 6, "2 × 6", "backward", line, "`w` is replicated over `data`", [4]]],
     };
-    const { state, pane, lines } = mounted(source(JSON.stringify({ ...answer, memory, exchanges })));
+    const compiled = JSON.stringify({ ...answer, memory, exchanges });
+    const { state, pane, lines } = mounted(source(compiled));
     const found = () => pane.element.querySelector<HTMLElement>("[data-testid=compiled-memory]");
     expect(lines()).toEqual([]);
     expect(found()!.textContent).toContain("peak 3.0 KiB in the backward pass");
@@ -178,8 +180,9 @@ describe("the pane", () => {
     ]);
     expect(exchanged.querySelector("tbody tr")!.classList.contains("is-selected")).toBe(true);
     // The equation and those that it came from are marked everywhere.
+    const marks = exchangesIn(shared, compiled)!;
     for (let row = state.row; row >= 0; row = shared.origin(row))
-      expect(state.exchanges.get(row)).toEqual([
+      expect(marks.get(row)).toEqual([
         "all-reduce over data, backward: each device sends 6 B in 2 × 6; `w` is replicated over `data`",
       ]);
     pane.element.querySelector<HTMLElement>("[data-testid=text-hlo]")!.click();
@@ -188,6 +191,11 @@ describe("the pane", () => {
     pane.element.querySelector<HTMLElement>("[data-testid=text-memory]")!.click();
     expect(found()).not.toBeNull();
     pane.destroy();
+  });
+
+  test("a program that exchanges nothing is not read for it", () => {
+    for (const text of ["", JSON.stringify(answer), JSON.stringify({ error: "too large" })])
+      expect(exchangesIn(shared, text)).toBeNull();
   });
 
   describe("while the kernel is at it", () => {

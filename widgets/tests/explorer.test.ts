@@ -475,7 +475,7 @@ test("the version before stands beside this one, and what is new is marked", () 
 test("the changes are told in figures", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
-  await vi.waitFor(() => expect(find("figure")).not.toEqual([]));
+  await vi.waitFor(() => expect(find("figure")).not.toEqual([]), 20_000);
   const texts = (id: string) => find(id).map((row) => row.textContent);
   expect(texts("figure")).toEqual(["bytes kept, was 1.0 KiB2.0 KiB+100%"]);
   expect(texts("equations-changed")).toEqual(["f3 → 3−2+2"]);
@@ -505,14 +505,21 @@ test("two versions are a diff: the source, and the equations of a stage, line by
   const lines = find("diff-line").filter((line) => line.getAttribute("role") === "button");
   lines[0]!.click();
   expect(find("diff-line").filter((line) => line.classList.contains("is-selected"))).toHaveLength(1);
+  // What only the version before has is inspected there, and what was selected last.
+  const inspected = () => ["inspected", "inspected-version"].map((id) => find(id)[0]?.textContent);
+  expect(inspected()).toEqual([expect.any(String), "in the version before"]);
+  lines[1]!.click();
+  expect(inspected()).toEqual([expect.any(String), ""]);
+  lines[0]!.click();
   key("c");
   expect(find("explorer")[0]!.classList.contains("is-diff")).toBe(false);
+  expect(inspected()).toEqual([undefined, ""]);
 });
 
 test("what only one version has is gone through in that version", async () => {
   const { find } = show(versions());
   find("show-changes")[0]!.click();
-  await vi.waitFor(() => expect(find("next-added-primal")).not.toEqual([]));
+  await vi.waitFor(() => expect(find("next-added-primal")).not.toEqual([]), 20_000);
   const selected = () =>
     ["left", "right"].map(
       (side) => find(`code-${side}`)[0]?.querySelector<HTMLElement>(".is-selected")?.dataset["row"],
@@ -558,7 +565,7 @@ test("Python sets the filter, and hears of what is typed", () => {
 });
 
 test("a checkpoint is switched on by itself, and then what it saves", () => {
-  const { find, model } = show({ what_if: layers, tried });
+  const { find, key: press, model } = show({ what_if: layers, tried });
   find("show-what-if")[0]!.click();
   const figures = () => ["peak", "bytes", "flops"].map((name) => find(`what-if-${name}`)[0]!.textContent);
   const written = figures();
@@ -585,6 +592,13 @@ test("a checkpoint is switched on by itself, and then what it saves", () => {
   find("what-if-undo")[0]!.click();
   expect(model.values["switches"]).toBe("0||");
   find("what-if-redo")[0]!.click();
+  expect(model.values["switches"]).toBe(key);
+  press("z", { ctrlKey: true });
+  expect(model.values["switches"]).toBe("0||");
+  press("Z", { ctrlKey: true, shiftKey: true });
+  expect(model.values["switches"]).toBe(key);
+  press("z", { metaKey: true });
+  press("y", { ctrlKey: true });
   expect(model.values["switches"]).toBe(key);
   find("what-if-reset")[0]!.click();
   expect(figures()).toEqual(written);

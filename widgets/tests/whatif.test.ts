@@ -152,6 +152,19 @@ test("the compiled memory is asked for by a button, and goes when the switches c
   expect([switches.isCompiling, switches.line]).toEqual([false, null]);
 });
 
+test("what has been compiled for another pane is the line of the function as written, and of no other setting", () => {
+  const { model, switches } = kernel(programs["layers"]!);
+  model.values["line"] = JSON.stringify({ key: "", turn: 1, total: [8, 24], error: "" });
+  switches.hearCompiled();
+  expect(switches.line?.total).toEqual([8, 24]);
+  switches.flip(0);
+  expect(switches.line).toBeNull();
+  switches.undo();
+  expect(switches.line?.total).toEqual([8, 24]);
+  // A page without a kernel has it from the start.
+  expect(new Switches(switchesOf(model as never), () => {}).line?.total).toEqual([8, 24]);
+});
+
 test("what is set is asked for first, then its memory over time, then what is one switch away", () => {
   const { model, answer, switches } = kernel(programs["layers"]!);
   expect(model.sent).toEqual([]);

@@ -16,6 +16,7 @@ from jaxviz.features.explorer.messages import (
     CompiledExchanges,
     CompiledHeld,
     CompiledKind,
+    CompiledLine,
     CompiledPeak,
 )
 from jaxviz.report.tables import format_bytes, repeated, short_location
@@ -53,6 +54,12 @@ def compiled_peak(lowering: Lowering) -> CompiledPeak:
         ],
         "more": (len(rest), sum(h.nbytes for h in rest)),
     }
+
+
+def compiled_line(key: str, peak: CompiledPeak) -> CompiledLine:
+    """The bytes of a setting of the switches over time, whatever holds them."""
+    total = [sum(of) for of in zip(*peak["bytes"], strict=True)]
+    return CompiledLine(key=key, turn=peak["turn"], total=total, error="")
 
 
 def compiled_exchanges(lowering: Lowering) -> CompiledExchanges:

@@ -20,7 +20,7 @@ from jaxviz.analysis.naming import Naming
 from jaxviz.analysis.walk import location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.features.explorer.compiled import lower
-from jaxviz.features.explorer.compiled_peak import compiled_peak
+from jaxviz.features.explorer.compiled_peak import compiled_line, compiled_peak
 from jaxviz.features.explorer.messages import (
     CompiledLine,
     DrawnBuffer,
@@ -407,15 +407,9 @@ class Switches:
     def compiled(self, key: str) -> CompiledLine:
         """The memory over time of a setting as XLA compiles it."""
         try:
-            peak = compiled_peak(lower(self.derived(key)))
+            return compiled_line(key, compiled_peak(lower(self.derived(key))))
         except Exception as error:
             return {"key": key, "turn": 0, "total": [], "error": first_line(error)}
-        return {
-            "key": key,
-            "turn": peak["turn"],
-            "total": [sum(of) for of in zip(*peak["bytes"], strict=True)],
-            "error": "",
-        }
 
 
 def _given_a_name(equation: Equation) -> Sequence[Atom]:

@@ -23,6 +23,7 @@ from jaxviz.features.explorer.advice import advice_of
 from jaxviz.features.explorer.changes import changes_of, follow
 from jaxviz.features.explorer.columns import ViewMaker, compared_with_jax, view_of
 from jaxviz.features.explorer.compiled import compiled, lower, lowered
+from jaxviz.features.explorer.compiled_peak import compiled_line
 from jaxviz.features.explorer.messages import Advice, SwitchRequest, TriedSettings
 from jaxviz.features.explorer.one_block import OneBlock, one_block_of
 from jaxviz.features.explorer.sent import as_json, code_of, without_memory
@@ -199,8 +200,8 @@ class Explorer(Bundled):
         Args:
           path: of the file; its folder must exist.
           source: whether the lines of your own source files are in it; without them, file names and line numbers are.
-          compiled: whether to compile the gradient, so that the stage 'compiled' is in it. It is in any case where it has been looked
-            at, or is shown.
+          compiled: whether to compile the gradient, so that the stage 'compiled' is in it, and its memory as a line over the modelled one.
+            It is in any case where it has been looked at, or is shown.
           graphviz: whether Graphviz is in it, which lays small graphs out with fewer crossings and takes 0.9 MB. Without it they are
             laid out as large ones are.
 
@@ -229,6 +230,7 @@ class Explorer(Bundled):
         if compiled or "compiled" in (self.stage, self.beside):
             self._fill_compiled()
         found = self.compiled if source or not self.compiled else without_memory(self.compiled)
+        state["line"] = self.line
         state["compiled"] = found or json.dumps({"error": _NOT_IN_THE_PAGE})
         path = Path(path)
         path.write_text(page(f"{view.title} · jaxviz", encode(view), script(MAIN), state, parts), encoding="utf-8")
@@ -401,12 +403,12 @@ class Explorer(Bundled):
         if request.get("plan"):
             switches.trade(switches.plan())
         switches.fill(request["keys"], _AT_A_TIME)
-        compiled_line = as_json(switches.compiled(request["compile"])) if "compile" in request else ""
+        line = as_json(switches.compiled(request["compile"])) if "compile" in request else ""
         with self.hold_sync():
             if "draw" in request:
                 self.drawn = as_json(switches.drawn(request["draw"]))
-            if compiled_line:
-                self.line = compiled_line
+            if line:
+                self.line = line
             if "code" in request:
                 self.written = as_json({"key": request["code"], "text": code_of(switches, request["code"])})
             self.tried = self._tried()
@@ -441,18 +443,21 @@ class Explorer(Bundled):
         """What the gradient compiles to; what JAX hands to XLA is there before."""
         if self.compiled and not self._is_block:
             return
-        one, made = None, ""
+        one, made, line = None, "", self.line
         try:
             one = self._one_block
             found = lower(self.derivation)
             text = "" if one is None else one.text
             with self.hold_sync():
                 self.lowered, self.compiled, self._is_block = as_json(lowered(found, text)), "", False
-            made = as_json(compiled(found, text))
+            texts = compiled(found, text)
+            made = as_json(texts)
+            if texts["memory"] is not None and not self.switches:
+                line = as_json(compiled_line("", texts["memory"]))
         except Exception as error:
             made = as_json({"error": first_line(error), "block": "" if one is None else one.text})
         with self.hold_sync():
-            self.compiled, self.lowered = made, ""
+            self.compiled, self.lowered, self.line = made, "", line
 
     def _fill_block(self) -> None:
         """The same of the function with one block in the place of all that are the same."""

@@ -216,17 +216,17 @@ def test_one_block_alone_is_compiled_where_it_is_asked_for_and_all_when_that_is(
 
 
 def test_a_page_has_the_compiled_program_where_it_is_asked_for_or_shown(explorer, tmp_path):
-    of = lambda **options: json.loads(
-        json.loads(packed(explorer.save_html(tmp_path / "loss.html", **options), "state"))["compiled"]
-    )
+    state = lambda shown, **options: json.loads(packed(shown.save_html(tmp_path / "loss.html", **options), "state"))
+    of = lambda **options: json.loads(state(explorer, **options)["compiled"])
     assert "save_html(path, compiled=True)" in of()["error"]
     assert explorer.compiled == ""
     explorer.beside = "compiled"
     assert "tanh" in of()["hlo"]["text"]
-    again = jaxviz.explore(explorer.derivation)
-    assert "hlo" in json.loads(
-        json.loads(packed(again.save_html(tmp_path / "b.html", compiled=True), "state"))["compiled"]
-    )
+    again = state(jaxviz.explore(explorer.derivation), compiled=True)
+    assert "hlo" in json.loads(again["compiled"])
+    line = json.loads(again["line"])
+    assert line["key"] == ""
+    assert max(line["total"]) == jaxviz.compiled_memory(explorer.derivation).peak_nbytes
 
 
 def test_explore_takes_what_derive_takes(explorer):

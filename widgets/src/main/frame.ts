@@ -70,13 +70,22 @@ export function keySheet(
   return { sheet, toggle: () => (sheet.open ? sheet.close() : sheet.show()) };
 }
 
-/** Listens for keys; says of each whether it did anything. Gives back what ends that. */
-export function onKeys(root: HTMLElement, act: (event: KeyboardEvent) => boolean): () => void {
+/**
+ * Listens for keys; gives back what ends that.
+ *
+ * @param act does what a key stands for, and says whether it stands for anything.
+ * @param actWithControl does so for one that is pressed with Ctrl, or on a Mac with Cmd.
+ */
+export function onKeys(
+  root: HTMLElement,
+  act: (event: KeyboardEvent) => boolean,
+  actWithControl: (event: KeyboardEvent) => boolean = () => false,
+): () => void {
   const listener = (event: KeyboardEvent) => {
     // JupyterLab listens for keys on the whole page: `b` would put a cell below.
     event.stopPropagation();
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-    if (act(event)) event.preventDefault();
+    if (event.altKey || event.defaultPrevented) return;
+    if ((event.ctrlKey || event.metaKey ? actWithControl : act)(event)) event.preventDefault();
   };
   root.addEventListener("keydown", listener);
   return () => root.removeEventListener("keydown", listener);

@@ -26,8 +26,10 @@ import {
 import type { Work } from "../host/work";
 import { isZipped, textOf, unzipped } from "../host/zip";
 import { Matches } from "../model/changes";
+import { exchangesIn } from "../model/exchanges";
 import { Model } from "../model/model";
 import { transformsOf } from "../model/player";
+import type { Switches } from "../model/switches";
 import { CardsPane } from "../panes/cards";
 import { InspectorPane } from "../panes/inspector";
 import { lower } from "../panes/lower";
@@ -69,7 +71,11 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const diff = state.other && changes && diffOf(root, widget, state, state.other, changes);
   const changed = changes && later("changes", changesOfVersions(widget, state, changes));
   const below = lower(state, residuals, whatIf, memory, changed);
-  const inspector = guarded("inspector", () => new InspectorPane(state));
+  let details: InspectorPane | null = null;
+  const inspector = guarded("inspector", () => {
+    details = new InspectorPane(state);
+    return details;
+  });
   const source = guarded("source", () => new SourcePane(state));
   const overview = guarded("overview", () => new OverviewPane(state));
   const motion = motionOf(root, widget, state);
@@ -151,7 +157,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     keys.sheet,
   );
 
-  const unkey = onKeys(root, (event) => {
+  const act = (event: KeyboardEvent) => {
     const step = (by: 1 | -1) => code.get(state.side)?.pane.step?.(by) ?? false;
     if (event.key.toLowerCase() === "h") {
       state.arrange(state.view === "overview" ? "kept" : "overview");
@@ -166,7 +172,8 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     else if (event.key.toLowerCase() === "r") player.toggle();
     else return actOn(event, state, keys.sheet, keys.toggle, step);
     return true;
-  });
+  };
+  const unkey = onKeys(root, act, (event) => undoOrRedo(event, state.switches));
 
   const unlink = linkScrolling(codes, state, (side) => {
     const shown = code.get(side);
@@ -176,9 +183,20 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
   const askRest = () => askLater(widget, state);
   // Who comes to see two versions sees first what differs.
   if (state.compared) state.showLower("changes");
+  let compiled = "";
+  /** What other panes show of the compiled program. */
+  const takeCompiled = () => {
+    const text = compilation.whole.read();
+    if (text === compiled) return;
+    compiled = text;
+    const found = exchangesIn(state.model, text);
+    if (found !== null) state.exchange(found);
+    state.switches.hearCompiled();
+  };
+  takeCompiled();
   // What is said of the one is heard while no pane shows it, too.
   const unwait = [
-    compilation.whole.listen(() => {}),
+    compilation.whole.listen(takeCompiled),
     compilation.block.listen(() => {}),
     state.rest.listen(() => rail.update("whole")),
     state.check.listen(() => rail.update("whole")),
@@ -188,7 +206,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
     }),
   ];
   const showView = () => {
-    for (const view of WHOLE) root.classList.toggle(`is-${view}`, state.view === view);
+    for (const view of [...WHOLE, "cost"]) root.classList.toggle(`is-${view}`, state.view === view);
   };
   showView();
   showCodes();
@@ -214,6 +232,7 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
         state.other,
         () => code.get("left")?.pane,
         () => diff,
+        (version) => details?.show(version),
       )
     : () => {};
   for (const pane of [rail, overview, motion, below, inspector, source]) {
@@ -346,12 +365,13 @@ function inTermsOf(listing: Listing, { other }: State): Listing {
   return { scroller: listing.scroller, rows, topOf: listing.topOf, lineAt: listing.lineAt };
 }
 
-/** What is selected in one version is selected in the other, where it has it; gives back what undoes that. */
+/** What is selected in one version is selected in the other, where it has it, and inspected where it was selected; gives back what undoes that. */
 function selectInBoth(
   state: State,
   other: Other,
   left: () => Pane | undefined,
   diff: () => Pane | null,
+  inspect: (version: State) => void,
 ): () => void {
   let isBusy = false;
   const follow = (from: State, to: State) => {
@@ -362,6 +382,7 @@ function selectInBoth(
       .filter((row) => row >= 0);
     if (there.length > 0) to.selectRows(there);
     else if (to.selection.rows.size > 0) to.clear();
+    inspect(from);
     isBusy = false;
   };
   const stops = [
@@ -378,6 +399,18 @@ function selectInBoth(
   return () => {
     for (const stop of stops) stop();
   };
+}
+
+/** Ctrl + Z takes back what a click on a switch did, and Ctrl + Shift + Z or Ctrl + Y does it again; says whether there was anything to do. */
+function undoOrRedo(event: KeyboardEvent, switches: Switches): boolean {
+  const key = event.key.toLowerCase();
+  const isRedo = key === "y" || (key === "z" && event.shiftKey);
+  // What is typed has an undo of its own.
+  if ((key !== "z" && !isRedo) || (event.target as Element).closest("input, textarea")) return false;
+  if (isRedo ? !switches.canRedo : !switches.canUndo) return false;
+  if (isRedo) switches.redo();
+  else switches.undo();
+  return true;
 }
 
 /** Does what a key stands for; says whether it stands for anything. */

@@ -91,6 +91,14 @@ export class Switches {
       }),
       from.tries.listen(() => this.hear()),
     ];
+    this.takeLine();
+  }
+
+  /** Takes the memory over time as compiled, where the function has been compiled for another pane's sake. */
+  hearCompiled(): void {
+    const before = this.line;
+    this.takeLine();
+    if (this.line !== before) this.tell();
   }
 
   get source(): Work {

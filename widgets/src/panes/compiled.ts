@@ -5,15 +5,16 @@ import type { Compilation } from "../host/sync";
 import type { Work } from "../host/work";
 import { focused } from "../main/focus";
 import { Waiting } from "../main/waiting";
+import { exchangingRows } from "../model/exchanges";
 import { type Change, type Lit, litAs, type Side, type State } from "../state/state";
 import { button, h, section } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
+import { marked } from "../ui/marked";
 import type { Compiled, CompiledText, Lowered } from "../wire/explorer.generated";
-import { CompiledPeakView, exchangesOf } from "./compiledpeak";
-import { Linked, partsOf, rowsOfStages } from "./compiledtext";
+import { CompiledPeakView } from "./compiledpeak";
+import { Linked, partsOf } from "./compiledtext";
 import { closeButton, markSide, message } from "./head";
 import type { Listing } from "./pane";
-import { marked } from "./residuals";
 
 type Which = "memory" | "stablehlo" | "hlo";
 
@@ -167,13 +168,8 @@ export class CompiledPane {
       this.body.replaceChildren(said, ...this.offer(answer.block ?? ""));
       return;
     }
-    const { model } = this.state;
     this.compiled = answer;
-    this.exchanging = (answer.exchanges?.rows ?? []).map((row) => {
-      const rowOf = rowsOfStages(model, answer.stages);
-      return row[7].map((number) => rowOf[number]!);
-    });
-    if (answer.exchanges) this.state.exchange(exchangesOf(model, answer.exchanges, this.exchanging));
+    this.exchanging = exchangingRows(this.state.model, answer);
     this.fillWith(answer.memory !== null ? "memory" : answer.hlo === null ? "stablehlo" : "hlo");
   }
 

@@ -1,13 +1,12 @@
 /** The memory of the compiled program over its schedule, with the modelled one as a line, and what is alive at its peak. */
 
-import type { Model } from "../model/model";
 import { PLURALS, type Totals, totalsOf } from "../model/timeline";
 import type { State } from "../state/state";
 import { h, onResize, svg } from "../ui/dom";
 import { formatBytes, plural } from "../ui/format";
+import { marked } from "../ui/marked";
 import type { CompiledExchanges, CompiledPeak } from "../wire/explorer.generated";
 import { Chart, peakOf } from "./chart";
-import { marked } from "./residuals";
 
 const NAMES: Record<CompiledPeak["kinds"][number], string> = { ...PLURALS, own: "XLA's own" };
 
@@ -148,22 +147,6 @@ function table(heads: readonly string[], rows: HTMLElement[], rest = ""): HTMLEl
     h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, ...rows),
   );
-}
-
-/** The equations for which devices exchange values, and those that they came from, with what is said of them. */
-export function exchangesOf(
-  model: Model,
-  { rows }: CompiledExchanges,
-  exchanging: readonly (readonly number[])[],
-): Map<number, readonly string[]> {
-  const found = new Map<number, Set<string>>();
-  rows.forEach(([kind, over, sent, times, stage, , why], i) => {
-    const often = times === "1" ? "" : ` in ${times}`;
-    const text = `${kind} over ${over}, ${stage}: each device sends ${formatBytes(sent)}${often}; ${why}`;
-    for (const row of exchanging[i]!.flatMap((each) => model.alike(each)))
-      for (let r = row; r >= 0; r = model.origin(r)) found.set(r, (found.get(r) ?? new Set()).add(text));
-  });
-  return new Map([...found].map(([row, texts]) => [row, [...texts]]));
 }
 
 function totalsOfCompiled({ bytes, turn }: CompiledPeak): Totals {

@@ -1,16 +1,9 @@
 /** What a gradient compiles to: the texts that Python made, and which lines of them stand for which equations. */
 
+import { rowsOfStages } from "../model/exchanges";
 import { push } from "../model/groups";
 import type { Model } from "../model/model";
 import type { CompiledText } from "../wire/explorer.generated";
-
-/** The rows of equations that are numbered over stages. */
-export function rowsOfStages(model: Model, stages: readonly [string, number][]): number[] {
-  return stages.flatMap(([key, n]) => {
-    const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
-    return Array.from({ length: n }, (_, i) => first + i);
-  });
-}
 
 /** One of the texts, with rows of the model in place of numbers. */
 export class Linked {

@@ -1,11 +1,11 @@
-/** The inspector: one equation, or one residual, in full. */
+/** The inspector: one equation, or one residual, in full; of two versions that in which it was selected. */
 
 import { donationText } from "../code/listing";
 import { usesText } from "../code/variable";
 import type { Change, Lit, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, formatParts, plural } from "../ui/format";
-import { marked } from "./residuals";
+import { marked } from "../ui/marked";
 
 /** Links of one kind shown before the rest is only counted. */
 const SHOWN = 8;
@@ -19,17 +19,28 @@ export class InspectorPane {
     "aria-live": "polite",
   });
 
-  constructor(private readonly state: State) {
+  private readonly version = h("span", { class: "jv-dim jv-cut", "data-testid": "inspected-version" });
+  private state: State;
+
+  constructor(private readonly own: State) {
+    this.state = own;
     this.element = section(
       { class: "jv-pane jv-inspector", "aria-label": "inspector", "data-testid": "inspector" },
-      [h("strong", {}, "inspector")],
+      [h("strong", {}, "inspector"), this.version],
       this.body,
     );
-    this.update("selection");
+    this.show(own);
   }
 
   update(change: Change): void {
-    if (change !== "selection") return;
+    const isLeft = this.state !== this.own && !this.own.compared;
+    if (change === "selection" || isLeft) this.show(this.own);
+  }
+
+  /** Shows what is selected in a version: this one, or that before. */
+  show(state: State): void {
+    this.state = state;
+    this.version.textContent = state === this.own ? "" : "in the version before";
     const { residuals, residual, file, line } = this.state.selection;
     const rows = [...this.state.selection.rows];
     this.body.scrollTop = 0;
@@ -209,7 +220,7 @@ export class InspectorPane {
       ...(isMaker && r.consumers.length
         ? [h("div", {}, "read by ", this.links(r.consumers, "is-descendant"))]
         : []),
-      isMaker && r.kind === "intermediate" && this.whatIf(),
+      isMaker && r.kind === "intermediate" && this.state === this.own && this.whatIf(),
     );
   }
 

@@ -6,7 +6,7 @@ import { transformsOf } from "../model/player";
 import type { Change, State, View } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
-import { marked } from "./residuals";
+import { marked } from "../ui/marked";
 import { SearchBox } from "./search";
 
 export const KEYS: [string, string][] = [
@@ -37,6 +37,7 @@ export const KEYS: [string, string][] = [
   ["P", "write parameters in full, or in short"],
   ["/", "search the source, equations, values and scopes; in the graph: its equations"],
   ["X", "in the table of residuals: keep one, or recompute it"],
+  ["Ctrl + Z, Ctrl + Shift + Z", "take back the last click on a switch, do it again"],
   ["M", "memory over time; ← → move, Enter selects"],
   ["Tab", "next control; arrows move within a table"],
   ["Esc", "clear the selection"],
@@ -124,9 +125,8 @@ export class Rail {
       "data-testid": "play",
       disabled: transformsOf(state.model).length === 0,
     });
-    this.link = button("⇅ link", () => state.toggleLinking(), {
+    this.link = button("⇅ scroll together", () => state.toggleLinking(), {
       title: "Scrolling one pane brings the other to the place that it is linked to (S)",
-      "aria-label": "link scrolling",
       "data-testid": "link-scrolling",
     });
     this.versions = button([], () => state.compare(!state.compared), {

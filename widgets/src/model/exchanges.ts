@@ -1,0 +1,40 @@
+/** What the compiled program exchanges between devices, and the equations that it does so for. */
+
+import { formatBytes } from "../ui/format";
+import type { Compiled } from "../wire/explorer.generated";
+import type { Model } from "./model";
+
+/** The rows of equations that are numbered over stages. */
+export function rowsOfStages(model: Model, stages: readonly [string, number][]): number[] {
+  return stages.flatMap(([key, n]) => {
+    const first = model.view.stages.find((stage) => stage.key === key)?.equations[0] ?? 0;
+    return Array.from({ length: n }, (_, i) => first + i);
+  });
+}
+
+/** For each collective of the compiled program the equations that it is for. */
+export function exchangingRows(model: Model, { exchanges, stages }: Compiled): number[][] {
+  if (exchanges === null) return [];
+  const rowOf = rowsOfStages(model, stages);
+  return exchanges.rows.map((row) => row[7].map((number) => rowOf[number]!));
+}
+
+/**
+ * The equations for which devices exchange values, and those that they came from, with what is said of them; null where there are none.
+ *
+ * @param compiled as Python sends it. It is long, and is read only where it has something of the kind.
+ */
+export function exchangesIn(model: Model, compiled: string): Map<number, readonly string[]> | null {
+  if (compiled === "" || compiled.includes('"exchanges":null')) return null;
+  const answer = JSON.parse(compiled) as Compiled;
+  if (!answer.exchanges) return null;
+  const exchanging = exchangingRows(model, answer);
+  const found = new Map<number, Set<string>>();
+  answer.exchanges.rows.forEach(([kind, over, sent, times, stage, , why], i) => {
+    const often = times === "1" ? "" : ` in ${times}`;
+    const text = `${kind} over ${over}, ${stage}: each device sends ${formatBytes(sent)}${often}; ${why}`;
+    for (const row of exchanging[i]!.flatMap((each) => model.alike(each)))
+      for (let r = row; r >= 0; r = model.origin(r)) found.set(r, (found.get(r) ?? new Set()).add(text));
+  });
+  return new Map([...found].map(([row, texts]) => [row, [...texts]]));
+}
