@@ -1,5 +1,13 @@
 import { expect, test } from "vitest";
-import { alignedFigure, equationsOfLine, LineFigures, linesWithEquations, NONE } from "../src/model/figures";
+import {
+  alignedFigure,
+  equationsOfLine,
+  keptBesides,
+  LineFigures,
+  linesWithEquations,
+  NONE,
+} from "../src/model/figures";
+import { KINDS } from "../src/wire/schema";
 import { model } from "./fixture";
 
 test("the figures of a line are those that Python sends, and a column is there where any line has one", () => {
@@ -38,6 +46,21 @@ test("what repeats is one row, whose figures are those of all", () => {
   expect(recomputed!.figures.recomputed).toBe(6);
   const roles = equationsOfLine(model({ ...alike, equation_role: [0, 0, 0, 3, 5] }), 0, 2);
   expect(roles.map(({ rows }) => rows)).toEqual([[3], [4]]);
+});
+
+test("what no equation of a line makes, and is kept for it, stands beside them", () => {
+  const besides = (columns: Record<string, number[]>, line = 2) =>
+    [...keptBesides(model(columns), 0, line)].map(([kind, rs]) => [kind, rs.map(({ index }) => index)]);
+  const of = { residual_location: [0, 0], residual_kind: [1, 3] };
+  expect(besides({ ...of, residual_producer: [-1, -1] })).toEqual([
+    [KINDS[1], [0]],
+    [KINDS[3], [1]],
+  ]);
+  expect(besides({ ...of, residual_producer: [-1, 3], equation_location: [0, 1, 1, 0, -1] })).toEqual([
+    [KINDS[1], [0]],
+  ]);
+  expect(besides({ ...of, residual_kind: [0, 0], residual_producer: [-1, -1] })).toEqual([]);
+  expect(besides({ ...of, residual_producer: [-1, -1] }, 300)).toEqual([]);
 });
 
 test("what an equation keeps counts for the line that it is kept for", () => {

@@ -55,11 +55,9 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
     values = values - others or values
     if not values:
         is_made = any(g.kind == "intermediate" for g in groups)
-        what = "what the backward pass starts from" if is_made else "a constant"
+        what = "The backward pass begins with it" if is_made else "It is a constant"
         planned = _planned(switches, groups)
-        return (
-            f"{planned[:1].upper()}{planned[1:]}." if planned else f"It is {what}: no checkpoint around it removes it."
-        )
+        return f"{planned[:1].upper()}{planned[1:]}." if planned else f"{what}, so no checkpoint removes it."
     written = switches.search.written
     found: list[tuple[bool, Trade, str]] = []
     holding = [i for i in range(len(switches.regions)) if values & switches.choices(i)]
@@ -88,7 +86,7 @@ def _card(switches: Switches, residuals: Iterable[int], groups: tuple[ResidualGr
 
 
 def _planned(switches: Switches, groups: tuple[ResidualGroup, ...]) -> str:
-    """``with the checkpoints above its line keeps 1.0 KiB in place of 2.0 KiB``; '' where there are none, or where they change nothing there."""
+    """``with the checkpoints suggested above, its line keeps 1.0 KiB instead of 2.0 KiB``; '' where there are none, or where they change nothing there."""
     key = switches.plan()
     trade = switches.trade(key)
     if not key or not isinstance(trade, Trade) or not _lowers(switches.search.written, trade):
@@ -96,7 +94,8 @@ def _planned(switches: Switches, groups: tuple[ResidualGroup, ...]) -> str:
     before, after = (_of_line(d.residuals, groups[0].location) for d in (switches.derivation, switches.derived(key)))
     if after >= before:
         return ""
-    return f"with the checkpoints above its line keeps {f'{format_bytes(after)} in place of {format_bytes(before)}' if after else 'nothing'}"
+    now = f"{format_bytes(after)} instead of {format_bytes(before)}" if after else "nothing"
+    return f"with the checkpoints suggested above, its line keeps {now}"
 
 
 def _of_line(residuals: ResidualSet, location: Location) -> int:

@@ -2,7 +2,7 @@
 
 import { ROLE_LETTERS } from "../model/roles";
 import type { Change, State } from "../state/state";
-import { button, h, svg } from "../ui/dom";
+import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
 import { ROLES } from "../wire/schema";
 
@@ -30,8 +30,8 @@ export class RoleChips {
       if (n === undefined) continue;
       const chip = button(
         [
-          h("span", { class: `jv-chip-letter jv-role-${role}`, "data-letter": ROLE_LETTERS[role] || "P" }),
-          h("span", { class: "jv-chip-name" }, role),
+          h("span", { class: `jv-chip-colour jv-role-${role}`, "aria-hidden": true }),
+          role,
           " ",
           h("span", { class: "jv-count" }, formatCount(n)),
         ],
@@ -64,31 +64,6 @@ export class RoleChips {
   }
 }
 
-export interface Tool {
-  id: string;
-  title: string;
-  label: (Element | string)[];
-  run: () => void;
+export function toolButton(id: string, word: string, title: string, run: () => void): HTMLButtonElement {
+  return button(word, run, { class: "jv-tool", title, "data-testid": id });
 }
-
-export function toolButton({ id, title, label, run }: Tool): HTMLButtonElement {
-  return button(label, run, { class: "jv-tool", title, "aria-label": title, "data-testid": id });
-}
-
-/** Two values, each with its hue. */
-export const huesIcon = (): SVGElement =>
-  svg(
-    "svg",
-    { viewBox: "0 0 16 16", class: "jv-icon jv-hues", "aria-hidden": "true" },
-    svg("circle", { cx: 5, cy: 8, r: 3.5 }),
-    svg("circle", { cx: 12, cy: 8, r: 3.5 }),
-  );
-
-/** Two sheets of paper, one on the other. */
-export const copyIcon = (): SVGElement =>
-  svg(
-    "svg",
-    { viewBox: "0 0 16 16", class: "jv-icon", "aria-hidden": "true" },
-    svg("rect", { x: 5.5, y: 5.5, width: 8, height: 8, rx: 1.5 }),
-    svg("path", { d: "M3.5 10.5h-1v-8h8v1" }),
-  );

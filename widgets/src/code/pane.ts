@@ -9,7 +9,7 @@ import { h } from "../ui/dom";
 import { Copies } from "./copy";
 import { type Text, textView } from "./editor";
 import { Folding } from "./folding";
-import { copyIcon, huesIcon, RoleChips, toolButton } from "./head";
+import { RoleChips, toolButton } from "./head";
 import { hiddenLines, hide } from "./hiding";
 import { Lines } from "./lines";
 import { foldText } from "./listing";
@@ -108,36 +108,25 @@ export class CodePane {
   }
 
   private tools(): HTMLElement {
-    const { state } = this;
-    const colours = toolButton({
-      id: `colours-${this.side}`,
-      title: "One hue for each value, wherever it appears (V)",
-      label: [huesIcon()],
-      run: () => state.toggleColours(),
-    });
-    this.colours = colours;
+    const { state, side } = this;
+    this.colours = toolButton(
+      `colours-${side}`,
+      "hues",
+      "One hue for each value, wherever it appears (V)",
+      () => state.toggleColours(),
+    );
     return h(
       "span",
       { class: "jv-tools" },
-      colours,
-      toolButton({
-        id: `fold-${this.side}`,
-        title: "Fold all nested programs (-)",
-        label: ["⊟"],
-        run: () => this.foldAll(false),
-      }),
-      toolButton({
-        id: `unfold-${this.side}`,
-        title: "Unfold all nested programs (+)",
-        label: ["⊞"],
-        run: () => this.foldAll(true),
-      }),
-      toolButton({
-        id: `copy-${this.side}`,
-        title: "Copy the program as JAX prints it (Ctrl+C copies what is selected)",
-        label: [copyIcon()],
-        run: () => this.copies.copyAll(),
-      }),
+      this.colours,
+      toolButton(`fold-${side}`, "fold", "Fold all nested programs (-)", () => this.foldAll(false)),
+      toolButton(`unfold-${side}`, "unfold", "Unfold all nested programs (+)", () => this.foldAll(true)),
+      toolButton(
+        `copy-${side}`,
+        "copy",
+        "Copy the program as JAX prints it (Ctrl+C copies what is selected)",
+        () => this.copies.copyAll(),
+      ),
     );
   }
 

@@ -1,6 +1,6 @@
 /** What a line of the source came to: its equations in the forward and the backward program, in rows below it. */
 
-import { equationsOfLine, type Figures, type LineEquations, NONE } from "../model/figures";
+import { equationsOfLine, type Figures, keptBesides, type LineEquations, NONE } from "../model/figures";
 import { litAs, type State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatCount, plural } from "../ui/format";
@@ -10,6 +10,9 @@ import { equationLine } from "./listing";
 
 /** So many rows are shown at first, and with each press of a button more. */
 const SHOWN = 60;
+
+/** What a value is that no equation of the line makes, by its kind. */
+const BESIDES: Readonly<Record<string, string>> = { constant: "a constant", literal: "a number in the code" };
 
 /** Which rows of a block stand for which equations. */
 type Row = { element: HTMLElement; rows: readonly number[] };
@@ -35,6 +38,7 @@ export class UnderLine {
         stage,
         found.filter((each) => each.stage === stage),
       );
+    this.besides(file, line);
     this.light();
   }
 
@@ -76,6 +80,40 @@ export class UnderLine {
       list.append(more);
     };
     add(0);
+  }
+
+  /** What is kept for the line that no row above has. */
+  private besides(file: number, line: number): void {
+    const found = keptBesides(this.state.model, file, line);
+    if (found.size === 0) return;
+    const rows = [...found].map(([kind, residuals]) => {
+      const kept = residuals.reduce((sum, { nbytes }) => sum + nbytes, 0);
+      const choose = () => this.state.selectResiduals(residuals.map(({ index }) => index));
+      return h(
+        "div",
+        {
+          class: "jv-under-row",
+          role: "button",
+          tabindex: -1,
+          title: residuals.map(({ name, type, reason }) => `${name}:${type} ${reason}`).join("\n"),
+          "data-testid": "under-kept",
+          onclick: choose,
+          onkeydown: (event: KeyboardEvent) => this.press(event, choose),
+        },
+        this.cells({ ...NONE, kept }),
+        h(
+          "span",
+          { class: "jv-under-times" },
+          residuals.length > 1 ? `${formatCount(residuals.length)} ×` : "",
+        ),
+        h("span", { class: "jv-under-letter" }),
+        h("span", {}, BESIDES[kind] ?? "made in the branches of a cond"),
+      );
+    });
+    this.element.append(
+      h("div", { class: "jv-under-head" }, this.cells(NONE), h("strong", {}, "also kept")),
+      h("div", { class: "jv-under-pass", role: "group", "aria-label": "also kept" }, ...rows),
+    );
   }
 
   private row({ rows, depth, figures }: LineEquations): HTMLElement {

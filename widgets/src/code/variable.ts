@@ -1,9 +1,9 @@
 /** What is said of a variable: its type, its size, where it is made and what reads it. */
 
-import { marked } from "../panes/residuals";
 import type { State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
+import { marked } from "../ui/marked";
 import { donationText } from "./listing";
 
 /** Uses listed before the rest is only counted. */

@@ -22,14 +22,15 @@ export interface Actions {
 }
 
 const FOCUS: Record<Focus, [string, string]> = {
-  "": ["⇅", "Focus: what leads to the selection and from it (F)"],
-  both: ["⇅", "Focus on what leads to the selection and from it; next: ancestors (F)"],
-  up: ["↑", "Focus on ancestors; next: descendants (F)"],
-  down: ["↓", "Focus on descendants; next: off (F)"],
+  "": ["focus", "Focus: what leads to the selection and from it (F)"],
+  both: ["⇅ focus", "Focus on what leads to the selection and from it; next: ancestors (F)"],
+  up: ["↑ ancestors", "Focus on ancestors; next: descendants (F)"],
+  down: ["↓ descendants", "Focus on descendants; next: off (F)"],
 };
 
 /** A few words to choose from. */
 function choice<T extends string>(
+  what: string,
   title: string,
   id: string,
   values: readonly T[],
@@ -44,7 +45,7 @@ function choice<T extends string>(
       "data-testid": id,
       onchange: () => choose(select.value as T),
     },
-    ...values.map((value) => h("option", { value }, value)),
+    ...values.map((value) => h("option", { value }, `${what}: ${value}`)),
   );
   return select;
 }
@@ -71,11 +72,15 @@ export class Tools {
       },
       onkeydown: (event: KeyboardEvent) => this.onKey(event),
     });
-    const by = choice<By>("Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
+    const by = choice<By>("colour", "Colour by", "graph-colour", ["role", "cost", "bytes"], (value) =>
       actions.colours.set(value),
     );
-    const layout = choice<Layouter>("Layout by", "graph-layout", ["auto", "graphviz", "layered"], (value) =>
-      actions.layOutBy(value),
+    const layout = choice<Layouter>(
+      "layout",
+      "Layout by",
+      "graph-layout",
+      ["auto", "graphviz", "layered"],
+      (value) => actions.layOutBy(value),
     );
     const tool = (text: string, title: string, onclick: () => void, id: string) =>
       button(text, onclick, { class: "jv-graph-tool", title, "aria-label": title, "data-testid": id });
@@ -89,7 +94,8 @@ export class Tools {
       layout,
       by,
       this.focusButton,
-      tool("◎", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
+      h("span", { class: "jv-dim", "aria-hidden": true }, "zoom"),
+      tool("selection", "Zoom to the selection (Z)", () => actions.zoomToSelection(), "graph-zoom-selection"),
       tool("−", "Zoom out (−)", () => actions.zoom(0.8), "graph-zoom-out"),
       tool("+", "Zoom in (+)", () => actions.zoom(1.25), "graph-zoom-in"),
       tool("fit", "fit: see all (0)", () => actions.fit(), "graph-fit"),

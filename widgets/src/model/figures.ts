@@ -86,7 +86,7 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
       depth += Number(here.has(owner));
     return depth;
   };
-  /** What it keeps that counts for this line: what a scan keeps counts for those of its body. */
+  /** What it keeps that counts for this line: what a scan keeps, and what it computes once before the loop, counts for those of its body. */
   const keptOf = (row: number) => {
     const made = (model.residualsOfRow.get(row) ?? []).map((index) => model.residuals[index]!);
     const isOfLine = (r: Residual) => r.place?.file === file && r.place.line === line;
@@ -108,6 +108,16 @@ export function equationsOfLine(model: Model, file: number, line: number): LineE
     const figures = { kept, forward: isBackward ? 0 : work, backward: isBackward ? work : 0, recomputed };
     return { stage: model.stage(first), rows: same, depth: depthOf(first), figures };
   });
+}
+
+/** What is kept on a line's account that none of its equations makes, by kind: constants, literals, and what a cond has from its branches. */
+export function keptBesides(model: Model, file: number, line: number): Map<string, Residual[]> {
+  const here = new Set(model.rowsOfLine(file, line));
+  const found = new Map<string, Residual[]>();
+  for (const r of model.residuals)
+    if (r.kind !== "argument" && r.place?.file === file && r.place.line === line && !here.has(r.producer))
+      push(found, r.kind, r);
+  return found;
 }
 
 /** The lines that have equations to show, as `file:line`. */

@@ -6,7 +6,7 @@ import type { Play, Player } from "../model/player";
 import { type Kind, type Name, nameClass, type Part } from "../model/rule";
 import { h } from "../ui/dom";
 import { formatCount } from "../ui/format";
-import { marked } from "./residuals";
+import { marked } from "../ui/marked";
 
 /** Longer params are left out; the title has them whole. */
 const LONG = 28;

@@ -4,7 +4,7 @@ import { type Kept, overviewOf } from "../model/overview";
 import type { Change, State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { formatBytes, formatCount, percent, plural } from "../ui/format";
-import { marked } from "./residuals";
+import { marked } from "../ui/marked";
 
 const CARDS = 3;
 

@@ -3,6 +3,7 @@
 import type { Change, State } from "../state/state";
 import { button, h, section } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, plural } from "../ui/format";
+import { marked } from "../ui/marked";
 import type { Changes } from "../wire/explorer.generated";
 import { tabs } from "./lower";
 
@@ -29,7 +30,11 @@ export class ChangesPane {
           this.toggle,
           "side by side",
         ),
-        h("span", { class: "jv-dim jv-cut", title: changes.summary }, changes.summary),
+        h(
+          "span",
+          { class: "jv-dim jv-cut", title: changes.summary.replaceAll("`", "") },
+          ...marked(changes.summary),
+        ),
       ],
       h(
         "div",

@@ -4,7 +4,7 @@ import type { Side, State } from "../state/state";
 import { button, h } from "../ui/dom";
 import { plural } from "../ui/format";
 import { fullButton } from "../ui/full";
-import { marked } from "./residuals";
+import { marked } from "../ui/marked";
 
 /** Stages that a main pane shows, in words. */
 export function aboutStages({ model }: State, stages: readonly number[]) {

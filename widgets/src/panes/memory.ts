@@ -17,10 +17,10 @@ import {
 import { type Change, litAs, type State } from "../state/state";
 import { h, onResize, section, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatRepeated, plural } from "../ui/format";
+import { marked } from "../ui/marked";
 import type { CompiledLine } from "../wire/explorer.generated";
 import { Chart, peakOf } from "./chart";
 import { tabs } from "./lower";
-import { marked } from "./residuals";
 
 /** Values that are named at a step. */
 const NAMED = 6;
@@ -39,7 +39,7 @@ interface Shown {
 }
 
 /** Selected steps with a line each through the areas; more would hide them. */
-const MOST_LINES = 60;
+const MOST_LINES = 8;
 
 export class MemoryPane {
   readonly element: HTMLElement;

@@ -6,8 +6,9 @@ import { lineOf } from "../model/overview";
 import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
+import { marked } from "../ui/marked";
 import { Chart, peakOf } from "./chart";
-import { marked } from "./residuals";
+import { played } from "./playbar";
 
 /** Milliseconds that a step at which something is saved or read is shown, at most and at least, at speed 1; and any other. */
 const [STAYS, STAYS_LEAST, PASSES] = [1500, 40, 60];
@@ -64,7 +65,7 @@ export class MotionPane {
 
   constructor(private readonly state: State) {
     const act = (text: string, title: string, id: string, onclick: () => void) =>
-      button(text, onclick, { title, "aria-label": title, "data-testid": id });
+      button(played(text), onclick, { title, "aria-label": title, "data-testid": id });
     this.playing = act("▶ play", "Play (Space)", "motion-play", () => this.playOrPause());
     this.playing.classList.add("jv-play-pause");
     const stop = (by: 1 | -1) => () => this.jump(this.motion?.stopFrom(this.current, by) ?? 0);
@@ -77,13 +78,13 @@ export class MotionPane {
         h(
           "span",
           { class: "jv-play-keys" },
-          act("|←", "To the start (Home)", "motion-first", () => this.jump(0)),
-          act("⇤", "To where something was saved or read before (↑)", "motion-stop-back", stop(-1)),
-          act("←", "One step back (←)", "motion-back", () => this.jump(this.current - 1)),
+          act("|← start", "To the start (Home)", "motion-first", () => this.jump(0)),
+          act("⇤ change", "To where something was saved or read before (↑)", "motion-stop-back", stop(-1)),
+          act("← back", "One step back (←)", "motion-back", () => this.jump(this.current - 1)),
           this.playing,
-          act("→", "One step on (→)", "motion-on", () => this.jump(this.current + 1)),
-          act("⇥", "To where something is saved or read next (↓)", "motion-stop-on", stop(1)),
-          act("→|", "To the end (End)", "motion-last", () => this.jump(Number.MAX_SAFE_INTEGER)),
+          act("on →", "One step on (→)", "motion-on", () => this.jump(this.current + 1)),
+          act("change ⇥", "To where something is saved or read next (↓)", "motion-stop-on", stop(1)),
+          act("end →|", "To the end (End)", "motion-last", () => this.jump(Number.MAX_SAFE_INTEGER)),
         ),
         this.slider,
         this.count,
@@ -143,9 +144,17 @@ export class MotionPane {
     const label = h(isCode ? "code" : "span", { class: "jv-mo-label" }, shelf.label);
     const open = () =>
       shelf.residuals.length > 0 ? this.state.openResiduals(shelf.residuals) : this.state.arrange("cost");
-    const element = button([h("span", { class: "jv-mo-bin" }, fill), size, label], open, {
+    const at = h("span", { class: "jv-mo-at-line" }, shelf.place ? `line ${shelf.place.line}` : "");
+    const element = button([h("span", { class: "jv-mo-bin" }, fill), size, label, at], open, {
       class: `jv-mo-shelf is-${shelf.kind}`,
-      title: [shelf.label, shelf.reason, `at most ${formatBytes(shelf.most)}`].filter(Boolean).join("\n"),
+      title: [
+        shelf.label,
+        this.state.model.placeText(shelf.place),
+        shelf.reason,
+        `at most ${formatBytes(shelf.most)}`,
+      ]
+        .filter(Boolean)
+        .join("\n"),
       "data-testid": "shelf",
     });
     return { shelf, element, fill, size };

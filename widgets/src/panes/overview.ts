@@ -18,9 +18,9 @@ import type { Change, State } from "../state/state";
 import { button, h, onResize, svg } from "../ui/dom";
 import { formatBytes, formatCount, formatFlops, percent, plural } from "../ui/format";
 import { fullButton } from "../ui/full";
+import { marked } from "../ui/marked";
 import { peakOf } from "./chart";
 import { areas, band, type Columns, columnsFor } from "./overviewdraw";
-import { marked } from "./residuals";
 
 /** Kept expressions that have a row; the rest are one more. */
 const ROWS = 6;

@@ -7,6 +7,7 @@ import { button, h } from "../ui/dom";
 import { formatCount } from "../ui/format";
 import { stepCard } from "./card";
 import { guarded, type Pane } from "./pane";
+import { played } from "./playbar";
 
 /** Milliseconds that a step stays when played at speed 1. */
 const STEP_MS = 1600;
@@ -73,13 +74,13 @@ export class PlayerPane {
       }),
     );
     const act = (text: string, title: string, id: string, onclick: () => void) =>
-      button(text, onclick, { title, "aria-label": title, "data-testid": id });
+      button(played(text), onclick, { title, "aria-label": title, "data-testid": id });
     this.buttons = {
-      first: act("|←", "First step (Home)", "step-first", () => this.go(0)),
-      back: act("←", "Previous step (←)", "step-back", () => this.move(-1)),
+      first: act("|← start", "First step (Home)", "step-first", () => this.go(0)),
+      back: act("← back", "Previous step (←)", "step-back", () => this.move(-1)),
       play: act("▶ play", "Play (Space)", "step-play", () => this.playOrPause()),
-      on: act("→", "Next step (→)", "step-on", () => this.move(1)),
-      last: act("→|", "Last step (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
+      on: act("on →", "Next step (→)", "step-on", () => this.move(1)),
+      last: act("end →|", "Last step (End)", "step-last", () => this.go(Number.MAX_SAFE_INTEGER)),
     };
     this.buttons.play.classList.add("jv-play-pause");
     const close = act("×", "Close the player (R or Esc)", "player-close", () => this.close());

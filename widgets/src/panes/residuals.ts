@@ -6,6 +6,7 @@ import { type Change, type Lit, residualLitAs, type State } from "../state/state
 import { button, foldButton, h, onRowKey, reveal, section } from "../ui/dom";
 import { filterOf } from "../ui/filter";
 import { formatBytes, formatCount, formatParts, formatRepeated, plural } from "../ui/format";
+import { marked } from "../ui/marked";
 import { Rows } from "../ui/rows";
 import { Heads, sortedBy } from "../ui/sorting";
 import { tabs } from "./lower";
@@ -559,9 +560,4 @@ function tags(r: Residual, hasBackward: boolean): HTMLElement[] {
   if (hasBackward && !r.consumers.length)
     made.push(tag("unread", "no equation of the backward program reads it"));
   return made;
-}
-
-/** Text with its `code` parts as code. */
-export function marked(text: string): (Node | string)[] {
-  return text.split("`").map((part, i) => (i % 2 === 1 ? h("code", {}, part) : part));
 }

@@ -139,8 +139,12 @@ class Board {
     const tool = (text: string, title: string, id: string, act: () => void) =>
       button(text, act, { title, "data-testid": id });
     this.tools = {
-      undo: tool("Undo", "the switches as before the last click", "what-if-undo", () => switches.undo()),
-      redo: tool("Redo", "the switches as before Undo", "what-if-redo", () => switches.redo()),
+      undo: tool("Undo", "the switches as before the last click (Ctrl + Z)", "what-if-undo", () =>
+        switches.undo(),
+      ),
+      redo: tool("Redo", "the switches as before Undo (Ctrl + Shift + Z)", "what-if-redo", () =>
+        switches.redo(),
+      ),
       reset: tool("As written", "the function's own checkpoints, or none", "what-if-reset", () =>
         switches.choose(null, "All switches as the function is written."),
       ),

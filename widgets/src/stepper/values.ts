@@ -2,6 +2,7 @@
 
 import { button, h, section, svg } from "../ui/dom";
 import { formatBytes, formatCount } from "../ui/format";
+import { marked } from "../ui/marked";
 import type { Card, Shades, Told } from "../wire/stepper.generated";
 import { alertLine, tellAlert } from "./alerts";
 import type { StepperState } from "./view";
@@ -185,7 +186,7 @@ export class Values {
     this.box = h("input", {
       type: "text",
       class: "jv-input",
-      placeholder: "value by name: h, h[7]",
+      placeholder: "a value: h, h[7]",
       "aria-label": "value by name, such as h, or h[7] in iteration 7",
       "data-testid": "look-name",
       spellcheck: "false",
@@ -286,7 +287,7 @@ export class Values {
             "aria-label": `remove ${name} from the list`,
           }),
       ),
-      error && h("p", { class: "jv-told-note" }, error),
+      error && h("p", { class: "jv-told-note" }, ...marked(error)),
       value && other !== undefined
         ? h(
             "div",
@@ -301,7 +302,9 @@ export class Values {
               "div",
               { class: isCotangent ? "is-cotangent" : "", "data-testid": "other-value" },
               h("h5", {}, isCotangent ? "cotangent" : `value ${of?.split(", ")[0] ?? ""}`),
-              typeof other === "string" ? h("p", { class: "jv-told-note" }, other) : toldElement(other),
+              typeof other === "string"
+                ? h("p", { class: "jv-told-note" }, ...marked(other))
+                : toldElement(other),
             ),
           )
         : value && toldElement(value),
