@@ -19,8 +19,8 @@ STAMPS := .stamps
 NOTEBOOKS := $(patsubst %.py,%.ipynb,$(wildcard notebooks/*.py))
 BUNDLE_SOURCES := $(shell find widgets/src -type f) widgets/package.json widgets/package-lock.json widgets/build.mjs
 SPHINX := $(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --jobs 2 --quiet
-# The tests of a file run beside each other in one worker, which compiles once what they share.
-SPREAD := -n 2 --dist worksteal
+# Three workers for two cores: those that drive a browser or start a process wait much of the time.
+SPREAD := -n 3 --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
 # Each JAX that is asked for has an environment of its own.

@@ -27,8 +27,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 MEMORY = Path("/proc/self/statm")
-MOST_BYTES = 3 << 29
-ROOM = 1 << 29
+MOST_BYTES = 7 << 28
+ROOM = 1 << 28
 """By how much a process grows before it is emptied again, where it stays above the limit: what is compiled has to be read again each time."""
 _done, _most = 0, MOST_BYTES
 
@@ -57,6 +57,9 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection(session):
+    from shared_context import share_contexts
+
+    share_contexts()
     gc.disable()
 
 

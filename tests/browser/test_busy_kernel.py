@@ -100,7 +100,7 @@ def slowly(work, what, seconds):
 
 quick = module.Switches
 module.Switches = slowly(quick, "plans", 8)
-module.compiled = slowly(module.compiled, "parts", 8)
+module.compiled = slowly(module.compiled, "parts", 4)
 
 def deep(w, x):  # whose switches are made when they are looked at
     for _ in range(600):

@@ -26,6 +26,11 @@ from IPython.utils.capture import capture_output
 import jaxviz.features.explorer.widget
 import jaxviz.teach.widget  # noqa: F401
 
+sys.path.append(str(Path(__file__).parents[1]))
+from shared_context import share_contexts  # noqa: E402
+
+share_contexts()
+
 
 def shown(cells: list[str], folder: str) -> list[str]:
     os.chdir(folder)

@@ -51,7 +51,7 @@ def planned(own):
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n in ("pairs", "one"))) for n in LOOPS])
 def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     source, loop, index = LOOPS[name]
@@ -65,7 +65,7 @@ def test_a_policy_depends_on_the_index(module, name, tmp_path, monkeypatch):  # 
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.sweep] * (n == "breaks")) for n in OTHERS])
 def test_calls_that_no_index_counts_get_one_policy(module, name, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     own = module(HEAD + BLOCK + SOURCE.format(loop=OTHERS[name]))

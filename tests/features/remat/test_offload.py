@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from test_diff import PROGRAMS, applied, arguments
+from test_diff import PROGRAMS, applied, arguments, quick_plans  # noqa: F401
 
 import jaxviz
 from jaxviz.derivation import derive
