@@ -27,7 +27,7 @@ import jaxviz.features.explorer.widget
 import jaxviz.teach.widget  # noqa: F401
 
 sys.path.append(str(Path(__file__).parents[1]))
-from shared_context import share_contexts  # noqa: E402
+from shared_context import share_contexts
 
 share_contexts()
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_diff import BLOCK, HEAD, applied, arguments, quick_plans, module  # noqa: F401
+from test_diff import BLOCK, HEAD, applied, arguments, module, quick_plans  # noqa: F401
 
 import jaxviz
 from jaxviz.derivation import derive
