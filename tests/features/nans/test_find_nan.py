@@ -633,6 +633,7 @@ def test_the_where_is_seen_the_first_time(loop, by):
     assert (report.born.operation, report.born.cause.id) == ("sqrt", "unsafe-where")
 
 
+@pytest.mark.values
 def test_the_where_around_a_loop_is_seen_too():
     def f(x):
         roots = lax.scan(lambda c, x: (c, jnp.sqrt(x)), 0.0, x)[1]

@@ -195,6 +195,7 @@ def test_xla_is_asked_only_when_asked_for():
     assert found.to_dict()["xla_temporaries"] == [plain.temporaries, without.temporaries]
 
 
+@pytest.mark.large
 def test_the_report_fits_the_page():
     f, args = models.remat_transformer(3)
     many = (
@@ -251,6 +252,7 @@ def test_errors():
         jaxviz.compare_policies(layers, W, X, policies=())
 
 
+@pytest.mark.large
 def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
     found = jaxviz.compare_policies(layers, W, X, policies=("dots_saveable", "nothing_saveable"))
     (axes,) = found.plot().axes
@@ -271,6 +273,7 @@ def test_the_best_trades():
     assert best_trades(points) == [Point(5, 9), Point(8, 5), Point(20, 0)]
 
 
+@pytest.mark.large
 def test_policies_stand_among_the_best_plans():
     f, args = models.transformer(2)
     found = jaxviz.compare_policies(f, *args, policies=["everything", "dots_saveable"])
