@@ -217,10 +217,19 @@ def test_the_report_fits_the_page():
     assert shown.count("<table>") == 2
     assert shown.count("<tr>") == 2 + len(many) + 20
     assert behind.count("<tr>") == 1 + 40
-    assert f"and {len(found.differences) - 40} more" in behind
+    assert f"and {len(found.differences) - 40} more rows, " in behind
     data = json.loads(json.dumps(found.to_dict()))
     assert [p["nbytes"] for p in data["policies"]] == [o.nbytes for o in found.outcomes]
     assert data["without"]["flops"] == 0
+
+
+def test_what_differs_has_a_row_for_each_expression():
+    f = lambda w, x: jnp.sum(jnp.sin(x @ w) * jnp.cos(x @ w) + jnp.sin(x))
+    found = jaxviz.compare_policies(f, W, X, policies=("everything", "nothing_saveable"))
+    sines = {d.key.label: d.count for d in found.differences if d.key.expression == "sin"}
+    assert sines["jnp.sin(x @ w)"] == 1
+    assert "jnp.cos(x @ w)" in {d.key.label for d in found.differences}
+    assert "jnp.sin(x @ w) " in str(found)
 
 
 def test_policies_that_keep_the_same():
