@@ -90,21 +90,12 @@ larger
 larger.solution("more, but less than twice as much")
 
 # %% [markdown]
-# ## In motion
-#
-# The same gradient, played. Press Space: in the forward pass each value that is kept goes into its bin; in the backward pass the bins are emptied, the last one
-# first. Below them grows the memory. The arrow keys go step by step.
-
-# %%
-in_motion = jaxviz.explore(derivation)
-in_motion.motion = True
-in_motion
-
-# %% [markdown]
 # ## The explorer
 #
 # It opens with the whole gradient on one axis, forward then backward: what runs, what is kept from when to when, and the memory. Point at
 # anything to see it in the source; the number beside a line is what that line makes the gradient keep.
+#
+# *In motion* plays it: what is kept fills its bin in the forward pass, and leaves it in the backward pass.
 #
 # A click leads to the equations, forward beside backward: everything that one came from, and everything that was made from it, lights up in
 # every pane. The buttons on top are questions, and each arranges the panes for its answer; the stages below them go from your function
@@ -192,5 +183,10 @@ assert jaxviz.grad(absolute_or_square)(-3.0) == jax.grad(absolute_or_square)(-3.
 # - [18 · your own gradients](18_own_gradients.ipynb): how do tangents become gradients? Two moons.
 # - [19 · your own vmap](19_own_vmap.ipynb): which of my examples pull hardest, without a loop over them? A line with outliers.
 # - [20 · your own loops and checkpoints](20_own_loops.ipynb): how does a gradient go through a loop that is one equation? A pendulum.
+# - [21 · puzzles on memory](21_puzzles_on_memory.ipynb): what does my gradient keep that it could do without? The first five of 24 puzzles, with a score.
+# - [22 · puzzles on checkpoints](22_puzzles_on_checkpoints.ipynb): where does the checkpoint go, and what does it save?
+# - [23 · puzzles on work](23_puzzles_on_work.ipynb): how much work does a derivative take?
+# - [24 · puzzles on NaNs](24_puzzles_on_nans.ipynb): how do I write it so that its gradient is never NaN?
+# - [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb): can the gradient be another one, the program shorter, the message smaller?
 #
 # Next: [1 · reading jaxprs](01_reading_jaxprs.ipynb).

@@ -270,5 +270,7 @@ assert bytes_kept["none"] > 2 * bytes_kept["each layer"] > 2 * bytes_kept["all"]
 # - What a loop keeps, it stacks. What is not kept is computed again, and both are decisions of a rule.
 # - The backward pass of a loop is a loop backwards.
 #
-# You have written what `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint` rest on; the file `answers/my_autodiff.py` has it. That is the end of
-# the series, which began with [0 · a first look](00_first_look.ipynb).
+# You have written what `jax.jvp`, `jax.linearize`, `jax.grad`, `jax.vmap`, `jax.lax.scan` and `jax.checkpoint` rest on; the file `answers/my_autodiff.py` has it. What is left is to
+# play with it.
+#
+# Next: [21 · puzzles on memory](21_puzzles_on_memory.ipynb).

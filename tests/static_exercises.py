@@ -33,6 +33,7 @@ EXERCISES = {
     "word": teach.predict("Which operation?", truth=lambda: "Scan", because="It loops.", hints=HINTS),
     "marks": teach.saved(product, 2.0),
     "code": teach.rule("Write `tanh`.", teach.computes(jnp.tanh, (0.5,)), hints=HINTS, example="lambda x: jnp.tanh(x)"),
+    "lines of code": teach.rule("Write `sin`.", teach.computes(jnp.sin, (0.5,)), hints=HINTS, example="def sin(x):\n    return jnp.sin(x)"),
 }  # fmt: skip
 
 ANSWERS = {
@@ -43,6 +44,7 @@ ANSWERS = {
     "word": ["scan", " SCAN ", "while"],
     "marks": [[], [0], [0, 1], [1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3], [5]],
     "code": [],
+    "lines of code": [],
 }
 """As the form gives them: the place of a choice, the text of a line, the places of the boxes that are ticked."""
 

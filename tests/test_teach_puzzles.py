@@ -1,7 +1,9 @@
 """Puzzles: that par is what the planner and the known answers come to, and that only answers count which compute the same."""
 
 import linecache
+import re
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,11 @@ from jax.ad_checkpoint import checkpoint_name
 import jaxviz
 from jaxviz import teach
 from jaxviz.teach.puzzles import scores
-from jaxviz.teach.puzzles.game import PUZZLES, check
+from jaxviz.teach.puzzles.game import GROUPS, PUZZLES, check
 from jaxviz.teach.puzzles.puzzle import score_name
 from jaxviz.teach.puzzles.text import code_of
+
+ROOT = Path(__file__).parents[1]
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda p: p.name)
 BEATEN = {"softmax", "width", "pairs", "mask", "steps", "loops", "hessian", "where", "norm", "entropy", "softplus", "straight", "implicit", "gather"}  # fmt: skip
@@ -27,6 +31,20 @@ def test_there_are_24_short_ones():
         assert len(code_of(p, p.function).splitlines()) <= 5
         assert 2 <= len(p.hints) <= 3
         assert p.wrong
+
+
+def test_the_site_and_the_notebooks_have_them_in_order():
+    text = (ROOT / "docs" / "puzzles.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (\d+) · (.*)", text, re.MULTILINE) == [(str(i), p.title) for i, p in enumerate(PUZZLES, 1)]
+    assert re.findall(r'puzzles\.show\("(\w+)"\), puzzles\.ask\("(\w+)"\)', text) == [(p.name, p.name) for p in PUZZLES]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == list(GROUPS)
+    notebooks = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("2*_puzzles_*.py"))
+    )
+    assert re.findall(r'teach\.puzzles\.show\("(\w+)"\)', notebooks) == [p.name for p in PUZZLES]
+    for puzzle in PUZZLES:  # the cell to change has the function as it is given
+        lines = [] if puzzle.name == "names" else code_of(puzzle, puzzle.function).splitlines()[1:]
+        assert "\n".join(lines) in notebooks
 
 
 @each_puzzle

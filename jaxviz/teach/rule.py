@@ -91,9 +91,13 @@ def rule(
     def solution() -> Verdict:
         wanted = tuple(Point("note", c.says) for c in checks)
         shown = example if isinstance(example, str) else textwrap.dedent(inspect.getsource(example))
-        return Verdict(None, "An answer does this:", wanted, f"For example: `{shown.strip()}`" if shown else "")
+        return Verdict(None, "An answer does this:", wanted, _for_example(shown.strip()) if shown else "")
 
     return Exercise(question, check, solution, Form("code"), hints, lambda: wrong)
+
+
+def _for_example(code: str) -> str:
+    return f"For example:\n\n{code}" if "\n" in code else f"For example: `{code}`"
 
 
 def is_blank(written: Any) -> bool:

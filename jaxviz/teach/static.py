@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jaxviz.report.tables import code_html
+from jaxviz.report.tables import code_html, preformatted
 from jaxviz.teach.exercise import Exercise, Form, said
 from jaxviz.teach.messages import Sheet
 
@@ -82,7 +82,8 @@ def _fields(form: Form) -> str:
         hint = html.escape(form.placeholder, quote=True)
         return f'<label>Your answer: <input type="text" autocomplete="off" spellcheck="false" placeholder="{hint}"></label>'
     if form.kind == "code":
-        return "<p>In the notebook you write the answer in the cell below, and it is checked there.</p>"
+        code = preformatted(form.code) if form.code else ""
+        return f"{code}<p>In the notebook you write the answer in the cell below, and it is checked there.</p>"
     kind = "radio" if form.kind == "choice" else "checkbox"
     return "".join(_group(kind, heading, options) for heading, options in form.groups)
 

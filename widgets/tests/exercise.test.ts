@@ -83,6 +83,12 @@ test("code is not checked, and can be revealed", () => {
   expect(said()).toContain("lambda x: jnp.tanh(x)");
 });
 
+test("code of several lines keeps its lines", () => {
+  open("lines of code");
+  press("Reveal");
+  expect(by("output pre").textContent).toContain("def sin(x):\n    return jnp.sin(x)");
+});
+
 test("a fold is filled when it is opened", () => {
   document.body.innerHTML = `<details class="jvx" data-content="${btoa("<pre>x**4</pre>")}"><summary>A solution</summary></details>`;
   start();

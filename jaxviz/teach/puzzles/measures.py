@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class Measure:
       says: a sentence about an amount, such as 'Its gradient has a modelled peak of {}'.
       written: an amount as text.
       of: from a function, the types of its arguments and what it is differentiated in, to the amount.
-      most: from the same, to what takes most of it, in a sentence; '' where there is nothing to say.
+      most: from the same, to what takes most of it, in a sentence.
     """
 
     name: str
@@ -84,8 +85,21 @@ def _operations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:
     return total.flops + total.transcendentals
 
 
+def _most_operations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:
+    of_primitive: Counter[str] = Counter()
+    for row in cost(f, *types, argnums=argnums).rows:
+        of_primitive[row.primitive] += row.cost.flops + row.cost.transcendentals
+    (name, n), *_ = of_primitive.most_common(1)
+    return f"Most of them, {n:,}, are `{name}`; `jaxviz.cost` lists all."
+
+
 def _equations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> int:
     return sum(1 for _ in trace(f)(*types).walk())
+
+
+def _most_equations(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:
+    (name, n), *_ = Counter(e.primitive.name for _, e in trace(f)(*types).walk()).most_common(1)
+    return f"{n} of them are `{name}`; `jaxviz.trace` shows all."
 
 
 def on_devices(f: Function) -> Function:
@@ -115,10 +129,6 @@ def _which_are_sent(f: Function, types: tuple[Any, ...], argnums: Argnums) -> st
     return f"It has {', '.join(sent)}."
 
 
-def _nothing(f: Function, types: tuple[Any, ...], argnums: Argnums) -> str:
-    return ""
-
-
 KEPT = Measure("bytes kept", "Its gradient keeps {} beside the arguments", format_bytes, _kept, _most_kept)
 PEAK = Measure("peak", "Its gradient has a modelled peak of {}", format_bytes, _peak, _most_at_peak)
 FLOPS = Measure("FLOPs", "It takes {}", format_flops, _flops, _most_flops)
@@ -127,9 +137,9 @@ OPERATIONS = Measure(
     "Its gradient takes {} (FLOPs and transcendentals)",
     lambda n: counted(n, "operation"),
     _operations,
-    _nothing,
+    _most_operations,
 )
-EQUATIONS = Measure("equations", "It traces to {}", lambda n: counted(n, "equation"), _equations, _nothing)
+EQUATIONS = Measure("equations", "It traces to {}", lambda n: counted(n, "equation"), _equations, _most_equations)
 COLLECTIVES = Measure("collectives", "It has {}", lambda n: counted(n, "collective"), _collectives, _which_are_sent)
 SENT = Measure("bytes sent", "Each device sends {}", format_bytes, _sent, _which_are_sent)
 

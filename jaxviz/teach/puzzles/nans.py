@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -22,7 +23,8 @@ def finite(*args: Any, argnums: Argnums = 0) -> Check:
     """Neither the sum of the results nor its gradient has a NaN or an infinity."""
 
     def fails(written: Function) -> str:
-        found = find_nan(lambda *given: jnp.sum(written(*given)), *args, argnums=argnums)
+        summed = functools.wraps(written)(lambda *given: jnp.sum(written(*given)))
+        found = find_nan(summed, *args, argnums=argnums)
         return "" if found is None else f"{found.summary}."
 
     return Check("nothing in its gradient is NaN or infinite where the function as given has that", fails)

@@ -37,7 +37,7 @@ function shown({ isRight, headline, points, note }: Said): HTMLElement {
     start && h("strong", {}, start),
     ...words(headline),
     rows.length > 0 && h("table", {}, h("tbody", {}, ...rows)),
-    note && h("div", { class: "jvx-more" }, ...words(note)),
+    note && (note.includes("\n") ? h("pre", {}, note) : h("div", {}, ...words(note))), // what has lines of its own is code
   );
 }
 

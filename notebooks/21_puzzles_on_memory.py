@@ -1,0 +1,183 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 21 · What does my gradient keep that it could do without?
+#
+# Five puzzles. Each is a function of at most five lines that works, and takes too much memory. Rewrite it.
+#
+# - Your answer has to compute the same: its values and gradients are compared with those that JAX computes of the function as given, on random inputs.
+# - Then it is measured, for arrays of a real size. These are never made: types are enough for the engine's reports.
+# - *Par* is what the planner comes to, `jaxviz.plan_remat`, which puts checkpoints into the function and changes nothing else. Where it has nothing to say, par is a known answer.
+# - You beat par by rewriting. Less than par is a *birdie*, half of it or less an *eagle*.
+#
+# Each form has hints, one at a time, and reveals known answers. Your best answers are kept in `answers/my_puzzles.py`.
+#
+# It takes 25 minutes. You need to know what a residual is ([5 · partial evaluation and residuals](05_partial_evaluation_and_residuals.ipynb)), and to beat par, how
+# one writes a `custom_vjp` ([10 · custom rules](10_custom_rules.ipynb)). This is the score card:
+
+# %%
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+import jaxviz
+from jaxviz import teach
+
+teach.puzzles.card()
+
+# %% [markdown]
+# ## 1. A warm-up
+#
+# On paper, an embedding is a product of matrices, one of which is full of zeros.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: row
+row = teach.puzzles.show("row")
+row
+
+# %% tags=["answer"]
+def my_embedded(table, tokens):
+    rows = jax.nn.one_hot(tokens, len(table))
+    return rows @ table
+
+row.answer(my_embedded)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+row.solution(row.puzzle.solution)
+
+# %% [markdown]
+# ## 2. A loss over many words
+#
+# What is kept, and for what, you can see for yourself: `jaxviz.residuals` takes the types of the arguments, too.
+
+# %%
+def cross_entropy(w, x, labels):
+    p = jax.nn.softmax(x @ w)
+    return -jnp.mean(jnp.log(p)[jnp.arange(len(x)), labels])
+
+
+typed = jax.ShapeDtypeStruct
+types = typed((256, 8192), jnp.float32), typed((4096, 256), jnp.float32), typed((4096,), jnp.int32)
+jaxviz.residuals(cross_entropy, *types)
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: softmax
+softmax = teach.puzzles.show("softmax")
+softmax
+
+# %% tags=["answer"]
+def my_cross_entropy(w, x, labels):
+    p = jax.nn.softmax(x @ w)
+    return -jnp.mean(jnp.log(p)[jnp.arange(len(x)), labels])
+
+softmax.answer(my_cross_entropy)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+softmax.solution(softmax.puzzle.solution)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+softmax_puzzle = softmax.puzzle
+assert types == softmax_puzzle.types
+large = [r for r in jaxviz.residuals(cross_entropy, *types) if r.nbytes == 4 * 4096 * 8192]
+assert len(large) >= 2
+assert jaxviz.residuals(cross_entropy, *types).nbytes_without_arguments == softmax_puzzle.given_amount
+
+# %% [markdown]
+# ## 3. Half of the bytes
+#
+# Models multiply in bfloat16, and compute what is delicate in float32. What is kept is what the delicate part reads.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: width
+width = teach.puzzles.show("width")
+width
+
+# %% tags=["answer"]
+def my_activation(w, x):
+    h = (x @ w).astype(jnp.float32)
+    return jnp.tanh(h).astype(x.dtype)
+
+width.answer(my_activation)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+width.solution(width.puzzle.solution)
+
+# %% [markdown]
+# ## 4. Every pair
+#
+# Broadcasting makes a large array of two small ones, without a word. Here the peak counts, and not only what is kept: what is there at once, in either pass.
+
+# %%
+def attraction(x, y, mass):
+    d = x[:, None] - y[None, :]
+    return jnp.exp(-d * d) @ mass
+
+
+jaxviz.memory(attraction, *[typed((8192,), jnp.float32)] * 3)
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: pairs
+pairs = teach.puzzles.show("pairs")
+pairs
+
+# %% tags=["answer"]
+def my_attraction(x, y, mass):
+    d = x[:, None] - y[None, :]
+    return jnp.exp(-d * d) @ mass
+
+pairs.answer(my_attraction)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+pairs.solution(pairs.puzzle.solution)
+
+# %% [markdown]
+# ## 5. Only the sign
+#
+# The last one looks easy. Try what comes to mind first, and look at what the verdict says is kept.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: mask
+mask = teach.puzzles.show("mask")
+mask
+
+# %% tags=["answer"]
+def my_rectified(w, x):
+    h = x @ w
+    return h * (h > 0)
+
+mask.answer(my_rectified)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+mask.solution(mask.puzzle.solution)
+
+# %% [markdown]
+# Where do you stand?
+
+# %%
+teach.puzzles.card()
+
+# %% [markdown]
+# ## What to keep of this
+#
+# - Ask of each value that is kept: who reads it, and could that be written so that nobody does?
+# - The gradient of a number is one array, and a rule may compute it forward.
+# - A type is a choice, of what is kept too: float32, bfloat16, a byte, a bit.
+# - A large array that broadcasting makes can be a loop over its rows.
+#
+# Next: [22 · puzzles on checkpoints](22_puzzles_on_checkpoints.ipynb).

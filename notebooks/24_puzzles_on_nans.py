@@ -1,0 +1,135 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 24 · How do I write it so that its gradient is never NaN?
+#
+# Four functions with a good value, or nearly, and a gradient that is NaN at some inputs. The rules are those of [21 · puzzles on memory](21_puzzles_on_memory.ipynb); besides, `jaxviz.find_nan` must find nothing at
+# the inputs that are hard. What is measured is the operations of the gradient, so that being careful stays cheap.
+#
+# It takes 20 minutes. You need to know how a NaN gets into a gradient: [16 · finding a NaN](16_finding_a_nan.ipynb).
+
+# %%
+import jax
+import jax.numpy as jnp
+
+import jaxviz
+from jaxviz import teach
+
+teach.puzzles.card()
+
+# %% [markdown]
+# ## 16. Where it is zero
+#
+# Whoever wrote this thought of zero.
+
+# %%
+def sinc(x):
+    return jnp.where(x != 0, jnp.sin(x) / x, 1.0)
+
+
+jaxviz.find_nan(lambda x: jnp.sum(sinc(x)), jnp.array([0.0, 1.5]))
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: where
+where = teach.puzzles.show("where")
+where
+
+# %% tags=["answer"]
+def my_sinc(x):
+    return jnp.where(x != 0, jnp.sin(x) / x, 1.0)
+
+where.answer(my_sinc)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+where.solution(where.puzzle.solution)
+
+# %% [markdown]
+# ## 17. At no distance
+#
+# A distance has no gradient where it is zero: in every direction it grows. In a simulation, 0 is a good choice.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: norm
+norm = teach.puzzles.show("norm")
+norm
+
+# %% tags=["answer"]
+def my_distances(a, b):
+    return jnp.sqrt(jnp.sum((a - b) ** 2, -1))
+
+norm.answer(my_distances)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+norm.solution(norm.puzzle.solution)
+
+# %% [markdown]
+# ## 18. What may not happen
+#
+# An agent that may not take an action has a logit of -inf for it. So far, so good: the probability is 0.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: entropy
+entropy = teach.puzzles.show("entropy")
+entropy
+
+# %% tags=["answer"]
+def my_entropy(logits, mask):
+    log_p = jax.nn.log_softmax(jnp.where(mask, logits, -jnp.inf))
+    return -jnp.sum(jnp.exp(log_p) * log_p, -1)
+
+entropy.answer(my_entropy)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+entropy.solution(entropy.puzzle.solution)
+
+# %% [markdown]
+# ## 19. A rule of your own
+#
+# Here the value overflows before the gradient does. Mend it, and say yourself what the derivative is: `jaxviz.check_rule` compares your rule with numerical differences.
+
+# %% tags=["exercise"] jupyter={"source_hidden": true}
+# Exercise: softplus
+softplus = teach.puzzles.show("softplus")
+softplus
+
+# %% tags=["answer"]
+def my_softplus(x):
+    return jnp.log(1 + jnp.exp(x))
+
+softplus.answer(my_softplus)
+
+# %% tags=["solution"] jupyter={"source_hidden": true}
+# Solution
+softplus.solution(softplus.puzzle.solution)
+
+# %% tags=["check"] jupyter={"source_hidden": true}
+# What the text says, asserted
+assert jnp.isnan(jax.grad(sinc)(0.0)) and sinc(jnp.float32(0.0)) == 1
+assert jnp.isinf(softplus.puzzle.function(jnp.float32(100.0))) and jnp.isnan(jax.grad(softplus.puzzle.function)(100.0))
+assert jax.nn.softmax(jnp.array([0.0, -jnp.inf]))[1] == 0
+assert {e.puzzle.measure.name for e in (where, norm, entropy)} == {"operations"}
+
+# %%
+teach.puzzles.card()
+
+# %% [markdown]
+# ## What to keep of this
+#
+# - A `jnp.where` chooses between values that are computed all the same, and so are their gradients. Choose before the dangerous operation.
+# - Something tiny that is not zero, or huge that is not infinite, is often all that is needed.
+# - Where you know the derivative better than the formula does, write it down as a rule.
+#
+# Next: [25 · puzzles on rules and devices](25_puzzles_on_rules_and_devices.ipynb).
