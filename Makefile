@@ -4,7 +4,7 @@
 # make mutants   faults planted one by one, each of which the tests of its lines have to find; MUTANTS=… names some of them
 # make demo   the first notebook's program, without a display
 # make screenshots   pictures of each pane, in both themes and at two widths
-# make docs   the site in docs/_build/html, with the how-tos run; make site: with the tutorials run too; make docs-links: its links outwards
+# make docs   the site in docs/_build/html, with all of its code run, and kept until it or jaxviz changes; make docs-links: its links outwards
 # make lock   the versions that Binder installs, in binder/lock.txt; it needs a Python 3.12
 # make bench  speed and memory beside JAX's
 # make test-jax JAX_CHECKOUT=…   JAX's own tests, run on jaxviz: a checkout of JAX at the tag of the version installed; test-jax-latest likewise
@@ -35,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An editable install would run npm and build once more, and npm writes package-lock.json anew, for which Make does all of it again.
 INSTALL := SKIP_JUPYTER_BUILDER=1 $(BIN)/python -m pip install --quiet --editable
 
-.PHONY: lock docs site docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
+.PHONY: lock docs docs-links lab test test-quick test-all mutants test-latest test-libraries docs-libraries test-jax test-jax-latest checkout print-latest lint check-widgets demo bench screenshots notebooks browser clean
 .DELETE_ON_ERROR:
 # npm and pip install beside each other, and lint and the widgets' tests run so.
 MAKEFLAGS += --jobs=2
@@ -103,11 +103,8 @@ $(STAMPS)/install-docs: $(STAMPS)/install
 	@touch $@
 
 docs: $(STAMPS)/install-docs jaxviz/static/explorer.js
-	rm -rf docs/_build/explorers
+	rm -rf docs/_build/html
 	$(SPHINX) -b html docs docs/_build/html
-
-site: export JAXVIZ_DOCS_TUTORIALS := 1
-site: docs
 
 docs-links: $(STAMPS)/install-docs jaxviz/static/explorer.js
 	JAXVIZ_DOCS_RUN=0 $(SPHINX) -b linkcheck docs docs/_build/linkcheck

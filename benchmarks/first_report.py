@@ -1,4 +1,7 @@
-"""What the first report of a session takes: importing jaxviz and deriving one line, beside jax that traces it. Each in a process of its own."""
+"""What the first report of a session takes: importing jaxviz and deriving one line, beside jax that traces it. Each in a process of its own.
+
+And of that the imports alone, as `python -X importtime` reports them.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,14 @@ def seconds(work: str) -> float:
     return float(ran.stdout)
 
 
+def import_ms(package: str, work: str) -> float:
+    """Milliseconds that the modules of a package take to import, each without what it imports itself."""
+    ran = subprocess.run([sys.executable, "-X", "importtime", "-c", work], capture_output=True, text=True, check=True)
+    rows = (line.removeprefix("import time:").split("|") for line in ran.stderr.splitlines() if line.count("|") == 2)
+    found = [(name.strip(), own) for own, _, name in rows if own.strip().isdigit()]
+    return sum(int(own) for name, own in found if name.split(".")[0] == package) / 1000
+
+
 def main(quick: bool = False) -> None:
     works = {"jax alone": _JAX}
     works |= {f"jaxviz.{name}": f"{_JAX}; import jaxviz; jaxviz.{name}(lambda x: x * x, 1.0)" for name in _REPORTS}
@@ -40,6 +51,15 @@ def main(quick: bool = False) -> None:
         print(
             f"  {name:18} {time:6.3f} s  {time / best['jax alone']:5.2f} ×  {added:+6.3f} s   asked for: {MOST:+.2f} s at most"
         )
+    imports = {
+        "jax": ("jax", "import jax"),
+        "jaxviz": ("jaxviz", "import jaxviz"),
+        "jaxviz, all for residuals": ("jaxviz", "import jaxviz; jaxviz.residuals"),
+        "jaxviz, every public name": ("jaxviz", "import jaxviz; [getattr(jaxviz, name) for name in dir(jaxviz)]"),
+    }
+    print("Importing, by `python -X importtime`: the modules of the package, without those of others")
+    for name, how in imports.items():
+        print(f"  {name:26} {min(import_ms(*how) for _ in range(3)):7.1f} ms")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The documentation site: `make docs`.
 
-The how-tos are run as the site is built, so that what they show is computed; explorers stay alive in frames (`kernel_startup.py`).
+How-tos, gallery and tutorials are run as the site is built, so that what they show is computed; explorers and exercises work in the pages
+(`kernel_startup.py`). Outputs are kept from one build to the next (`outputs.py`). With JAXVIZ_DOCS_RUN=0 nothing is run.
 """
 
 import os
@@ -8,6 +9,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -15,10 +17,15 @@ from sphinx.ext.napoleon import GoogleDocstring
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-sys.path.insert(0, str(ROOT))  # for autodoc, and through PYTHONPATH for the kernels
+sys.path[:0] = [str(ROOT), str(HERE)]  # for autodoc, and through PYTHONPATH for the kernels
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
 
+import outputs  # noqa: E402
+from jupyter_cache import get_cache  # noqa: E402
+from sphinx.util import logging  # noqa: E402
+
 import jaxviz  # noqa: E402
+import jaxviz.teach  # noqa: E402
 
 project = "jaxviz"
 author = "The jaxviz authors"
@@ -31,6 +38,7 @@ exclude_patterns = [
     "conf.py",
     "index_page.py",
     "kernel_startup.py",
+    "outputs.py",
     "screenshots.py",
     "**/.ipynb_checkpoints",
 ]
@@ -45,7 +53,20 @@ if os.environ.get("JAXVIZ_DOCS_RUN") == "0":
 # --- the tutorials, which are kept beside this folder -----------------------------------------------------------------
 
 TUTORIALS = HERE / "tutorials"
-TUTORIALS.mkdir(exist_ok=True)
+# What a page has of each kind of cell: an exercise as a form, which has the hints and the answer in it, and of the others what gives nothing away.
+SHOWN = {
+    "exercise": "remove-input",
+    "unseen": "remove-input",
+    "solution": "remove-input",
+    "answer": "remove-output",
+    "check": "remove-cell",
+}
+
+
+def _shown(found):
+    return f'{found[1]}"{SHOWN[found[2]]}", "{found[2]}"'
+
+
 _kept = sorted((ROOT / "notebooks").glob("*.py"))
 for gone in {p.name for p in TUTORIALS.glob("*.py")} - {p.name for p in _kept}:
     (TUTORIALS / gone).unlink()
@@ -53,9 +74,8 @@ for path in _kept:
     text = re.sub(
         r"\((\w+)\.ipynb\)", r"(\1.py)", path.read_text(encoding="utf-8")
     )  # they lead to each other, here as pages
-    text = re.sub(
-        r'^(# %%.*tags=\[)("(?:solution|check)")', r'\1"hide-cell", \2', text, flags=re.MULTILINE
-    )  # not before it is looked for
+    text = re.sub(rf'^(# %%.*tags=\[)"({"|".join(SHOWN)})"', _shown, text, flags=re.MULTILINE)
+    text = re.sub(r"^# %% (?=jupyter=.*source_hidden)", '# %% tags=["hide-input"] ', text, flags=re.MULTILINE)
     copy = TUTORIALS / path.name
     if not copy.exists() or copy.read_text(encoding="utf-8") != text:
         copy.write_text(text, encoding="utf-8")
@@ -63,23 +83,26 @@ for path in _kept:
 # --- code that is run -------------------------------------------------------------------------------------------------
 
 BUILD = HERE / "_build"
-nb_execution_mode = "off" if os.environ.get("JAXVIZ_DOCS_RUN") == "0" else "force"
+OUTPUTS = outputs.folder(ROOT, BUILD)
+nb_execution_mode = "off" if os.environ.get("JAXVIZ_DOCS_RUN") == "0" else "cache"
+nb_execution_cache_path = str(OUTPUTS / "cells")
+get_cache(nb_execution_cache_path).list_cache_records()  # makes it here, and not in two processes at once
 nb_execution_show_traceback = True  # an error is a warning with its traceback, and warnings are errors
 nb_execution_timeout = 120
 nb_execution_in_temp = True
 nb_merge_streams = True
-# The tests run the tutorials; here they are run where it is asked for, since they take longer than all the rest.
-with_tutorials = os.environ.get("JAXVIZ_DOCS_TUTORIALS") == "1"
-nb_execution_excludepatterns = [] if with_tutorials else ["tutorials/*"]
+nb_code_prompt_show, nb_code_prompt_hide = "Show the {type}", "Hide the {type}"
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # nothing is fetched from elsewhere; see kernel_startup.py
 
-# Each kernel starts with kernel_startup.py, and puts the explorers that it shows into the site.
+# Each kernel starts with kernel_startup.py, and puts the explorers that it shows into their folder.
 _profile = BUILD / "ipython" / "profile_default" / "startup"
 _profile.mkdir(parents=True, exist_ok=True)
 shutil.copy(HERE / "kernel_startup.py", _profile / "00_site.py")
+# Kernels warn that they are not encrypted, though they are reached from this machine alone.
+(_profile.parent / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
 os.environ |= {
     "IPYTHONDIR": str(BUILD / "ipython"),
-    "JAXVIZ_DOCS_PAGES": os.environ.get("JAXVIZ_DOCS_PAGES", str(BUILD / "explorers")),
+    "JAXVIZ_DOCS_PAGES": str(OUTPUTS / "explorers"),
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "",
 }
@@ -91,7 +114,7 @@ html_math_renderer = "mathml"  # which browsers draw themselves; MathJax would b
 myst_heading_anchors = 3
 default_role = "code"  # docstrings have names between single backquotes
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the docstrings say what the arguments are
+autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False
@@ -108,16 +131,18 @@ linkcheck_anchors = False
 
 html_theme = "furo"
 html_title = f"jaxviz {release}"
-html_static_path = ["_static"]
+_scripts = BUILD / "scripts"
+_scripts.mkdir(exist_ok=True)
+(_scripts / "exercise.js").write_text(jaxviz.teach.static_script(), encoding="utf-8")
+html_static_path = ["_static", str(_scripts)]
+html_favicon = "_static/icon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["site.js"]
+html_js_files = ["site.js", "exercise.js"]
 html_copy_source = False
 html_show_sourcelink = False
-html_extra_path = [str(BUILD / "explorers")]
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
-(BUILD / "explorers").mkdir(parents=True, exist_ok=True)
 
 
 _PROPERTIES: dict[str, list[str]] = {}
@@ -141,9 +166,22 @@ def _after_napoleon(app, what, name, obj, options, lines):
 
 
 def _explorers_found(app, pagename, templatename, context, doctree):
-    """The addresses of explorers, which lie in the site's root, seen from a page."""
+    """Puts the explorers of a page into the site, and their addresses, seen from the page, into it."""
+    for name in set(re.findall(r"explorers:/([\w-]+\.html)", context.get("body", ""))):
+        (app.outdir / "explorers").mkdir(exist_ok=True)
+        shutil.copy(OUTPUTS / "explorers" / name, app.outdir / "explorers" / name)
     if "body" in context:
-        context["body"] = context["body"].replace("explorers:/", "../" * pagename.count("/"))
+        context["body"] = context["body"].replace("explorers:/", f"{'../' * pagename.count('/')}explorers/")
+
+
+def _all_in_the_reference(app, env):
+    """Warns of public names that the reference lacks."""
+    told = env.get_domain("py").objects
+    for module in (jaxviz, jaxviz.teach):
+        public = [name for name in dir(module) if not name.startswith("_") and name != "load_ipython_extension"]
+        for name in public:
+            if f"{module.__name__}.{name}" not in told and not isinstance(getattr(module, name), ModuleType):
+                logging.getLogger(__name__).warning("%s.%s is not in the reference", module.__name__, name)
 
 
 def _mathml(translator, node):
@@ -154,5 +192,6 @@ def _mathml(translator, node):
 def setup(app):
     app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("html-page-context", _explorers_found)
+    app.connect("env-check-consistency", _all_in_the_reference)
     app.connect("autodoc-process-docstring", _before_napoleon, priority=400)  # napoleon has 500
     app.connect("autodoc-process-docstring", _after_napoleon, priority=600)

@@ -90,12 +90,21 @@ larger
 larger.solution("more, but less than twice as much")
 
 # %% [markdown]
+# ## In motion
+#
+# The same gradient, played. Press Space: in the forward pass each value that is kept goes into its bin; in the backward pass the bins are emptied, the last one
+# first. Below them grows the memory. The arrow keys go step by step.
+
+# %%
+in_motion = jaxviz.explore(derivation)
+in_motion.motion = True
+in_motion
+
+# %% [markdown]
 # ## The explorer
 #
 # It opens with the whole gradient on one axis, forward then backward: what runs, what is kept from when to when, and the memory. Point at
 # anything to see it in the source; the number beside a line is what that line makes the gradient keep.
-#
-# *In motion* plays it: what is kept fills its bin in the forward pass, and leaves it in the backward pass.
 #
 # A click leads to the equations, forward beside backward: everything that one came from, and everything that was made from it, lights up in
 # every pane. The buttons on top are questions, and each arranges the panes for its answer; the stages below them go from your function

@@ -196,7 +196,7 @@ assert np.allclose(deep(square, h, 5), rolled(square, h, 5))
 # %% [markdown]
 # Read one the other way: here is the jaxpr of a function that you do not see.
 
-# %% jupyter={"source_hidden": true}
+# %% tags=["unseen"] jupyter={"source_hidden": true}
 # A function, and its jaxpr
 def unseen(w, x):
     return jnp.sum(jnp.tanh(x @ w), axis=0) * x[0]

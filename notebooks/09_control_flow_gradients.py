@@ -174,6 +174,14 @@ explorer = jaxviz.explore(fixed_loss, w, y)
 explorer.stage, explorer.beside, explorer.height = "forward", "backward", 640
 explorer
 
+# %% [markdown]
+# In motion (press Space) the scan is one step: it leaves behind the stacks of all 8 iterations, and the backward scan takes them.
+
+# %%
+in_motion = jaxviz.explore(fixed_loss, w, y)
+in_motion.motion = True
+in_motion
+
 # %% tags=["check"] jupyter={"source_hidden": true}
 # What the text says, asserted
 assert {r.producer.primitive.name for r in kept if r.aval.shape == (64, 64)} == {"sin", "cos"}

@@ -86,7 +86,15 @@ for readings, direction in batches:
     new, value = train_step(history[-1], readings, direction)
     history.append(new)
     losses.append(float(value))
-print(np.array2string(np.array(losses), precision=3, suppress_small=True))
+
+# %% jupyter={"source_hidden": true}
+# The loss at each step
+import matplotlib.pyplot as plt
+
+plt.figure(figsize=(6, 2.4))
+plt.plot(losses, ".-")
+plt.xlabel("step")
+plt.ylabel("loss");
 
 # %% [markdown]
 # Learning ends at once, and at the same number in each batch that follows. All losses are finite. The parameters say more:

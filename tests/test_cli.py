@@ -132,6 +132,7 @@ def test_policies_side_by_side(run):
     assert "nothing_saveable" in out
 
 
+@pytest.mark.process
 def test_files(run, tmp_path):
     names = {name: tmp_path / f"x.{name}" for name in ("svg", "png", "pdf", "dot", "html")}
     words = [w for name, path in names.items() for w in (f"--{name}", str(path))]

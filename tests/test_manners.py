@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 ONLY_IMPORTED = """
 import jax
 from jax._src import api, array, monitoring
@@ -54,6 +56,7 @@ assert state() == before
 """
 
 
+@pytest.mark.large
 def test_nothing_is_watched_until_asked():
     done = subprocess.run([sys.executable, "-c", ONLY_IMPORTED], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

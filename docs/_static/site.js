@@ -11,8 +11,17 @@ function apply() {
     if (page) page.style.colorScheme = theme();
   }
 }
+// The gradient on the front page plays by itself, unless the reader prefers less motion. Its button, and Space, pause it.
+function play(frame, tries = 50) {
+  const button = frame.contentDocument?.querySelector("[data-testid=motion-play]");
+  if (button) button.click();
+  else if (tries > 0) setTimeout(play, 200, frame, tries - 1); // that part is loaded after the rest
+}
 addEventListener("DOMContentLoaded", () => {
   apply();
+  const played = document.querySelector(".tag_plays iframe");
+  if (played && matchMedia("(prefers-reduced-motion: no-preference)").matches)
+    played.addEventListener("load", () => play(played), { once: true });
   for (const frame of document.querySelectorAll("figure.explorer iframe")) frame.addEventListener("load", apply);
   new MutationObserver(apply).observe(document.body, { attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);

@@ -5,24 +5,27 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Literal as OneOf
 
 import jax
 
-from jaxviz.analysis.naming import Naming
+from jaxviz.analysis.grouping import alike, grouped, pattern
+from jaxviz.analysis.naming import ROOM, Naming
 from jaxviz.analysis.walk import Tracer, defined_at, location_of, primal_equation
 from jaxviz.derivation import Derivation
 from jaxviz.higher_order import is_scan, scan_length
 from jaxviz.higher_order.shard_map import only_passes_a_scalar
 from jaxviz.ir import compat
+from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.syntax import Checkpoint, Decision, Equation, Program, Var
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import format_bytes, line_label, nbytes, short_location
+from jaxviz.report.tables import format_bytes, line_label, listed, more_rows, nbytes, repeated, short_location
 
 Fate = OneOf["saved", "offloaded", "recomputed", "already an input", "not needed"]
 FATES: tuple[Fate, ...] = ("saved", "offloaded", "recomputed", "already an input", "not needed")
@@ -50,6 +53,29 @@ class Decided:
     location: Location | None
     fate: Fate
     equation: Equation | None
+
+    @property
+    def repeats(self) -> Hashable:
+        """What values have in common that are one row."""
+        if self.equation is None:
+            return pattern(self.label)
+        at = self.location
+        if self.fate in _FIRST or not expression_at(at) or at is None:
+            return self.label
+        return at.column, at.end_line, at.end_column
+
+
+_FIRST = ("saved", "offloaded")
+"""What a table has first, each value by itself."""
+
+
+def _called(group: Sequence[Decided]) -> str:
+    """What values of one row are called, as code; of several operations of an expression it says which."""
+    labels = dict.fromkeys(v.label for v in group)
+    if group[0].equation is None or len(labels) == 1:
+        return f"`{alike([*labels])}`"
+    written = shortened_expression(expression_at(group[0].location), ROOM)
+    return f"`{written}` ({listed(v.expression for v in group)})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,9 +112,9 @@ class CheckpointReport(Report):
         if not self.unmatched:
             return ()
         given = ", ".join(map(repr, self.names)) or "none"
-        listed = ", ".join(map(repr, self.unmatched))
+        unmatched = ", ".join(map(repr, self.unmatched))
         return (
-            f"The policy {self.policy} of {self.function} ({short_location(self.location)}) lists {listed}, which no "
+            f"The policy {self.policy} of {self.function} ({short_location(self.location)}) lists {unmatched}, which no "
             f"checkpoint_name in it gives; the names given there: {given}.",
         )
 
@@ -109,11 +135,35 @@ class CheckpointReport(Report):
         return bars(rows, f"bytes of the values in the checkpoint of {self.function}, by line")
 
     def _parts(self) -> Iterator[str | Table]:
-        rows = [
-            (f"`{v.label}`", v.type, format_bytes(v.nbytes), short_location(v.location), v.fate) for v in self.values
-        ]
-        yield Table(("value", "type", "bytes", "line", "decision"), rows, "<<><<")
+        yield self.values_table()
         yield from self.notes
+
+    def values_table(self, caption: str = "") -> Table:
+        """The values, those of one expression in repeated layers together: what is kept first, then the largest.
+
+        Of what is not kept all operations of an expression are one row for each type.
+
+        Args:
+          caption: a line above it.
+        """
+        groups = grouped(self.values, lambda v: (v.fate, v.repeats, v.type, v.nbytes, v.location))
+        size = lambda group: sum(v.nbytes for v in group)
+        rank = lambda fate: _FIRST.index(fate) if fate in _FIRST else 3 if fate == "not needed" else 2
+        groups.sort(key=lambda g: (rank(g[0].fate), -size(g)))
+        rows = [
+            (
+                g[0].fate, repeated(len(g), g[0].type), format_bytes(size(g)), short_location(g[0].location), _called(g),
+            )
+            for g in groups
+        ]  # fmt: skip
+
+        def more(shown: int) -> str:
+            rest = groups[shown:]
+            fates = Counter(v.fate for g in rest for v in g)
+            said = ", ".join(f"{fates[fate]:,} {fate}" for fate in FATES if fates[fate])
+            return f"{more_rows(len(rest), fates.total(), 'value', format_bytes(sum(map(size, rest))))}: {said}"
+
+        return Table(("decision", "type", "bytes", "line", "value"), rows, "<<><<", caption, more=more)
 
     def to_dict(self) -> dict[str, Any]:
         values = [{**attributes(v, ("expression", "label", "type", "nbytes")), "decision": v.fate} for v in self.values]
@@ -144,8 +194,8 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
             label = naming.name(equation, decision.within, i) or what
             values.append(_decided(what, label, v, location, fate, written, lengths))
     names = tuple(dict.fromkeys(_names_given(function)))
-    listed = dict.fromkeys(_names_listed(checkpoint.policy))
-    unmatched = tuple(name for name in listed if name not in names)
+    asked = dict.fromkeys(_names_listed(checkpoint.policy))
+    unmatched = tuple(name for name in asked if name not in names)
     policy = policy_name(checkpoint.policy)
     where = defined_at(function)
     again_by_name = {
@@ -153,7 +203,7 @@ def _report(checkpoint: Checkpoint, naming: Naming) -> CheckpointReport:
         for d in checkpoint.decisions
         if d.equation.primitive is compat.name_p and d.verdict == "recomputed"
     }
-    unlisted = tuple(name for name in names if listed and name not in listed and name in again_by_name)
+    unlisted = tuple(name for name in names if asked and name not in asked and name in again_by_name)
     return CheckpointReport(function.name, where, policy, tuple(values), unmatched, names, checkpoint.lengths, unlisted)
 
 

@@ -179,7 +179,8 @@ def print_doctor(as_json: bool = False) -> int:
 
 
 def _versions() -> Iterator[Finding]:
-    own = sys.modules["jaxviz"].__version__
+    # The namesake's __init__.py, written over ours, has no version.
+    own = getattr(sys.modules["jaxviz"], "__version__", "") or metadata.version(_DISTRIBUTION)
     old = tuple(map(int, platform.python_version_tuple()[:2])) < _OLDEST_PYTHON
     advice = f"jaxviz needs Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer." if old else ""
     yield Finding("python", "versions", "fault" if old else "ok", platform.python_version(), advice)

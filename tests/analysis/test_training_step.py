@@ -171,6 +171,7 @@ def test_afterwards_jax_is_as_it_was():
     assert not any("gradient_pass" in str(e.primitive) for _, e in jaxviz.trace(plain)(W, W, BATCH).walk())
 
 
+@pytest.mark.values
 def test_threads_that_overlap_leave_jax_as_it_was():
     """The one that began first ends first, while the other still differentiates in its own way."""
     before = jax.vjp, jax.grad(loss)(W, BATCH)

@@ -65,6 +65,7 @@ def test_the_lock_has_what_the_package_needs():
         assert needed.specifier.contains(locked[canonicalize_name(needed.name)]), f"{text}: run `make lock`"
 
 
+@pytest.mark.large
 def test_binders_own_tool_takes_it():
     pytest.importorskip("repo2docker", reason="pip install jupyter-repo2docker")
     done = subprocess.run(

@@ -381,6 +381,7 @@ def test_memo_tables_find_a_rule_once_and_can_be_emptied():
     assert len(linearize_rules) == 0
 
 
+@pytest.mark.large
 def test_what_a_user_drops_is_dropped():
     """The memo tables keep rules for primitives; a jitted function and what it closes over go with the user's reference."""
     import gc

@@ -15,6 +15,7 @@ def log1pexp(x):
     return jnp.log(1.0 + jnp.exp(x))
 
 
+@pytest.mark.values
 def test_a_right_rule_agrees():
     f = with_jvp(log1pexp, lambda p, t: (log1pexp(p[0]), (1.0 - 1.0 / (1.0 + jnp.exp(p[0]))) * t[0]))
     found = jaxviz.check_rule(f, X)
@@ -50,6 +51,7 @@ def test_a_kink_is_no_mistake():
     assert "-1 on one side and 1 on the other" in " ".join(str(found).split())
 
 
+@pytest.mark.values
 def test_what_cannot_be_differentiated_is_left_out():
     def root(a):
         return lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
@@ -128,6 +130,7 @@ def root_with_rule(root_of):
     return f
 
 
+@pytest.mark.values
 def test_a_rule_that_computes_with_the_loop_cannot_be_differentiated_again():
     """The most common mistake with `custom_jvp`: in the rule stands what the rule is for."""
     once = jaxviz.check_rule(root_with_rule(lambda f, root: root), 2.0)
@@ -148,6 +151,7 @@ def test_a_rule_that_computes_with_the_loop_cannot_be_differentiated_again():
     assert twice.second[0].rule == pytest.approx(-0.25 * 2**-1.5, rel=1e-5)
 
 
+@pytest.mark.values
 def test_a_rule_that_is_wrong_in_second_order_only():
     found = jaxviz.check_rule(root_with_rule(lambda f, root: lambda a: lax.stop_gradient(root(a))), 2.0)
     assert all(leaf.verdict == "right" for leaf in found.leaves)

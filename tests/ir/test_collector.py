@@ -43,6 +43,7 @@ def collections_in(work):
     return len(begun)
 
 
+@pytest.mark.large
 def test_the_last_of_nested_pauses_ends_it():
     with collector_paused():
         with collector_paused():

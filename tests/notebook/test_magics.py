@@ -176,6 +176,7 @@ def test_remat_needs_no_bound(run, blocks):
     assert plan.peak_nbytes <= plan.before.peak_nbytes
 
 
+@pytest.mark.large
 def test_remat_at_the_bytes_of_policies(run, blocks, shell, capsys):
     compared, _ = run("%residuals --argnums 0 --compare mine,nothing_saveable blocks(w, xs)")
     plan, err = run("%remat --policy mine blocks(w, xs)")
@@ -189,6 +190,7 @@ def test_remat_at_the_bytes_of_policies(run, blocks, shell, capsys):
     assert str(shown).startswith("plans for the gradient of `blocks` in `w` at the bytes of 2 policies")
 
 
+@pytest.mark.large
 def test_the_explorer_of_a_policy_and_of_a_plan(run, blocks, monkeypatch):
     shown = []
     monkeypatch.setattr(JaxvizMagics, "_explored", lambda self, what: shown.append(what))
@@ -463,6 +465,7 @@ def test_recompile_tells_of_a_function_and_of_a_cell(run, watched):
     assert "no_such_function" in err
 
 
+@pytest.mark.values
 def test_profile_runs_a_call(run, nothing_from_disk):
     shown, err = run("%profile --repeat 3 jax.jit(f)(x)")
     assert err == ""
@@ -472,6 +475,7 @@ def test_profile_runs_a_call(run, nothing_from_disk):
     assert "no such layer" in err
 
 
+@pytest.mark.values
 def test_step_gives_the_stepper_and_runs_to_where_it_is_told(run):
     stepper, err = run("%step --primitive mul f(1.0)")
     assert err == ""

@@ -30,7 +30,7 @@ SHOWN = {
 }
 """What is printed or drawn, and no value that an assertion of the notebook could look at."""
 
-FOLDED = ("exercise", "solution", "check")
+FOLDED = ("exercise", "unseen", "solution", "check")
 """The tags of cells whose source is folded; besides, there is `answer`."""
 
 WRONG_ANSWERS = """

@@ -86,6 +86,7 @@ def test_iterations_of_a_scan_count_as_layers_do():
     assert next(g for g in scanned.groups if g.label == "x @ p[name]").count == 3 * MANY
 
 
+@pytest.mark.large
 def test_advice_on_layers_is_one_piece():
     found = jaxviz.lint(*_flat(models.transformer(12)))
     layers, gelu, norm = found[0], found[1], found[2]

@@ -180,6 +180,7 @@ def test_it_can_be_called_again_after_the_check_for_nans(watched):
     assert "as x at" in said(lambda: np.asarray(x))
 
 
+@pytest.mark.large
 def test_no_array_is_kept(watched):
     f = jax.jit(lambda x: x + 1, donate_argnums=0)
     kept = jnp.ones(3)

@@ -191,6 +191,7 @@ def both_refuse(error, call):
     return messages[1]
 
 
+@pytest.mark.values
 def test_bad_input():
     pair = lambda p, x: {"a": p["w"] * x, "b": p["b"]}
     params = {"w": jnp.ones(3), "b": X}

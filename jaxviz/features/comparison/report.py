@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from jaxviz.analysis.grouping import alike, grouped, pattern
+from jaxviz.analysis.naming import ROOM, Naming
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.derivation import STAGES, Argnums, Derivation, derive
 from jaxviz.features.comparison.alignment import Alignment, align
@@ -14,17 +16,22 @@ from jaxviz.features.cost.report import cost, format_flops
 from jaxviz.features.memory.timeline import memory
 from jaxviz.ir.boundary import api_boundary
 from jaxviz.ir.errors import JaxvizError
+from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.stack import deep_stack
-from jaxviz.ir.syntax import Program
 from jaxviz.report.pictures import bars
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import format_bytes, format_change, line_label, repeated, short_location, type_text
+from jaxviz.report.tables import (
+    counted,
+    format_bytes,
+    format_change,
+    line_label,
+    repeated,
+    short_location,
+    type_text,
+)
 from jaxviz.transforms.unopened import unopened_note
-
-_ROWS = 20
-"""How many rows of each table are shown as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Difference:
 
     Args:
       what: the primitive.
+      expression: that they belong to; '' where none is found.
       type: of its results.
       location: the user's line; None where there is none.
       is_added: whether it is the second version that has them.
@@ -61,6 +69,7 @@ class Difference:
     """
 
     what: str
+    expression: str
     type: str
     location: Location | None
     is_added: bool
@@ -70,10 +79,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ResidualDifference:
-    """Residuals of one type, made by one operation of one source text, of which the versions keep different numbers.
+    """Residuals of one type, made by one expression, of which the versions keep different numbers.
 
     Args:
-      what: how they are made, such as 'cos'; 'argument' for those of the function.
+      what: the expression that makes them, such as `jnp.cos(x)`; the path of an argument.
       type: their type.
       location: the user's line, in the version that has them (in the second, if both do).
       before, after: how many there are.
@@ -86,6 +95,11 @@ class ResidualDifference:
     before: int
     after: int
     nbytes: int
+
+    @property
+    def change(self) -> int:
+        """Bytes that the second version keeps more."""
+        return (self.after - self.before) * self.nbytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,25 +155,23 @@ class Comparison(Report):
             raise KeyError(f"{stage!r} cannot be compared: {' and '.join(self.functions)} do not both have it")
         found = self.alignments[stage]
         sides = ((self.before, found.removed, False), (self.after, found.added, True))
-        return tuple(d for side, numbers, added in sides for d in _grouped(getattr(side, stage), numbers, added))
+        return tuple(d for side, numbers, added in sides for d in _grouped(side, stage, numbers, added))
 
     @cached_property
     def residuals(self) -> tuple[ResidualDifference, ...]:
         """The residuals of which the two save different numbers, the most bytes first."""
-        counts: dict[tuple[str, str, int], list[int]] = {}
-        lines: dict[tuple[str, str, int], Location] = {}
-        for side, derivation in enumerate((self.before, self.after)):
-            for r in derivation.residuals:
-                what = r.kind if r.producer is None else r.producer.primitive.name
-                key = what, r.type, r.nbytes
-                counts.setdefault(key, [0, 0])[side] += 1
-                lines[key] = r.location
-        found = [
-            ResidualDifference(what, kind, lines[what, kind, nbytes], before, after, nbytes)
-            for (what, kind, nbytes), (before, after) in counts.items()
-            if before != after
-        ]
-        return tuple(sorted(found, key=lambda r: -abs(r.after - r.before) * r.nbytes))
+        sides = [(side, r) for side, d in enumerate((self.before, self.after)) for r in d.residuals]
+        made_by = lambda r: r.kind if r.producer is None else r.producer.primitive.name
+        before = lambda group: sum(side == 0 for side, _ in group)
+        found = []
+        for same in grouped(sides, lambda of: (made_by(of[1]), of[1].type, of[1].nbytes)):
+            if 2 * before(same) == len(same):
+                continue  # where variables have other names, expressions differ and values do not
+            for group in grouped(same, lambda of: pattern(of[1].expression)):
+                last, what = group[-1][1], alike([r.expression for _, r in group])
+                n = before(group), len(group) - before(group)
+                found.append(ResidualDifference(what, last.type, last.location, *n, last.nbytes))
+        return tuple(sorted((r for r in found if r.change), key=lambda r: -abs(r.change)))
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -234,24 +246,27 @@ class Comparison(Report):
         for stage in ["primal"] if self.differences() else self.alignments:
             equations = [
                 (
-                    "+" if d.is_added else "-", repeated(d.count, d.what), d.type,
-                    short_location(d.location),
+                    "+" if d.is_added else "-", repeated(d.count, d.what), d.type, short_location(d.location),
+                    f"`{d.expression}`" if d.expression else "",
                 )
                 for d in self.differences(stage)
             ]  # fmt: skip
             if equations:
                 caption = f"equations of {_LABELS[stage]} that differ"
-                yield Table(("", "equation", "type", "line"), equations, "<<<<", caption, _ROWS)
-        kept = [
+                yield Table(("", "equation", "type", "line", "of"), equations, "<<<<<", caption)
+        residuals = self.residuals if "backward" in self.alignments else ()
+        rows = [
             (
-                f"{r.before:,} → {r.after:,}", r.what, r.type, format_change((r.after - r.before) * r.nbytes),
-                short_location(r.location),
+                f"{r.before:,} → {r.after:,}", r.type, format_change(r.change), short_location(r.location),
+                f"`{r.what}`",
             )
-            for r in (self.residuals if "backward" in self.alignments else ())
+            for r in residuals
         ]  # fmt: skip
-        if kept:
-            made_by = ("how many", "made by", "type", "bytes", "line")
-            yield Table(made_by, kept, "<<<><", "residuals that differ", _ROWS)
+        if rows:
+            change = lambda n: format_change(sum(r.change for r in residuals[n:]))
+            more = lambda n: f"and {counted(len(rows) - n, 'more row')}, {change(n)}"
+            of_rows = ("how many", "type", "bytes", "line", "value")
+            yield Table(of_rows, rows, "<<><<", "residuals that differ", more=more)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -259,7 +274,7 @@ class Comparison(Report):
             "same": self.is_same,
             "equations": {
                 stage: [
-                    {**attributes(d, ("what", "type", "count", "location")), "added": d.is_added}
+                    {**attributes(d, ("what", "expression", "type", "count", "location")), "added": d.is_added}
                     for d in self.differences(stage)
                 ]
                 for stage in self.alignments
@@ -290,16 +305,17 @@ def compare(f: Any, g: Any, *args: Any, argnums: Argnums = 0, **kwargs: Any) -> 
     return Comparison(*sides)
 
 
-def _grouped(program: Program, numbers: Sequence[int], is_added: bool) -> list[Difference]:
-    wanted = set(numbers)
-    groups: dict[tuple[str, str, Location | None], list[int]] = {}
-    for i, (e, within) in enumerate(with_holders(program)):
+def _grouped(derivation: Derivation, stage: str, numbers: Sequence[int], is_added: bool) -> list[Difference]:
+    wanted, naming = set(numbers), Naming(derivation.primal)
+    groups: dict[tuple[str, str, str, Location | None], list[int]] = {}
+    for i, (e, within) in enumerate(with_holders(getattr(derivation, stage))):
         if i in wanted:
             types = ", ".join(type_text(v.aval) for v in e.outvars)
-            groups.setdefault((e.primitive.name, types, location_of(e, within)), []).append(i)
+            written = shortened_expression(expression_at(naming.location(e, within)), ROOM)
+            groups.setdefault((e.primitive.name, written, types, location_of(e, within)), []).append(i)
     return [
-        Difference(what, kind, location, is_added, len(group), tuple(group))
-        for (what, kind, location), group in groups.items()
+        Difference(what, written, kind, location, is_added, len(group), tuple(group))
+        for (what, written, kind, location), group in groups.items()
     ]
 
 

@@ -25,7 +25,7 @@ class Operand:
       n_nan, n_inf, n_zero: how many of them are that.
       low, high: of those that are finite; None where none is.
       value: the element from which, or as which, what is not finite was made; None where elements do not correspond.
-      name: the argument it is, or ''.
+      name: the expression that made it, or the path of the argument it is; '' where neither is known.
     """
 
     type: str
@@ -43,7 +43,7 @@ class Operand:
         return self.n_nan == 0 and self.n_inf == 0
 
     def __str__(self) -> str:
-        what = f"{self.name}:{self.type}" if self.name else self.type
+        what = f"`{self.name}`: {self.type}" if self.name else self.type
         if self.value is not None and self.size == 1:
             return f"{what} = {_number(self.value)}"
         parts = [f"{_number(self.low)} to {_number(self.high)}"] if self.low is not None else []

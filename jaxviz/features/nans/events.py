@@ -9,7 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.features.nans.causes import Case, Operand, cause_of, is_slope, operand
+from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import Devices, Event, Iteration, Passed
 from jaxviz.features.nans.run import kinds_of_all
 from jaxviz.features.nans.search import Birth, Level, Search, Steps, made_by
@@ -40,15 +42,16 @@ def read_and_made(births: Sequence[Birth]) -> dict[Place, list[Atom]]:
     return {place: _values(equations) for place, equations in together.items()}
 
 
-def events_of(births: Sequence[Birth], values: Values, hidden: bool) -> dict[Birth, Event]:
+def events_of(births: Sequence[Birth], values: Values, hidden: bool, names: Names) -> dict[Birth, Event]:
     """What happened at each, given what `read_and_made` asks for.
 
     Args:
+      names: what is searched has.
       hidden: whether what is not finite in the forward pass may show in the gradient alone.
     """
     events: dict[Birth, Event] = {}
     for b in reversed(births):
-        events[b] = _event(b, values[b.level, b.steps], next(iter(events.values()), None), hidden)
+        events[b] = _event(b, values[b.level, b.steps], next(iter(events.values()), None), hidden, names)
     return events
 
 
@@ -58,15 +61,15 @@ def _values(equations: Sequence[Equation]) -> list[Atom]:
     return list(dict.fromkeys(a for a in atoms if isinstance(a, Var)))
 
 
-def _event(birth: Birth, env: Mapping[Atom, Any], later: Event | None, hidden: bool) -> Event:
+def _event(birth: Birth, env: Mapping[Atom, Any], later: Event | None, hidden: bool, names: Names) -> Event:
     read = lambda atoms: [a.val if isinstance(a, Literal) else env[a] for a in atoms]
     bad = lambda xs: any(kinds_of(x)[birth.kind] for x in xs)
     for e in birth.equations:
         ins, outs = read(e.invars), read(e.outvars)
         if bad(outs) and not bad(ins):
-            return described(birth, e, ins, outs, later, hidden)
+            return described(birth, e, ins, outs, later, hidden, names)
     e = birth.equations[-1]
-    return described(birth, e, read(e.invars), read(e.outvars), later, hidden, is_exact=False)
+    return described(birth, e, read(e.invars), read(e.outvars), later, hidden, names, is_exact=False)
 
 
 def described(
@@ -76,10 +79,12 @@ def described(
     outs: Sequence[Any],
     later: Event | None,
     hidden: bool,
+    names: Names,
     is_exact: bool = True,
 ) -> Event:
     index = next((i for x in outs if (i := first_bad(x, birth.kind)) is not None), ())
-    operands = tuple(operand(x, index) for x in ins)
+    called = (_value_name(names, birth.level, a) for a in e.invars)
+    operands = tuple(operand(x, index, name) for x, name in zip(ins, called, strict=True))
     results = tuple(operand(x, index) for x in outs)
     operation, of, is_derivative = _own_operation(birth.level, e)
     dtype = next((a.dtype for a in e.operation.out_avals if jnp.issubdtype(a.dtype, jnp.inexact)), np.dtype(np.float32))
@@ -92,8 +97,17 @@ def described(
     iterations, devices, branches = _steps(birth)
     return Event(
         _text(e), e.primitive.name, _phase(birth.level, e), _line_of(birth.level, e), operation, is_derivative, iterations,
-        branches, operands, results, index, cause_of(case), is_exact, zero, devices,
+        branches, operands, results, index, cause_of(case), is_exact, zero, devices, names.equation(birth.level, e, is_derivative),
     )  # fmt: skip
+
+
+def _value_name(names: Names, level: Level, a: Atom) -> str:
+    """The expression that made a value, or the path of an argument; '' where neither is known."""
+    place = level.makers.get(a)
+    if place is None:
+        return names.arguments.get(a, "")
+    e = level.program.equations[place]
+    return names.equation(level, e, _own_operation(level, e)[2], list[Atom](e.outvars).index(a), ROOM_IN_SENTENCE)
 
 
 def _reads_zero_cotangent(level: Level, e: Equation, operands: Sequence[Operand]) -> bool:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxviz.analysis.naming import Naming
 from jaxviz.derivation import Argnums, Derivation, derive, flat_arguments, positions
 from jaxviz.features.nans.capture import Kept, evaluate_equation, place_of_body
 from jaxviz.features.nans.causes import operand
@@ -26,6 +27,7 @@ from jaxviz.features.nans.events import (
     read_and_made,
     with_values,
 )
+from jaxviz.features.nans.names import Names
 from jaxviz.features.nans.report import NanReport, Passed, Ran, remembered
 from jaxviz.features.nans.run import Run, kinds_of_all, run_program, without_nans
 from jaxviz.features.nans.search import Birth, Level, Search, Steps
@@ -82,6 +84,13 @@ class _Subject:
     def run(self) -> Run:
         """Compiled as it was traced, with its calls and without flags, and run once."""
         return run_program(self.traced, self.inputs)
+
+    @cached_property
+    def called(self) -> Names:
+        """What its equations and values are called."""
+        d, program = self.derivation, self.program
+        naming = Naming(d.primal, d.forward) if self.has_gradient else Naming(program)
+        return Names(naming, dict(zip(program.invars, self.names, strict=True)))
 
     @cached_property
     def values(self) -> dict[Var, Any]:
@@ -194,7 +203,7 @@ def _find_by_flags(subject: _Subject, bad: Sequence[int]) -> NanReport | None:
     for place, (_, _, v) in zip(places, way, strict=True):
         wanted.setdefault(place, []).append(v)
     values = _values_in(subject, kept, wanted)
-    events = events_of(births, values, _may_hide(subject, bad))
+    events = events_of(births, values, _may_hide(subject, bad), subject.called)
     born = events.get(first)
     became = events.get(nan) if nan is not None and nan is not first else None
     if born is not None and became is not None and (born.made == "NaN" or born.equation_is(became)):
@@ -388,7 +397,7 @@ def _given(subject: _Subject, birth: Birth) -> str:
     value = birth.value
     if isinstance(value, Literal):
         return f"the number {np.asarray(value.val)[()]}"
-    names = dict(zip(subject.program.invars, subject.names, strict=True))
+    names = subject.called.arguments
     held = f"the argument {names[value]}" if value in names else "a constant that is closed over"
     x = subject.values.get(value)
     if x is None:
@@ -417,7 +426,7 @@ def _find_by_stepping(subject: _Subject) -> NanReport | None:
     names = tuple(subject.results[k] for k in results)
     if not birth.equations:
         return NanReport(subject.function, names, None, (_given(subject, birth),), None, (), note=note)
-    born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results))
+    born = described(birth, birth.equations[0], ins, outs, None, _may_hide(subject, results), subject.called)
     made: dict[Atom, Any] = dict(zip(birth.equations[0].outvars, outs, strict=True))
     way = chain_of(birth)
     chain = with_values(way, [made.get(v) for _, _, v in way])

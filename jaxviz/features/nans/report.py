@@ -13,7 +13,7 @@ from jaxviz.derivation import Derivation
 from jaxviz.displays import display
 from jaxviz.features.nans.causes import Cause, Operand
 from jaxviz.ir.origin import Location
-from jaxviz.report.pictures import Stop, chain
+from jaxviz.report.pictures import Stop, chain, fitted
 from jaxviz.report.places import source_line
 from jaxviz.report.report import Part, Report, Table, attributes
 from jaxviz.report.tables import listed, short_location, wrapped
@@ -98,6 +98,7 @@ class Event:
       is_exact: whether the values show it: computed once more, in another program, they may be rounded otherwise.
       zero_cotangent: whether it read a cotangent that is 0 there.
       devices: for each `shard_map` around it, outermost first, where.
+      expression: the user's expression that it belongs to, such as `jnp.log(x)` or `mul in the derivative of jnp.sqrt(x)`; '' where none is found.
     """
 
     equation: str
@@ -115,6 +116,7 @@ class Event:
     is_exact: bool
     zero_cotangent: bool = False
     devices: tuple[Devices, ...] = ()
+    expression: str = ""
 
     def equation_is(self, other: Event) -> bool:
         """Whether both are one equation in one step."""
@@ -152,7 +154,7 @@ class Event:
 
 
 _EVENT = (
-    "equation", "primitive", "phase", "location", "operation", "is_derivative", "iterations", "branch", "devices",
+    "equation", "primitive", "phase", "location", "expression", "operation", "is_derivative", "iterations", "branch", "devices",
     "made", "index", "inputs", "outputs", "is_exact",
 )  # fmt: skip
 
@@ -267,7 +269,8 @@ class NanReport(Report):
         if self.born is None:
             where = f"it came in through {', '.join(self.given)}" if self.given else "its origin was not found"
         else:
-            where = f"the first {self.born.made} is born at {self.born.place}"
+            written = f": `{self.born.expression}`" if self.born.expression else ""
+            where = f"the first {self.born.made} is born at {self.born.place}{written}"
         return f"{self.title}: {few} {verb} not finite; {where}"
 
     def __str__(self) -> str:
@@ -343,9 +346,16 @@ class NanReport(Report):
 
 
 def _made_by(event: Event) -> str:
-    """The equation, and what it belongs to."""
+    """The expression and the equation, and what it belongs to."""
+    if event.expression:
+        return (
+            f"`{event.expression}`: {event.equation}{_OF_CUSTOM_RULE if event.operation.startswith('custom_') else ''}"
+        )
     of = f" (the derivative of {event.operation})" if event.is_derivative and event.operation else ""
-    return f"{event.equation}{' (of a function with a custom rule)' if event.operation.startswith('custom_') else of}"
+    return f"{event.equation}{_OF_CUSTOM_RULE if event.operation.startswith('custom_') else of}"
+
+
+_OF_CUSTOM_RULE = " (of a function with a custom rule)"
 
 
 def _values(event: Event) -> Iterator[tuple[str, str]]:
@@ -364,6 +374,12 @@ def _cells(p: Passed) -> tuple[str, ...]:
     return p.place, source_line(p.location), ", ".join(p.operations), p.phase
 
 
+_SOURCE = 60
+"""How much of a line of source stands in a line of text."""
+
+
 def _line(p: Passed) -> str:
     decides = f"; {p.decides}" if p.decides else ""
-    return f"{p.place}: {', '.join(p.operations)}, {p.phase}{decides}"
+    text = source_line(p.location)
+    written = f" `{fitted(text, _SOURCE)}`" if text else ""
+    return f"{p.place}{written}: {', '.join(p.operations)}, {p.phase}{decides}"

@@ -21,12 +21,11 @@ from jaxviz.features.memory.timeline import peak_of
 from jaxviz.features.remat.checkpointing import checkpointed
 from jaxviz.features.remat.graph import Graph, Saved, can_be_saved, derive_like, scaled
 from jaxviz.features.remat.offload import Offload
-from jaxviz.features.remat.policies import of_type
 from jaxviz.features.remat.regions import Region, Spot, bound_in
 from jaxviz.features.remat.sizes import Sizes
 from jaxviz.features.remat.solver import Problem
 from jaxviz.ir.syntax import Atom, Program, Var
-from jaxviz.report.tables import type_text
+from jaxviz.report.tables import repeated, type_text
 
 _PRODUCTS = 12
 """How many of the values that take the most work are chosen among in all ways."""
@@ -226,7 +225,7 @@ class Part:
         one = self.graph.described(name)
         v = self.graph.candidates[name][0]
         size = self.times_here * one.nbytes
-        return replace(one, nbytes=size, type=of_type(size // max(self.sizes.of(v), 1), type_text(v.aval)))
+        return replace(one, nbytes=size, type=repeated(size // max(self.sizes.of(v), 1), type_text(v.aval)))
 
     def described_input(self, k: int) -> Saved:
         """An input that is offloaded, all spots and iterations together."""
@@ -239,7 +238,7 @@ class Part:
             f"input_{k}",
             "an input",
             made or "what goes in",
-            of_type(often, kind),
+            repeated(often, kind),
             size,
             self.spots[0].equations[0].location,
             True,

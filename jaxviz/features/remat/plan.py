@@ -20,7 +20,6 @@ from jaxviz.features.remat.drawing import draw_plan
 from jaxviz.features.remat.forms import Trade, Trial, lowest_peaks
 from jaxviz.features.remat.graph import Graph, Point, Saved
 from jaxviz.features.remat.names import names_of
-from jaxviz.features.remat.policies import of_type
 from jaxviz.features.remat.regions import Region
 from jaxviz.features.remat.search import Search
 from jaxviz.features.remat.verify import Verification, compiled_gradient, compiled_step
@@ -28,7 +27,7 @@ from jaxviz.ir.emit import as_function
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.report import SHOWN, Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, listed, short_location
+from jaxviz.report.tables import counted, format_bytes, listed, repeated, short_location
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -275,7 +274,7 @@ class RematPlan(Report):
         groups.sort(key=lambda g: -sum(s.nbytes for s in g))
         rows = [
             (
-                of_type(len(g), g[0].type), format_bytes(sum(s.nbytes for s in g)), short_location(g[0].location),
+                repeated(len(g), g[0].type), format_bytes(sum(s.nbytes for s in g)), short_location(g[0].location),
                 f"`{g[0].label}`", *(["the host" if g[0].offloaded else "the device"] if self.offloaded else []),
             )
             for g in groups

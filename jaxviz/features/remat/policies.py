@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,11 +18,8 @@ from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Program
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import counted, format_bytes, line_label, short_location
+from jaxviz.report.tables import counted, format_bytes, line_label
 from jaxviz.transforms.unopened import unopened_note
-
-ROWS = 15
-"""How many rows a table shows as text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,19 +41,8 @@ class Group:
         return f"{f'{self.count} times ' if self.count > 1 else ''}{self.report.summary}{each}"
 
     def table(self) -> Table:
-        """Values that one line makes in one way and that had the same fate, together; those that were saved first."""
-        alike = Counter((v.fate, v.label, v.type, v.nbytes, v.location) for v in self.report.values)
-        ordered = sorted(alike.items(), key=lambda item: (FATES.index(item[0][0]), -item[0][3] * item[1]))
-        rows = [
-            (fate, of_type(n, kind), format_bytes(n * size), short_location(at), f"`{label}`")
-            for (fate, label, kind, size, at), n in ordered
-        ]
-        more = lambda n: f"and {len(rows) - n} more lines: {_listed(r[0] for r in rows[n:])}"
-        return Table(("decision", "type", "bytes", "line", "value"), rows, "<<><<", self.summary, ROWS, more)
-
-
-def of_type(count: int, kind: str) -> str:
-    return f"{count:,} × {kind}" if count > 1 else kind
+        """Its values, those of one expression together; see `CheckpointReport.values_table`."""
+        return self.report.values_table(self.summary)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,7 +168,3 @@ def _nested(program: Program, outer: str | None) -> Iterable[tuple[str, str]]:
             if is_checkpoint and outer is not None:
                 yield inner.name, outer
             yield from _nested(inner, inner.name if is_checkpoint else outer)
-
-
-def _listed(fates: Iterable[str]) -> str:
-    return ", ".join(f"{n} {fate}" for fate, n in Counter(fates).items())

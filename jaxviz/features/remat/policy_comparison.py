@@ -30,7 +30,6 @@ from jaxviz.features.remat.forms import Trade
 from jaxviz.features.remat.graph import best_trades
 from jaxviz.features.remat.plan import RematPlan
 from jaxviz.features.remat.planning import plan_remat
-from jaxviz.features.remat.policies import of_type
 from jaxviz.features.remat.set_policy import NO_CHECKPOINTS, Setting, derive_under, has_checkpoints, setting
 from jaxviz.features.residuals.notes import no_gradient_note
 from jaxviz.features.residuals.residual_set import ResidualSet
@@ -44,16 +43,16 @@ from jaxviz.ir.origin import Location, ancestors
 from jaxviz.ir.stack import deep_stack
 from jaxviz.ir.syntax import Equation, Program
 from jaxviz.progress import each
-from jaxviz.report.report import Report, Table, attributes, plain
-from jaxviz.report.tables import counted, format_bytes, nbytes, printable, short_location
+from jaxviz.report.report import SHOWN, Report, Table, attributes, plain
+from jaxviz.report.tables import counted, format_bytes, nbytes, printable, repeated, short_location
 from jaxviz.transforms.unopened import unopened_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROWS = 15
-"""How many differing values a table shows as text."""
+_NAME = 36
+"""How long the name of a value may be in a table of text, where the policies need room beside it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +133,14 @@ class Key:
       expression: the operation that makes them.
       type: of each.
       nbytes: of each.
-      label: the user's expression for one of them, where one is found.
+      label: the user's expression for them, where one is found.
     """
 
     location: Location | None
     expression: str
     type: str
     nbytes: int
-    label: str = field(default="", compare=False)
+    label: str = ""
 
 
 def _key(report: CheckpointReport, v: Decided) -> Key:
@@ -301,7 +300,7 @@ class PolicyComparison(Report):
     def _values(self, shown: Sequence[Difference]) -> list[tuple[str, ...]]:
         return [
             (
-                d.key.label or d.key.expression, of_type(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
+                d.key.label or d.key.expression, repeated(d.count, d.key.type), format_bytes(d.count * d.key.nbytes),
                 short_location(d.key.location), *d.texts(),
             )
             for d in shown
@@ -324,9 +323,9 @@ class PolicyComparison(Report):
         return draw_peaks(self)
 
     def _parts(self) -> Iterator[str | Table]:
-        shown = [d for d in self.differences if d.at_stake][:ROWS]
+        shown = [d for d in self.differences if d.at_stake][:SHOWN]
         names = [o.name for o in self.outcomes]
-        values = [(shortened_expression(r[0], 26), *r[1:]) for r in self._values(shown)]
+        values = [(shortened_expression(r[0], _NAME), *r[1:]) for r in self._values(shown)]
         is_wide = width_of((*_VALUES, *names), values) > 100
         rows = [(f"{i + 1} " * is_wide + printable(r[0], 34 - 2 * is_wide), *r[1:]) for i, r in enumerate(self._rows())]
         yield Table(_HEADS, rows, "<>>>>>")
@@ -348,9 +347,10 @@ class PolicyComparison(Report):
         if self.differences:
             names = [o.name for o in self.outcomes]
             align = "<<><" + "<" * len(names)
-            yield Table(
-                (*_VALUES, *names), self._values(self.differences), align, "where they differ, by what is at stake"
-            )
+            at_stake = lambda n: format_bytes(sum(d.at_stake for d in self.differences[n:]))
+            more = lambda n: f"and {counted(len(self.differences) - n, 'more row')}, {at_stake(n)} at stake"
+            rows = self._values(self.differences)
+            yield Table((*_VALUES, *names), rows, align, "where they differ, by what is at stake", more=more)
         yield from self.notes
 
     @property

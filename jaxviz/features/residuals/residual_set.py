@@ -209,7 +209,7 @@ class ResidualSet(Report, Sequence[Residual]):
         yield from self._below()
 
     def _html_parts(self) -> Iterator[str | Table]:
-        yield self._table(("value", "type", "bytes", "kind", "line", "why it is saved"))
+        yield self._table(("kind", "type", "bytes", "line", "value, and why it is saved"))
         yield from self._below()
 
     def _table(self, heads: Sequence[str]) -> Table:
@@ -270,12 +270,10 @@ class ResidualSet(Report, Sequence[Residual]):
 _LINES = 8
 
 _CELLS: Mapping[str, Callable[[ResidualGroup], str]] = {
-    "value": lambda g: _called(g),
     "type": lambda g: g.type,
     "bytes": lambda g: _sizes(g.nbytes, g.nbytes_per_device),
     "kind": lambda g: g.kind,
     "line": lambda g: short_location(g.location),
-    "why it is saved": lambda g: g.why,
     "value, and why it is saved": lambda g: f"{_called(g)}: {g.why}",
 }
 """Head of a column → what it says of a group of residuals."""

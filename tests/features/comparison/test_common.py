@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def longest(left, right):
     return row[-1]
 
 
+@pytest.mark.large
 @given(WORDS, WORDS)
 def test_it_is_common_and_as_long_as_any(left, right):
     found = list(common_places(left, right))

@@ -148,6 +148,7 @@ def test_what_a_loop_leaves_out_is_what_writing_it_leaves_out(name):
     assert left_out.equations > 0.5
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("make", [lambda: benchmark.neural_ode(4), lambda: benchmark.experts(3)])
 def test_of_a_gradient_the_loop_is_tried_as_it_is_written(make):
     """In the function, which is then differentiated: the blocks at the ends are in the loop of its backward pass too."""
@@ -252,6 +253,7 @@ def test_nothing_is_taken_from_a_cache_on_disk_and_nothing_is_put_there(tmp_path
         compilation_cache.reset_cache()
 
 
+@pytest.mark.values
 def test_an_interrupt_ends_it_and_leaves_everything_as_it_was(monkeypatch):
     compiled = []
     compile_once = stages.Measured.compile

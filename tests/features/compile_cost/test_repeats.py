@@ -131,6 +131,7 @@ def test_a_program_with_loops_computes_the_same(name):
     assert sum(1 for _ in traced.walk()) < sum(1 for _ in program.walk())
 
 
+@pytest.mark.values
 def test_stacked_arguments_are_those_of_the_blocks():
     f, args = PROGRAMS["mlp"]
     program, groups = grouped(f, args)
@@ -211,6 +212,7 @@ def test_what_differs_is_not_the_same(f, args):
     assert find_runs(program, Alike()) == []
 
 
+@pytest.mark.values
 def test_rows_of_a_stack_are_gone_over_as_it_is():
     f, args = jax.value_and_grad(rows, argnums=(0, 1)), GRADIENTS["rows"][1]
     program, groups = grouped(f, args)

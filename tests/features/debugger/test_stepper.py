@@ -338,6 +338,7 @@ def test_the_first_value_that_is_not_finite():
     assert "stopped at: not finite by" in str(s)
 
 
+@pytest.mark.values
 def test_an_argument_that_is_not_finite_is_stopped_at_once():
     s = jaxviz.step(lambda x: jnp.sum(x * 2), jnp.array([1.0, jnp.inf])).run(non_finite=True)
     assert s.position == jaxviz.Position("forward")
@@ -354,6 +355,7 @@ def test_a_predicate_over_the_value():
     assert not any(float(jnp.max(abs(s.values[n]))) > 100 for n in list(s.values)[:-1])
 
 
+@pytest.mark.values
 def test_a_predicate_is_not_asked_of_keys_and_of_arrays_without_elements():
     f = lambda x, key: jnp.sum(x * jax.random.normal(jax.random.split(key)[0], x.shape)) + jnp.zeros((0,)).sum()
     s = jaxviz.step(f, X, jax.random.key(0)).run(when=lambda v: abs(v).max() > 1e9)
@@ -366,6 +368,7 @@ def test_a_predicate_that_fails_says_on_what():
     assert any("Raised by the predicate of a breakpoint, on `a`, f32[3]" in n for n in caught.value.__notes__)
 
 
+@pytest.mark.values
 def test_a_line_is_stopped_at_where_the_run_comes_to_it():
     line = broken.__code__.co_firstlineno + 3
     s = jaxviz.step(broken, EYE, XS)

@@ -118,6 +118,7 @@ def form(x):
 WRITTEN_WITH = "0.10.2"
 
 
+@pytest.mark.values
 @pytest.mark.skipif(
     jax.__version__ != WRITTEN_WITH, reason=f"written with JAX {WRITTEN_WITH}; others give equations other params"
 )
@@ -132,6 +133,7 @@ def test_the_fixture_has_the_form_of_what_is_sent():
     ]
 
 
+@pytest.mark.values
 def test_the_rows_are_the_equations_wherever_the_run_is():
     s, w = started()
     made = programs(w)
@@ -253,6 +255,7 @@ def test_a_name_that_no_value_has_is_told_and_not_looked_at(stage, name, said):
     assert said in told["message"]
 
 
+@pytest.mark.values
 def test_in_the_body_of_a_loop_the_carry_comes_first():
     w = jnp.ones((3, 2))
 

@@ -47,6 +47,7 @@ def test_each_equation_is_a_box_in_the_frame_of_its_scope():
     assert ">sin<" not in scope
 
 
+@pytest.mark.large
 def test_a_tooltip_has_the_line_and_its_text_unless_that_is_not_wanted():
     shown, hidden = (jaxviz.to_dot(small, SQUARE, SQUARE, source=s).source for s in (True, False))
     assert "drawn_programs.py:" in hidden
@@ -141,6 +142,7 @@ def test_dot_draws_it(tmp_path):
     assert "graphviz" in dot.pipe(format="svg", encoding="utf-8")
 
 
+@pytest.mark.large
 def test_without_dot_a_layout_of_our_own(without_dot, tmp_path):
     dot = jaxviz.to_dot(chosen, jnp.ones(3))
     assert dot._repr_mimebundle_()["text/html"] == dot._repr_html_() == dot.drawing._repr_html_()

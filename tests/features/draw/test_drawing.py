@@ -196,6 +196,7 @@ def read_svg(text):
     return root
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("stage", ["primal", "forward+backward"])
 def test_nothing_hostile_gets_into_a_picture(stage, without_dot, tmp_path):
     picture = drawing("hostile", stage)
@@ -250,6 +251,7 @@ def test_files(tmp_path):
         assert "graphviz" in (tmp_path / "x.svg").read_text()
 
 
+@pytest.mark.large
 def test_a_figure_for_a_paper(tmp_path):
     figure = drawing("small", "forward+backward").plot(width=3.4)
     assert figure.get_size_inches()[0] == pytest.approx(3.4)

@@ -25,6 +25,7 @@ def advice(switches):
     return advice_of(switches.derivation.residuals, switches)
 
 
+@pytest.mark.large
 def test_the_sentence_is_the_plan(switches, advice):
     assert advice["setting"] == switches.plan()
     assert advice["sentence"].endswith(
@@ -59,6 +60,7 @@ def test_a_card_recomputes_what_it_is_of(switches, advice):
     assert any(kept(switches.derived(key)) < kept(switches.derivation) for key in tried)
 
 
+@pytest.mark.large
 def test_of_a_loop_the_body_is_named():
     f, args = scan_transformer(3)
     derivation = derive(f, *args)

@@ -31,6 +31,7 @@ def explorer():
     return jaxviz.explore(loss, jnp.ones((2, 4, 4)), jnp.ones((5, 4)))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("suffix", animation.FORMATS)
 def test_each_step_is_a_frame(explorer, tmp_path, suffix):
     path = explorer.save_animation(tmp_path / f"loss{suffix}", seconds=5)

@@ -213,6 +213,7 @@ def test_of_two_regions_that_cross_each_takes_the_place_of_the_other():
     assert crossing(spots) == [[1, 3], [0, 2], [1], [0]]
 
 
+@pytest.mark.large
 def test_the_plan_is_that_of_plan_remat():
     f, args = models.scan_transformer(4)
     switches = switches_of(f, *args)

@@ -72,6 +72,7 @@ def line_of(advice):
     return linecache.getline(advice.location.file, advice.location.line)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_line_has_what_is_named(name):
     f, args = PROGRAMS[name]()
@@ -102,6 +103,7 @@ def test_a_layer_is_checkpointed_where_it_is_called(name, line, new):
     assert new in advice.fix
 
 
+@pytest.mark.large
 def test_what_a_library_computes_for_an_expression_is_wrapped_as_a_whole():
     f, args = PROGRAMS["flax"]()
     fixes = {line_of(a).strip(): a.fix for a in jaxviz.lint(f, *args) if a.rule == "cheap-recompute"}

@@ -608,7 +608,7 @@ def test_a_rule_of_the_users_is_no_derivative_of_what_it_computes_with(grad, loo
     assert (report.born.primitive, report.born.phase) == ("div", "backward")
     assert not report.born.is_derivative
     assert report.born.cause.id == "division-by-zero"
-    assert "derivative of" not in str(report)
+    assert "derivative of" not in report.born.expression
     assert "of a function with a custom rule" in str(report)
 
 
@@ -620,7 +620,7 @@ def test_a_rule_of_the_users_for_tangents_is_none_either():
     f.defjvp(lambda p, t: (f(*p), t[0] / p[0]))
     report = jaxviz.find_nan(jax.grad(lambda x: jnp.sum(f(x))), X)
     assert report.born.primitive == "div"
-    assert "derivative of" not in str(report)
+    assert "derivative of" not in report.born.expression
 
 
 @pytest.mark.parametrize("loop", ["none", "scan"])
@@ -633,6 +633,7 @@ def test_the_where_is_seen_the_first_time(loop, by):
     assert (report.born.operation, report.born.cause.id) == ("sqrt", "unsafe-where")
 
 
+@pytest.mark.values
 def test_the_where_around_a_loop_is_seen_too():
     def f(x):
         roots = lax.scan(lambda c, x: (c, jnp.sqrt(x)), 0.0, x)[1]

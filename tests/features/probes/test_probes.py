@@ -184,6 +184,7 @@ def test_each_iteration_of_a_scan_is_told(transform):
     assert w["h"].count == w["h"].cotangents.count == 4
 
 
+@pytest.mark.values
 def test_scans_under_vmap_and_an_index_of_the_programs_own():
     def body(c, i):
         h = jaxviz.probe(jnp.sin(c) * (i + 1), "h", index=i)

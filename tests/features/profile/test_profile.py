@@ -55,6 +55,7 @@ def looped():
     return jaxviz.profile(train, P, X, 20)
 
 
+@pytest.mark.values
 def test_the_phases_of_a_jitted_function(jitted):
     assert [p.name for p in jitted.phases] == [
         "tracing",
@@ -72,6 +73,7 @@ def test_the_phases_of_a_jitted_function(jitted):
         jitted["linking"]
 
 
+@pytest.mark.values
 def test_a_phase_takes_what_it_takes():
     """Tracing sleeps, which is time of tracing and of no other phase, however often it was compiled before."""
 
@@ -166,6 +168,7 @@ def test_a_carry_with_results_beside_it():
     assert rest[0].shape == (4, 2)
 
 
+@pytest.mark.values
 def test_a_loop_that_looks_at_values_has_a_reason_and_a_bound():
     def halve(x):
         while x.sum() > 0.1:
@@ -203,6 +206,7 @@ def _profile_and_ask():
     assert jaxviz.explain_recompile(f).count == 1
 
 
+@pytest.mark.values
 def test_options_of_jit_are_kept():
     f = jax.jit(lambda x, n, *, flag=False: x * n if flag else x, static_argnums=1, static_argnames="flag")
     assert jaxviz.profile(f, 2.0, 3, flag=True, repeat=3).run > 0
@@ -272,6 +276,7 @@ def test_errors_are_the_functions_own():
         jaxviz.profile(lambda x: x / 0, 1.0)
 
 
+@pytest.mark.large
 def test_no_garbage_is_collected_while_the_frames_of_another_thread_are_looked_at():
     """With Python 3.11 a collection in between may free the frame that is looked at, and with it end the process."""
     begun = []

@@ -208,6 +208,7 @@ def test_a_checkpoint_in_a_branch_is_not_undone(module, name, tmp_path, monkeypa
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.large
 def test_names_are_words(module):
     plan = jaxviz.plan_remat(module(PROGRAMS["scanned"]).loss, *arguments(), work="5%")
     names = re.findall(r'checkpoint_name\(.*, "(\w+)"\)', plan.code())
@@ -215,6 +216,7 @@ def test_names_are_words(module):
     assert not any(n.startswith("jaxviz") for n in names)
 
 
+@pytest.mark.large
 def test_a_file_that_has_changed_is_not_edited(module):
     own = module(PROGRAMS["scanned"])
     plan = jaxviz.plan_remat(own.loss, *arguments(), work="5%")
@@ -225,6 +227,7 @@ def test_a_file_that_has_changed_is_not_edited(module):
     )
 
 
+@pytest.mark.large
 def test_what_stands_in_a_library_is_said(module):
     own = module(PROGRAMS["scanned"])
     with LibrarysFile(own.__file__):

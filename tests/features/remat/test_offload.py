@@ -85,6 +85,7 @@ def test_jax_holds_on_the_host_what_was_planned(name, bound):
             np.testing.assert_allclose(gradient(*args), want, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("name", PROGRAM)
 @pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
 def test_it_takes_no_more_work_than_without(name, share):
@@ -115,6 +116,7 @@ def test_a_slow_transfer_is_not_worth_it():
     assert (plan.peak_nbytes, plan.flops) == (without.peak_nbytes, without.flops)
 
 
+@pytest.mark.large
 def test_what_is_moved_and_for_how_long_is_said():
     plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload="2MB/s, 1MFLOP/s")
     seconds = 2 * plan.offloaded / 2e6
@@ -138,6 +140,7 @@ def test_the_compiler_that_offloads_nothing_is_told_on(name):
     assert "offloaded" not in without.summary
 
 
+@pytest.mark.large
 def test_what_the_compiler_offloads_is_read_from_what_it_made():
     plan = jaxviz.plan_remat(scanned, *inputs(), work="200%", offload=FAST)
     found = plan.verify()

@@ -10,7 +10,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 import jaxviz
 from benchmarks import models
-from jaxviz.features.remat.policies import ROWS
+from jaxviz.analysis.grouping import grouped
+from jaxviz.report.report import SHOWN
 
 X = jnp.linspace(0.1, 1.0, 64 * 8).reshape(64, 8)
 W = jnp.linspace(-0.5, 0.5, 64).reshape(8, 8)
@@ -70,8 +71,25 @@ def test_the_blocks_of_a_transformer_are_one_group():
     lines = str(report).splitlines()
     assert all(len(line) <= 100 for line in lines)
     assert lines[3].startswith("4 times checkpoint of layer (models.py:")
-    assert len(lines) < 2 * ROWS + 10  # some expressions take two lines
-    assert any(line.startswith("and ") and " more lines: " in line for line in lines)
+    assert len(lines) < 2 * SHOWN + 10  # some expressions take two lines
+    assert any(line.startswith("and ") and " more rows of " in line for line in lines)
+
+
+@pytest.mark.parametrize("n", [3, 24])
+def test_layers_in_one_checkpoint_are_one_row_for_each_expression(n):
+    f, args = models.transformer(n)
+    report = jaxviz.policies(jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable), *args)
+    (checkpoint,) = report.checkpoints
+    table = checkpoint.values_table()
+    assert table.rows[0][0] == "saved"
+    kinds = [row[1].split(" × ") for row in table.rows]
+    assert sum(int(kind[0]) if len(kind) > 1 else 1 for kind in kinds) == len(checkpoint.values)
+    assert any(row[4] == f"`params['layers'][0…{n - 1}]['q']`" for row in table.rows)
+    assert any(row[4].startswith("`jax.nn.gelu(") and "mul, " in row[4] for row in table.rows)
+    groups = grouped(checkpoint.values, lambda v: (v.fate, v.repeats, v.type, v.location))
+    sizes = sorted((sum(v.nbytes for v in g) for g in groups if g[0].fate != "not needed"), reverse=True)
+    assert sum(sizes[:40]) >= 0.95 * sum(sizes)
+    assert table.more(20) in " ".join(str(checkpoint).split())
 
 
 def test_a_checkpoint_in_a_scan_says_how_often_it_runs():

@@ -195,6 +195,7 @@ def test_xla_is_asked_only_when_asked_for():
     assert found.to_dict()["xla_temporaries"] == [plain.temporaries, without.temporaries]
 
 
+@pytest.mark.large
 def test_the_report_fits_the_page():
     f, args = models.remat_transformer(3)
     many = (
@@ -216,10 +217,19 @@ def test_the_report_fits_the_page():
     assert shown.count("<table>") == 2
     assert shown.count("<tr>") == 2 + len(many) + 20
     assert behind.count("<tr>") == 1 + 40
-    assert f"and {len(found.differences) - 40} more" in behind
+    assert f"and {len(found.differences) - 40} more rows, " in behind
     data = json.loads(json.dumps(found.to_dict()))
     assert [p["nbytes"] for p in data["policies"]] == [o.nbytes for o in found.outcomes]
     assert data["without"]["flops"] == 0
+
+
+def test_what_differs_has_a_row_for_each_expression():
+    f = lambda w, x: jnp.sum(jnp.sin(x @ w) * jnp.cos(x @ w) + jnp.sin(x))
+    found = jaxviz.compare_policies(f, W, X, policies=("everything", "nothing_saveable"))
+    sines = {d.key.label: d.count for d in found.differences if d.key.expression == "sin"}
+    assert sines["jnp.sin(x @ w)"] == 1
+    assert "jnp.cos(x @ w)" in {d.key.label for d in found.differences}
+    assert "jnp.sin(x @ w) " in str(found)
 
 
 def test_policies_that_keep_the_same():
@@ -251,6 +261,7 @@ def test_errors():
         jaxviz.compare_policies(layers, W, X, policies=())
 
 
+@pytest.mark.large
 def test_a_plot_has_a_point_for_each_policy_and_the_line_of_plans():
     found = jaxviz.compare_policies(layers, W, X, policies=("dots_saveable", "nothing_saveable"))
     (axes,) = found.plot().axes
@@ -271,6 +282,7 @@ def test_the_best_trades():
     assert best_trades(points) == [Point(5, 9), Point(8, 5), Point(20, 0)]
 
 
+@pytest.mark.large
 def test_policies_stand_among_the_best_plans():
     f, args = models.transformer(2)
     found = jaxviz.compare_policies(f, *args, policies=["everything", "dots_saveable"])

@@ -200,6 +200,7 @@ def test_names_that_are_there_are_left_alone(module):
     assert '"saved_0"' not in "".join(line for line in code.splitlines() if line.startswith("+SAVED"))
 
 
+@pytest.mark.large
 def test_what_a_lambda_calls_gets_the_checkpoint(module):
     """If it is given just what the lambda is."""
     own = module(SMALL.replace("(w, x):", "(x, mode, w):"))
@@ -209,6 +210,7 @@ def test_what_a_lambda_calls_gets_the_checkpoint(module):
     assert held_by_jax(lambda w, x: written.loss(x, "deep", w), W, X) == plan.written.trade.nbytes
 
 
+@pytest.mark.large
 def test_a_function_that_is_no_definitions_is_wrapped_by_hand(module):
     """What it saves is named in a diff all the same."""
     own = module(SMALL)

@@ -76,6 +76,7 @@ def planned(f, *args, budget, recompute_collectives=False):
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.9)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("name", SMALL)
 def test_the_plan_is_the_optimum(name):
     """Of all sets of values there is none within the budget that recomputes less, and none of fewer bytes for so little work."""
@@ -149,6 +150,7 @@ def test_no_more_is_computed_again_than_with_jaxs_policies(policy):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.large
 def test_the_front_trades_peak_for_work():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
     peaks, flops = zip(*((t.peak_nbytes, t.flops) for t in plan.front), strict=True)
@@ -434,6 +436,7 @@ def test_the_fastest_that_fits():
     assert held_by_jax(plan.apply(crowded), *CROWDED) == plan.nbytes
 
 
+@pytest.mark.large
 def test_where_all_fits_nothing_is_checkpointed(monkeypatch):
     assert jaxviz.plan_remat(mlp, [W] * 3, X, memory="1GB").apply(mlp) is mlp
     seen = []
@@ -451,6 +454,7 @@ def test_memory_that_nothing_fits_says_the_least_that_does():
         jaxviz.plan_remat(crowded, *CROWDED, memory=1024)
 
 
+@pytest.mark.large
 def test_budgets_as_text():
     plan = jaxviz.plan_remat(branching, W, X, budget="8 KiB")
     assert plan.budget == 8192
@@ -465,6 +469,7 @@ def test_budgets_as_text():
         jaxviz.plan_remat(branching, W, X, work=-1)
 
 
+@pytest.mark.large
 def test_arguments_that_are_not_arrays():
     def f(w, x, mode, activation, *, power=None, extra=None):
         y = activation(x @ w) if mode == "deep" else x @ w
@@ -496,12 +501,14 @@ def test_python_that_looks_at_values_is_refused():
         jaxviz.plan_remat(f, W, X, budget=0.5)
 
 
+@pytest.mark.large
 def test_shapes_alone_will_do():
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (PARAMS, TOKENS))
     same = jaxviz.plan_remat(models.transformer_loss, *shapes, budget=0.5)
     assert same.point == jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5).point
 
 
+@pytest.mark.large
 def test_reports():
     plan = jaxviz.plan_remat(models.transformer_loss, PARAMS, TOKENS, budget=0.5)
     text = str(plan)

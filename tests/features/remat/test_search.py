@@ -99,6 +99,7 @@ def test_the_first_thing_said_is_what_it_comes_to():
     assert "a checkpoint around the body of the scan at test_search.py:" in text
 
 
+@pytest.mark.large
 def test_the_compiler_has_its_word():
     args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((64, 64, 64), (512, 64))]
     found = jaxviz.plan_remat(scanned, *args, work="40%").verify()
@@ -128,6 +129,7 @@ def test_calls_one_after_the_other_are_told_apart():
     assert len({spot.end - spot.start for spot in layers}) == 1
 
 
+@pytest.mark.large
 def test_what_is_given_aside_is_not_differentiated():
     def loss(ws, x):
         y = lax.scan(lambda x, w: (layer(x, w), jnp.mean(x)), x, ws)

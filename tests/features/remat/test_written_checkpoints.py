@@ -139,6 +139,7 @@ def test_under_jit_it_stands_inside(module, tmp_path, monkeypatch):  # noqa: F81
     assert jaxviz.memory(edited.loss, W, X).peak_nbytes == plan.written.trade.peak_nbytes
 
 
+@pytest.mark.large
 def test_a_checkpoint_that_is_not_found_is_to_be_taken_away(module):  # noqa: F811
     around = "\naround = lambda f: jax.checkpoint(f)\n"
     # The gradient of all layers holds the peak, whatever the one that is used keeps.

@@ -1,0 +1,47 @@
+"""What the equations and the values of a search are called: by the expressions that were written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxviz.analysis.naming import ROOM, Naming
+from jaxviz.features.nans.search import Level
+from jaxviz.ir.expressions import expression_at, shortened_expression
+from jaxviz.ir.origin import locate
+from jaxviz.ir.syntax import Atom, Equation
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names in what is searched.
+
+    Args:
+      naming: those of the function and of its derivation.
+      arguments: the paths of its inputs.
+    """
+
+    naming: Naming
+    arguments: Mapping[Atom, str]
+
+    def equation(self, level: Level, e: Equation, is_derivative: bool, place: int = 0, room: int = ROOM) -> str:
+        """`jnp.log(x)`, or `mul in the derivative of jnp.sqrt(x)`; '' where no expression is found.
+
+        Args:
+          level: the program that it stands in.
+          is_derivative: whether it is part of the derivative of what the user called.
+          place: which of its results it is about.
+          room: how long the expression may be.
+        """
+        name = self.naming.name(e, [outer for outer, _ in level.path], place, room)
+        _, of_derivative, called = name.partition(_OF)
+        if not is_derivative and of_derivative:  # a rule of the user's, transposed
+            return called
+        if not name or not is_derivative or of_derivative:
+            return name
+        # JAX's own gradient, and a derivative written out of a jitted function, have no rule of their own to say so.
+        text = shortened_expression(expression_at(locate(e.source)), room) or name
+        return f"{e.primitive.name}{_OF}{text}"
+
+
+_OF = " in the derivative of "
