@@ -1,7 +1,5 @@
 """`Picture`: a figure of matplotlib that a notebook shows; and what all pictures of reports have."""
 
-import html
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -37,10 +35,6 @@ class Picture(Figure):
         with _for_any_page(self):
             self.savefig(out, format="png", bbox_inches="tight", facecolor="auto")
         return out.getvalue()
-
-    def to_html(self, text: str) -> str:
-        """The picture within a page, with what it shows for who does not see it."""
-        return f'<img alt="{html.escape(text)}" src="data:image/png;base64,{b64encode(self._repr_png_()).decode()}">'
 
 
 @contextmanager

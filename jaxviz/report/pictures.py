@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxviz.report.tables import counted, format_bytes, format_seconds, printable, repeated
@@ -351,6 +351,44 @@ def chain(stops: Sequence[Stop], caption: str, most: int = 10) -> str:
     return _svg(caption, f", in {counted(len(stops), 'step')}: {way}", y + 2, drawn)
 
 
+def flame(
+    rows: Sequence[tuple[str, str, float, float, int]],
+    colours: Mapping[str, str],
+    names: Mapping[str, str],
+    caption: str,
+) -> str:
+    """Bars that lie below what they are a part of; '' where there is nothing to draw.
+
+    Args:
+      rows: for each its name, its kind, where it begins and how long it is in seconds, and its depth. The first is the whole.
+      colours: of the kinds, light enough for dark text.
+      names: of the kinds in the legend, which has no others.
+      caption: what is shown.
+    """
+    if not rows or not rows[0][3]:
+        return ""
+    whole = rows[0][3]
+    kinds = [k for k in names if any(kind == k for _, kind, *_ in rows)]
+    drawn, y0 = _legend([(names[k], k) for k in kinds], 24, colours)
+    scale = (WIDTH - 1) / whole
+    for name, kind, left, seconds, depth in rows:
+        x, y, wide = scale * left, y0 + (_LINE - 2) * depth, scale * seconds
+        drawn.append(_box(x, y, max(wide - 0.5, 0.2), _LINE - 3, kind, colours))
+        room = int((wide - 4) / _COLUMN)
+        if room > 2:
+            drawn.append(_text(x + 3, y + 12, fitted(name, room), ink=_DARK))
+    y = y0 + (_LINE - 2) * (1 + max(depth for *_, depth in rows))
+    drawn += [_text(0, y + 13, "0 s", dim=True), _text(WIDTH, y + 13, format_seconds(whole), "end", dim=True)]
+    parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, _, _, seconds, depth in rows if depth == 1)
+    return _svg(
+        caption, f": {rows[0][0]} {format_seconds(whole)}, of it {parts or 'nothing by itself'}", y + _LINE + 2, drawn
+    )
+
+
+_DARK = "#222222"
+"""The ink of what is written on a light surface."""
+
+
 def columns(text: str) -> int:
     """How many columns a text takes in a font of one width; some characters take two, and accents none."""
     if text.isascii():
@@ -360,11 +398,12 @@ def columns(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-_TOKENS = re.compile(r"[^\W_]+|\W|_")
+_NAMES = re.compile(r"\w+|\W")
+_PARTS = re.compile(r"[^\W_]+|\W|_")
 
 
 def fitted(text: str, room: int, from_left: bool = False) -> str:
-    """A text in so many columns: of a longer one what fits, up to the end of a word or a sign.
+    """A text in so many columns: of a longer one what fits, up to the end of a name or a sign; of one long name, up to the end of a part.
 
     >>> fitted("jax.nn.softmax(scores)", 15)
     'jax.nn.softmax…'
@@ -372,9 +411,9 @@ def fitted(text: str, room: int, from_left: bool = False) -> str:
     text = printable(text)
     if columns(text) <= room:
         return text
-    tokens = _TOKENS.findall(text)
-    kept = _within(reversed(tokens) if from_left else tokens, room - 1)
-    kept = kept or _within(reversed(text) if from_left else text, room - 1)  # one long word
+    towards = reversed if from_left else iter
+    ways: tuple[Sequence[str], ...] = (_NAMES.findall(text), _PARTS.findall(text), text)
+    kept = next(filter(None, (_within(towards(tokens), room - 1) for tokens in ways)), [])
     return "…" + "".join(reversed(kept)).lstrip() if from_left else "".join(kept).rstrip() + "…"
 
 
@@ -408,15 +447,15 @@ def in_page(svg: str) -> str:
 _FAMILY = "var(--jp-code-font-family, ui-monospace, &quot;DejaVu Sans Mono&quot;, Menlo, Consolas, monospace)"
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", dim: bool = False) -> str:
+def _text(x: float, y: float, text: str, anchor: str = "start", dim: bool = False, ink: str = "currentColor") -> str:
     placed = f' text-anchor="{anchor}"' if anchor != "start" else ""
     opacity = ' fill-opacity="0.75"' if dim else ""
     written = html.escape(printable(text))
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="currentColor"{placed}{opacity}>{written}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{ink}"{placed}{opacity}>{written}</text>'
 
 
-def _box(x: float, y: float, wide: float, tall: float, kind: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{tall}" fill="{COLOURS[kind]}"/>'
+def _box(x: float, y: float, wide: float, tall: float, kind: str, colours: Mapping[str, str] = COLOURS) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.2f}" height="{tall}" fill="{colours[kind]}"/>'
 
 
 def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False) -> str:
@@ -424,13 +463,13 @@ def _line(x: float, y: float, to_x: float, to_y: float, dashed: bool = False) ->
     return f'<path d="M{x:.1f} {y:.1f}L{to_x:.1f} {to_y:.1f}" stroke="currentColor" stroke-opacity="0.5"{dashes}/>'
 
 
-def _legend(keys: Sequence[tuple[str, str]], y: float) -> tuple[list[str], float]:
+def _legend(keys: Sequence[tuple[str, str]], y: float, colours: Mapping[str, str] = COLOURS) -> tuple[list[str], float]:
     """What the colours are, in as many lines as that takes; and where these end."""
     drawn, x = [], 0.0
     for text, kind in keys:
         wide = 16 + _COLUMN * columns(text)
         if x and x + wide > WIDTH:
             x, y = 0.0, y + _LINE
-        drawn += [_box(x, y + 3, 11, 11, kind), _text(x + 16, y + 13, text)]
+        drawn += [_box(x, y + 3, 11, 11, kind, colours), _text(x + 16, y + 13, text)]
         x += wide + 16
     return drawn, y + _LINE + 5 if keys else y

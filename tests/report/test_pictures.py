@@ -90,6 +90,7 @@ REPORTS = {
     "jit": lambda: jaxviz.jit(lambda p, x: x @ p[0] @ p[1]).report(*ARGS),
     "lint": lambda: jaxviz.lint(loss, *ARGS, min_nbytes=1),
     "comparison": lambda: jaxviz.compare(loss, other_loss, *ARGS),
+    "profile": lambda: jaxviz.profile(jax.jit(loss), *ARGS, repeat=1),
 }  # fmt: skip
 
 
@@ -154,6 +155,7 @@ FIGURES = {
     "donation": figures_of_donation,
     "lint": lambda r: [f"at stake {format_bytes(sum(a.nbytes for a in r))}"],
     "comparison": figures_of_comparison,
+    "profile": lambda r: ["compilation by XLA", format_seconds(r.flame.seconds)],
 }  # fmt: skip
 
 
@@ -325,6 +327,25 @@ def test_a_timeline_has_each_lane_in_its_time():
     assert timeline([("f", 0.0, [])], "compiled") == ""
 
 
+def test_bars_of_a_flame_graph_lie_below_what_they_are_a_part_of():
+    rows = [
+        ("all", "phase", 0.0, 4.0, 0),
+        ("a", "user", 0.0, 3.0, 1),
+        ("b", "jax", 3.0, 1.0, 1),
+        ("c", "jax", 1.0, 2.0, 2),
+    ]
+    colours = {"phase": "#cccccc", "user": "#ffcc00", "jax": "#99ccff"}
+    svg = drawn(pictures.flame(rows, colours, {"user": "your lines", "jax": "JAX"}, "where time goes"))
+    is_sound(svg)
+    whole, a, b, c = [e for e in svg.iter("rect") if float(e.get("height")) > 12]
+    of = lambda e, *names: [float(e.get(n)) for n in names]
+    assert of(c, "x")[0] == pytest.approx(of(whole, "width")[0] / 4, abs=1)
+    assert of(b, "x")[0] == pytest.approx(3 * of(whole, "width")[0] / 4, abs=1)
+    assert of(whole, "y") < of(a, "y") == of(b, "y") < of(c, "y")
+    assert {"your lines", "JAX", "4.00 s"} <= set(texts(svg))
+    assert pictures.flame([], colours, {}, "") == ""
+
+
 def test_points_that_would_cover_each_other_are_one():
     marks = [(100, 0, "a", "policy"), (100, 0, "b", "policy"), (20, 50, "c" * 80, "plan")]
     svg = drawn(front(marks, [(20, 50), (100, 0)], "trades", ("bytes", "FLOPs"), (str, str), "the best"))
@@ -359,6 +380,7 @@ def test_long_names_keep_to_their_room(label):
 def test_names_are_cut_at_a_token():
     assert fitted("jax.nn.softmax(scores)", 15) == "jax.nn.softmax…"
     assert fitted("jax.nn.softmax(scores)", 14) == "jax.nn.…"
+    assert fitted("jax.nn.log_softmax(logits)", 16) == "jax.nn.…"
     assert fitted("dots_with_no_batch_dims_saveable", 20) == "dots_with_no_batch_…"
     assert fitted("a/long/path/model.py:12", 12, from_left=True) == "…model.py:12"
     assert fitted("short", 5) == "short"

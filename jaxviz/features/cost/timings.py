@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxviz.analysis.grouping import grouped, repetition
+from jaxviz.analysis.naming import ROOM_IN_SENTENCE
 from jaxviz.analysis.site import call_name
 from jaxviz.analysis.walk import defined_at, location_of
 from jaxviz.derivation import Derivation
@@ -18,14 +20,12 @@ from jaxviz.features.cost.parts import cost_of
 from jaxviz.features.cost.rows import PASSES, Pass
 from jaxviz.ir import compat
 from jaxviz.ir.convert import one_equation
+from jaxviz.ir.expressions import expression_at, shortened_expression
 from jaxviz.ir.origin import Location
 from jaxviz.ir.syntax import Atom, Equation, Literal, Operation, Program
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Report, Table, attributes
-from jaxviz.report.tables import format_count, format_seconds, line_label, narrow_location
-
-_TOP = 12
-"""How many equations the report shows."""
+from jaxviz.report.tables import format_count, format_seconds, line_label, more_rows, narrow_location, repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,34 @@ class Timings(Report):
         return bars(rows, f"time of {self.function}, by line", lambda n: format_seconds(n / 1e9))
 
     def _parts(self) -> Iterator[Table]:
+        groups = grouped(self.rows, lambda r: (r.stage, r.location, call_name(r.equation), repetition(r.equation)))
+        seconds = lambda group: sum(r.seconds for r in group)
+        groups.sort(key=seconds, reverse=True)
         rows = [
             (
-                r.stage, call_name(r.equation), _milliseconds(r.seconds), format_count(r.cost.flops),
-                f"{r.cost.flops / r.seconds / 1e9:.2f}" if r.seconds else "", narrow_location(r.location),
+                g[0].stage, repeated(len(g), call_name(g[0].equation)), _milliseconds(seconds(g)),
+                format_count(flops := sum(r.cost.flops for r in g)),
+                f"{flops / seconds(g) / 1e9:.2f}" if seconds(g) else "",
+                f"{narrow_location(g[0].location)}  {_written(g[0])}".rstrip(),
             )
-            for r in sorted(self.rows, key=lambda r: r.seconds, reverse=True)
+            for g in groups
         ]  # fmt: skip
-        yield Table(("pass", "equation", "time", "FLOPs", "GFLOP/s", "line"), rows, "<<>>><", shown=_TOP)
+        left = lambda n: (
+            len(groups) - n,
+            sum(map(len, groups[n:])),
+            "equation",
+            _milliseconds(sum(map(seconds, groups[n:]))),
+        )
+        heads = ("pass", "equation", "time", "FLOPs", "GFLOP/s", "line, and what is computed there")
+        yield Table(heads, rows, "<<>>><", more=lambda n: more_rows(*left(n)))
 
     _data = ("function", "seconds", "rows")
+
+
+def _written(row: Timing) -> str:
+    """The expression that an equation is of, as code."""
+    text = shortened_expression(expression_at(row.location), ROOM_IN_SENTENCE)
+    return f"`{text}`" if text else ""
 
 
 def _milliseconds(seconds: float) -> str:

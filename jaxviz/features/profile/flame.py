@@ -23,14 +23,14 @@ COLOURS = {
 }
 """What made a bar -> its colour."""
 
-NAMES = {
-    "phase": "phase",
+KINDS = {
     "user": "your lines",
     "jax": "jax",
     "derivation": "derivation",
     "xla": "XLA",
     "other": "else",
 }
+"""What made a bar, as a legend says it; the phases say what they are themselves."""
 
 Path = tuple[tuple[str, str], ...]
 """Name and kind of each bar, from the bottom up."""
@@ -112,6 +112,11 @@ def speedscope(flame: Flame, name: str) -> dict[str, Any]:
     }
 
 
+def drawn_bars(flame: Flame) -> list[tuple[Flame, float, int]]:
+    """The bars of a picture, each with its left end in seconds and its depth."""
+    return list(flame.placed(least=_LEAST * flame.seconds))
+
+
 def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     """The bars as a figure, from the whole at the top down."""
     from matplotlib.figure import Figure
@@ -119,7 +124,7 @@ def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
 
     from jaxviz.report.figures import INK, Picture
 
-    bars = list(flame.placed(least=_LEAST * flame.seconds))
+    bars = drawn_bars(flame)
     rows = 1 + max(depth for _, _, depth in bars)
     if axes is None:
         axes = Picture(figsize=(8.5, 0.8 + 0.24 * rows), layout="constrained").subplots()
@@ -147,9 +152,9 @@ def plot_flame(flame: Flame, title: str, axes: Axes | None = None) -> Figure:
     axes.set_yticks([])
     axes.set_xlabel("ms")
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
-    kinds = [k for k in COLOURS if k != "phase" and any(bar.kind == k for bar, _, _ in bars)]
+    kinds = [k for k in KINDS if any(bar.kind == k for bar, _, _ in bars)]
     axes.legend(
-        handles=[Patch(color=COLOURS[k], label=NAMES[k]) for k in kinds],
+        handles=[Patch(color=COLOURS[k], label=KINDS[k]) for k in kinds],
         loc="lower right",
         bbox_to_anchor=(1, 1),
         fontsize=8,

@@ -9,14 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jaxviz.analysis.grouping import grouped
 from jaxviz.analysis.lowering import Tags
 from jaxviz.analysis.walk import location_of, with_holders
 from jaxviz.features.profile.device_trace import DeviceTrace, device_trace
-from jaxviz.features.profile.flame import Flame, Path, flame_of, plot_flame, speedscope
+from jaxviz.features.profile.flame import COLOURS, KINDS, Flame, Path, drawn_bars, flame_of, plot_flame, speedscope
 from jaxviz.features.profile.python_loop import Loop, look_for_loop
 from jaxviz.features.profile.sampling import Samples, Stack, sampled
 from jaxviz.ir import compat
@@ -28,8 +29,9 @@ from jaxviz.ir.origin import Location
 from jaxviz.ir.own_code import is_of_program, owner
 from jaxviz.ir.syntax import Program
 from jaxviz.ir.trace import noting_arguments
+from jaxviz.report import pictures
 from jaxviz.report.report import Listed, Report, Table, attributes
-from jaxviz.report.tables import counted, format_seconds, listed, short_location
+from jaxviz.report.tables import counted, format_seconds, listed, more_rows, repeated, short_location
 from jaxviz.runtime import compilations
 from jaxviz.runtime.cache import function_name, jitted_of
 from jaxviz.transforms.unopened import find_unopened, unopened_note
@@ -37,8 +39,6 @@ from jaxviz.transforms.unopened import find_unopened, unopened_note
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from jaxviz.report.figures import Picture
 
 _ENOUGH = 0.3
 """Seconds for which Python is looked at."""
@@ -84,6 +84,11 @@ class Kernel:
     times: float
     equations: str
     locations: tuple[Location, ...] = ()
+
+    @property
+    def base(self) -> str:
+        """`multiply_add_fusion` of `multiply_add_fusion.12`, which XLA numbers."""
+        return re.sub(r"(\.\d+)+$", "", self.name)
 
     @property
     def lines(self) -> str:
@@ -179,23 +184,34 @@ class Profile(Report):
         if calls:
             heads = ("jitted function", "calls", "a call, on the host", "together")
             yield Table(heads, calls, "<>>>", "calls of jitted functions", _SHOWN)
-        total = sum(k.seconds for k in self.kernels) or 1.0
-        kernels = [
-            (
-                format_seconds(k.seconds), f"{100 * k.seconds / total:.0f}%", f"{k.times:,.0f}", k.name, k.lines,
-                k.equations,
-            )
-            for k in self.kernels
-        ]  # fmt: skip
-        if kernels:
-            n = 6 if any(k.equations for k in self.kernels) else 4  # whether kernels are told apart by equation
-            columns = ("time", "", "times", "on the device", "lines", "equations")
-            yield Table(columns[:n], [row[:n] for row in kernels], ">>><<<"[:n], "on the device", _SHOWN)
+        if self.kernels:
+            yield self._on_the_device()
         yield Listed((*self.notes, *(self.loop.texts if self.loop is not None else ())))
 
+    def _on_the_device(self) -> Table:
+        """What the device ran; what several layers come to is one row."""
+        total = sum(k.seconds for k in self.kernels) or 1.0
+        groups = grouped(self.kernels, lambda k: (k.base, k.equations, k.locations))
+        seconds = lambda group: sum(k.seconds for k in group)
+        groups.sort(key=seconds, reverse=True)
+        rows = [
+            (
+                format_seconds(seconds(g)), f"{100 * seconds(g) / total:.0f}%", f"{sum(k.times for k in g):,.0f}",
+                g[0].name if len(g) == 1 else repeated(len(g), g[0].base), g[0].lines, g[0].equations,
+            )
+            for g in groups
+        ]  # fmt: skip
+        n = 6 if any(k.equations for k in self.kernels) else 4  # whether kernels are told apart by equation
+        heads = ("time", "", "times", "on the device", "lines", "equations")
+        rest = lambda shown: groups[shown:]
+        more = lambda shown: more_rows(
+            len(rest(shown)), sum(map(len, rest(shown))), "kernel", format_seconds(sum(map(seconds, rest(shown))))
+        )
+        return Table(heads[:n], [row[:n] for row in rows], ">>><<<"[:n], "on the device", more=more)
+
     def _picture(self) -> str:
-        picture = cast("Picture", self.plot())
-        return picture.to_html(f"where the time of {self.function} goes, as a flame graph")
+        bars = [(b.name, b.kind, left, b.seconds, depth) for b, left, depth in drawn_bars(self.flame)]
+        return pictures.flame(bars, COLOURS, KINDS, f"where the time of {self.function} goes, as a flame graph")
 
     _data = (
         "function", "backend", "phases", "run", "spread", "repeats", "busy", "kernels", "dispatches", "loop", "flame",

@@ -10,12 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from jaxviz.analysis.grouping import alike, grouped, without_repeats
 from jaxviz.report.figures import INK, Picture
 from jaxviz.report.pictures import COLOURS, fitted
-from jaxviz.report.tables import format_bytes, shortened
+from jaxviz.report.tables import format_bytes
 
 if TYPE_CHECKING:
-    from jaxviz.features.residuals.residual import Residual
+    from jaxviz.features.residuals.residual import Residual, ResidualGroup
     from jaxviz.features.residuals.residual_set import ResidualSet
 
 Box = tuple[float, float, float, float]
@@ -65,7 +66,7 @@ def plot_residuals(found: ResidualSet, width: float) -> Figure:
         bbox_to_anchor=(left / width, 1 - 0.36 / height), ncols=max(1, len(kinds)), fontsize=9, borderpad=0,
         handlelength=1.0, handleheight=1.0, columnspacing=1.5, borderaxespad=0,
     )  # fmt: skip
-    names = [f"{shortened(_own_name(t.location.function), 28)}  {t.name}" for t in bars]
+    names = [f"{fitted(_own_name(t.location.function), 28)}  {t.name}" for t in bars]
     label_room = max(map(len, names)) * 8.5 * _CHARACTER + 0.25
     below = axes(0.7 + map_height + 0.25, bar_height, label_room)
     _draw_bars(below, [t.nbytes for t in bars], names)
@@ -98,43 +99,41 @@ def _draw_map(axes: Axes, found: ResidualSet, width: float, height: float) -> No
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.axis("off")
-    modules: dict[str, list[Residual]] = {}
-    for r in found:
-        if r.nbytes:
-            modules.setdefault(r.module, []).append(r)
-    sizes = {name: sum(r.nbytes for r in group) for name, group in modules.items()}
-    ordered = sorted(sizes, key=lambda name: -sizes[name])
-    for name, box in zip(ordered, squarify([sizes[n] for n in ordered], (0, 0, width, height)), strict=True):
-        _draw_module(axes, name, sizes[name], sorted(modules[name], key=lambda r: -r.nbytes), box)
+    groups = [g for g in found.groups if g.nbytes]
+    # Repeated layers are one module, and what they repeat one box.
+    key = without_repeats([[r.module for r in g.residuals] for g in groups])
+    modules = grouped(groups, lambda g: key(g.residuals[0].module))
+    size = lambda module: sum(g.nbytes for g in module)
+    modules.sort(key=size, reverse=True)
+    for module, box in zip(modules, squarify([size(m) for m in modules], (0, 0, width, height)), strict=True):
+        _draw_module(axes, alike([r.module for g in module for r in g.residuals]), size(module), module, box)
 
 
-def _draw_module(axes: Axes, name: str, size: int, group: Sequence[Residual], box: Box) -> None:
+def _draw_module(axes: Axes, name: str, size: int, groups: Sequence[ResidualGroup], box: Box) -> None:
     x, y, w, h = box
     gap = min(0.02, 0.1 * w, 0.1 * h)
     head = 0.17 if h > 0.5 and w > 0.5 else 0.0
     room = _room(w, _FONT) - len(format_bytes(size)) - 2
     if head and room >= min(6, len(_own_name(name))):
-        # The end of a module's path is what tells it from its siblings.
-        _write(axes, f"{shortened(_own_name(name), room, from_left='/' in name)}  {format_bytes(size)}", x, y)
+        _write(axes, f"{_end_of(_own_name(name), room)}  {format_bytes(size)}", x, y)
     inner = (x + gap, y + head + gap, w - 2 * gap, h - head - 2 * gap)
-    for r, (left, top, wide, tall) in zip(group, squarify([r.nbytes for r in group], inner), strict=True):
+    for g, (left, top, wide, tall) in zip(groups, squarify([g.nbytes for g in groups], inner), strict=True):
         # The white line between two boxes is left out where it would hide them.
         line = 0.6 if min(wide, tall) > 6 * _SMALLEST else 0.0
-        axes.add_patch(Rectangle((left, top), wide, tall, facecolor=COLOURS[r.kind], edgecolor="white", linewidth=line))
-        for i, text in enumerate(_labels(r, _room(wide, _FONT), int((tall - 0.06) / _LINE))):
+        axes.add_patch(Rectangle((left, top), wide, tall, facecolor=COLOURS[g.kind], edgecolor="white", linewidth=line))
+        for i, text in enumerate(_labels(g, _room(wide, _FONT), int((tall - 0.06) / _LINE))):
             _write(axes, text, left, top + i * _LINE, INK)
 
 
-def _labels(r: Residual, columns: int, rows: int) -> list[str]:
-    """What is written on a residual, in the room there is; a long name is cut, a type or a size that does not fit is left out."""
-    path = r.kind == "argument"
-    name = re.search(r"\w+(?=\W*$)" if path else r"^[^ (]+", r.expression)  # 'up' of params['up'], 'mul' of mul(a, b)
-    full = shortened(r.expression, columns, from_left=path)
-    label = full if columns >= min(12, len(r.expression)) or name is None else name[0]
+def _labels(g: ResidualGroup, columns: int, rows: int) -> list[str]:
+    """What is written on a box, in the room there is; a long name is cut after a token, a type or a size that does not fit is left out."""
+    is_path = g.kind == "argument"
+    name = re.search(r"\w+(?=\W*$)" if is_path else r"^[^ (]+", g.label)  # 'up' of params['up'], 'mul' of mul(a, b)
+    label = g.label if columns >= min(12, len(g.label)) or name is None else name[0]
     if columns < min(len(label), _LEAST_LABEL):
         return []
-    labels = [fitted(label, columns, from_left=path)]
-    labels += [text for text in (r.type, format_bytes(r.nbytes)) if len(text) <= columns]
+    labels = [fitted(label, columns, from_left=is_path)]
+    labels += [text for text in (g.type, format_bytes(g.nbytes)) if len(text) <= columns]
     return labels[: max(0, rows)]
 
 
@@ -146,6 +145,14 @@ def _write(axes: Axes, text: str, x: float, y: float, colour: str | None = None)
 def _room(width: float, size: float) -> int:
     """How many characters of a font size there is room for."""
     return int((width - 0.08) / (size * _CHARACTER))
+
+
+def _end_of(path: str, room: int) -> str:
+    """`…/Dense_1` for the path of a module: its end is what tells it from its siblings."""
+    end, cut = path, ""
+    while len(cut + end) > room and "/" in end:
+        end, cut = end.partition("/")[2], "…/"
+    return fitted(cut + end, room)
 
 
 def _own_name(function: str) -> str:

@@ -402,6 +402,19 @@ def test_measured_times(report):
     assert len(timings.to_dict()["rows"]) == len(timings.rows)
 
 
+def test_the_times_of_layers_are_one_row():
+    def f(ws, x):
+        for w in ws:
+            x = jnp.tanh(x @ w)
+        return jnp.sum(x)
+
+    few, many = (jaxviz.cost(f, [jnp.eye(3)] * n, jnp.ones((2, 3))).measure(repeat=1) for n in (2, 5))
+    assert len(str(many).splitlines()) <= len(str(few).splitlines()) + 2
+    text = " ".join(str(many).split())
+    assert "5 × tanh" in text
+    assert "`jnp.tanh(x @ w)`" in text
+
+
 def test_measuring_runs_loops_constants_and_integers():
     def fun(x, n):
         y, _ = lax.scan(lambda c, k: (jnp.sin(c) * k, None), x, X[:3])

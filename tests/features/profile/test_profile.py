@@ -16,6 +16,8 @@ from jaxviz.features.profile import device_trace as traces
 from jaxviz.features.profile import sampling
 from jaxviz.features.profile.flame import Flame, flame_of, speedscope
 from jaxviz.features.profile.python_loop import _body, _loops
+from jaxviz.features.profile.report import Kernel
+from jaxviz.ir.origin import Location
 
 pytestmark = pytest.mark.usefixtures("nothing_from_disk")
 
@@ -257,10 +259,21 @@ def test_speedscope_has_each_bar_for_its_time(jitted):
     assert sum(whole["weights"]) == pytest.approx(whole["endValue"])
 
 
+def test_what_several_layers_run_is_one_row(jitted):
+    at = Location("model.py", 3, "f")
+    layers = tuple(Kernel(f"fusion.{i}", 1e-3, 1.0, "mul, add", (at,)) for i in range(12))
+    found = replace(jitted, kernels=(*layers, Kernel("dot.1", 2e-3, 1.0, "dot_general", (at,))))
+    text = str(found)
+    assert "12 × fusion" in text
+    assert "12 ms" in text
+    assert "dot.1" in text
+    assert text.count("fusion") == 1
+
+
 def test_names_are_escaped(jitted):
     page = replace(jitted, function="<script>alert(1)</script>")._repr_html_()
     assert "<script" not in page
-    assert "<img " in page
+    assert "<svg " in page
 
 
 def test_reports_as_text_html_picture_and_plain_data(jitted, looped):
