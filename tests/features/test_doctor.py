@@ -123,7 +123,9 @@ def test_the_other_project_of_that_name_is_recognised(monkeypatch, tmp_path):
 
 
 def test_it_works_where_the_other_project_has_written_over_the_package(monkeypatch):
-    monkeypatch.setattr(metadata, "version", lambda name, real=metadata.version: "9.9" if name == "jaxviz-lab" else real(name))
+    monkeypatch.setattr(
+        metadata, "version", lambda name, real=metadata.version: "9.9" if name == "jaxviz-lab" else real(name)
+    )
     doctor = jaxviz.doctor
     monkeypatch.delattr(jaxviz, "__version__")
     assert doctor()["jaxviz"].found == "9.9"
