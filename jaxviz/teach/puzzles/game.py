@@ -144,6 +144,9 @@ def check(puzzle: Puzzle, answer: Any) -> Verdict:
     """What comes of an answer to a puzzle: whether it computes what it should, and its score."""
     if is_blank(answer):
         return Verdict(None, BLANK)
+    if not callable(answer):
+        why = f"It is a function, or a policy where one is asked for; got {answer!r}."
+        return Verdict(False, "That is no answer.", note=why)
     try:
         function = puzzle.made(answer)
         problem = puzzle.difference(function)
