@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import threading
 from collections.abc import Iterator
 
-_at_work: dict[str, int] = {}
-"""By name, in which thread what can be stopped is done."""
+_at_work: dict[int, int] = {}
+"""By number, in which thread what can be stopped is done."""
+_numbers = itertools.count()
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def stoppable(name: str) -> Iterator[str]:
+def stoppable() -> Iterator[str]:
     """Work that `stop` ends; gives the code that does, to be run by the kernel, or '' in the main thread, which an interrupt reaches.
 
     Raises:
@@ -22,18 +24,19 @@ def stoppable(name: str) -> Iterator[str]:
     if threading.current_thread() is threading.main_thread():
         yield ""
         return
+    number = next(_numbers)
     with _lock:
-        _at_work[name] = threading.get_ident()
+        _at_work[number] = threading.get_ident()
     try:
-        yield f"__import__({__name__!r}, fromlist=['stop']).stop({name!r})"
+        yield f"__import__({__name__!r}, fromlist=['stop']).stop({number})"
     finally:
         with _lock:
-            _at_work.pop(name, None)
+            _at_work.pop(number, None)
 
 
-def stop(name: str) -> None:
-    """Has an interrupt raised in the thread in which work of that name is done; nothing where none is."""
+def stop(number: int) -> None:
+    """Has an interrupt raised in the thread in which the work of that number is done; nothing where none is."""
     with _lock:
-        thread = _at_work.pop(name, None)
+        thread = _at_work.pop(number, None)
         if thread is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))

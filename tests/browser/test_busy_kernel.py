@@ -109,6 +109,15 @@ def deep(w, x):  # whose switches are made when they are looked at
 """
 
 
+KERNEL = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+ENDLESS = f"""() => {{
+    const cell = {KERNEL}.requestExecute({{ code: "while True: time.sleep(0.01)", store_history: false }});
+    globalThis.runs = true;
+    cell.done.finally(() => {{ globalThis.runs = false; }}).catch(() => {{}});
+}}"""
+INTERRUPT = f"() => {KERNEL}.interrupt()"
+
+
 def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     page = run_in_lab(in_lab, SLOWLY, "e = jaxviz.explore(deep, *args)\ne", own_kernel=True)
     explorer = page.get_by_test_id("explorer")
@@ -119,8 +128,12 @@ def test_long_work_says_how_far_it_is_and_can_be_stopped(in_lab):
     expect(waiting.get_by_test_id("elapsed")).to_have_text(re.compile(r"^\d s · [1-7] of 8 plans$"), timeout=20_000)
     expect(button).to_have_text("Cancel")
     in_lab.screenshot("waiting")
+    # While a cell of the user's runs, which goes on.
+    page.evaluate(ENDLESS)
     button.click()
     expect(waiting).to_contain_text("Stopped.")
+    assert page.evaluate("() => runs")
+    page.evaluate(INTERRUPT)
     assert ask_kernel(page, "e.what_if == ''") == "True"
     in_lab.screenshot("stopped")
     ask_kernel(page, "setattr(module, 'Switches', quick)")

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from jaxviz.page.stopping import _at_work, stop, stoppable
+from jaxviz.page.stopping import _at_work, stoppable
 
 
 def test_work_in_another_thread_is_stopped_by_its_code():
@@ -11,7 +11,7 @@ def test_work_in_another_thread_is_stopped_by_its_code():
 
     def work():
         try:
-            with stoppable("abc") as code:
+            with stoppable() as code:
                 ended.append(code)
                 began.set()
                 while True:
@@ -26,9 +26,35 @@ def test_work_in_another_thread_is_stopped_by_its_code():
     thread.join(10)
     assert ended[1:] == ["stopped"]
     assert _at_work == {}
-    stop("abc")
+    exec(ended[0], {})  # too late
 
 
 def test_an_interrupt_reaches_the_main_thread():
-    with stoppable("abc") as code:
+    with stoppable() as code:
         assert code == ""
+
+
+def test_of_two_works_one_is_stopped():
+    ended, codes = [], {}
+    began = threading.Barrier(3)
+    over = threading.Event()
+
+    def work(name):
+        try:
+            with stoppable() as codes[name]:
+                began.wait(10)
+                while not over.is_set():
+                    time.sleep(0.001)
+                ended.append(f"{name} is done")
+        except KeyboardInterrupt:
+            ended.append(f"{name} is stopped")
+
+    threads = {name: threading.Thread(target=work, args=(name,)) for name in ("one", "two")}
+    for thread in threads.values():
+        thread.start()
+    began.wait(10)
+    exec(codes["one"], {})
+    threads["one"].join(10)
+    over.set()
+    threads["two"].join(10)
+    assert ended == ["one is stopped", "two is done"]

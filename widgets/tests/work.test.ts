@@ -67,6 +67,30 @@ test("what is done beside the user's cells is stopped by code, and no cell is in
   expect(work.progress.state).toBe("stopping");
 });
 
+test("the code that stops it runs in a subshell of its own, so that it does not wait for a cell", async () => {
+  const model = interruptible();
+  const ran: unknown[] = [];
+  const kernel = Object.assign(model.widget_manager.kernel, {
+    supportsSubshells: true,
+    subshellId: null as string | null,
+    requestCreateSubshell: vi.fn(() => ({ done: Promise.resolve({ content: { subshell_id: "s1" } }) })),
+    requestDeleteSubshell: vi.fn(() => ({ done: Promise.resolve() })),
+    requestExecute({ code }: { code: string }) {
+      ran.push([code, this.subshellId]);
+      return { done: Promise.resolve() };
+    },
+  });
+  const work = whatIfOf(model);
+  work.listen(() => {});
+  work.ask();
+  model.tell("msg:custom", { work: "what if", stop: "stop('abc')" });
+  work.cancel();
+  await vi.waitFor(() => expect(kernel.requestDeleteSubshell).toHaveBeenCalledWith({ subshell_id: "s1" }));
+  expect(ran).toEqual([["stop('abc')", "s1"]]);
+  expect(kernel.subshellId).toBeNull();
+  expect(model.interrupt).not.toHaveBeenCalled();
+});
+
 test("where an interrupt is refused, it is not waited for", async () => {
   const model = interruptible(vi.fn(() => Promise.reject(new Error("no"))));
   const work = restOf(model);

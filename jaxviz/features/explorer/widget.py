@@ -480,7 +480,7 @@ class Explorer(Bundled):
         """Does what was asked for and says how far it is, since a kernel that is at work hears no questions."""
 
         try:
-            with stoppable(str(id(self))) as stop:  # a widget that is closed has no other name
+            with stoppable() as stop:
 
                 def tell(what: str = "", done: int = 0, total: int | None = None) -> None:
                     self.send({"work": asked, "what": what, "done": done, "total": total or 0, "stop": stop})

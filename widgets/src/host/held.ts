@@ -1,6 +1,6 @@
 /** Other widgets of a notebook, such as the one without a view that holds the code (`jaxviz/page/bundle.py`), and whether the kernel is there. */
 
-import type { WidgetModel } from "./model";
+import type { Kernel, WidgetModel } from "./model";
 
 export const MAIN = "explorer";
 
@@ -24,11 +24,22 @@ export async function isGone(model: WidgetModel): Promise<boolean> {
 /** What interrupts the kernel, or runs the code that stops what it does beside the user's cells; null where the host lets no page do that. */
 export function interruptOf({ widget_manager }: WidgetModel, code = ""): (() => Promise<unknown>) | null {
   const kernel = widget_manager?.kernel;
-  if (code !== "")
-    return typeof kernel?.requestExecute === "function"
-      ? () => kernel.requestExecute!({ code, silent: true, store_history: false }).done
-      : null;
-  return typeof kernel?.interrupt === "function" ? () => kernel.interrupt!() : null;
+  if (code === "") return typeof kernel?.interrupt === "function" ? () => kernel.interrupt!() : null;
+  return typeof kernel?.requestExecute === "function" ? () => runBeside(kernel, code) : null;
+}
+
+/** Runs code in a subshell of its own, where the kernel has those: in the main shell it would wait for the cell that runs there. */
+async function runBeside(kernel: Kernel, code: string): Promise<unknown> {
+  const request = { code, silent: true, store_history: false };
+  if (!kernel.supportsSubshells) return kernel.requestExecute!(request).done;
+  const { content } = await kernel.requestCreateSubshell!({}).done;
+  // A message goes to the subshell that is set while it is made.
+  const before = kernel.subshellId;
+  kernel.subshellId = content.subshell_id;
+  const running = kernel.requestExecute!(request);
+  kernel.subshellId = before;
+  await running.done;
+  return kernel.requestDeleteSubshell!(content).done;
 }
 
 /** The gzipped source of the main module or of a part; throws where the host has no such widget, or that has no such part. */

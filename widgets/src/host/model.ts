@@ -1,12 +1,19 @@
 /** What a notebook gives to each widget, as anywidget says; hosts leave out what is marked so. */
 
+/** JupyterLab's connection to a kernel; of other hosts, what they have of it. */
+export interface Kernel {
+  status?: string;
+  interrupt?(): Promise<void>;
+  requestExecute?(what: object): { done: Promise<unknown> };
+  supportsSubshells?: boolean;
+  subshellId?: string | null | undefined;
+  requestCreateSubshell?(what: object): { done: Promise<{ content: { subshell_id: string } }> };
+  requestDeleteSubshell?(which: { subshell_id: string }): { done: Promise<unknown> };
+}
+
 interface Notebook {
   /** JupyterLab's has it; null where there is none any more. */
-  kernel?: {
-    status?: string;
-    interrupt?(): Promise<void>;
-    requestExecute?(what: object): { done: Promise<unknown> };
-  } | null;
+  kernel?: Kernel | null;
   get_model?(id: string): Promise<Pick<WidgetModel, "get" | "comm_live"> | undefined>;
 }
 
