@@ -19,6 +19,8 @@ const WORK = 20_000;
 const SHUFFLED = 0.3;
 /** Things with more pairs of links are not exchanged. */
 const PAIRS = 2000;
+/** The links of a rank that are compared each with each. */
+const FEW = 24;
 
 type Snapshot = number[][][];
 
@@ -29,12 +31,18 @@ export function order(rows: Rows, shape: Shape): void {
 
 class Orders {
   private readonly key: Float64Array;
+  /** Where the links of a rank end. */
+  private readonly upper: Float64Array;
+  private readonly lower: Float64Array;
 
   constructor(
     private readonly rows: Rows,
     private readonly kind: Uint8Array,
   ) {
     this.key = new Float64Array(rows.rank.length);
+    const most = rows.parts.reduce((n, { links }) => links.reduce((m, l) => Math.max(m, l.length), n), 0);
+    this.upper = new Float64Array(most);
+    this.lower = new Float64Array(most);
   }
 
   run(): void {
@@ -169,28 +177,47 @@ class Orders {
     return total;
   }
 
+  /** Of links in the order of their upper ends, how many pairs have their lower ends the other way round. */
   private crossingsOf(links: readonly number[], level: number): number {
+    const { upper, lower } = this;
     const { from, to } = this.rows;
-    const sorted = links
-      .map((l) => [this.at(from[l]!, level), this.at(to[l]!, level)] as const)
-      .sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    // The lower ends by their order, so that those before one that are further right are counted by a tree of sums.
-    const ends = [...new Set(sorted.map(([, b]) => b))].sort((a, b) => a - b);
-    const place = new Map(ends.map((b, k) => [b, k + 1]));
-    const tree = new Int32Array(ends.length + 1);
-    let total = 0;
-    for (let k = 0; k < sorted.length; ) {
-      let same = k;
-      for (; same < sorted.length && sorted[same]![0] === sorted[k]![0]; same++) {
-        let before = 0;
-        for (let p = place.get(sorted[same]![1])!; p > 0; p -= p & -p) before += tree[p]!;
-        total += k - before;
-      }
-      for (; k < same; k++)
-        for (let p = place.get(sorted[k]![1])!; p < tree.length; p += p & -p) tree[p]! += 1;
+    const n = links.length;
+    for (let k = 0; k < n; k++) {
+      upper[k] = this.at(from[links[k]!]!, level);
+      lower[k] = this.at(to[links[k]!]!, level);
     }
+    if (n > FEW) {
+      const order = links.map((_, k) => k);
+      order.sort((a, b) => upper[a]! - upper[b]! || lower[a]! - lower[b]!);
+      return inversions(Float64Array.from(order, (k) => lower[k]!));
+    }
+    // Most ranks have so few links that to sort them would take longer.
+    let total = 0;
+    for (let i = 1; i < n; i++)
+      for (let j = 0; j < i; j++) if ((upper[i]! - upper[j]!) * (lower[i]! - lower[j]!) < 0) total += 1;
     return total;
   }
+}
+
+/** How many pairs of some numbers stand the wrong way round; counted while they are sorted, by merging. */
+function inversions(numbers: Float64Array<ArrayBuffer>): number {
+  const n = numbers.length;
+  let [sorted, merged] = [numbers, new Float64Array(n)];
+  let total = 0;
+  for (let width = 1; width < n; width *= 2) {
+    for (let start = 0; start < n; start += 2 * width) {
+      const [middle, end] = [Math.min(n, start + width), Math.min(n, start + 2 * width)];
+      let [i, j] = [start, middle];
+      for (let k = start; k < end; k++)
+        if (j >= end || (i < middle && sorted[i]! <= sorted[j]!)) merged[k] = sorted[i++]!;
+        else {
+          total += middle - i;
+          merged[k] = sorted[j++]!;
+        }
+    }
+    [sorted, merged] = [merged, sorted];
+  }
+  return total;
 }
 
 /** Numbers from 0 to 1, without order but the same each time, so that a layout is. */
