@@ -2,7 +2,7 @@
 
 import { Graphviz } from "@hpcc-js/wasm-graphviz";
 import { placeByDot } from "../src/graph/layout/graphviz";
-import { Tree } from "../src/graph/layout/hierarchy";
+import { treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
 import { crossings } from "../src/graph/layout/quality";
 import { sceneOf } from "../src/graph/layout/scene";
@@ -26,7 +26,7 @@ export async function measured(bytes: Uint8Array<ArrayBuffer>): Promise<Found[]>
   const model = new Model(decode(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)));
   return model.view.stages.flatMap(({ key, programs }, stage) => {
     if (programs[0] === programs[1]) return [];
-    const { shape } = sceneOf(new Tree(model, [stage]), () => true);
+    const { shape } = sceneOf(treeOf(model, [stage]), () => true);
     const timed = (place: () => Positions): [Positions, number] => {
       const start = performance.now();
       const at = place();

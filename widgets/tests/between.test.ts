@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { type Shown, tiesOf } from "../src/graph/between";
 import { Drawing } from "../src/graph/draw/drawing";
 import type { Palette } from "../src/graph/draw/palette";
-import { Tree } from "../src/graph/layout/hierarchy";
+import { treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
 import { sceneOf } from "../src/graph/layout/scene";
 import { model as fixture } from "./fixture";
@@ -11,7 +11,7 @@ import { model as fixture } from "./fixture";
 const model = fixture();
 
 function shown(stage: number, isOpen = true): Shown {
-  const tree = new Tree(model, [stage]);
+  const tree = treeOf(model, [stage]);
   const scene = sceneOf(tree, () => isOpen);
   return {
     drawing: new Drawing(tree, scene, placeAll(scene.shape)),

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { Camera } from "../src/graph/camera";
 import { Drawing } from "../src/graph/draw/drawing";
 import { opening, READABLE } from "../src/graph/draw/view";
-import { REPEAT, Tree } from "../src/graph/layout/hierarchy";
+import { REPEAT, treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
 import { sceneOf } from "../src/graph/layout/scene";
 import { layers, modelOf, type Program } from "./graphs";
@@ -47,7 +47,7 @@ test("all of it stays in sight until somebody moves", () => {
 });
 
 function drawingOf(program: Program): Drawing {
-  const tree = new Tree(modelOf({ primal: program }), [0]);
+  const tree = treeOf(modelOf({ primal: program }), [0]);
   const scene = sceneOf(tree, () => false);
   return new Drawing(tree, scene, placeAll(scene.shape));
 }

@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { constantsOf } from "../src/graph/layout/constants";
-import { Tree } from "../src/graph/layout/hierarchy";
+import { treeOf } from "../src/graph/layout/hierarchy";
 import { sceneOf } from "../src/graph/layout/scene";
 import { CLOSED } from "../src/graph/layout/shape";
 import { modelOf, type Program } from "./graphs";
 
 function shown(program: Program) {
   const model = modelOf({ primal: program });
-  const tree = new Tree(model, [0]);
+  const tree = treeOf(model, [0]);
   const scene = sceneOf(tree, () => true);
   const boxes = [...scene.shape.kind.keys()].filter((i) => scene.shape.kind[i] === CLOSED);
   const nameOf = (box: number) => tree.name(scene.node[box]!);
@@ -87,7 +87,7 @@ test("a value of a closed box leads to its reader, constant or not", () => {
     ],
     results: ["c"],
   };
-  const tree = new Tree(modelOf({ primal: program }), [0]);
+  const tree = treeOf(modelOf({ primal: program }), [0]);
   const { shape, node } = sceneOf(tree, () => false);
   const pairs = Array.from(shape.from, (a, e) => [a, shape.to[e]!].map((i) => tree.name(node[i]!)));
   expect(pairs).toContainEqual(["f", "add"]);

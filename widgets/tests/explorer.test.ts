@@ -52,6 +52,10 @@ function show(traits: Record<string, unknown> = {}) {
   return { model, el, find, key, stop };
 }
 
+/** Waits for a pane whose code is a part. */
+const isThere = (find: (id: string) => HTMLElement[], id: string) =>
+  vi.waitFor(() => expect(find(id)).toHaveLength(1), 20_000);
+
 test("every pane is there, and program text is text", () => {
   const { find, el } = show();
   for (const id of ["code-left", "source", "residuals", "inspector", "badge"])
@@ -564,9 +568,10 @@ test("Python sets the filter, and hears of what is typed", () => {
   expect(model.values["filter"]).toBe("cos");
 });
 
-test("a checkpoint is switched on by itself, and then what it saves", () => {
+test("a checkpoint is switched on by itself, and then what it saves", async () => {
   const { find, key: press, model } = show({ what_if: layers, tried });
   find("show-what-if")[0]!.click();
+  await isThere(find, "what-if");
   const figures = () => ["peak", "bytes", "flops"].map((name) => find(`what-if-${name}`)[0]!.textContent);
   const written = figures();
   const switchOf = (row: HTMLElement) => row.querySelector<HTMLElement>("[role=switch]")!;
@@ -608,10 +613,11 @@ test("a checkpoint is switched on by itself, and then what it saves", () => {
   expect(switchOf(find("what-if-region")[1]!).getAttribute("aria-checked")).toBe("true");
 });
 
-test("what is not known yet is said to be worked out", () => {
+test("what is not known yet is said to be worked out", async () => {
   const only = JSON.stringify({ ...ofTried, trades: { "": ofTried.trades[""] } });
   const { find, model } = show({ what_if: layers, tried: only });
   find("show-what-if")[0]!.click();
+  await isThere(find, "what-if");
   expect(find("what-if-region")[0]!.textContent).toContain("…");
   find("what-if-region")[0]!.querySelector<HTMLElement>("[role=switch]")!.click();
   expect(find("what-if-peak")[0]!.textContent).toBe("…");
@@ -621,9 +627,10 @@ test("what is not known yet is said to be worked out", () => {
   expect(find("what-if-said")[0]!.textContent).toBe("");
 });
 
-test("what repeats has one switch, and one for each where it is opened", () => {
+test("what repeats has one switch, and one for each where it is opened", async () => {
   const { find } = show({ what_if: layers, tried, switches: "0||" });
   find("show-what-if")[0]!.click();
+  await isThere(find, "what-if");
   const rows = () => find("what-if-row");
   const switchOf = (row: HTMLElement) => row.querySelector<HTMLElement>("[role=switch]")!;
   const group = () => rows().find((row) => row.textContent!.includes("4 × "))!;
@@ -646,7 +653,7 @@ test("what repeats has one switch, and one for each where it is opened", () => {
   expect(isOn()).toEqual(Array(4).fill("false"));
 });
 
-test("a switch at a residual moves what its place-holders come to, in both tabs", () => {
+test("a switch at a residual moves what its place-holders come to, in both tabs", async () => {
   const { find } = show({ what_if: ofView, tried });
   const switches = find("residual-switch");
   expect(switches.length).toBe(1);
@@ -662,6 +669,7 @@ test("a switch at a residual moves what its place-holders come to, in both tabs"
     "Switched on with it: a checkpoint around 4 calls of layer, which saves all else.",
   );
   find("show-what-if")[0]!.click();
+  await isThere(find, "what-if");
   const checked = find("what-if-region").map((row) => row.querySelector("[aria-checked=true]") !== null);
   expect(checked).toEqual([true, false, false]);
   find("what-if-nothing")[0]!.click();
@@ -709,12 +717,13 @@ test("X flips the switch of the row in hand, once it is known what comes of it",
   expect(row.querySelector("[role=switch]")!.getAttribute("aria-checked")).toBe("true");
 });
 
-test("a residual leads to the switches, whose columns sort", () => {
+test("a residual leads to the switches, whose columns sort", async () => {
   const { find } = show({ what_if: layers, tried, switches: "2||" });
   find("residual-row")
     .find((row) => row.dataset["residual"] === "0")!
     .click();
   find("ask-what-if")[0]!.click();
+  await isThere(find, "what-if");
   expect(find("what-if-row").length).toBeGreaterThan(1);
   const column = (name: string) =>
     Array.from(find("what-if")[0]!.querySelectorAll<HTMLElement>("th")).find(
@@ -731,10 +740,11 @@ test("a residual leads to the switches, whose columns sort", () => {
   expect([...names()].sort()).toEqual([...before].sort());
 });
 
-test("the switches of a small function are asked for at once, and an error stands in their place", () => {
+test("the switches of a small function are asked for at once, and an error stands in their place", async () => {
   const { model, find } = show();
   expect(model.sent).toContain("what if");
   find("show-what-if")[0]!.click();
+  await isThere(find, "what-if");
   expect(find("what-if")[0]!.textContent).toContain("Working out");
   model.set("what_if", JSON.stringify({ error: "ReverseModeError: no" }));
   expect(find("what-if")[0]!.textContent).toContain("ReverseModeError: no");
@@ -1087,11 +1097,13 @@ test("what did away with what had the focus leaves it in the explorer", async ()
   HTMLElement.prototype.getClientRects = rects;
 });
 
-test.each(["what-if", "memory"])("the tab %s has the focus where it is shown", (tab) => {
+test.each(["what-if", "memory"])("the tab %s has the focus where it is shown", async (tab) => {
   const { find } = show();
   const [button] = find(`show-${tab}`);
   button!.focus();
   button!.click();
+  await isThere(find, tab);
+  await vi.waitFor(() => expect(document.activeElement!.classList.contains("is-own")).toBe(true));
   const now = document.activeElement as HTMLElement;
   expect(now.classList.contains(`jv-tab-${tab}`) && now.classList.contains("is-own")).toBe(true);
 });

@@ -3,7 +3,7 @@ import { afterEach, beforeAll, expect, test, vi } from "vitest";
 import { Drawing } from "../src/graph/draw/drawing";
 import { inkOn, viridis } from "../src/graph/draw/palette";
 import { opening } from "../src/graph/draw/view";
-import { openAtFirst, Tree } from "../src/graph/layout/hierarchy";
+import { openAtFirst, treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
 import { sceneOf } from "../src/graph/layout/scene";
 import { GraphPane } from "../src/graph/pane";
@@ -30,7 +30,7 @@ function show(model: Model, stages = [0]) {
   const root = document.createElement("div");
   document.body.append(root);
   const state = new State(model);
-  const pane = new GraphPane(state, stages, "left", root);
+  const pane = new GraphPane(state, treeOf(model, stages), "left", root);
   root.append(pane.element);
   state.subscribe((change) => pane.update(change));
   const find = (id: string) => root.querySelector<HTMLElement>(`[data-testid="${id}"]`)!;
@@ -140,7 +140,7 @@ test("two stages stand beside each other", () => {
 
 /** Where the port of a residual is in a pane that shows a stage of the shared view. */
 function portOf(model: Model, stage: number, residual: number): { clientX: number; clientY: number } {
-  const tree = new Tree(model, [stage]);
+  const tree = treeOf(model, [stage]);
   const open = openAtFirst(tree);
   const scene = sceneOf(tree, (node) => open.has(node));
   const drawing = new Drawing(tree, scene, placeAll(scene.shape));

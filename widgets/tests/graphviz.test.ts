@@ -3,7 +3,7 @@ import { beforeEach, expect, test, vi } from "vitest";
 import type { Graphviz as Loaded } from "../src/graph/layout/client";
 import { pointsAlong } from "../src/graph/layout/curves";
 import { type Dot, placeByDot } from "../src/graph/layout/graphviz";
-import { Tree } from "../src/graph/layout/hierarchy";
+import { treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
 import { crossings, isBetter } from "../src/graph/layout/quality";
 import { sceneOf } from "../src/graph/layout/scene";
@@ -14,7 +14,7 @@ const graphviz = await Graphviz.load();
 const dot: Dot = (text) => graphviz.layout(text, "json0" as "json", "dot");
 
 function shapeOf(program: Program): Shape {
-  return sceneOf(new Tree(modelOf({ primal: program }), [0]), () => true).shape;
+  return sceneOf(treeOf(modelOf({ primal: program }), [0]), () => true).shape;
 }
 
 /** A loop whose body hands two values from box to box. */

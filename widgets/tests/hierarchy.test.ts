@@ -1,5 +1,14 @@
 import { expect, test } from "vitest";
-import { COPY, differences, EQUATION, PROGRAM, REPEAT, SCOPE, Tree } from "../src/graph/layout/hierarchy";
+import {
+  COPY,
+  differences,
+  EQUATION,
+  PROGRAM,
+  REPEAT,
+  SCOPE,
+  type Tree,
+  treeOf,
+} from "../src/graph/layout/hierarchy";
 import { findRepeats } from "../src/graph/layout/repeats";
 import { bestOf, type Equation, layers, modelOf } from "./graphs";
 
@@ -25,7 +34,7 @@ function expectNothingLost(tree: Tree): void {
 }
 
 test("a run of layers is folded into one box with a count", () => {
-  const tree = new Tree(modelOf({ primal: layers(12) }), [0]);
+  const tree = treeOf(modelOf({ primal: layers(12) }), [0]);
   const [repeat, ...more] = nodes(tree, REPEAT);
   expect(more).toEqual([]);
   expect(tree.title[repeat!]).toBe("layer");
@@ -40,7 +49,7 @@ test("a run of layers is folded into one box with a count", () => {
 });
 
 test("modules with numbers in their names are folded, and named from the first to the last", () => {
-  const tree = new Tree(modelOf({ primal: layers(6, (i) => `loss/Net/blocks_${i}`) }), [0]);
+  const tree = treeOf(modelOf({ primal: layers(6, (i) => `loss/Net/blocks_${i}`) }), [0]);
   const [repeat] = nodes(tree, REPEAT);
   expect(tree.title[repeat!]).toBe("blocks_0 … blocks_5");
   expect(tree.children[repeat!]!.map((c) => tree.title[c])[3]).toBe("blocks_3");
@@ -49,7 +58,7 @@ test("modules with numbers in their names are folded, and named from the first t
 
 test("what folded layers differ in is said", () => {
   const model = modelOf({ primal: layers(3) }, (name) => (name === "d1" ? 8 : 4));
-  const tree = new Tree(model, [0]);
+  const tree = treeOf(model, [0]);
   const lines = differences(tree, nodes(tree, REPEAT)[0]!);
   expect(lines).toEqual(["types: f32[4], f32[8]"]);
 });
@@ -57,7 +66,7 @@ test("what folded layers differ in is said", () => {
 test("layers without scopes are found by their equations alone", () => {
   const plain = layers(5);
   for (const equation of plain.equations) delete equation.scope;
-  const tree = new Tree(modelOf({ primal: plain }), [0]);
+  const tree = treeOf(modelOf({ primal: plain }), [0]);
   const [repeat] = nodes(tree, REPEAT);
   expect(tree.children[repeat!]).toHaveLength(5);
   expectNothingLost(tree);
@@ -66,7 +75,7 @@ test("layers without scopes are found by their equations alone", () => {
 test("layers without scopes are called by the expression that has all the others in it, or by their lines", () => {
   const title = (equations: Equation[]) => {
     const loop = Array.from({ length: 5 }, () => equations).flat();
-    const tree = new Tree(modelOf({ primal: { inputs: ["a"], equations: loop, results: ["a"] } }), [0]);
+    const tree = treeOf(modelOf({ primal: { inputs: ["a"], equations: loop, results: ["a"] } }), [0]);
     return nodes(tree, REPEAT).map((node) => tree.title[node]);
   };
   // Line 2 of the fixture is `    return g(jnp.sin(x))`.
@@ -97,7 +106,7 @@ test("equations hold their programs, branches apart", () => {
       results: ["z"],
     },
   });
-  const tree = new Tree(model, [0]);
+  const tree = treeOf(model, [0]);
   expect(nodes(tree, PROGRAM)).toHaveLength(2);
   expect(tree.children[tree.ofRow[0]!]!.map((n) => tree.kind[n])).toEqual([PROGRAM, PROGRAM]);
   expect(tree.children[tree.ofRow[3]!]!.map((n) => tree.row[n])).toEqual([4, 5]);
@@ -108,7 +117,7 @@ test("equations hold their programs, branches apart", () => {
 test("an equation of no known path stands with its neighbours", () => {
   const scopes = ["f", "f/g", "", "f/g", "f/g", "", "f"];
   const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
-  const tree = new Tree(modelOf({ primal: { inputs: ["a0"], equations, results: ["a7"] } }), [0]);
+  const tree = treeOf(modelOf({ primal: { inputs: ["a0"], equations, results: ["a7"] } }), [0]);
   const [g] = nodes(tree, SCOPE);
   expect(tree.rows(g!)).toEqual([1, 2, 3, 4]);
 });
@@ -116,7 +125,7 @@ test("an equation of no known path stands with its neighbours", () => {
 test("what has no path after all that has one stands outside", () => {
   const scopes = ["Net/Dense", "Net/Dense", "Net/Dense", "", ""];
   const equations = scopes.map((scope, i) => ({ text: `a${i + 1} = sin a${i}`, scope }));
-  const tree = new Tree(modelOf({ primal: { inputs: ["a0"], equations, results: ["a5"] } }), [0]);
+  const tree = treeOf(modelOf({ primal: { inputs: ["a0"], equations, results: ["a5"] } }), [0]);
   expect(tree.parent[tree.ofRow[4]!]).toBe(tree.roots[0]);
   expectNothingLost(tree);
 });
@@ -146,7 +155,7 @@ test("repeats that cover most are taken, at the period that is shortest", () => 
 test("a hundred thousand equations are folded in a few seconds at most", () => {
   const model = modelOf({ primal: layers(15_000) });
   expect(model.rows).toBeGreaterThan(100_000);
-  expect(bestOf(() => new Tree(model, [0]))).toBeLessThan(3000);
-  const tree = new Tree(model, [0]);
+  expect(bestOf(() => treeOf(model, [0]))).toBeLessThan(3000);
+  const tree = treeOf(model, [0]);
   expect(tree.children[nodes(tree, REPEAT)[0]!]).toHaveLength(15_000);
 }, 60_000);

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { Tree } from "../src/graph/layout/hierarchy";
+import { treeOf } from "../src/graph/layout/hierarchy";
 import { placeAll } from "../src/graph/layout/place";
 import { crossings } from "../src/graph/layout/quality";
 import { ranks } from "../src/graph/layout/ranks";
@@ -139,7 +139,7 @@ test("the ports of open boxes are in an order in which lines cross neither insid
 });
 
 function scene(open: boolean) {
-  const tree = new Tree(modelOf({ primal: layers(6) }), [0]);
+  const tree = treeOf(modelOf({ primal: layers(6) }), [0]);
   return { tree, scene: sceneOf(tree, () => open) };
 }
 
@@ -215,7 +215,7 @@ test("equations that share a program keep their edges apart", () => {
   const model = modelOf({
     primal: { inputs: ["x"], equations: [jit("y = jit x"), jit("z = jit y")], results: ["z"] },
   });
-  const tree = new Tree(model, [0]);
+  const tree = treeOf(model, [0]);
   const made = sceneOf(tree, () => true);
   const pairs = Array.from(made.shape.from, (from, e) => [made.node[from]!, made.node[made.shape.to[e]!]!]);
   for (const row of [1, 4]) expect(pairs).toContainEqual([tree.ofRow[row], tree.ofRow[row + 1]]);

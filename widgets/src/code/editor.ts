@@ -1,6 +1,6 @@
 /** Texts that are read, in an editor: lines of which only those in sight are decorated. */
 
-import { EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
+import { Text as Doc, EditorState, type Extension, RangeSetBuilder, StateEffect } from "@codemirror/state";
 import {
   Decoration,
   type DecorationSet,
@@ -140,7 +140,10 @@ export function positionUnder(event: MouseEvent, view: EditorView): number | nul
 /** It looks right in a shadow tree too, where marimo shows widgets: its style sheet goes into the tree that it stands in. */
 function editor(root: HTMLElement, options: TextOptions): EditorView {
   const view = new EditorView({
-    state: EditorState.create({ doc: options.lines.join("\n"), extensions: extensions(options) }),
+    state: EditorState.create({
+      doc: Doc.of(options.lines.length > 0 ? options.lines : [""]),
+      extensions: extensions(options),
+    }),
   });
   const settle = () => {
     const tree = root.getRootNode();

@@ -22,20 +22,31 @@ export interface Found {
 export class Lines {
   readonly all: readonly Line[];
   readonly ofRow = new Map<number, number>();
-  /** Where each variable is bound. */
-  readonly bindings = new Map<number, number>();
+  private bound: Map<number, number> | null = null;
   /** 1 for each line that is left out. */
   private hidden: Uint8Array;
 
-  constructor(model: Model, stages: readonly number[], fullParams: boolean) {
+  constructor(
+    private readonly model: Model,
+    stages: readonly number[],
+    fullParams: boolean,
+  ) {
     this.all = listing(model, stages, fullParams);
-    this.all.forEach((line, i) => {
-      if (line.kind === "equation") {
-        this.ofRow.set(line.row, i);
-        for (const variable of model.outputs(line.row)) if (variable >= 0) this.bindings.set(variable, i);
-      } else for (const { variable, isBinder } of line.tokens) if (isBinder) this.bindings.set(variable!, i);
+    this.all.forEach(({ kind, row }, i) => {
+      if (kind === "equation") this.ofRow.set(row, i);
     });
     this.hidden = new Uint8Array(this.all.length);
+  }
+
+  /** Where each variable is bound. */
+  get bindings(): ReadonlyMap<number, number> {
+    if (this.bound === null) {
+      this.bound = new Map();
+      for (const [i, line] of this.all.entries())
+        if (line.kind === "equation") for (const v of this.model.outputs(line.row)) this.bound.set(v, i);
+        else for (const { variable, isBinder } of line.tokens) if (isBinder) this.bound.set(variable!, i);
+    }
+    return this.bound;
   }
 
   get length(): number {

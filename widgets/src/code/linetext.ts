@@ -35,14 +35,19 @@ export class LineText {
 
   /** @param isPlain whether the text alone is asked for, without its parts. */
   constructor(
-    public text = "",
+    private written = "",
     private readonly isPlain = false,
   ) {}
 
+  /** All of it, on one line. */
+  get text(): string {
+    return this.written.replace(/[\n\r\u2028\u2029]/g, " ");
+  }
+
   add(text: string, kind?: TokenKind, more: Partial<Token> = {}): void {
-    const from = this.text.length;
-    this.text += text.replace(/[\n\r\u2028\u2029]/g, " ");
-    if (kind && !this.isPlain) this.tokens.push({ from, to: this.text.length, kind, ...more });
+    const from = this.written.length;
+    this.written += text;
+    if (kind && !this.isPlain) this.tokens.push({ from, to: this.written.length, kind, ...more });
   }
 
   /** Params in brackets: whole, or as many as fit. The first is always there where it says along which axes. */

@@ -1,8 +1,9 @@
 /** A stage as lines of text, in the notation of jaxprs, with the parts of each line that are coloured. */
 
-import { REPEAT, Tree } from "../graph/layout/hierarchy";
+import { keptTree, REPEAT, type Tree } from "../graph/layout/hierarchy";
 import type { Model } from "../model/model";
 import type { Donation } from "../model/records";
+import { atOnce, type Sliced } from "../model/slices";
 import { formatCount, plural } from "../ui/format";
 import { LineText, type Token, type TokenKind } from "./linetext";
 
@@ -38,26 +39,46 @@ export function donationText({ result, reason }: Donation): string {
 const KEPT = 4;
 const listings = new WeakMap<Model, Map<string, readonly Line[]>>();
 
+/** Equations that are listed while nobody waits for a frame, and between two places at which the work may be left. */
+const AT_ONCE = 1000;
+const SLICE = 100;
+
+/** Whether stages are listed in no time. */
+export function isQuick(model: Model, stages: readonly number[]): boolean {
+  const sizes = stages.map((i) => model.view.stages[i]!.equations).map(([from, to]) => to - from);
+  return sizes.reduce((sum, n) => sum + n, 0) <= AT_ONCE;
+}
+
 /** The lines of some stages, one below the other; more than one are given headings. */
-export function listing(model: Model, stages: readonly number[], fullParams = false): readonly Line[] {
+export const listing = (model: Model, stages: readonly number[], fullParams = false): readonly Line[] =>
+  atOnce(writing(model, stages, fullParams));
+
+/** All that it takes to show them and to select in them, in slices. */
+export function* preparing(model: Model, stages: readonly number[], fullParams: boolean): Sliced<void> {
+  yield* writing(model, stages, fullParams);
+  yield* model.colouring();
+  yield* model.indexing();
+}
+
+function* writing(model: Model, stages: readonly number[], fullParams: boolean): Sliced<readonly Line[]> {
   const made = listings.get(model) ?? new Map<string, readonly Line[]>();
   listings.set(model, made);
   const key = `${stages.join()} ${fullParams}`;
-  const lines = made.get(key) ?? written(model, stages, fullParams);
+  const lines = made.get(key) ?? (yield* written(model, stages, fullParams));
   made.delete(key);
   made.set(key, lines);
   if (made.size > KEPT) made.delete(made.keys().next().value!);
   return lines;
 }
 
-function written(model: Model, stages: readonly number[], fullParams: boolean): Line[] {
+function* written(model: Model, stages: readonly number[], fullParams: boolean): Sliced<Line[]> {
   const lines: Line[] = [];
   for (const stage of stages) {
     const { programs, equations, label, title } = model.view.stages[stage]!;
-    const tree = equations[1] - equations[0] > MANY_EQUATIONS ? new Tree(model, [stage]) : null;
+    const tree = equations[1] - equations[0] > MANY_EQUATIONS ? yield* keptTree(model, [stage]) : null;
     const writer = new Writer(model, tree, lines, fullParams);
     if (stages.length > 1) writer.heading(label, title);
-    if (programs[1] > programs[0]) writer.program(programs[0], 0, -1, tree?.roots[0]);
+    if (programs[1] > programs[0]) yield* writer.program(programs[0], 0, -1, tree?.roots[0]);
   }
   return lines;
 }
@@ -119,27 +140,28 @@ class Writer {
   }
 
   /** A program, whose equations are in a box of the tree. */
-  program(program: number, depth: number, owner = -1, box = -1): void {
+  *program(program: number, depth: number, owner = -1, box = -1): Sliced<void> {
     const donations = owner < 0 ? [] : this.model.donationsOf(owner);
     this.binders(program, depth, donations);
-    if (this.tree === null) for (const row of this.model.rowsOf(program)) this.equation(row, depth + 1);
-    else this.boxes(this.tree, this.tree.children[box]!, depth + 1, false);
+    if (this.tree === null)
+      for (const row of this.model.rowsOf(program)) yield* this.equation(row, depth + 1);
+    else yield* this.boxes(this.tree, this.tree.children[box]!, depth + 1, false);
     this.results(program, depth, donations);
   }
 
   /** The equations in boxes: those that repeat under a heading, `block × 12`, and under one of its own each time and each part of it. */
-  private boxes(tree: Tree, boxes: readonly number[], depth: number, isRepeated: boolean): void {
+  private *boxes(tree: Tree, boxes: readonly number[], depth: number, isRepeated: boolean): Sliced<void> {
     for (const box of boxes) {
       const inside = tree.children[box]!;
       const isRepeat = tree.kind[box] === REPEAT;
-      if (tree.row[box]! >= 0) this.equation(tree.row[box]!, depth);
-      else if (!isRepeat && !isRepeated) this.boxes(tree, inside, depth, false);
+      if (tree.row[box]! >= 0) yield* this.equation(tree.row[box]!, depth);
+      else if (!isRepeat && !isRepeated) yield* this.boxes(tree, inside, depth, false);
       else {
         const line = this.start("group", -1, depth);
         line.add(tree.title[box]!, "primitive");
         if (isRepeat) line.add(` × ${formatCount(inside.length)}`, "label");
         const head = line.end();
-        this.boxes(tree, inside, depth + 1, true);
+        yield* this.boxes(tree, inside, depth + 1, true);
         head.foldTo = this.lines.length - 1;
       }
     }
@@ -191,10 +213,11 @@ class Writer {
     head.foldTo = this.lines.length - 1;
   }
 
-  private equation(row: number, depth: number): void {
+  private *equation(row: number, depth: number): Sliced<void> {
     const { model } = this;
     const head = new EquationLine(this, this.part(row, depth, true).text, row, depth, model.program(row));
     this.lines.push(head);
+    if (row % SLICE === 0) yield;
     const nested = model.nested(row);
     const box = this.tree?.ofRow[row] ?? -1;
     for (const [i, p] of nested.entries()) {
@@ -203,7 +226,7 @@ class Writer {
         label.add(model.programLabel(p), "label");
         label.end();
       }
-      this.program(p, depth + 1, row, nested.length > 1 ? this.tree?.children[box]?.[i] : box);
+      yield* this.program(p, depth + 1, row, nested.length > 1 ? this.tree?.children[box]?.[i] : box);
     }
     if (nested.length > 0) head.foldTo = this.lines.length - 1;
   }
@@ -216,11 +239,12 @@ class Writer {
   part(row: number, depth: number, isPlain = false): Part {
     const { model } = this;
     const line = new Part(model, this.lines, "equation", row, depth, model.program(row), isPlain);
-    model.outputs(row).forEach((v, i) => {
+    const outputs = model.outputs(row);
+    outputs.forEach((v, i) => {
       if (i > 0) line.add(" ");
       line.typed(v);
     });
-    if (model.outputs(row).length > 0) line.add(" = ");
+    if (outputs.length > 0) line.add(" = ");
     const exchanges = model.axes.get(row);
     line.add(model.primitive(row), exchanges ? "collective" : "primitive");
     line.params(model.params(row), this.fullParams, exchanges !== undefined || model.layouts.has(row));

@@ -92,13 +92,17 @@ export class CodePane {
       this.told,
     );
     this.foldAtFirst();
-    this.hideRoles();
+    if (state.muted.size > 0) this.hideRoles();
     this.markColours();
     markSide(this.element, state, side);
   }
 
   private get view(): EditorView {
     return this.text.view;
+  }
+
+  focus(): void {
+    this.view.contentDOM.focus({ preventScroll: true });
   }
 
   destroy(): void {

@@ -87,7 +87,7 @@ export class Variables {
   /** Says what the variable is that was gone to; gives back the line that binds it, if no equation makes it. */
   stand(says: (text: string) => void): number {
     const { variable, model } = this.state;
-    const line = this.lines.bindings.get(variable) ?? -1;
+    const line = variable < 0 ? -1 : (this.lines.bindings.get(variable) ?? -1);
     if (line < 0) {
       this.closeCard();
       return -1;

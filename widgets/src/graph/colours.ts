@@ -20,6 +20,7 @@ export class Colours implements Colouring {
   private shares: Float32Array | null = null;
   private most = 0;
   private readonly known = new Map<string, number>();
+  private names: ReadonlySet<string | undefined> | null = null;
 
   constructor(
     private readonly tree: Tree,
@@ -84,14 +85,8 @@ export class Colours implements Colouring {
       );
       return;
     }
-    const { model } = tree;
-    const there = new Set<number>();
-    const roles = model.column("equation_role");
-    for (const stage of tree.stages) {
-      const [from, to] = model.view.stages[stage]!.equations;
-      for (let row = from; row < to; row++) there.add(roles[row]!);
-    }
-    const names = new Set<string | undefined>([...there].map((i) => ROLES[i]));
+    this.names ??= rolesIn(tree);
+    const { names } = this;
     this.legend.replaceChildren(
       ...Object.entries(ROLE_LETTERS)
         .filter(([role]) => names.has(role) && names.size > 1)
@@ -105,4 +100,15 @@ export class Colours implements Colouring {
         ),
     );
   }
+}
+
+/** The roles that equations of some stages have. */
+function rolesIn({ model, stages }: Tree): Set<string | undefined> {
+  const there = new Set<number>();
+  const roles = model.column("equation_role");
+  for (const stage of stages) {
+    const [from, to] = model.view.stages[stage]!.equations;
+    for (let row = from; row < to; row++) there.add(roles[row]!);
+  }
+  return new Set([...there].map((i) => ROLES[i]));
 }

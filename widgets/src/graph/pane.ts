@@ -1,5 +1,6 @@
 /** The graph pane: stages as boxes in boxes, laid out level by level and drawn on a canvas. */
 
+import { atOnce, inSlices } from "../model/slices";
 import { aboutStages, headButtons, markSide } from "../panes/head";
 import type { Change, Side, State } from "../state/state";
 import { h, onResize } from "../ui/dom";
@@ -13,8 +14,8 @@ import { type Palette, readPalette } from "./draw/palette";
 import type { View } from "./draw/view";
 import { actOnKey, neighbour } from "./keys";
 import { type Graphviz, type Layouter, NO_GRAPHVIZ, place } from "./layout/client";
-import { openAtFirst, STAGE, Tree } from "./layout/hierarchy";
-import { type Scene, sceneOf } from "./layout/scene";
+import { openAtFirst, STAGE, type Tree } from "./layout/hierarchy";
+import { type Scene, setting } from "./layout/scene";
 import { OPEN } from "./layout/shape";
 import { Ways } from "./layout/walk";
 import { boxOfRow, inFocus, litBoxes, nearestLit } from "./light";
@@ -32,6 +33,11 @@ function graphvizOf(source: string): Graphviz {
   return { source, dot };
 }
 
+/** Of a graph of so many boxes, open or not, what is visible is worked out at once. */
+const AT_ONCE = 1000;
+/** Of more that are visible it is said that they take a while. */
+const SLOW = 3000;
+
 /** A box of more equations is not selected as a whole. */
 const MANY_ROWS = 2000;
 
@@ -47,7 +53,6 @@ const NOTHING: Marks = {
 
 export class GraphPane {
   readonly element: HTMLElement;
-  readonly tree: Tree;
   readonly camera = new Camera(() => this.request());
   readonly colours: Colours;
   drawing: Drawing | null = null;
@@ -75,13 +80,13 @@ export class GraphPane {
 
   constructor(
     private readonly state: State,
-    stages: readonly number[],
+    /** Of the stages that are shown. */
+    readonly tree: Tree,
     private readonly side: Side,
     root: HTMLElement,
     private readonly loadDot: () => Promise<string> = () => Promise.reject(new Error("no Graphviz")),
   ) {
     const { model } = state;
-    this.tree = new Tree(model, stages);
     this.open = openAtFirst(this.tree);
     this.colours = new Colours(this.tree, () => this.request());
     this.tools = new Tools({
@@ -107,7 +112,7 @@ export class GraphPane {
       this.wait,
       h("div", { class: "jv-graph-map", "aria-hidden": "true" }, this.map.canvas),
     );
-    const { key, label, title, total, errors } = aboutStages(state, stages);
+    const { key, label, title, total, errors } = aboutStages(state, tree.stages);
     this.element = h(
       "section",
       {
@@ -166,16 +171,27 @@ export class GraphPane {
 
   /** Works out what is visible and where it stands; `then` is called when that is drawn next. */
   private layOut(then: () => void): void {
-    const scene = sceneOf(this.tree, (node) => this.open.has(node));
     this.asked += 1;
     const request = this.asked;
-    this.wait.textContent = scene.shape.parent.length > 3000 ? "Laying out…" : "";
+    const isWanted = () => request === this.asked;
+    const { tree } = this;
+    const open = new Set(this.open);
+    const scene = setting(tree, (node) => open.has(node));
+    let visible = 0;
+    for (const node of [...tree.roots, ...open]) visible += tree.children[node]!.length;
+    this.wait.textContent = visible > SLOW ? "Laying out…" : "";
+    if (tree.size <= AT_ONCE) this.placeIn(atOnce(scene), isWanted, then);
+    else void inSlices(scene, isWanted).then((made) => this.placeIn(made, isWanted, then));
+  }
+
+  /** Works out where what is visible stands. */
+  private placeIn(scene: Scene, isWanted: () => boolean, then: () => void): void {
     place(
       scene.shape,
       this.by,
       () => this.loadDot().then(graphvizOf),
       (positions, isAgain) => {
-        if (request !== this.asked) return;
+        if (!isWanted()) return;
         this.element.dataset["layout"] = positions.curved ? "graphviz" : "layered";
         this.wait.textContent = this.by === "graphviz" && !positions.curved ? NO_GRAPHVIZ : "";
         const before = isAgain ? this.corner(this.current) : null;

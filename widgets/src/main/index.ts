@@ -1,6 +1,7 @@
 /** The explorer as an anywidget module: reads the payload, lays the panes out, links them. */
 
 import { textView } from "../code/editor";
+import { isQuick, preparing } from "../code/listing";
 import { CodePane } from "../code/pane";
 import { linkScrolling } from "../code/scrolling";
 import { SourcePane } from "../code/source";
@@ -24,11 +25,10 @@ import {
   viewOf,
 } from "../host/sync";
 import type { Work } from "../host/work";
-import { isZipped, textOf, unzipped } from "../host/zip";
 import { Matches } from "../model/changes";
 import { exchangesIn } from "../model/exchanges";
-import { Model } from "../model/model";
-import { transformsOf } from "../model/player";
+import type { Model } from "../model/model";
+import { inSlices } from "../model/slices";
 import type { Switches } from "../model/switches";
 import { CardsPane } from "../panes/cards";
 import { InspectorPane } from "../panes/inspector";
@@ -37,18 +37,17 @@ import { MEANINGS } from "../panes/meanings";
 import { MemoryPane } from "../panes/memory";
 import { OverviewPane } from "../panes/overview";
 import { guarded, type Listing, later, type Pane, reasonOf } from "../panes/pane";
-import type { PlayerPane } from "../panes/player";
 import { KEYS, Rail } from "../panes/rail";
 import { ResidualsPane } from "../panes/residuals";
-import { WhatIfPane } from "../panes/whatif";
-import { type Other, type Side, State, type View, WHOLE } from "../state/state";
+import { type Other, type Side, State, type Tabled, WHOLE } from "../state/state";
 import sheet from "../styles/style.css";
 import { h, onResize } from "../ui/dom";
 import { splitter } from "../ui/splitter";
 import type { Changes } from "../wire/explorer.generated";
-import { decode } from "../wire/schema";
 import { focused } from "./focus";
 import { frame, keySheet, note, onKeys } from "./frame";
+import { Parts } from "./parts";
+import { modelIn } from "./reading";
 import { Waiting } from "./waiting";
 
 /** Equations of the function up to which its switches are asked for before they are looked at. */
@@ -57,33 +56,42 @@ const AT_ONCE = 500;
 /** In an explorer that is narrower, in pixels, panes stand below each other, but for two stages; and in one that is slim these too. */
 const [NARROW, SLIM] = [760, 600];
 
+/** Equations, counted over all stages, up to which panes are made together. */
+const MANY = 10_000;
+
 /** Equations of the function up to which its switches, and what would lower its peak, are worked out before they are looked at. */
 const ADVISED = 3000;
 
 function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void {
   const keys = keySheet(KEYS, "keys", MEANINGS);
-  const player = playerOf(root, widget, state);
+  const parts = new Parts(root, widget, state);
+  const player = parts.player((stage, side) => codePane(state, [stage], side, root));
   const rail = guarded("rail", () => new Rail(state, keys.toggle, player.toggle));
-  const residuals = guarded("residuals", () => new ResidualsPane(state));
-  const memory = guarded("memory", () => new MemoryPane(state, root));
-  const whatIf = guarded("what-if", () => new WhatIfPane(state));
+  const isBelow = () => !["overview", "motion"].includes(state.view);
+  const isTabled = (table: Tabled) => isBelow() && state.tabled === table;
+  const isLarge = state.model.rows > MANY;
+  const tabled = { isSeen: () => isTabled("residuals"), isLarge };
+  const residuals = guarded("residuals", () => new ResidualsPane(state), tabled);
+  const memory = guarded("memory", () => new MemoryPane(state, root), { isSeen: isBelow, isLarge });
+  const whatIf = parts.whatIf(() => isTabled("what-if"));
   const changes = state.other && changesOf(widget);
-  const diff = state.other && changes && diffOf(root, widget, state, state.other, changes);
-  const changed = changes && later("changes", changesOfVersions(widget, state, changes));
+  const diff = state.other && changes && parts.diff(state.other, changes);
+  const changed = changes && parts.changes(changes);
   const below = lower(state, residuals, whatIf, memory, changed);
   let details: InspectorPane | null = null;
-  const inspector = guarded("inspector", () => {
+  const makeInspector = () => {
     details = new InspectorPane(state);
     return details;
-  });
+  };
+  const inspector = guarded("inspector", makeInspector, { isSeen: isBelow, isLarge });
   const source = guarded("source", () => new SourcePane(state));
   const overview = guarded("overview", () => new OverviewPane(state));
-  const motion = motionOf(root, widget, state);
+  const motion = parts.motion();
   const cards = guarded("cards", () => new CardsPane(state));
   const compilation = compiledOf(widget);
   const codes = h("div", { class: "jv-codes" });
   const between = splitter(codes, "column", "--jv-right");
-  const code = new Map<Side, { key: string; pane: Pane; translated: Listing | null }>();
+  const code = new Map<Side, { key: string; pane: Pane; of: State }>();
   const showCodes = () => {
     // What is hidden is made when it is seen.
     if (["overview", "motion", "lines", "diff"].includes(state.view)) return;
@@ -102,27 +110,14 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
       before?.pane.element.remove();
       code.delete(side);
       if (stages.length === 0) continue;
-      const graph = async () => {
-        const { GraphPane, sheet } = await loadPart<typeof import("../host/parts/graph")>(widget, "graph");
-        addSheet(root, sheet);
-        const loadDot = () => loadPart<string>(widget, "graphviz", undefined, textOf);
-        return () => new GraphPane(state, stages, side, root, loadDot);
-      };
-      const compiled = async () => {
-        const part = loadPart<typeof import("../host/parts/compiled")>(widget, "compiled");
-        const { CompiledPane, sheet } = await part;
-        addSheet(root, sheet);
-        return () => new CompiledPane(state, compilation, side, root, textView);
-      };
       const pane = isGraph
-        ? later("graph", graph())
+        ? parts.graph(stages, side)
         : isCompiled
-          ? later("compiled", compiled())
-          : guarded("code", () => new CodePane(shown.state, stages, side, root));
+          ? parts.compiled(compilation, side)
+          : codePane(shown.state, stages, side, root);
       if (side === "left") codes.prepend(pane.element);
       else codes.append(pane.element);
-      const listing = shown.state !== state ? pane.listing : null;
-      code.set(side, { key, pane, translated: listing ? inTermsOf(listing, shown.state) : null });
+      code.set(side, { key, pane, of: shown.state });
       pane.update("selection");
       // Keys go on working: whoever pressed one stays in the pane that it changed.
       if (hadFocus) {
@@ -177,7 +172,10 @@ function mount(root: HTMLElement, widget: WidgetModel, state: State): () => void
 
   const unlink = linkScrolling(codes, state, (side) => {
     const shown = code.get(side);
-    return shown ? { ...shown.pane, listing: shown.translated ?? shown.pane.listing ?? null } : null;
+    if (!shown) return null;
+    const { pane, of } = shown;
+    const listing = pane.listing ?? null;
+    return { ...pane, listing: listing && of !== state ? inTermsOf(listing, of) : listing };
   });
   const stop = syncState(widget, state);
   const askRest = () => askLater(widget, state);
@@ -274,78 +272,6 @@ function askLater(widget: WidgetModel, state: State): void {
   }, 300);
 }
 
-/** The rewrite player, whose code is loaded when it is first opened. */
-function playerOf(root: HTMLElement, widget: WidgetModel, state: State): Pane & { toggle(): void } {
-  const element = h("div", { class: "jv-guard" });
-  const canPlay = transformsOf(state.model).length > 0;
-  let opened: PlayerPane | null = null;
-  let pane: Pane | null = null;
-  const load = async () => {
-    const part = loadPart<typeof import("../host/parts/player")>(widget, "player");
-    const { PlayerPane, sheet } = await part.catch((error) => {
-      pane = null; // so that it can be tried again
-      throw error;
-    });
-    addSheet(root, sheet);
-    return () => {
-      opened = new PlayerPane(state, root, (stage, side) => new CodePane(state, [stage], side, root));
-      return opened;
-    };
-  };
-  return {
-    element,
-    update: (change) => pane?.update(change),
-    destroy: () => pane?.destroy?.(),
-    toggle: () => {
-      if (opened) opened.toggle();
-      else if (canPlay && pane === null) {
-        pane = later("player", load(), () => opened?.toggle());
-        element.replaceChildren(pane.element);
-      }
-    },
-  };
-}
-
-/** What differs between two versions, of the part that has their diff. */
-async function changesOfVersions(widget: WidgetModel, state: State, changes: Changes): Promise<() => Pane> {
-  const { ChangesPane } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
-  return () => new ChangesPane(state, changes);
-}
-
-/** The diff of two versions. */
-function diffOf(root: HTMLElement, widget: WidgetModel, state: State, other: Other, changes: Changes): Pane {
-  return partFor(state, "diff", async () => {
-    const { DiffPane, sheet } = await loadPart<typeof import("../host/parts/diff")>(widget, "diff");
-    addSheet(root, sheet);
-    return () => new DiffPane(state, other, changes);
-  });
-}
-
-/** The gradient in motion. */
-function motionOf(root: HTMLElement, widget: WidgetModel, state: State): Pane {
-  return partFor(state, "motion", async () => {
-    const { MotionPane, sheet } = await loadPart<typeof import("../host/parts/motion")>(widget, "motion");
-    addSheet(root, sheet);
-    return () => new MotionPane(state);
-  });
-}
-
-/** A view whose code is loaded when it is first shown. */
-function partFor(state: State, view: View, load: () => Promise<() => Pane>): Pane {
-  const element = h("div", { class: "jv-guard" });
-  let pane: Pane | null = null;
-  return {
-    element,
-    update: (change) => {
-      if (pane === null && state.view === view) {
-        pane = later(view, load(), () => pane?.update("view"));
-        element.append(pane.element);
-      } else pane?.update(change);
-    },
-    destroy: () => pane?.destroy?.(),
-  };
-}
-
 /** What stands at a side: stages of this version, or those of the version before at the left of the same of this one. */
 function shownAt(state: State, side: Side): { state: State; stages: readonly number[] } {
   const { other } = state;
@@ -357,12 +283,30 @@ function shownAt(state: State, side: Side): { state: State; stages: readonly num
   return { state: other.state, stages: there.filter((i) => i >= 0) };
 }
 
+/** Stages as code, at once where that takes no time. */
+function codePane(state: State, stages: readonly number[], side: Side, root: HTMLElement): Pane {
+  const make = () => new CodePane(state, stages, side, root);
+  const { model, fullParams } = state;
+  if (isQuick(model, stages)) return guarded("code", make);
+  return later("code", async (isWanted) => {
+    await inSlices(preparing(model, stages, fullParams), isWanted);
+    return make;
+  });
+}
+
+const translated = new WeakMap<Listing, Listing>();
+
 /** Another version's listing, its equations as those of this one. */
 function inTermsOf(listing: Listing, { other }: State): Listing {
+  const made = translated.get(listing);
+  if (made) return made;
   const rows = listing.rows.map((there) =>
     there.map((row) => other!.matches.of(row)).filter((row) => row >= 0),
   );
-  return { scroller: listing.scroller, rows, topOf: listing.topOf, lineAt: listing.lineAt };
+  const { scroller, topOf, lineAt } = listing;
+  const found = { scroller, rows, topOf, lineAt };
+  translated.set(listing, found);
+  return found;
 }
 
 /** What is selected in one version is selected in the other, where it has it, and inspected where it was selected; gives back what undoes that. */
@@ -544,28 +488,6 @@ function renderExplorer(host: Host): () => void {
     loosen();
     clear();
   };
-}
-
-/** What each block holds, so that another view of it, in another cell, reads nothing again. */
-const models = new WeakMap<DataView, Model>();
-
-/** The model of a block and of what came later: at once, unless something has to be unzipped. */
-function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
-  const made = models.get(block);
-  const todo = [...(made ? [] : [block]), ...(later && !made?.view.is_whole ? [later] : [])];
-  const finish = (read: DataView[]) => {
-    const rest = [...read];
-    // Another view may have read it meanwhile.
-    const first = made ? null : rest.shift()!;
-    const model = models.get(block) ?? new Model(decode(first!));
-    models.set(block, model);
-    if (rest[0] && !model.view.is_whole) model.complete(decode(rest[0], model.view));
-    return model;
-  };
-  if (!todo.some(isZipped)) return finish(todo);
-  return Promise.all(
-    todo.map(async (each) => (isZipped(each) ? new DataView(await unzipped(each)) : each)),
-  ).then(finish);
 }
 
 /** Sets the version before beside a state, if there is one. */

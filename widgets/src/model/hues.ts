@@ -1,9 +1,13 @@
 /** The hue that a variable is written in: one for each value, which its tangents and cotangents have too. */
 
 import type { Model } from "./model";
+import type { Sliced } from "./slices";
 
 /** Hues there are: `--jv-hue-0` and so on. */
 export const HUES = 8;
+
+/** Equations between two places at which the work may be left. */
+const SLICE = 500;
 
 export class Hues {
   /** By value. */
@@ -14,12 +18,19 @@ export class Hues {
 
   constructor(private readonly model: Model) {
     this.hues = new Int8Array(model.column("variable_name").length).fill(-1);
+  }
+
+  /** Gives each value its hue. */
+  *giveAll(): Sliced<void> {
+    const { model } = this;
     const [outputs, made] = [model.column("equation_outputs"), model.column("output_vars")];
     // The stages stand in order, so the function's own values have the same hues whatever was made of it.
     for (const { programs, equations } of model.view.stages) {
       for (let p = programs[0]; p < programs[1]; p++) for (const v of model.binders(p)) this.give(v);
-      for (let row = equations[0]; row < equations[1]; row++)
+      for (let row = equations[0]; row < equations[1]; row++) {
+        if (row % SLICE === 0) yield;
         for (let k = outputs[row]!; k < outputs[row + 1]!; k++) this.give(made[k]!, row);
+      }
     }
   }
 

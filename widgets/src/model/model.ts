@@ -15,6 +15,7 @@ import {
   readResiduals,
   readTimeline,
 } from "./records";
+import { atOnce, type Sliced } from "./slices";
 import type { Timeline } from "./timeline";
 
 export interface Variable {
@@ -33,12 +34,16 @@ export interface Handed {
   how: string;
 }
 
+/** For each row where those made from it begin among all, and for each that is the first to show an equation the others that do. */
+interface Kinship {
+  starts: Int32Array;
+  children: Int32Array;
+  twins: ReadonlyMap<number, number[]>;
+}
+
 /** A view with the look-ups that panes need. Rows are equations, numbered over all stages. */
 export class Model {
   readonly rows: number;
-  readonly residuals: Residual[];
-  /** For each residual's producer row, and each consumer row, the residuals concerned. */
-  readonly residualsOfRow = new Map<number, number[]>();
   /** The equations that name axes, and whether the places along them exchange values. */
   readonly axes: ReadonlyMap<number, boolean>;
   readonly layouts: ReadonlyMap<number, Layout>;
@@ -46,8 +51,9 @@ export class Model {
   /** What has a variable that stands in a `shard_map`. */
   private readonly places: ReadonlyMap<number, string>;
   private readonly donationsOfVariable = new Map<number, Donation[]>();
-  private readonly childStarts: Int32Array;
-  private readonly children: Int32Array;
+  private kept: readonly Residual[] | null = null;
+  private keptOfRow: Map<number, number[]> | null = null;
+  private kinship: Kinship | null = null;
   private definitions: Int32Array | null = null;
   private readerStarts: Int32Array | null = null;
   private readers: Int32Array | null = null;
@@ -57,15 +63,11 @@ export class Model {
   private summed: LineFigures | null = null;
   private coloured: Hues | null = null;
   private programRows: number[][] | null = null;
-  private readonly twins = new Map<number, number[]>();
+  private readonly placesFound: Place[] = [];
   private readonly nestedPrograms = new Map<number, number[]>();
 
   constructor(private shown: View) {
     this.rows = this.column("equation_program").length;
-    this.residuals = readResiduals(this);
-    const { starts, items } = this.readChildren();
-    this.childStarts = starts;
-    this.children = items;
     const owners = this.column("program_owner");
     for (let p = 0; p < owners.length; p++) if (owners[p]! >= 0) push(this.nestedPrograms, owners[p]!, p);
     const exchanges = this.column("axis_exchanges");
@@ -75,13 +77,33 @@ export class Model {
     this.donations = readDonations(this);
     for (const d of this.donations)
       for (const v of new Set([d.variable, d.taker ?? -1])) if (v >= 0) push(this.donationsOfVariable, v, d);
-    for (const r of this.residuals)
-      for (const row of new Set([r.producer, ...r.consumers]))
-        if (row >= 0) push(this.residualsOfRow, row, r.index);
   }
 
   get view(): View {
     return this.shown;
+  }
+
+  // Made when first asked for: of a large program each takes as long as a frame, or longer.
+
+  get residuals(): readonly Residual[] {
+    this.kept ??= readResiduals(this);
+    return this.kept;
+  }
+
+  /** For each residual's producer row, and each consumer row, the residuals concerned. */
+  get residualsOfRow(): ReadonlyMap<number, readonly number[]> {
+    if (this.keptOfRow === null) {
+      this.keptOfRow = new Map();
+      for (const r of this.residuals)
+        for (const row of new Set([r.producer, ...r.consumers]))
+          if (row >= 0) push(this.keptOfRow, row, r.index);
+    }
+    return this.keptOfRow;
+  }
+
+  private get related(): Kinship {
+    this.kinship ??= this.readChildren();
+    return this.kinship;
   }
 
   /** What the gradient does on each line. */
@@ -107,8 +129,10 @@ export class Model {
   }
 
   slice(offsets: ColumnName, values: ColumnName, i: number): number[] {
-    const o = this.column(offsets);
-    return Array.from(this.column(values).subarray(o[i]!, o[i + 1]!));
+    const [all, starts] = [this.column(values), this.column(offsets)];
+    const found: number[] = [];
+    for (let k = starts[i]!; k < starts[i + 1]!; k++) found.push(all[k]!);
+    return found;
   }
 
   // --- equations ---
@@ -255,7 +279,7 @@ export class Model {
   }
   location(i: number): Place | null {
     if (i < 0) return null;
-    return {
+    this.placesFound[i] ??= {
       file: this.column("location_file")[i]!,
       line: this.column("location_line")[i]!,
       function: this.text("location_function", i),
@@ -264,6 +288,7 @@ export class Model {
       endLine: this.column("location_end_line")[i]!,
       end: this.column("location_end")[i]!,
     };
+    return this.placesFound[i];
   }
   placeText(place: Place | null): string {
     return place === null ? "" : `${this.view.files[place.file]?.label ?? "?"}:${place.line}`;
@@ -297,7 +322,8 @@ export class Model {
   /** The rows made directly from a row. */
   became(row: number): number[] {
     const first = this.first(row);
-    return Array.from(this.children.subarray(this.childStarts[first]!, this.childStarts[first + 1]!));
+    const { starts, children } = this.related;
+    return Array.from(children.subarray(starts[first]!, starts[first + 1]!));
   }
 
   /** Every row that the given ones came from, without themselves. */
@@ -337,7 +363,7 @@ export class Model {
   /** The row itself, and the others that show the same equation. */
   alike(row: number): number[] {
     const first = this.first(row);
-    return [first, ...(this.twins.get(first) ?? [])];
+    return [first, ...(this.related.twins.get(first) ?? [])];
   }
 
   /**
@@ -398,10 +424,28 @@ export class Model {
   kinIndex(variable: number): number {
     return this.column("variable_kin")[variable]!;
   }
-  /** The hue of a variable; found when first asked for. */
+  /** The hue of a variable. */
   hue(variable: number): number {
-    this.coloured ??= new Hues(this);
-    return this.coloured.of(variable);
+    if (this.coloured === null) atOnce(this.colouring());
+    return this.coloured!.of(variable);
+  }
+
+  /** Has what a selection asks for made, in slices. */
+  *indexing(): Sliced<void> {
+    this.readUses();
+    yield;
+    void this.related;
+    yield;
+    void this.residualsOfRow;
+    yield;
+  }
+
+  /** Finds the hues, in slices, where they have not been found. */
+  *colouring(): Sliced<void> {
+    if (this.coloured !== null) return;
+    const hues = new Hues(this);
+    yield* hues.giveAll();
+    this.coloured = hues;
   }
 
   /** How each input of a program is handed its value by the equation that holds it; nothing for one that it does not run itself. */
@@ -442,9 +486,14 @@ export class Model {
     return row < stage.equations[1] ? row : -1;
   }
 
-  /** The modelled memory; made when first asked for, since there may be hundreds of thousands of buffers. */
+  /** The modelled memory. */
   get timeline(): Timeline {
-    this.modelled ??= readTimeline(this);
+    return this.modelled ?? atOnce(this.timing());
+  }
+
+  /** The same, in slices: there may be hundreds of thousands of buffers. */
+  *timing(): Sliced<Timeline> {
+    this.modelled ??= yield* readTimeline(this);
     return this.modelled;
   }
 
@@ -488,20 +537,21 @@ export class Model {
     for (const same of this.alike(row)) found.add(same);
   }
 
-  private readChildren(): { starts: Int32Array; items: Int32Array } {
+  private readChildren(): Kinship {
     const origins = this.column("equation_origin");
     const twins = this.column("equation_twin");
+    const shown = new Map<number, number[]>();
     const starts = new Int32Array(this.rows + 1);
     for (let row = 0; row < this.rows; row++) {
-      if (twins[row]! >= 0) push(this.twins, twins[row]!, row);
+      if (twins[row]! >= 0) push(shown, twins[row]!, row);
       else if (origins[row]! >= 0) starts[origins[row]! + 1]! += 1;
     }
     for (let row = 0; row < this.rows; row++) starts[row + 1]! += starts[row]!;
-    const items = new Int32Array(starts[this.rows]!);
+    const children = new Int32Array(starts[this.rows]!);
     const next = starts.slice();
     for (let row = 0; row < this.rows; row++)
-      if (twins[row]! < 0 && origins[row]! >= 0) items[next[origins[row]!]!++] = row;
-    return { starts, items };
+      if (twins[row]! < 0 && origins[row]! >= 0) children[next[origins[row]!]!++] = row;
+    return { starts, children, twins: shown };
   }
 
   private readPlaces(): Map<number, string> {

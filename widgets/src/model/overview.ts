@@ -4,7 +4,8 @@ import { SCOPES, type ScopeKind } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
 import type { Place } from "./records";
-import type { Buffer, Timeline } from "./timeline";
+import type { Sliced } from "./slices";
+import { type Buffer, type Timeline, totalsOf } from "./timeline";
 
 /** What widths stand for. */
 export type Measure = "flops" | "equations";
@@ -131,6 +132,15 @@ export function overviewOf(model: Model): Overview {
   return overview;
 }
 
+/** Works out what is drawn of a model that is whole, in slices. */
+export function* preparing(model: Model): Sliced<void> {
+  const timeline = yield* model.timing();
+  totalsOf(timeline);
+  yield;
+  overviewOf(model);
+  yield;
+}
+
 /** The text of a line, or which it is where its source is not there. */
 export function lineOf(model: Model, place: Place | null): string {
   if (place === null) return "";
@@ -177,7 +187,7 @@ export function stepsOfColumns(
 export function aliveOf(kept: Kept, { steps, buffers }: Timeline): Float64Array {
   const mine = new Set(kept.residuals);
   return bytesOf(
-    buffers.filter(({ residuals }) => residuals.some((r) => mine.has(r))),
+    buffers.filter(({ residuals }) => residuals.length > 0 && residuals.some((r) => mine.has(r))),
     steps.length,
   );
 }

@@ -3,6 +3,7 @@
 import { KINDS, MEMORY_KINDS } from "../wire/schema";
 import { push } from "./groups";
 import type { Model } from "./model";
+import type { Sliced } from "./slices";
 import type { Buffer, Timeline } from "./timeline";
 
 /** How a `shard_map` lays out its operands and results. */
@@ -81,7 +82,10 @@ export function readResiduals(model: Model): Residual[] {
     scope: model.text("residual_scope", i),
     module: model.text("residual_module", i),
     rule: model.text("residual_rule", i),
-    reason: reasonOf(model, i),
+    // Of thousands few are read.
+    get reason() {
+      return reasonOf(model, i);
+    },
     decision: model.text("residual_decision", i),
     producer: model.column("residual_producer")[i]!,
     consumers: model.slice("residual_consumers", "consumer_rows", i),
@@ -124,7 +128,9 @@ export function readLayouts(model: Model): Map<number, Layout> {
   );
 }
 
-export function readTimeline(model: Model): Timeline {
+const NONE: readonly number[] = [];
+
+export function* readTimeline(model: Model): Sliced<Timeline> {
   const isBackward = model.view.stages.map((stage) => stage.key === "backward");
   const steps = Array.from(model.column("step_row"), (row) => ({
     row,
@@ -137,15 +143,19 @@ export function readTimeline(model: Model): Timeline {
   const [kind, born, last, row] = (["kind", "born", "last", "row"] as const).map((n) =>
     model.column(`buffer_${n}`),
   );
-  const buffers: Buffer[] = Array.from(model.column("buffer_nbytes"), (nbytes, i) => ({
-    nbytes,
-    kind: MEMORY_KINDS[kind![i]!]!,
-    born: born![i]!,
-    last: last![i]!,
-    row: row![i]!,
-    name: model.text("buffer_name", i),
-    type: model.text("buffer_type", i),
-    residuals: held.get(i) ?? [],
-  }));
+  const buffers: Buffer[] = [];
+  for (const [i, nbytes] of model.column("buffer_nbytes").entries()) {
+    if (i % 2000 === 0) yield;
+    buffers.push({
+      nbytes,
+      kind: MEMORY_KINDS[kind![i]!]!,
+      born: born![i]!,
+      last: last![i]!,
+      row: row![i]!,
+      name: model.text("buffer_name", i),
+      type: model.text("buffer_type", i),
+      residuals: held.get(i) ?? NONE,
+    });
+  }
   return { steps, buffers };
 }

@@ -58,7 +58,16 @@ export interface Totals {
   turn: number;
 }
 
-export function totalsOf({ steps, buffers }: Timeline): Totals {
+const summed = new WeakMap<Timeline, Totals>();
+
+/** The totals of a timeline, which are worked out once. */
+export function totalsOf(timeline: Timeline): Totals {
+  const totals = summed.get(timeline) ?? sumUp(timeline);
+  summed.set(timeline, totals);
+  return totals;
+}
+
+function sumUp({ steps, buffers }: Timeline): Totals {
   const n = steps.length;
   const kinds = STACKED.map(() => new Float64Array(n));
   const number = new Map<MemoryKind, Float64Array>(STACKED.map((kind, i) => [kind, kinds[i]!]));

@@ -1,7 +1,7 @@
 /** A table, of the residuals or of the switches, and the memory pane: one below the other, or one at a time in little room. */
 
 import type { Change, Lower, State } from "../state/state";
-import { button, h } from "../ui/dom";
+import { button, h, whenThere } from "../ui/dom";
 import { splitter } from "../ui/splitter";
 import type { Pane } from "./pane";
 
@@ -19,10 +19,11 @@ export function tabs(state: State, own: Lower): HTMLElement {
     return button(
       label,
       (event: MouseEvent) => {
-        const shown = (event.currentTarget as HTMLElement).closest(".jv-lower");
+        const shown = (event.currentTarget as HTMLElement).closest<HTMLElement>(".jv-lower");
         state.showLower(key);
-        // This tab has gone with its pane; the one that stands in its place goes on.
-        shown?.querySelector<HTMLElement>(`.jv-tab-${key}.is-own`)?.focus({ preventScroll: true });
+        // This tab has gone with its pane; the one that stands in its place goes on, when it is there.
+        const own = `.jv-tab-${key}.is-own`;
+        if (shown) whenThere(shown, own, (tab) => tab.focus({ preventScroll: true }));
       },
       {
         class: `jv-tab jv-tab-${key}${isOwn ? " is-own" : ""}`,

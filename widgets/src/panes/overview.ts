@@ -119,7 +119,6 @@ export class OverviewPane {
     }
     this.timeline = timeline;
     this.totals = totalsOf(timeline);
-    this.place();
     if (this.overview.sum("flops") === 0) this.measure = "equations";
     this.place();
     this.picture.replaceChildren(

@@ -22,10 +22,10 @@ export function band(alive: Float64Array, columns: Columns, height: number, most
     if (x < bytes.length && bytes[x] === bytes[from]) continue;
     const half = bytes[from]! > 0 ? Math.max(1, (middle * bytes[from]!) / most) : 0;
     above.push(`${from},${round(middle - half)} ${x},${round(middle - half)}`);
-    below.unshift(`${x},${round(middle + half)} ${from},${round(middle + half)}`);
+    below.push(`${x},${round(middle + half)} ${from},${round(middle + half)}`);
     from = x;
   }
-  return svg("polygon", { class: "jv-band", points: [...above, ...below].join(" ") });
+  return svg("polygon", { class: "jv-band", points: [...above, ...below.reverse()].join(" ") });
 }
 
 /** What is in memory by kind, what stays longest at the bottom. */

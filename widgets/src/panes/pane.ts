@@ -1,5 +1,6 @@
 /** A pane keeps its own errors to itself. */
 
+import { turn } from "../model/slices";
 import type { Change } from "../state/state";
 import { h, section } from "../ui/dom";
 
@@ -25,9 +26,20 @@ export interface Pane {
   readonly listing?: Listing | null;
 }
 
+/** What a pane is told of when it is made, since it may be made long after the others. */
+const AT_FIRST: readonly Change[] = ["view", "lower", "selection", "variable", "player"];
+
+/** When a pane is made that need not be there from the start: at the first change after which it is seen, or when it is to take the keys. */
+export interface When {
+  isSeen(): boolean;
+  /** Whether it takes long, and has a turn of the page to itself. */
+  isLarge?: boolean;
+}
+
+const guard = () => h("div", { class: "jv-guard" });
+
 /** Makes a pane; one that fails says so in its place, and the others go on. */
-export function guarded(name: string, make: () => Pane): Pane {
-  const element = h("div", { class: "jv-guard" });
+export function guarded(name: string, make: () => Pane, when?: When, element = guard()): Pane {
   let pane: Pane | null = null;
   const attempt = (action: () => void) => {
     try {
@@ -38,15 +50,33 @@ export function guarded(name: string, make: () => Pane): Pane {
       element.replaceChildren(failure(name, error));
     }
   };
-  attempt(() => {
-    pane = make();
-    element.append(pane.element);
-  });
+  let isMade = false;
+  const begin = () => {
+    isMade = true;
+    attempt(() => {
+      pane = make();
+      element.replaceChildren(pane.element);
+    });
+  };
+  const beginLate = () => {
+    if (isMade) return;
+    begin();
+    for (const change of AT_FIRST) attempt(() => pane?.update(change));
+  };
+  if (!when) begin();
   return {
     element,
-    update: (change) => attempt(() => pane?.update(change)),
+    update: (change) => {
+      if (isMade) attempt(() => pane?.update(change));
+      else if (!when?.isSeen()) return;
+      else if (when.isLarge) void turn().then(() => when.isSeen() && beginLate());
+      else beginLate();
+    },
     step: (by) => pane?.step?.(by) ?? false,
-    focus: () => pane?.focus?.(),
+    focus: () => {
+      beginLate();
+      pane?.focus?.();
+    },
     get listing() {
       return pane?.listing ?? null;
     },
@@ -58,37 +88,51 @@ export function guarded(name: string, make: () => Pane): Pane {
 const AT_ONCE = 150;
 
 /**
- * A pane whose code is loaded when it is first shown; it says so, or why it cannot be.
+ * A pane whose code, or what it shows, is not there yet; it says so, or why it cannot be.
  *
+ * @param load gets it; what it is given says whether the pane is still there.
+ * @param isSeen it is got at the first change after which this holds; without it, now.
  * @param then does something with it as soon as it is there.
  */
-export function later(name: string, load: Promise<() => Pane>, then: () => void = () => {}): Pane {
-  const element = h("div", { class: "jv-guard" });
-  const timer = setTimeout(() => {
-    const said = h("p", { class: "jv-message", role: "status" }, "Loading…");
-    element.append(h("section", { class: "jv-pane" }, said));
-  }, AT_ONCE);
+export function later(
+  name: string,
+  load: (isWanted: () => boolean) => Promise<() => Pane>,
+  isSeen?: () => boolean,
+  then: () => void = () => {},
+): Pane {
+  const element = guard();
   let pane: Pane | null = null;
+  let isAsked = false;
   let isGone = false;
   let wantsFocus = false;
-  load.then(
-    (make) => {
-      clearTimeout(timer);
-      if (isGone) return;
-      pane = guarded(name, make);
-      element.replaceChildren(pane.element);
-      pane.update("selection");
-      if (wantsFocus) pane.focus?.();
-      then();
-    },
-    (error) => {
-      clearTimeout(timer);
-      if (!isGone) element.replaceChildren(failure(name, error));
-    },
-  );
+  const begin = () => {
+    isAsked = true;
+    const timer = setTimeout(() => {
+      const said = h("p", { class: "jv-message", role: "status" }, "Loading…");
+      element.append(h("section", { class: "jv-pane" }, said));
+    }, AT_ONCE);
+    load(() => !isGone).then(
+      (make) => {
+        clearTimeout(timer);
+        if (isGone) return;
+        pane = guarded(name, make, undefined, element);
+        for (const change of AT_FIRST) pane.update(change);
+        if (wantsFocus) pane.focus?.();
+        then();
+      },
+      (error) => {
+        clearTimeout(timer);
+        if (!isGone) element.replaceChildren(failure(name, error));
+      },
+    );
+  };
+  if (!isSeen) begin();
   return {
     element,
-    update: (change) => pane?.update(change),
+    update: (change) => {
+      if (!isAsked && isSeen?.()) begin();
+      pane?.update(change);
+    },
     step: (by) => pane?.step?.(by) ?? false,
     focus: () => {
       wantsFocus = true;

@@ -10,7 +10,7 @@ import { marked } from "../ui/marked";
 import { Rows } from "../ui/rows";
 import { Heads, sortedBy } from "../ui/sorting";
 import { tabs } from "./lower";
-import { figuresOf } from "./whatif";
+import { figuresOf } from "./switchfigures";
 
 type Key = "label" | "type" | "nbytes" | "kind" | "line" | "rule" | "reason";
 
@@ -38,7 +38,7 @@ interface Row {
 }
 
 /** Residuals that belong together in one row, each group where its first one is. */
-export function folded(residuals: Residual[]): Row[] {
+export function folded(residuals: readonly Residual[]): Row[] {
   const groups = grouped(residuals, (r) => r.group);
   return groups.map((members) => ({ residual: together(members), members, isInside: false }));
 }
@@ -47,10 +47,18 @@ function together(members: Residual[]): Residual {
   const first = members[0]!;
   if (members.length === 1) return first;
   const isSpread = members.every((r) => r.perDevice >= 0);
+  let [label, reason] = ["", ""];
   return {
     ...first,
-    label: alike(members.map((r) => r.label)),
-    reason: mostAlike(members.map((r) => r.reason)),
+    // Those of the rows in sight are read.
+    get label() {
+      label ||= alike(members.map((r) => r.label));
+      return label;
+    },
+    get reason() {
+      reason ||= mostAlike(members.map((r) => r.reason));
+      return reason;
+    },
     type: formatRepeated(members.length, first.type),
     nbytes: sumOf(members, (r) => r.nbytes),
     perDevice: isSpread ? sumOf(members, (r) => r.perDevice) : -1,
@@ -58,7 +66,7 @@ function together(members: Residual[]): Residual {
   };
 }
 
-export function sorted(residuals: Residual[], key: Key, descending: boolean): Residual[] {
+export function sorted(residuals: readonly Residual[], key: Key, descending: boolean): Residual[] {
   const value = (r: Residual) =>
     key === "line" ? (r.place ? r.place.file * 1e7 + r.place.line : 0) : r[key];
   return sortedBy(residuals, value, (r) => r.index, descending);
@@ -66,8 +74,8 @@ export function sorted(residuals: Residual[], key: Key, descending: boolean): Re
 
 /** `83 values, 199.6 KiB: 12 arguments 64.0 KiB, 67 intermediates 135.6 KiB`, each with its part on one device if it has one;
  * of a part of all residuals `12 of 83 values, 40.0 KiB of 199.6 KiB: …`. */
-export function summary(residuals: Residual[], all: Residual[] = residuals): string {
-  const bytes = (rs: Residual[]) => {
+export function summary(residuals: readonly Residual[], all: readonly Residual[] = residuals): string {
+  const bytes = (rs: readonly Residual[]) => {
     const isSpread = rs.some((r) => r.perDevice >= 0);
     // One that is not known to be laid out over devices, each is taken to have whole.
     const part = (r: Residual) => (r.perDevice < 0 ? r.nbytes : r.perDevice);
@@ -139,6 +147,7 @@ export class ResidualsPane {
       autocomplete: "off",
       title: "Words that a row must have, in any of its cells, its scopes or its function (F)",
       "aria-label": "filter the residuals",
+      value: state.filter,
       "data-testid": "filter",
       // Inside a notebook these keys are nobody else's, in whatever phase they are listened for.
       "data-lm-suppress-shortcuts": "true",

@@ -214,10 +214,11 @@ export class State {
     return row === undefined || more !== undefined ? -1 : row;
   }
 
-  show(shown: Partial<Shown>): void {
-    this.leave();
+  show(shown: Partial<Shown>, view: View = ""): void {
     this.shown = { ...this.shown, ...shown };
     if (this.shown.right.length === 0) this.side = "left";
+    // Panes are made for what is shown when it is known for which view.
+    this.look(view);
     this.tell("shown");
   }
 
@@ -247,9 +248,9 @@ export class State {
     const [shown, lower] = panes[view] ?? [this.shown, this.lower];
     if (this.compared) this.compare(false);
     this.form = { left: "code", right: "code" };
-    if (shown.left.length > 0) this.show(shown);
+    if (shown.left.length > 0) this.show(shown, view);
+    else this.look(view);
     this.showLower(lower);
-    this.look(view);
   }
 
   /** Shows some residuals where they are kept and where they are read: forward beside backward. */

@@ -78,6 +78,21 @@ export function onResize(
   return () => observer.disconnect();
 }
 
+/** Calls back with the first element within another that a selector finds: now, or when it has come. */
+export function whenThere(within: HTMLElement, selector: string, then: (found: HTMLElement) => void): void {
+  const found = within.querySelector<HTMLElement>(selector);
+  if (found) {
+    then(found);
+    return;
+  }
+  const observer = new MutationObserver(() => {
+    if (!within.querySelector(selector)) return;
+    observer.disconnect();
+    whenThere(within, selector, then);
+  });
+  observer.observe(within, { childList: true, subtree: true });
+}
+
 /** Brings a child of a scrolling element into sight, without moving anything else on the page. */
 export function reveal(scroller: HTMLElement, child: HTMLElement): void {
   const outer = scroller.getBoundingClientRect();

@@ -1,5 +1,6 @@
 /** Reads the wire format; its types, and what each column means, are written from Python's. */
 
+import { atOnce, type Sliced } from "../model/slices";
 import { type Column, type ColumnName, MAGIC, VERSION, type View } from "./schema.generated";
 
 export * from "./schema.generated";
@@ -23,7 +24,10 @@ type Entry = [Code, number, number, ("delta" | "dictionary")?, (Code | number)?]
  * Reads a view from the bytes that Python wrote; throws an Error that says what is wrong with them. What is `known` of a view
  * is not in the bytes of the rest.
  */
-export function decode(block: DataView, known?: View): View {
+export const decode = (block: DataView, known?: View): View => atOnce(decoding(block, known));
+
+/** The same, in slices. */
+export function* decoding(block: DataView, known?: View): Sliced<View> {
   const bytes = new Uint8Array(block.buffer, block.byteOffset, block.byteLength);
   const text = new TextDecoder();
   if (bytes.length < PREFIX_BYTES || text.decode(bytes.subarray(0, MAGIC.length)) !== MAGIC)
@@ -34,11 +38,14 @@ export function decode(block: DataView, known?: View): View {
   const start = PREFIX_BYTES + block.getUint32(8, true);
   if (bytes.length < start) throw new Error("this jaxviz view is cut short");
   const header = JSON.parse(text.decode(bytes.subarray(PREFIX_BYTES, start)));
+  yield;
   // A copy of the columns starts at a multiple of eight wherever the message was put in memory.
   const data = bytes.slice(start).buffer;
   const columns = { ...known?.columns } as Record<ColumnName, Column>;
-  for (const [name, entry] of Object.entries(header.columns as Record<ColumnName, Entry>))
+  for (const [name, entry] of Object.entries(header.columns as Record<ColumnName, Entry>)) {
     columns[name as ColumnName] = columnIn(data, ...entry);
+    yield;
+  }
   const strings = known ? [...known.strings, ...header.strings] : header.strings;
   return { ...header, strings, columns };
 }

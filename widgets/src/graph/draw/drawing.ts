@@ -2,6 +2,7 @@
 
 import { pointsAlong } from "../layout/curves";
 import { STAGE, type Tree } from "../layout/hierarchy";
+import { type Lists, lists } from "../layout/ranks";
 import type { Scene } from "../layout/scene";
 import { OPEN, type Positions } from "../layout/shape";
 import { pills, type Row, rowHeight, rowOf, SIZES, type Stub, stubsWidth } from "../layout/stubs";
@@ -27,18 +28,18 @@ export interface PlacedRow {
 }
 
 export class Drawing {
-  /** For each open box its boxes by their upper edge, and the height of the tallest. */
-  private readonly inside: Int32Array[] = [];
+  /** For each box those in it, and the edges of its level; sorted when it is first in sight. */
+  private readonly inside: Lists;
+  private readonly within: Lists;
+  /** Which of them have been sorted, by their upper edge or end, and the height of the tallest. */
   private readonly tallest: Float32Array;
-  /** For each open box its edges by their upper end, and the height of the tallest. */
-  private readonly within: Int32Array[] = [];
   private readonly longest: Float32Array;
   /** What room each edge takes. */
   private readonly left: Float32Array;
   private readonly top: Float32Array;
   private readonly right: Float32Array;
   private readonly bottom: Float32Array;
-  private readonly widthOf: Uint8Array;
+  private readonly mostBytes: number;
 
   constructor(
     readonly tree: Tree,
@@ -47,40 +48,50 @@ export class Drawing {
   ) {
     const { parent, level } = scene.shape;
     const [n, m] = [parent.length, level.length];
-    const inside: number[][] = Array.from({ length: n }, () => []);
-    for (let i = 1; i < n; i++) inside[parent[i]!]!.push(i);
-    this.tallest = new Float32Array(n);
-    inside.forEach((boxes, i) => {
-      boxes.sort((a, b) => at.y[a]! - at.y[b]!);
-      this.inside.push(Int32Array.from(boxes));
-      for (const b of boxes) this.tallest[i] = Math.max(this.tallest[i]!, at.height[b]!);
-    });
+    this.inside = lists(n, parent);
+    this.within = lists(n, level);
+    this.tallest = new Float32Array(n).fill(-1);
+    this.longest = new Float32Array(n).fill(-1);
     this.left = new Float32Array(m).fill(Infinity);
     this.top = new Float32Array(m).fill(Infinity);
     this.right = new Float32Array(m).fill(-Infinity);
     this.bottom = new Float32Array(m).fill(-Infinity);
-    const within: number[][] = Array.from({ length: n }, () => []);
-    for (let e = 0; e < m; e++) {
-      within[level[e]!]!.push(e);
-      // A curve lies between the points that it bends to.
-      for (let p = at.starts[e]!; p < at.starts[e + 1]!; p += 2) {
-        this.left[e] = Math.min(this.left[e]!, at.points[p]!);
-        this.right[e] = Math.max(this.right[e]!, at.points[p]!);
-        this.top[e] = Math.min(this.top[e]!, at.points[p + 1]!);
-        this.bottom[e] = Math.max(this.bottom[e]!, at.points[p + 1]!);
-      }
+    this.mostBytes = scene.bytes.reduce((most, b) => Math.max(most, b), MANY_BYTES);
+  }
+
+  /** The boxes in one, by their upper edge. */
+  private boxesIn(level: number): Int32Array {
+    const { y, height } = this.at;
+    const { starts, items } = this.inside;
+    const boxes = items.subarray(starts[level]!, starts[level + 1]!);
+    if (this.tallest[level]! < 0) {
+      boxes.sort((a, b) => y[a]! - y[b]!);
+      this.tallest[level] = boxes.reduce((most, b) => Math.max(most, height[b]!), 0);
     }
-    this.longest = new Float32Array(n);
-    within.forEach((edges, i) => {
+    return boxes;
+  }
+
+  /** The edges of an open box, by their upper end. */
+  private edgesIn(level: number): Int32Array {
+    const { starts, items } = this.within;
+    const edges = items.subarray(starts[level]!, starts[level + 1]!);
+    if (this.longest[level]! < 0) {
+      for (const e of edges) this.measure(e);
       edges.sort((a, b) => this.top[a]! - this.top[b]!);
-      this.within.push(Int32Array.from(edges));
-      for (const e of edges) this.longest[i] = Math.max(this.longest[i]!, this.bottom[e]! - this.top[e]!);
-    });
-    let most = MANY_BYTES;
-    for (const b of scene.bytes) most = Math.max(most, b);
-    this.widthOf = Uint8Array.from(scene.bytes, (b) =>
-      Math.min(WIDTHS.length - 1, Math.floor((WIDTHS.length * Math.log2(1 + b)) / Math.log2(2 + most))),
-    );
+      this.longest[level] = edges.reduce((most, e) => Math.max(most, this.bottom[e]! - this.top[e]!), 0);
+    }
+    return edges;
+  }
+
+  /** What room an edge takes: a curve lies between the points that it bends to. */
+  private measure(e: number): void {
+    const { starts, points } = this.at;
+    for (let p = starts[e]!; p < starts[e + 1]!; p += 2) {
+      this.left[e] = Math.min(this.left[e]!, points[p]!);
+      this.right[e] = Math.max(this.right[e]!, points[p]!);
+      this.top[e] = Math.min(this.top[e]!, points[p + 1]!);
+      this.bottom[e] = Math.max(this.bottom[e]!, points[p + 1]!);
+    }
   }
 
   get width(): number {
@@ -110,7 +121,8 @@ export class Drawing {
 
   /** Which of the widths an edge has. */
   bucket(edge: number): number {
-    return this.widthOf[edge]!;
+    const share = Math.log2(1 + this.scene.bytes[edge]!) / Math.log2(2 + this.mostBytes);
+    return Math.min(WIDTHS.length - 1, Math.floor(WIDTHS.length * share));
   }
 
   /** The innermost box or port at a point of the world, or -1. */
@@ -211,7 +223,7 @@ export class Drawing {
   /** Calls back with the boxes and ports of an open box that meet a part of the world. */
   visitBoxes(level: number, [left, top, right, bottom]: Part, visit: (box: number) => void): void {
     const { x, y, width, height } = this.at;
-    const boxes = this.inside[level]!;
+    const boxes = this.boxesIn(level);
     for (let k = firstFrom(boxes, y, top - this.tallest[level]!); k < boxes.length; k++) {
       const b = boxes[k]!;
       if (y[b]! > bottom) break;
@@ -222,7 +234,7 @@ export class Drawing {
 
   /** Calls back with the edges of an open box that meet a part of the world. */
   visitEdges(level: number, [left, top, right, bottom]: Part, visit: (edge: number) => void): void {
-    const edges = this.within[level]!;
+    const edges = this.edgesIn(level);
     for (let k = firstFrom(edges, this.top, top - this.longest[level]!); k < edges.length; k++) {
       const e = edges[k]!;
       if (this.top[e]! > bottom) break;

@@ -1,6 +1,7 @@
 /** Equations that depend on nothing: zeros, an iota, a number spread over an array. */
 
 import type { Model } from "../../model/model";
+import { atOnce, type Sliced } from "../../model/slices";
 import type { Tree } from "./hierarchy";
 
 /** What lays a value out anew or converts it, and is called as the value is. */
@@ -19,16 +20,19 @@ const known = new WeakMap<Tree, ReadonlyMap<number, string>>();
  *
  * An equation stays a box if its program hands its value back, if it is a residual, if nothing reads it, or if it holds a program.
  */
-export function constantsOf(tree: Tree): ReadonlyMap<number, string> {
-  let found = known.get(tree);
-  if (found === undefined) {
-    found = find(tree);
-    known.set(tree, found);
-  }
+export const constantsOf = (tree: Tree): ReadonlyMap<number, string> => atOnce(findingConstants(tree));
+
+/** The same, in slices. */
+export function* findingConstants(tree: Tree): Sliced<ReadonlyMap<number, string>> {
+  const found = known.get(tree) ?? (yield* find(tree));
+  known.set(tree, found);
   return found;
 }
 
-function find(tree: Tree): Map<number, string> {
+/** Equations between two places at which the work may be left. */
+const SLICE = 200;
+
+function* find(tree: Tree): Sliced<Map<number, string>> {
   const { model } = tree;
   const residuals = new Set(model.residuals.map((r) => r.producer));
   const found = new Map<number, string>();
@@ -43,6 +47,7 @@ function find(tree: Tree): Map<number, string> {
     const read = new Set<number>();
     const made: number[] = [];
     for (const row of tree.children[node]!.flatMap((child) => tree.rows(child))) {
+      if (row % SLICE === 0) yield;
       const inputs = model.inputs(row);
       const outputs = model.outputs(row);
       for (const v of inputs) if (v >= 0) read.add(v);

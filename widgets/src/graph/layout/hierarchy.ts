@@ -2,8 +2,8 @@
 
 import type { Model } from "../../model/model";
 import type { Place } from "../../model/records";
+import { atOnce, type Sliced } from "../../model/slices";
 import { findRepeats, mix, WORTH } from "./repeats";
-import { shortened } from "./stubs";
 
 export const EQUATION = 0;
 /** One of several programs of an equation: a branch of a cond. */
@@ -23,7 +23,38 @@ const LONG = 36;
 
 const NONE: readonly number[] = [];
 
-/** The boxes of some stages. Boxes are numbered; each row is in exactly one, as an EQUATION. */
+/** Equations between two places at which the work may be left. */
+const SLICE = 200;
+
+/** Trees that are kept of a model: the graph of a stage has that of its listing. */
+const KEPT = 4;
+const trees = new WeakMap<Model, Map<string, Tree>>();
+
+/** The boxes of some stages. */
+export const treeOf = (model: Model, stages: readonly number[]): Tree => atOnce(growing(model, stages));
+
+function* growing(model: Model, stages: readonly number[]): Sliced<Tree> {
+  const tree = new Tree(model, stages);
+  for (const stage of stages) {
+    const { programs, label } = model.view.stages[stage]!;
+    if (programs[1] > programs[0]) tree.roots.push(yield* new Builder(tree, model).stage(label, programs[0]));
+  }
+  return tree;
+}
+
+/** The same in slices, or the tree itself where it was made lately. */
+export function* keptTree(model: Model, stages: readonly number[]): Sliced<Tree> {
+  const made = trees.get(model) ?? new Map<string, Tree>();
+  trees.set(model, made);
+  const key = stages.join();
+  const tree = made.get(key) ?? (yield* growing(model, stages));
+  made.delete(key);
+  made.set(key, tree);
+  if (made.size > KEPT) made.delete(made.keys().next().value!);
+  return tree;
+}
+
+/** Boxes in boxes. They are numbered; each row is in exactly one, as an EQUATION. */
 export class Tree {
   readonly kind: number[] = [];
   readonly parent: number[] = [];
@@ -43,11 +74,6 @@ export class Tree {
     readonly stages: readonly number[],
   ) {
     this.ofRow = new Int32Array(model.rows).fill(-1);
-    for (const stage of stages) {
-      const info = model.view.stages[stage]!;
-      if (info.programs[1] > info.programs[0])
-        this.roots.push(new Builder(this, model).stage(info.label, info.programs[0]));
-    }
   }
 
   get size(): number {
@@ -112,11 +138,11 @@ class Builder {
     private readonly model: Model,
   ) {}
 
-  stage(label: string, program: number): number {
-    return this.tree.add(STAGE, label, this.itemsOf(program), -1, program);
+  *stage(label: string, program: number): Sliced<number> {
+    return this.tree.add(STAGE, label, yield* this.itemsOf(program), -1, program);
   }
 
-  private itemsOf(program: number): readonly number[] {
+  private *itemsOf(program: number): Sliced<readonly number[]> {
     const rows = this.model.rowsOf(program);
     if (rows.length === 0) return NONE;
     const paths = this.pathsOf(rows);
@@ -127,7 +153,8 @@ class Builder {
       shared = shared === null ? path : shared.slice(0, common(shared, path));
       before = path;
     }
-    return new Level(this, this.tree, rows, paths, this.model).items(0, rows.length, shared?.length ?? 0, "");
+    const level = new Level(this, this.tree, rows, paths, this.model);
+    return yield* level.items(0, rows.length, shared?.length ?? 0, "");
   }
 
   /** The path of each row; what has none of its own stands where its neighbours both do. */
@@ -159,13 +186,17 @@ class Builder {
     return path;
   }
 
-  equation(row: number): number {
+  *equation(row: number): Sliced<number> {
     const { tree, model } = this;
     const programs = model.nested(row);
-    const children =
-      programs.length === 1
-        ? this.itemsOf(programs[0]!)
-        : programs.map((p) => this.noted(tree.add(PROGRAM, model.programLabel(p), this.itemsOf(p), -1, p)));
+    let children = NONE;
+    if (programs.length === 1) children = yield* this.itemsOf(programs[0]!);
+    else if (programs.length > 1) {
+      const boxes: number[] = [];
+      for (const p of programs)
+        boxes.push(this.noted(tree.add(PROGRAM, model.programLabel(p), yield* this.itemsOf(p), -1, p)));
+      children = boxes;
+    }
     const node = tree.add(EQUATION, "", children, row, programs[0] ?? -1);
     let like = mix(model.group(row), 1);
     for (const child of children) like = mix(like, this.like(child));
@@ -200,7 +231,7 @@ class Level {
   ) {}
 
   /** Boxes for the rows from one position to another, which share so many parts of their paths. */
-  items(from: number, to: number, depth: number, within: string): readonly number[] {
+  *items(from: number, to: number, depth: number, within: string): Sliced<readonly number[]> {
     const items: number[] = [];
     const starts: number[] = [];
     for (let i = from; i < to; ) {
@@ -208,10 +239,11 @@ class Level {
       let end = i + 1;
       if (part !== undefined) while (end < to && this.paths[end]![depth] === part) end += 1;
       if (part === undefined) {
-        items.push(this.builder.equation(this.rows[i]!));
+        items.push(yield* this.builder.equation(this.rows[i]!));
         starts.push(i);
+        if (i % SLICE === 0) yield;
       } else {
-        const inside = this.items(i, end, depth + 1, part);
+        const inside = yield* this.items(i, end, depth + 1, part);
         const box = this.boxOf(part, inside);
         for (const item of box) {
           items.push(item);
@@ -323,7 +355,7 @@ class Level {
       (a.startLine - b.startLine || a.start - b.start) >= 0 && (b.endLine - a.endLine || b.end - a.end) >= 0;
     const whole = places.find((b) => b!.startLine > 0 && places.every((a) => isWithin(a!, b!)));
     const text = whole ? model.sourceText(whole) : "";
-    if (text) return shortened(text, LONG);
+    if (text) return text.length > LONG ? `${text.slice(0, LONG - 1)}…` : text;
     const lines = places.map((place) => place!.line);
     const [from, to] = [Math.min(...lines), Math.max(...lines)];
     return from === to ? `line ${from}` : `lines ${from}–${to}`;

@@ -88,22 +88,63 @@ function bestOf(items: ArrayLike<number>, sums: Float64Array, from: number, to: 
   return best;
 }
 
+/** The commonest distances from a stretch to the next one that is the same. */
 function distances(items: ArrayLike<number>, from: number, to: number): Set<number> {
   const periods = new Set<number>();
+  const n = to - from;
+  /** For each place a number that stretches which begin there share if they are the same: first of one item, then of twice as many. */
+  let numbers = numbered(
+    n,
+    (i) => items[from + i]!,
+    () => 0,
+  );
+  const last = new Int32Array(n);
+  const seen = new Int32Array(n + 1);
   for (const length of STRETCHES) {
-    const last = new Map<number, number>();
-    const seen = new Map<number, number>();
-    for (let i = from; i + length <= to; i++) {
-      let hash = 0;
-      for (let k = 0; k < length; k++) hash = mix(hash, items[i + k]!);
-      const before = last.get(hash);
-      if (before !== undefined) seen.set(i - before, (seen.get(i - before) ?? 0) + 1);
-      last.set(hash, i);
+    if (length > 1) {
+      const [half, before] = [length / 2, numbers];
+      numbers = numbered(
+        n - length + 1,
+        (i) => before[i]!,
+        (i) => before[i + half]!,
+      );
     }
-    const commonest = [...seen].sort((a, b) => b[0] * b[1] - a[0] * a[1] || a[0] - b[0]);
-    for (const [distance] of commonest.slice(0, DISTANCES)) periods.add(distance);
+    last.fill(-1);
+    seen.fill(0);
+    const there: number[] = [];
+    numbers.forEach((number, i) => {
+      if (last[number]! >= 0 && seen[i - last[number]!]!++ === 0) there.push(i - last[number]!);
+      last[number] = i;
+    });
+    there.sort((a, b) => b * seen[b]! - a * seen[a]! || a - b);
+    for (const distance of there.slice(0, DISTANCES)) periods.add(distance);
   }
   return periods;
+}
+
+/** Numbers from 0 for some pairs of numbers, the same for the same pair. */
+function numbered(n: number, one: (i: number) => number, two: (i: number) => number): Int32Array {
+  const numbers = new Int32Array(Math.max(0, n));
+  const firsts = new Int32Array(Math.max(0, n));
+  // A table of those that are the first of their number, by what is mixed of the pair.
+  const size = 2 ** Math.ceil(Math.log2(2 * Math.max(1, n)));
+  const table = new Int32Array(size).fill(-1);
+  let count = 0;
+  for (let i = 0; i < n; i++) {
+    const [a, b] = [one(i), two(i)];
+    let at = mix(a, b) & (size - 1);
+    for (; table[at]! >= 0; at = (at + 1) & (size - 1)) {
+      const first = firsts[table[at]!]!;
+      if (one(first) === a && two(first) === b) break;
+    }
+    if (table[at]! < 0) {
+      table[at] = count;
+      firsts[count] = i;
+      count += 1;
+    }
+    numbers[i] = table[at]!;
+  }
+  return numbers;
 }
 
 /** One number of two, spread over 32 bits. */

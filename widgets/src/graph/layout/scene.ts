@@ -1,7 +1,8 @@
 /** What of a tree is visible, given which boxes are open: boxes, ports, edges with their bytes, stubs for inputs and ports for residuals. */
 
 import type { Model } from "../../model/model";
-import { constantsOf } from "./constants";
+import { atOnce, type Sliced } from "../../model/slices";
+import { findingConstants } from "./constants";
 import { EQUATION, PROGRAM, STAGE, type Tree } from "./hierarchy";
 import { CLOSED, IN, OPEN, OUT, type Shape } from "./shape";
 import {
@@ -53,9 +54,16 @@ export function labels(tree: Tree, node: number): [string, string] {
   return [tree.name(node), tree.canOpen(node) ? inside : type];
 }
 
-export function sceneOf(tree: Tree, isOpen: (node: number) => boolean): Scene {
-  return new Scenes(tree, isOpen).scene();
+export const sceneOf = (tree: Tree, isOpen: (node: number) => boolean): Scene =>
+  atOnce(setting(tree, isOpen));
+
+/** The same, in slices. */
+export function* setting(tree: Tree, isOpen: (node: number) => boolean): Sliced<Scene> {
+  return yield* new Scenes(tree, isOpen, yield* findingConstants(tree)).scene();
 }
+
+/** Boxes, or equations, between two places at which the work may be left. */
+const SLICE = 100;
 
 /**
  * Where a value of a program comes from: an equation, a port of its box, or a stub. Equations that share a program share its variables,
@@ -82,35 +90,34 @@ class Scenes {
   private readonly after = new Map<number, Stub[]>();
   private readonly taken = new Map<number, Stub[]>();
   private readonly kept = new Map<number, Stub[]>();
-  private readonly constants: ReadonlyMap<number, string>;
   private readonly seen = new Map<number, Set<string>>();
   private readonly residualOf = new Map<number, number>();
 
   constructor(
     private readonly tree: Tree,
     private readonly isOpen: (node: number) => boolean,
+    private readonly constants: ReadonlyMap<number, string>,
   ) {
     this.model = tree.model;
-    this.constants = constantsOf(tree);
     this.boxOf = new Int32Array(tree.size).fill(-1);
   }
 
-  scene(): Scene {
+  *scene(): Sliced<Scene> {
     const { tree, model } = this;
     const [only, more] = tree.roots;
     if (only !== undefined && more === undefined) {
       // A stage by itself needs no box around it.
       this.node[0] = only;
       this.boxOf[only] = 0;
-      this.addBoxes(only, 0);
-    } else for (const root of tree.roots) this.addBox(root, 0);
+      yield* this.addBoxes(only, 0);
+    } else for (const root of tree.roots) yield* this.addBox(root, 0);
     for (const root of tree.roots) {
       const stage = model.stage(this.anyRow(root) ?? 0);
       this.readResiduals(root, stage);
       const box = this.boxOf[root]!;
       const program = tree.program[root]!;
       const sources = this.inputsOf(root, program);
-      this.flows(root, sources, () => this.resultsOf(box, root, program, sources));
+      yield* this.flows(root, sources, () => this.resultsOf(box, root, program, sources));
     }
     this.addResiduals();
     const n = this.node.length;
@@ -124,7 +131,10 @@ class Scenes {
       to: Int32Array.from(this.to),
       level: Int32Array.from(this.level),
     };
-    for (let i = 1; i < n; i++) this.measure(shape, i);
+    for (let i = 1; i < n; i++) {
+      this.measure(shape, i);
+      if (i % SLICE === 0) yield;
+    }
     return {
       shape,
       node: Int32Array.from(this.node),
@@ -176,19 +186,20 @@ class Scenes {
 
   // --- boxes ---
 
-  private addBox(node: number, parent: number): void {
+  private *addBox(node: number, parent: number): Sliced<void> {
     const open = this.opens(node);
     const box = this.add(node, parent, open ? OPEN : CLOSED);
     this.boxOf[node] = box;
-    if (open) this.addBoxes(node, box);
+    if (box % SLICE === 0) yield;
+    if (open) yield* this.addBoxes(node, box);
   }
 
   /** A box for each that a node holds, but for constants beside others. */
-  private addBoxes(node: number, box: number): void {
+  private *addBoxes(node: number, box: number): Sliced<void> {
     const { tree, constants } = this;
     const inside = tree.children[node]!;
     const boxes = inside.filter((child) => !constants.has(tree.row[child]!));
-    for (const child of boxes.length > 0 ? boxes : inside) this.addBox(child, box);
+    for (const child of boxes.length > 0 ? boxes : inside) yield* this.addBox(child, box);
   }
 
   private add(node: number, parent: number, kind: number, variable = -1): number {
@@ -244,18 +255,20 @@ class Scenes {
    *
    * @param results joins its results: before the programs inside of it, which need to know what is read of them.
    */
-  private flows(holder: number, sources: Sources, results: () => void): void {
+  private *flows(holder: number, sources: Sources, results: () => void): Sliced<void> {
     const { tree, model } = this;
     const box = this.boxOf[holder]!;
     const rows = tree.children[holder]!.flatMap((child) => tree.rows(child));
     const hidden = new Set<number>();
     for (const row of rows) {
+      if (row % SLICE === 0) yield;
       const isHidden = this.constants.has(row) && this.shown(tree.ofRow[row]!) < 0;
       if (isHidden) hidden.add(row);
       for (const v of model.outputs(row))
         sources.set(v, isHidden ? { stub: this.constant(row, v) } : { row });
     }
     for (const row of rows) {
+      if (row % SLICE === 0) yield;
       if (hidden.has(row)) continue;
       for (const atom of model.inputs(row)) {
         if (atom < 0) {
@@ -275,12 +288,12 @@ class Scenes {
       const own = hidden.has(row) ? -1 : this.boxOf[node]!;
       if (own < 0 || this.kind[own] !== OPEN) continue;
       const nested = model.nested(row);
-      if (nested.length === 1) this.nested(node, own, row, nested[0]!, sources);
+      if (nested.length === 1) yield* this.nested(node, own, row, nested[0]!, sources);
       else
         for (const branch of tree.children[node]!) {
           const inner = this.boxOf[branch]!;
           const p = tree.program[branch]!;
-          if (this.kind[inner] === OPEN) this.nested(branch, inner, row, p, sources, own);
+          if (this.kind[inner] === OPEN) yield* this.nested(branch, inner, row, p, sources, own);
           else this.closedBranch(inner, own, row, p, sources);
         }
     }
@@ -301,14 +314,14 @@ class Scenes {
   }
 
   /** The program of an open box; of several, `outer` is the box of the equation that holds them. */
-  private nested(
+  private *nested(
     node: number,
     box: number,
     row: number,
     program: number,
     sources: Sources,
     outer = -1,
-  ): void {
+  ): Sliced<void> {
     const { model } = this;
     const inner = new Map<number, Source>();
     for (const { binder, operand, how } of model.handed(program)) {
@@ -321,7 +334,7 @@ class Scenes {
       if (outer >= 0) this.edge(outer, this.port(outer, IN, operand)[0], port, operand);
       inner.set(binder, { port });
     }
-    this.flows(node, inner, () => this.join(box, row, program, inner, outer));
+    yield* this.flows(node, inner, () => this.join(box, row, program, inner, outer));
   }
 
   /** Leads the results of a program out of its box, as far as they are read. */

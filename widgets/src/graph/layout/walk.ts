@@ -1,21 +1,24 @@
 /** Ways through a scene: along its edges, from box to box and through the ports of open ones. */
 
+import { type Lists, lists } from "./ranks";
 import type { Scene } from "./scene";
 import { CLOSED, OPEN, type Positions } from "./shape";
 
 /** For each box and port the edges that leave it, and those that enter it. */
 export class Ways {
-  private readonly out: number[][];
-  private readonly in: number[][];
+  private readonly out: Lists;
+  private readonly in: Lists;
 
   constructor(private readonly scene: Scene) {
     const { parent, from, to } = scene.shape;
-    this.out = Array.from({ length: parent.length }, () => []);
-    this.in = Array.from({ length: parent.length }, () => []);
-    for (let e = 0; e < from.length; e++) {
-      this.out[from[e]!]!.push(e);
-      this.in[to[e]!]!.push(e);
-    }
+    this.out = lists(parent.length, from);
+    this.in = lists(parent.length, to);
+  }
+
+  /** The edges that leave a box or a port, or those that enter it. */
+  private edges(i: number, along: 1 | -1): Int32Array {
+    const { starts, items } = along === 1 ? this.out : this.in;
+    return items.subarray(starts[i]!, starts[i + 1]!);
   }
 
   /** The boxes and ports that values from one reach, or that it is reached from; itself among them. */
@@ -24,7 +27,7 @@ export class Ways {
     const found = new Set(starts);
     const todo = [...found];
     for (let i = todo.pop(); i !== undefined; i = todo.pop())
-      for (const e of along === 1 ? this.out[i]! : this.in[i]!) {
+      for (const e of this.edges(i, along)) {
         const next = along === 1 ? to[e]! : from[e]!;
         if (found.has(next)) continue;
         found.add(next);
@@ -41,7 +44,7 @@ export class Ways {
     const seen = new Set(starts);
     const todo = [...starts];
     for (let i = todo.shift(); i !== undefined; i = todo.shift())
-      for (const e of along === 1 ? this.out[i]! : this.in[i]!) {
+      for (const e of this.edges(i, along)) {
         const next = along === 1 ? to[e]! : from[e]!;
         if (seen.has(next)) continue;
         seen.add(next);

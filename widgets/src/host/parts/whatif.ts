@@ -1,0 +1,3 @@
+/** The switches of *what if*. */
+
+export { WhatIfPane } from "../../panes/whatif";

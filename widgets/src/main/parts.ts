@@ -1,0 +1,120 @@
+/** The panes whose code is a part of its own, loaded when they are first shown. */
+
+import { textView } from "../code/editor";
+import { keptTree } from "../graph/layout/hierarchy";
+import type { WidgetModel } from "../host/model";
+import { loadPart } from "../host/parts";
+import { addSheet } from "../host/sheet";
+import type { Compilation } from "../host/sync";
+import { textOf } from "../host/zip";
+import { transformsOf } from "../model/player";
+import { inSlices } from "../model/slices";
+import { later, type Pane } from "../panes/pane";
+import type { PlayerPane } from "../panes/player";
+import type { Other, Side, State } from "../state/state";
+import { h } from "../ui/dom";
+import type { Changes } from "../wire/explorer.generated";
+
+export class Parts {
+  constructor(
+    private readonly root: HTMLElement,
+    private readonly widget: WidgetModel,
+    private readonly state: State,
+  ) {}
+
+  /** A part, with its style sheet where it holds for the explorer. */
+  private async load<T extends object>(name: string): Promise<T> {
+    const part = await loadPart<T>(this.widget, name);
+    if ("sheet" in part) addSheet(this.root, part.sheet as string);
+    return part;
+  }
+
+  /** The rewrite player, whose code is loaded when it is first opened; `codeOf` shows a stage as code. */
+  player(codeOf: (stage: number, side: Side) => Pane): Pane & { toggle(): void } {
+    const { root, state } = this;
+    const element = h("div", { class: "jv-guard" });
+    const canPlay = transformsOf(state.model).length > 0;
+    let opened: PlayerPane | null = null;
+    let pane: Pane | null = null;
+    const load = async () => {
+      const { PlayerPane } = await this.load<typeof import("../host/parts/player")>("player").catch(
+        (error) => {
+          pane = null; // so that it can be tried again
+          throw error;
+        },
+      );
+      return () => {
+        opened = new PlayerPane(state, root, codeOf);
+        return opened;
+      };
+    };
+    return {
+      element,
+      update: (change) => pane?.update(change),
+      destroy: () => pane?.destroy?.(),
+      toggle: () => {
+        if (opened) opened.toggle();
+        else if (canPlay && pane === null) {
+          pane = later("player", load, undefined, () => opened?.toggle());
+          element.replaceChildren(pane.element);
+        }
+      },
+    };
+  }
+
+  /** What differs between two versions, of the part that has their diff. */
+  changes(changes: Changes): Pane {
+    return later("changes", async () => {
+      const { ChangesPane } = await this.load<typeof import("../host/parts/diff")>("diff");
+      return () => new ChangesPane(this.state, changes);
+    });
+  }
+
+  /** The diff of two versions. */
+  diff(other: Other, changes: Changes): Pane {
+    const { state } = this;
+    const load = async () => {
+      const { DiffPane } = await this.load<typeof import("../host/parts/diff")>("diff");
+      return () => new DiffPane(state, other, changes);
+    };
+    return later("diff", load, () => state.view === "diff");
+  }
+
+  /** The gradient in motion. */
+  motion(): Pane {
+    const { state } = this;
+    const load = async () => {
+      const { MotionPane } = await this.load<typeof import("../host/parts/motion")>("motion");
+      return () => new MotionPane(state);
+    };
+    return later("motion", load, () => state.view === "motion");
+  }
+
+  /** The switches. */
+  whatIf(isSeen: () => boolean): Pane {
+    const load = async () => {
+      const { WhatIfPane } = await this.load<typeof import("../host/parts/whatif")>("whatif");
+      return () => new WhatIfPane(this.state);
+    };
+    return later("what-if", load, isSeen);
+  }
+
+  /** Stages as a graph. */
+  graph(stages: readonly number[], side: Side): Pane {
+    const { root, state, widget } = this;
+    return later("graph", async (isWanted) => {
+      const { GraphPane } = await this.load<typeof import("../host/parts/graph")>("graph");
+      const tree = await inSlices(keptTree(state.model, stages), isWanted);
+      const loadDot = () => loadPart<string>(widget, "graphviz", undefined, textOf);
+      return () => new GraphPane(state, tree, side, root, loadDot);
+    });
+  }
+
+  /** The stage that they compile to. */
+  compiled(compilation: Compilation, side: Side): Pane {
+    return later("compiled", async () => {
+      const { CompiledPane } = await this.load<typeof import("../host/parts/compiled")>("compiled");
+      return () => new CompiledPane(this.state, compilation, side, this.root, textView);
+    });
+  }
+}

@@ -1,0 +1,44 @@
+/** From the blocks that Python sent to a model, which all views of a page share. */
+
+import { isZipped, unzipped } from "../host/zip";
+import { Model } from "../model/model";
+import { preparing } from "../model/overview";
+import { atOnce, inSlices, type Sliced } from "../model/slices";
+import { decoding } from "../wire/schema";
+
+/** What each block holds, so that another view of it, in another cell, reads nothing again. */
+const models = new WeakMap<DataView, Model>();
+
+/** What is being read for a view, which others wait for. */
+const underWay = new WeakMap<DataView, Promise<Model>>();
+
+/** The model of a block and of what came later: at once, unless something has to be unzipped. */
+export function modelIn(block: DataView, later: DataView | null = null): Model | Promise<Model> {
+  const before = underWay.get(block);
+  if (before) return before.then(() => modelIn(block, later));
+  const made = models.get(block);
+  if (made && (later === null || made.view.is_whole)) return made;
+  if (![block, later].some((each) => each && isZipped(each))) {
+    const model = atOnce(reading(block, later, made));
+    models.set(block, model);
+    return model;
+  }
+  const read = async () => {
+    const [first, rest] = await Promise.all([made ? block : plain(block), later && plain(later)]);
+    const model = await inSlices(reading(first, rest, made));
+    models.set(block, model);
+    return model;
+  };
+  const promise = read().finally(() => underWay.delete(block));
+  underWay.set(block, promise);
+  return promise;
+}
+
+const plain = async (block: DataView) => (isZipped(block) ? new DataView(await unzipped(block)) : block);
+
+function* reading(block: DataView, later: DataView | null, made: Model | undefined): Sliced<Model> {
+  const model = made ?? new Model(yield* decoding(block));
+  if (later && !model.view.is_whole) model.complete(yield* decoding(later, model.view));
+  if (model.view.is_whole) yield* preparing(model);
+  return model;
+}

@@ -1,0 +1,28 @@
+/** What the switches as set come to, in words. */
+
+import type { Switches } from "../model/switches";
+import { formatBytes, formatFlops } from "../ui/format";
+
+/** `4.2 %` */
+export function shareOf(n: number, work: number): string {
+  const share = (100 * n) / work;
+  return share < 0.05 ? "<0.1 %" : `${share.toFixed(1)} %`;
+}
+
+/** The modelled peak, bytes kept and work done again, each with what it is for the function as written, or empty where that is shown. */
+export function figuresOf(
+  switches: Switches,
+): Record<"kept" | "again" | "peak", [string, string]> & { moved: [string, string] | null } {
+  const { work } = switches.table!;
+  const before = switches.trade("");
+  const now = switches.trade();
+  const isSet = switches.chosen !== null;
+  const figure = (i: 0 | 1 | 2 | 3, format: (n: number) => string): [string, string] => [
+    now ? format(now[i]) : "…",
+    isSet && before ? format(before[i]) : "",
+  ];
+  const share = now && work && now[2] ? ` (+${shareOf(now[2], work)})` : "";
+  const [again, was] = figure(2, formatFlops);
+  const moved = now?.[3] || (isSet && before?.[3]) ? figure(3, formatBytes) : null;
+  return { peak: figure(0, formatBytes), kept: figure(1, formatBytes), again: [again + share, was], moved };
+}

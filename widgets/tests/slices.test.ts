@@ -1,0 +1,97 @@
+// @vitest-environment jsdom
+import { expect, test, vi } from "vitest";
+import { atOnce, inSlices, type Sliced, turn } from "../src/model/slices";
+import { guarded } from "../src/panes/pane";
+import type { Change } from "../src/state/state";
+
+/** Counts, each time for some milliseconds. */
+function* counting(n: number, milliseconds: number, at: (i: number) => void = () => {}): Sliced<number> {
+  for (let i = 0; i < n; i++) {
+    const end = performance.now() + milliseconds;
+    while (performance.now() < end);
+    at(i);
+    yield;
+  }
+  return n;
+}
+
+test("work in slices gives the page its turn, and comes to the same", async () => {
+  let turns = 0;
+  let isDone = false;
+  const others = (async () => {
+    for (; !isDone; turns++) await turn();
+  })();
+  expect(await inSlices(counting(12, 5))).toBe(12);
+  isDone = true;
+  await others;
+  expect(turns).toBeGreaterThan(4);
+  expect(atOnce(counting(3, 0))).toBe(3);
+});
+
+test("what is not wanted any more is left", async () => {
+  const seen: number[] = [];
+  const then = vi.fn();
+  void inSlices(
+    counting(50, 4, (i) => seen.push(i)),
+    () => seen.length < 3,
+  ).then(then);
+  for (let i = 0; i < 30; i++) await turn();
+  expect(seen.length).toBeGreaterThanOrEqual(3);
+  expect(seen.length).toBeLessThan(10);
+  expect(then).not.toHaveBeenCalled();
+});
+
+test("what is wrong is told to who waits", async () => {
+  function* failing(): Sliced<void> {
+    yield;
+    throw new Error("no");
+  }
+  await expect(inSlices(failing())).rejects.toThrow("no");
+});
+
+function pane(isSeen: () => boolean, isLarge = false) {
+  const told: Change[] = [];
+  const focus = vi.fn();
+  const make = vi.fn(() => ({
+    element: document.createElement("p"),
+    update: (change: Change) => told.push(change),
+    focus,
+  }));
+  return { told, focus, make, pane: guarded("pane", make, { isSeen, isLarge }) };
+}
+
+test("a pane is made when it is first in sight, and hears from then on", () => {
+  let isSeen = false;
+  const { told, make, pane: made } = pane(() => isSeen);
+  made.update("selection");
+  expect(make).not.toHaveBeenCalled();
+  isSeen = true;
+  made.update("view");
+  expect(make).toHaveBeenCalledOnce();
+  expect(made.element.querySelector("p")).not.toBeNull();
+  expect(told).toContain("selection");
+  isSeen = false;
+  told.length = 0;
+  made.update("hover");
+  expect(told).toEqual(["hover"]);
+  expect(make).toHaveBeenCalledOnce();
+});
+
+test("one that is to take the keys is made; of a large program one is made in its own turn", async () => {
+  const hidden = pane(() => false);
+  hidden.pane.focus?.();
+  expect(hidden.focus).toHaveBeenCalledOnce();
+  let isSeen = true;
+  const large = pane(() => isSeen, true);
+  large.pane.update("view");
+  large.pane.update("shown");
+  expect(large.make).not.toHaveBeenCalled();
+  await vi.waitFor(() => expect(large.make).toHaveBeenCalledOnce());
+  // What is left before its turn is not made.
+  const left = pane(() => isSeen, true);
+  left.pane.update("view");
+  isSeen = false;
+  await turn();
+  await turn();
+  expect(left.make).not.toHaveBeenCalled();
+});
