@@ -265,7 +265,7 @@ def _assignments(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Expressions that are assigned as a whole, by identity, with what to."""
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[target], value=value):
+            case ast.Assign(targets=[target, *_], value=value):
                 if (
                     isinstance(target, ast.Tuple)
                     and isinstance(value, ast.Tuple)

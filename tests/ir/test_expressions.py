@@ -42,7 +42,8 @@ def test_tuples_walrus_and_annotations():
         q, k = jnp.split(x * 2.0, 2)
         a, b = jnp.sin(q), jnp.cos(k)
         c: jax.Array = a + b
-        return (d := c * c) + d
+        e = g = jnp.tanh(c)
+        return (d := c * c) + d * e * g
 
     names = {
         text: assigned_at(locate(e.source))
@@ -50,7 +51,7 @@ def test_tuples_walrus_and_annotations():
     }
     assert names["jnp.split(x * 2.0, 2)"] == "q, k"
     assert (names["jnp.sin(q)"], names["jnp.cos(k)"]) == ("a", "b")
-    assert (names["a + b"], names["c * c"]) == ("c", "d")
+    assert (names["a + b"], names["c * c"], names["jnp.tanh(c)"]) == ("c", "d", "e")
 
 
 def test_several_lines_are_one_without_comments():

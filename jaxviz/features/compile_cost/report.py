@@ -9,7 +9,16 @@ from jaxviz.features.compile_cost.stages import Phases, Seconds
 from jaxviz.ir.origin import Location
 from jaxviz.report.pictures import bars
 from jaxviz.report.report import Data, Listed, Report, Table
-from jaxviz.report.tables import counted, format_seconds, line_label, listed, narrow_location, repeated, short_location
+from jaxviz.report.tables import (
+    counted,
+    format_seconds,
+    line_label,
+    listed,
+    more_rows,
+    narrow_location,
+    repeated,
+    short_location,
+)
 
 _SHOWN = 12
 
@@ -272,7 +281,11 @@ class CompileCost(Report):
             "tracing",
             what if what == "function" else "",
         )
-        return Table(heads, rows, "<>>>><", f"by {what}", _SHOWN + 1)
+        extra = len(rows) - len(parts)
+        equations = lambda n: sum(p.counts.equations for p in parts[n - extra :])
+        instructions = lambda n: f"{sum(p.counts.before for p in parts[n - extra :]):,} instructions for XLA"
+        more = lambda n: more_rows(len(rows) - n, equations(n), "equation", instructions(n))
+        return Table(heads, rows, "<>>>><", f"by {what}", _SHOWN + 1, more)
 
 
 def _cells(counts: Counts) -> tuple[str, str, str]:

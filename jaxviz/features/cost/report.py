@@ -131,13 +131,19 @@ class CostReport(CostOfRows, Report):
         ]  # fmt: skip
         if self.rows:
             yield Table(_BY_EXPRESSION, groups, ">>>>><", shown=SHOWN, more=self._more)
-            yield Table(_BY_PRIMITIVE, primitives, ">>>>>><", "by primitive", _TOP)
+            yield Table(_BY_PRIMITIVE, primitives, ">>>>>><", "by primitive", _TOP, self._more_primitives)
         yield from self.notes
 
     def _more(self, shown: int) -> str:
         rest = self.groups[shown:]
         share = _share(total_of(g.total for g in rest), self.total) or "0%"
         return more_rows(len(rest), sum(len(g.rows) for g in rest), "equation", share)
+
+    def _more_primitives(self, shown: int) -> str:
+        rest = [*self.by_primitive.items()][shown:]
+        names = dict.fromkeys(name for name, _ in rest)
+        n = sum(r.primitive in names for r in self.rows)
+        return more_rows(len(rest), n, "equation", _share(total_of(c for _, c in rest), self.total) or "0%")
 
     @property
     def _passes(self) -> str:

@@ -20,6 +20,7 @@ from jaxviz.ir.own_code import is_own
 from jaxviz.ir.syntax import Atom, Equation, Literal, Var
 from jaxviz.page.params import visible_params
 from jaxviz.page.sources import file_label, short_path
+from jaxviz.report.pictures import fitted
 from jaxviz.report.tables import format_bytes, nbytes, printable, type_text
 
 MOST_BOXES = 800
@@ -178,7 +179,7 @@ class Canvas:
                 Box(
                     number,
                     kind,
-                    printable(title, _TITLE),
+                    fitted(title, _TITLE),
                     printable(detail, 40),
                     role,
                     frame,
@@ -342,7 +343,7 @@ class Canvas:
         type_ = type_text(aval)
         size = format_bytes(nbytes(aval))
         shown_as = f"{names[0]} … {names[-1]}" if kind == "literal" and n > 1 else alike(names)
-        title = printable(shown_as, _TITLE + 6)
+        title = fitted(shown_as, _TITLE + 6)
         many = f"{n} × " if n > 1 else ""
         detail = "" if kind == "literal" else f"{many}{type_}"
         if kind == "residual":

@@ -27,7 +27,8 @@ from jaxviz.features.explorer.axis import (
 from jaxviz.features.explorer.still import headline, place
 from jaxviz.page.schema import SCOPES, View
 from jaxviz.report.figures import INK, ON_ANY_PAGE, Picture
-from jaxviz.report.tables import counted, format_bytes, format_count, repeated, shortened
+from jaxviz.report.pictures import fitted
+from jaxviz.report.tables import counted, format_bytes, format_count, repeated
 
 WIDTH = 900
 """In pixels of a page; of each there are `_SHARP` times as many in the file."""
@@ -140,7 +141,7 @@ class _Drawing:
     ) -> None:  # fmt: skip
         """A text from a place at its top left or right, cut to the room there is for it."""
         letter = size * (0.605 if mono else 0.6 if weight == "bold" else 0.55)
-        cut = shortened(text, max(1, int(room / letter)))
+        cut = fitted(text, max(1, int(room / letter)))
         family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
         self.axes.text(
             x, y, cut, fontsize=size * 72 / _DPI, family=family, weight=weight, color=color, ha=at, va="top",
